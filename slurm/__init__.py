@@ -1,0 +1,1 @@
+"""Talks to Slurm. Knows nothing of runs, diagnosis or policies. (pure)"""

@@ -1,0 +1,1 @@
+"""Decides: diagnosis, policy, the crash-safe loop, the command line. (pure)"""

@@ -1,0 +1,189 @@
+"""The nouns of ftrun as frozen records. (pure)
+
+Fault classes, evidence, diagnosis and decision: what passes between the scanner, the diagnosis, the policy and the
+loop. No behaviour beyond small derived facts; the life of a run is in `lifecycle`, its history in `events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = [
+    "Action",
+    "Blame",
+    "Decision",
+    "Diagnosis",
+    "Evidence",
+    "FaultClass",
+    "Proof",
+    "Role",
+    "Source",
+    "Topology",
+]
+
+
+class FaultClass(StrEnum):
+    """The fault classes (a surface: names never change). `HEALTHY` is the absence of a fault."""
+
+    HARDWARE_GPU = "hardware-gpu"
+    HARDWARE_OTHER = "hardware-other"
+    NETWORK = "network"
+    STORAGE = "storage"
+    NODE = "node"
+    SCHEDULER = "scheduler"
+    OOM_GPU = "oom-gpu"
+    OOM_HOST = "oom-host"
+    USER_CODE = "user-code"
+    DATA = "data"
+    CHECKPOINT = "checkpoint"
+    PREEMPTED = "preempted"
+    TIMELIMIT = "timelimit"
+    CANCELLED = "cancelled"
+    HANG = "hang"
+    LIBRARY_BUG = "library-bug"
+    CONFIG = "config"
+    PORT_CONFLICT = "port-conflict"
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+
+
+class Role(StrEnum):
+    """What a matching line is in the story of a fault."""
+
+    CAUSE = "cause"  # can be the reason by itself
+    CONSEQUENCE = "consequence"  # follows from something else: counted, never blamed
+    EITHER = "either"  # a cause only where nothing better is known
+    INFO = "info"  # worth recording; no fault (link flap, corrected error, warning)
+
+
+class Blame(StrEnum):
+    """Whose fault a signature says it is."""
+
+    NODE = "node"
+    DEVICE = "device"
+    LINK = "link"
+    JOB = "job"
+    CLUSTER = "cluster"
+    UNKNOWN = "unknown"
+
+
+class Source(StrEnum):
+    """Where a piece of evidence comes from. LOG can be written by users: a claim, not proof."""
+
+    LOG = "log"  # the job's own output
+    KERNEL = "kernel"  # root's kernel log, read by a probe
+    SLURM = "slurm"  # Slurm's record of job or node
+    EXIT = "exit"  # the exit record that batch.sh wrote
+    CHECK = "check"  # a health check that ftrun itself ran
+    SILENCE = "silence"  # no step, no output for longer than the run's own habit
+    CHECKPOINT = "checkpoint"  # what the checkpoint folder says
+
+
+class Action(StrEnum):
+    """What a signature recommends, before policy has its say."""
+
+    NONE = "none"
+    RESTART = "restart"
+    RESUBMIT = "resubmit"
+    EXCLUDE = "exclude"  # resubmit without the culprit node
+    DRAIN = "drain"  # exclude, and drain where corroborated and allowed
+    WAIT = "wait"  # resubmit after a back-off
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact with its source.
+
+    `order` sorts facts of one attempt by when they were *written* as far as known (file order for logs);
+    `at_s` is the Unix time when ftrun saw it, or the line's own time stamp, None where neither is known.
+    `captures` names what the line itself names: host, rank, local_rank, pci, device, ip, peer, step, code.
+    """
+
+    source: Source
+    signature: str
+    text: str
+    file: str = ""
+    line: int = 0
+    offset_bytes: int = 0
+    order: int = 0
+    at_s: float | None = None
+    captures: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+    progress_after: bool = False  # training went on after this line: it was survived
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One line that a diagnosis rests on."""
+
+    file: str
+    line: int
+    text: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Who sits where: rank -> node and node -> addresses. Empty where unknown; never guessed."""
+
+    nodes: tuple[str, ...] = ()
+    rank_node: Mapping[int, str] = field(default_factory=dict)
+    address_node: Mapping[str, str] = field(default_factory=dict)
+
+    def node_of(self, name: str) -> str | None:
+        """The node that a host name, an address or a rank ("rank 3") stands for; None when it is not of this attempt."""
+        if name in self.nodes:
+            return name
+        short = name.split(".", 1)[0]
+        if short in self.nodes:
+            return short
+        if name in self.address_node:
+            return self.address_node[name]
+        if name.startswith("rank "):
+            number = name.removeprefix("rank ")
+            return self.rank_node.get(int(number)) if number.isdigit() else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The cause chosen from the evidence.
+
+    `nodes` are culprits by name (hosts; "rank N" where no host is known), `exclude` says that the next attempt should avoid
+    them (or the one that Slurm will name), `retry` whether an unchanged resubmission makes sense.
+    `rests_on` lists what earned the confidence.
+    """
+
+    fault: FaultClass
+    retry: bool
+    action: Action
+    nodes: tuple[str, ...]
+    exclude: bool
+    confidence: float  # 0..1
+    signature: str  # "" when nothing matched
+    title: str
+    because: tuple[Proof, ...] = ()
+    consequences: int = 0
+    advice: str = ""
+    blame: Blame = Blame.UNKNOWN
+    rests_on: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()  # the distinct sources that agree on the cause
+    suspicious: tuple[Proof, ...] = ()  # for `unknown`: the lines a person should look at
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do next and why. `kind` is one of: continue, resubmit, wait, stop, finish, end (end a live attempt first)."""
+
+    kind: str
+    reason: str
+    fault: FaultClass | None = None
+    exclude: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
+    delay_s: float = 0.0
+    spends: bool = False  # counts against the class budget
+    older_checkpoint: bool = False  # resume from the next older complete checkpoint
+    rules: tuple[str, ...] = ()  # the rules that led here, in order, for `explain`
