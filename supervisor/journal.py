@@ -1,0 +1,154 @@
+"""The journal of a run: append-only, one writer a file, synced before it counts. (I/O)
+
+How it thinks
+- `journal/<epoch>-<writer>.jsonl`: a file is written by one process ever. `ftrun sbatch` writes epoch 0; every later
+  writer holds the lease and names its files after the lease's epoch, which is unique.
+- The first record of a later file is `journal.opened` with `believed`: the length in bytes up to which the writer read
+  each older file. Whatever an older, paused writer appends afterwards lies beyond that length and is ignored for ever.
+- A record is one line of JSON that ends in a newline. A last line without newline, or one that does not parse, is a torn
+  tail: the crash hit in mid-write, the effect was not begun (intent is synced before the act). Damage *before* the
+  tail is no crash of ours: the run is reported damaged and nobody acts on it.
+- Every record carries `v`. A reader refuses a version that it does not know rather than guess.
+
+`ftrun sbatch` writes through this module, so it imports only os, time and json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+__all__ = ["VERSION", "Journal", "JournalDamaged", "JournalTooNew", "append_record", "believed_lengths", "read_run"]
+
+VERSION = 1
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing costs milliseconds that `ftrun sbatch` does not have
+    from typing import Any
+
+    Record = dict[str, Any]
+
+
+class JournalDamaged(Exception):
+    """A journal file holds something that no crash of ours can leave: read by people, acted on by nobody."""
+
+
+class JournalTooNew(Exception):
+    """The journal was written by a newer ftrun: this one does nothing with the run."""
+
+
+class Journal:
+    """One process's own file of one run's journal. Records are durable when `append` returns."""
+
+    def __init__(self, path: str, *, epoch: int, writer: str) -> None:
+        self.path = path
+        self.epoch = epoch
+        self.writer = writer
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._seq = 0
+
+    @classmethod
+    def open_first(cls, run_dir: str) -> Journal:
+        """The file that `ftrun sbatch` writes (epoch 0). Raises FileExistsError on a second call for the same run."""
+        return cls(os.path.join(run_dir, "journal", "000000-submit.jsonl"), epoch=0, writer="submit")
+
+    @classmethod
+    def open_epoch(cls, run_dir: str, *, epoch: int, writer: str, believed: dict[str, int]) -> Journal:
+        """A later writer's file. `believed` maps older file names to the bytes that were read from them."""
+        path = os.path.join(run_dir, "journal", f"{epoch:06d}-{writer}.jsonl")
+        journal = cls(path, epoch=epoch, writer=writer)
+        journal.append("journal.opened", believed=believed)
+        return journal
+
+    def append(
+        self, kind: str, *, attempt: int = 0, job: str = "", launch: int = 0, start: int = 0, **data: object
+    ) -> Record:
+        """Write one record and wait until it is on disk. Returns it. Raises OSError (disk full, quota)."""
+        record: Record = {
+            "v": VERSION,
+            "seq": self._seq,
+            "at": round(time.time(), 3),
+            "kind": kind,
+            "submission": attempt,
+            "attempt": attempt,
+            "job": job,
+            "launch": launch,
+            "start": start,
+            "data": data,
+        }
+        append_record(self._fd, record)
+        self._seq += 1
+        return record
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def append_record(fd: int, record: Record) -> None:
+    """One line, whole or torn, then fdatasync. A short write is finished, so a torn line means a crash."""
+    view = memoryview(json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+    while view:
+        view = view[os.write(fd, view) :]
+    os.fdatasync(fd)
+
+
+def read_run(run_dir: str) -> list[Record]:
+    """All records of a run that count, oldest first.
+
+    Raises JournalDamaged or JournalTooNew; a run without any record yields an empty list.
+    """
+    folder = os.path.join(run_dir, "journal")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
+    parsed = {name: _read_file(os.path.join(folder, name)) for name in names}
+    limits = _limits(names, parsed)
+    return [record for name in names for end, record in parsed[name] if end <= limits[name]]
+
+
+def believed_lengths(run_dir: str) -> dict[str, int]:
+    """The length in bytes of the whole records of every journal file: what a new writer believes."""
+    folder = os.path.join(run_dir, "journal")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
+    parsed = {name: _read_file(os.path.join(folder, name)) for name in names}
+    limits = _limits(names, parsed)
+    return {name: max((end for end, _ in parsed[name] if end <= limits[name]), default=0) for name in names}
+
+
+def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> dict[str, float]:
+    limits: dict[str, float] = dict.fromkeys(names, float("inf"))
+    for name in names:
+        for _, record in parsed[name][:1]:
+            if record["kind"] != "journal.opened":
+                continue
+            for older, length in record["data"]["believed"].items():
+                limits[older] = min(limits.get(older, length), length)
+            for older in names:  # a file that the new holder did not see at all
+                if older < name and older not in record["data"]["believed"]:
+                    limits[older] = 0
+    return limits
+
+
+def _read_file(path: str) -> list[tuple[int, Record]]:
+    """[(offset after the record, record), ...] up to a torn tail."""
+    with open(path, "rb") as stream:
+        content = stream.read()
+    records: list[tuple[int, Record]] = []
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start)
+        if end < 0:
+            break  # torn: the newline is written last
+        try:
+            record = json.loads(content[start:end])
+            version, _ = record["v"], record["kind"]
+        except (ValueError, KeyError, TypeError) as error:
+            if content.find(b"\n", end + 1) < 0:
+                break  # torn: the last line, filled up by the file system
+            raise JournalDamaged(f"{path}: byte {start}: {error}") from error
+        if version > VERSION:
+            raise JournalTooNew(f"{path}: written by a newer ftrun (journal version {version}, this one knows {VERSION})")
+        start = end + 1
+        records.append((start, record))
+    return records

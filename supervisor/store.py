@@ -1,0 +1,160 @@
+"""Where a run lives on disk: `$FTRUN_HOME` and the folders below it. (I/O)
+
+    $FTRUN_HOME/runs/<run>/{submit,journal,requests,attempts/<n>}     0700
+    $FTRUN_HOME/index/<job id> -> ../runs/<run>                       rebuildable
+    $FTRUN_HOME/lease/                                                see `lease`
+
+Exclusive mkdir is the only lock used here: it is atomic on every file system that a cluster shares. `ftrun sbatch`
+goes through this module, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = [
+    "attempt_dir",
+    "create_run",
+    "discard_run",
+    "home_dir",
+    "index",
+    "latest_attempt",
+    "open_attempt",
+    "resolve",
+    "run_dirs",
+    "write_atomically",
+]
+
+_RUNS_MAX = 999_999
+_NAME_LENGTH_MAX = 40
+
+
+def home_dir(env: dict[str, str] | None = None) -> str:
+    """The folder of all runs: $FTRUN_HOME, else `~/.local/state/ftrun` (XDG_STATE_HOME respected)."""
+    source = os.environ if env is None else env
+    if source.get("FTRUN_HOME"):
+        return os.path.abspath(os.path.expanduser(source["FTRUN_HOME"]))
+    state = source.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(state, "ftrun")
+
+
+def run_name(job_name: str) -> str:
+    """The job name as the first half of a run id: characters that are safe in paths, comments and shells."""
+    safe = "".join(c if (c.isascii() and (c.isalnum() or c in "_.-")) else "-" for c in job_name).strip("-.")
+    return safe[:_NAME_LENGTH_MAX] or "run"
+
+
+def create_run(home: str, job_name: str) -> str:
+    """Make a new run folder and return its path. The number is the next free one of this name.
+
+    Raises OSError where the folder cannot be written (quota, full, read-only).
+    """
+    name = run_name(job_name)
+    runs = os.path.join(home, "runs")
+    os.makedirs(runs, mode=0o700, exist_ok=True)
+    taken = [entry[len(name) + 1 :] for entry in os.listdir(runs) if entry.startswith(name + "-")]
+    number = max((int(rest) for rest in taken if rest.isdigit()), default=0) + 1
+    while number <= _RUNS_MAX:
+        path = os.path.join(runs, f"{name}-{number:04d}")
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            number += 1
+            continue
+        for child in ("submit", "journal", "requests", "attempts"):
+            os.mkdir(os.path.join(path, child), 0o700)
+        return path
+    raise OSError(f"no free run number left for {name!r} in {runs}")
+
+
+def discard_run(run_dir: str) -> None:
+    """Remove a run of which no job exists (its first submission was refused)."""
+    for folder, folders, files in os.walk(run_dir, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(folder, name))
+        for name in folders:
+            child = os.path.join(folder, name)
+            if os.path.islink(child):
+                os.unlink(child)
+            else:
+                os.rmdir(child)
+    os.rmdir(run_dir)
+
+
+def attempt_dir(run_dir: str, attempt: int) -> str:
+    """The folder of one attempt (which need not exist)."""
+    return os.path.join(run_dir, "attempts", str(attempt))
+
+
+def open_attempt(run_dir: str, attempt: int) -> str | None:
+    """Make the folder of attempt `attempt`; None when somebody else made it (only its maker may submit)."""
+    path = attempt_dir(run_dir, attempt)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return None
+    return path
+
+
+def latest_attempt(run_dir: str) -> int:
+    """The highest attempt number that exists; 0 where there is none."""
+    try:
+        names = os.listdir(os.path.join(run_dir, "attempts"))
+    except FileNotFoundError:
+        return 0
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def index(home: str, job_id: str, run_id: str) -> None:
+    """Remember that this job belongs to this run. An id that Slurm gave out again points to its newest run."""
+    folder = os.path.join(home, "index")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    link = os.path.join(folder, job_id)
+    target = os.path.join("..", "runs", run_id)
+    temporary = f"{link}.{os.getpid()}.tmp"
+    os.symlink(target, temporary)
+    os.replace(temporary, link)
+
+
+def run_dirs(home: str) -> list[str]:
+    """Every run folder, sorted by name."""
+    runs = os.path.join(home, "runs")
+    try:
+        names = sorted(os.listdir(runs))
+    except FileNotFoundError:
+        return []
+    return [path for path in (os.path.join(runs, name) for name in names) if os.path.isdir(os.path.join(path, "journal"))]
+
+
+def resolve(home: str, name: str) -> str | None:
+    """The run folder that a run id or any job id of a run ("123", "123_4", "123+1") stands for; None when unknown."""
+    if not name or name.startswith(".") or "/" in name:
+        return None
+    path = os.path.join(home, "runs", name)
+    if os.path.isdir(os.path.join(path, "journal")):
+        return path
+    plain = name.split("_", 1)[0].split("+", 1)[0]
+    for candidate in (name, plain):
+        link = os.path.join(home, "index", candidate)
+        try:
+            path = os.path.normpath(os.path.join(home, "index", os.readlink(link)))
+        except OSError:
+            continue
+        if os.path.isdir(os.path.join(path, "journal")):
+            return path
+    return None
+
+
+def write_atomically(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) -> None:
+    """Write a file so that a reader sees the old content or the new one, never half of it."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
