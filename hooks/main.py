@@ -1,0 +1,58 @@
+"""`ftrun-hook`: what a node runs; standard library only, Python 3.9 (I/O).
+
+How it thinks: a hook stands inside a job or a prolog.  Its own mistake must never cost a healthy job, so an
+internal error prints one line and exits 0.  Only wrong usage exits 2: that is found by whoever configures
+the hook, before any job depends on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import List, Optional
+
+from ftrun.hooks.errors import UsageError
+
+__all__ = ["COMMANDS", "main"]
+
+# Sub-command -> (module, function taking the remaining arguments and returning an exit status, help).
+# Each module is imported only when its command is called.
+COMMANDS = {
+    "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
+}
+
+EXIT_USAGE = 2
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run `ftrun-hook` with `argv` (default: the process's arguments) and return the exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        _help()
+        return 0 if arguments else EXIT_USAGE
+    name = "version" if arguments[0] == "--version" else arguments[0]
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(f"ftrun-hook: no such command: {name}; there are: {known}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        module, function, _ = COMMANDS[name]
+        status: int = getattr(importlib.import_module(module), function)(arguments[1:])
+    except UsageError as error:
+        print(f"ftrun-hook: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except Exception as error:  # noqa: BLE001  fails open: a mistake here must not end a healthy job
+        kind = type(error).__name__
+        print(f"ftrun-hook: {name} gave up, the job goes on: {kind}: {error}", file=sys.stderr)
+        return 0
+    return status
+
+
+def _help() -> None:
+    print("usage: ftrun-hook COMMAND [ARGS]\n\nRuns on the nodes of a job.  Commands:\n")
+    for name, (_, _, line) in COMMANDS.items():
+        print(f"  {name:<12} {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The typer application: every command is listed, only the one that is called is imported (I/O).
+
+How it thinks: `ftrun --help` prints from the table of commands, with a stub for each.  When typer resolves
+the command that was typed, the stub gives way to the real one.  So the help needs no family and a command
+needs one.  Completion of the shell takes the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import sys
+from typing import Any
+
+import typer
+import typer.core
+import typer.main
+
+from ftrun.supervisor.cli.commands import COMMANDS, Command
+from ftrun.supervisor.errors import EXIT_USAGE, UserError
+
+__all__ = ["load", "run"]
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """A group whose members are stubs until they are called."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, command in COMMANDS.items():
+            self.commands[name] = typer.core.TyperCommand(name=name, help=command.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Put the real command in the place of its stub, then let typer go on."""
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = load(args[0], COMMANDS[args[0]])
+        return super().resolve_command(ctx, args)
+
+
+def run(arguments: list[str]) -> int:
+    """Run `ftrun` with `arguments` and return the exit status.
+
+    Raises UserError for wrong usage.  Without arguments the help goes to stderr, as wrong usage.
+    """
+    if not arguments:
+        with contextlib.redirect_stdout(sys.stderr):
+            _root().main(args=["--help"], prog_name="ftrun", standalone_mode=False)
+        return EXIT_USAGE
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise UserError(_no_such_command(arguments[0]))
+    try:
+        status = _root().main(args=arguments, prog_name="ftrun", standalone_mode=False)
+    except typer.Abort:
+        return 130
+    except typer.TyperException as error:
+        raise UserError(_one_line(error), EXIT_USAGE) from None
+    return status if isinstance(status, int) else 0
+
+
+def load(name: str, command: Command) -> Any:
+    """Import the family of `command` and return typer's own object for it."""
+    found = getattr(importlib.import_module(command.module), command.attribute)
+    if not isinstance(found, typer.Typer):
+        application = typer.Typer()
+        application.command(name, help=found.__doc__ or command.help)(found)
+        found = application
+    # One look for all: plain help that reads the same in a pipe and in docs/, and no second completion.
+    found.rich_markup_mode = None
+    return _as_command(found, name)
+
+
+def _as_command(application: typer.Typer, name: str) -> Any:
+    application._add_completion = False  # noqa: SLF001  typer offers it only where the object is made
+    application.info.context_settings = HELP_OPTIONS
+    for info in application.registered_commands:
+        info.context_settings = {**HELP_OPTIONS, **(info.context_settings or {})}
+    made = typer.main.get_command(application)
+    made.name = name
+    return made
+
+
+def _root() -> Any:
+    application = typer.Typer(
+        name="ftrun",
+        cls=LazyGroup,
+        help="Fault-tolerant job supervisor for Slurm: write `ftrun sbatch` where you wrote `sbatch`.",
+        epilog="`ftrun COMMAND --help` tells more.  Every command that prints facts takes --json.",
+        rich_markup_mode=None,
+        context_settings=HELP_OPTIONS,
+    )
+    application.callback()(_options)
+    return typer.main.get_command(application)
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: ARG001
+) -> None:
+    # `--version` is answered before typer is loaded; it stands here for the help.
+    return None
+
+
+def _no_such_command(typed: str) -> str:
+    near = difflib.get_close_matches(typed, COMMANDS, n=1, cutoff=0.5)
+    hint = f"did you mean `ftrun {near[0]}`?" if near else "`ftrun --help` lists them"
+    return f"no such command: {typed}; {hint}"
+
+
+def _one_line(error: typer.TyperException) -> str:
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    where = f" (`{context.command_path} --help` tells more)" if context is not None else ""
+    return f"{message}{where}"

@@ -1,0 +1,24 @@
+"""The table of commands: what there is, where it lives, one line of help (pure).
+
+A family of commands is one module of this folder.  Its attribute is a function (one command) or a
+`typer.Typer` (a command with sub-commands).  The module is imported only when its command is called.
+Each command returns its exit status or None; wrong input is a `UserError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["COMMANDS", "Command"]
+
+
+class Command(NamedTuple):
+    """Where a command lives and what one line says about it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Mapping[str, Command] = {}
