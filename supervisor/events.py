@@ -1,0 +1,365 @@
+"""What happened to a run, folded into what it is now. (pure)
+
+`fold(records)` is the only way from the journal to a `Run`; a `Run` is a value and `after(record)` gives the next one.
+Everything the supervisor remembers beyond one tick is in here, so a supervisor that died goes on from the same value.
+
+    Run       the whole: state, settings, budgets spent, exclusions, incidents, the present attempt
+    Attempt   one try: token, job, launch, nodes, how its submission stands, whether it is proven over and closed
+    Incident  one fault: what was diagnosed, what was decided, when
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ftrun.supervisor.lifecycle import FINAL, State, next_state
+
+__all__ = ["Attempt", "Exclusion", "Incident", "Run", "fold"]
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a run. `submission` is one of: opened, intended, unknown, done, refused, lost."""
+
+    number: int
+    opened_at_s: float
+    token: str = ""
+    submission: str = "opened"
+    refusal: str = ""
+    job: str = ""
+    cluster: str = ""
+    launch: int = 0
+    submitted_at_s: float | None = None
+    started_at_s: float | None = None  # as Slurm says, of the present launch
+    running_seen_at_s: float | None = None  # when we saw it
+    ended_at_s: float | None = None  # when we saw the end of the present launch
+    nodes: tuple[str, ...] = ()
+    end_state: str = ""  # Slurm's state at the end of the launch, or PENDING after a requeue
+    end_reason: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    derived_exit_code: int = 0
+    requeued: bool = False  # ended by a requeue: the job may start again by itself
+    end_intended: str = ""  # why we asked for its end; "" = we did not
+    end_done: bool = False
+    claim_seen: bool = False
+    over: bool = False
+    closed: bool = False
+    excluded: tuple[str, ...] = ()
+    resume_from: str = ""
+    dependents_held: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A node that the next attempts avoid until `until_s`."""
+
+    node: str
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One fault of a run. Times are Unix seconds."""
+
+    id: str
+    attempt: int
+    launch: int
+    fault: str
+    signature: str
+    title: str
+    nodes: tuple[str, ...]
+    attempt_nodes: tuple[str, ...]
+    step: int | None
+    first_evidence_at_s: float | None
+    ended_at_s: float | None
+    diagnosed_at_s: float
+    diagnosis: Mapping[str, Any]
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    decided_at_s: float | None = None
+    running_again_at_s: float | None = None
+    first_step_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as its journal tells it."""
+
+    id: str
+    state: State = State.NEW
+    name: str = ""
+    token: str = ""
+    created_at_s: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    submitter: Mapping[str, Any] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
+    spent: Mapping[str, int] = field(default_factory=dict)  # class -> since the last refill
+    retries: int = 0  # against the ceiling, never refilled
+    best_step: int | None = None
+    best_checkpoint: str = ""
+    set_aside: tuple[str, ...] = ()  # checkpoints that a start failed to load
+    drained: tuple[str, ...] = ()
+    wish: str = ""  # "", "cancel", "stop": what a person asked for
+    wish_by: str = ""
+    requests_seen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    final_reason: str = ""
+    final_class: str = ""
+    exit_code: int | None = None
+    evidence_seen: frozenset[str] = frozenset()
+    last_at_s: float = 0.0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The present attempt; None before the first."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def final(self) -> bool:
+        """Nothing more will be done unless a person resumes it."""
+        return self.state in FINAL
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Every job this run ever had, oldest first."""
+        return tuple(a.job for a in self.attempts if a.job)
+
+    def after(self, record: Record) -> Run:
+        """The run after one record. Raises IllegalEvent for a record that cannot follow."""
+        kind = str(record["kind"])
+        state = next_state(self.state, kind)
+        run = replace(self, state=state, last_at_s=float(record["at"]))
+        apply = _APPLY.get(kind)
+        return apply(run, record) if apply else run
+
+    def with_attempt(self, **changes: Any) -> Run:
+        """This run with its present attempt changed."""
+        return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
+
+    def excluded_at(self, now_s: float) -> tuple[str, ...]:
+        """The nodes excluded at a time, sorted."""
+        return tuple(sorted({e.node for e in self.excluded if e.until_s > now_s}))
+
+
+def fold(run_id: str, records: Iterable[Record]) -> Run:
+    """The run that these records make. Raises IllegalEvent."""
+    run = Run(run_id)
+    for record in records:
+        run = run.after(record)
+    return run
+
+
+def _created(run: Run, record: Record) -> Run:
+    data = record["data"]
+    return replace(
+        run,
+        name=data.get("name", ""),
+        token=data.get("token", ""),
+        settings=data.get("settings", {}),
+        submitter=data.get("submitter", {}),
+        created_at_s=record["at"],
+    )
+
+
+def _opened(run: Run, record: Record) -> Run:
+    data = record["data"]
+    attempt = Attempt(record["attempt"], record["at"], excluded=tuple(data.get("excluded", ())))
+    return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
+
+
+def _submit_intended(run: Run, record: Record) -> Run:
+    return run.with_attempt(submission="intended", token=record["data"].get("token", ""))
+
+
+def _submit_done(run: Run, record: Record) -> Run:
+    data = record["data"]
+    return run.with_attempt(
+        submission="done", job=data["job"], cluster=data.get("cluster", ""), submitted_at_s=record["at"]
+    )
+
+
+def _submit_refused(run: Run, record: Record) -> Run:
+    data = record["data"]
+    end_state = "REFUSED" if data.get("for_good") else "REFUSED_FOR_NOW"
+    return run.with_attempt(
+        submission="refused", refusal=data["message"], end_state=end_state, ended_at_s=record["at"], over=True
+    )
+
+
+def _submit_lost(run: Run, record: Record) -> Run:
+    return replace(run.with_attempt(submission="lost", over=True), decision=record["data"].get("decision", {}))
+
+
+def _started(run: Run, record: Record) -> Run:
+    data = record["data"]
+    run = run.with_attempt(
+        started_at_s=data.get("started_at_s"),
+        running_seen_at_s=record["at"],
+        nodes=tuple(data["nodes"]),
+        launch=record["launch"],
+        requeued=False,
+        end_state="",
+        over=False,
+        ended_at_s=None,
+    )
+    if run.incidents and run.incidents[-1].running_again_at_s is None:
+        incident = replace(run.incidents[-1], running_again_at_s=record["at"])
+        run = replace(run, incidents=(*run.incidents[:-1], incident))
+    return run
+
+
+def _launch_seen(run: Run, record: Record) -> Run:
+    data = record["data"]
+    changes: dict[str, Any] = {"claim_seen": True, "launch": record["launch"]}
+    if data.get("nodes"):
+        changes["nodes"] = tuple(data["nodes"])
+    if "resume_from" in data:
+        changes["resume_from"] = data["resume_from"]
+    return run.with_attempt(**changes)
+
+
+def _ended(run: Run, record: Record) -> Run:
+    data = record["data"]
+    changes: dict[str, Any] = {
+        "end_state": data["state"],
+        "end_reason": data.get("reason", ""),
+        "exit_code": data.get("exit_code"),
+        "exit_signal": data.get("exit_signal"),
+        "derived_exit_code": data.get("derived_exit_code", 0),
+        "ended_at_s": record["at"],
+        "requeued": record["kind"] == "job.requeued",
+        "over": False,
+    }
+    if data.get("nodes"):
+        changes["nodes"] = tuple(data["nodes"])
+    return run.with_attempt(**changes)
+
+
+def _end_intended(run: Run, record: Record) -> Run:
+    return run.with_attempt(end_intended=record["data"]["reason"], end_done=False)
+
+
+def _evidence(run: Run, record: Record) -> Run:
+    return replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]})
+
+
+def _progress(run: Run, record: Record) -> Run:
+    data = record["data"]
+    step = data.get("step")
+    best = run.best_step if step is None else max(step, run.best_step if run.best_step is not None else step)
+    run = replace(run, best_step=best, best_checkpoint=data.get("checkpoint") or run.best_checkpoint)
+    if data.get("first_step") and run.incidents and run.incidents[-1].first_step_at_s is None:
+        incident = replace(run.incidents[-1], first_step_at_s=record["at"])
+        run = replace(run, incidents=(*run.incidents[:-1], incident))
+    return run
+
+
+def _diagnosed(run: Run, record: Record) -> Run:
+    data = record["data"]
+    diagnosis = data["diagnosis"]
+    attempt = run.attempt
+    assert attempt is not None
+    incident = Incident(
+        id=data["incident"],
+        attempt=record["attempt"],
+        launch=record["launch"],
+        fault=diagnosis["class"],
+        signature=diagnosis["signature"],
+        title=diagnosis["title"],
+        nodes=tuple(diagnosis["nodes"]),
+        attempt_nodes=attempt.nodes,
+        step=data.get("step"),
+        first_evidence_at_s=data.get("first_evidence_at_s"),
+        ended_at_s=attempt.ended_at_s,
+        diagnosed_at_s=record["at"],
+        diagnosis=diagnosis,
+    )
+    earlier = tuple(i for i in run.incidents if i.id != incident.id)
+    return replace(run, incidents=(*earlier, incident))
+
+
+def _decided(run: Run, record: Record) -> Run:
+    data = record["data"]
+    spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
+    excluded = {e.node: e for e in run.excluded}
+    for node in data.get("exclude", ()):
+        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
+    for node in data.get("relax", ()):
+        excluded.pop(node, None)
+    run = replace(
+        run,
+        decision=data,
+        spent=spent,
+        retries=data["retries"],
+        excluded=tuple(excluded[node] for node in sorted(excluded)),
+    )
+    return _incident_decided(run, record)
+
+
+def _incident_decided(run: Run, record: Record) -> Run:
+    data = record["data"]
+    if not run.incidents or run.incidents[-1].id != data.get("incident"):
+        return run
+    incident = replace(run.incidents[-1], decision=data, decided_at_s=record["at"])
+    return replace(run, incidents=(*run.incidents[:-1], incident))
+
+
+def _final(run: Run, record: Record) -> Run:
+    data = record["data"]
+    run = replace(
+        run, final_reason=data["reason"], final_class=data.get("class", ""), exit_code=data.get("exit_code"), decision={}
+    )
+    return _incident_decided(run, record)
+
+
+def _resumed(run: Run, record: Record) -> Run:
+    return replace(run, wish="", wish_by="", decision=record["data"]["decision"], spent={}, final_reason="", retries=0)
+
+
+def _request(run: Run, record: Record) -> Run:
+    data = record["data"]
+    seen = (*run.requests_seen, data["name"])
+    if data["want"] in {"cancel", "stop"} and not run.final:
+        return replace(run, requests_seen=seen, wish=data["want"], wish_by=data.get("by", ""))
+    return replace(run, requests_seen=seen)
+
+
+_APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
+    "run.created": _created,
+    "attempt.opened": _opened,
+    "submit.intended": _submit_intended,
+    "submit.unknown": lambda run, record: run.with_attempt(submission="unknown"),
+    "submit.done": _submit_done,
+    "submit.refused": _submit_refused,
+    "submit.lost": _submit_lost,
+    "job.started": _started,
+    "launch.seen": _launch_seen,
+    "launch.kept": lambda run, record: run.with_attempt(requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False),
+    "job.ended": _ended,
+    "job.requeued": _ended,
+    "end.intended": _end_intended,
+    "end.done": lambda run, record: run.with_attempt(end_done=True),
+    "dependents.held": lambda run, record: run.with_attempt(dependents_held=tuple(record["data"]["jobs"])),
+    "evidence": _evidence,
+    "progress": _progress,
+    "diagnosed": _diagnosed,
+    "decided": _decided,
+    "attempt.over": lambda run, record: run.with_attempt(over=True),
+    "attempt.closed": lambda run, record: run.with_attempt(closed=True),
+    "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),
+    "checkpoint.set-aside": lambda run, record: replace(run, set_aside=(*run.set_aside, record["data"]["path"])),
+    "request.seen": _request,
+    "run.finished": _final,
+    "run.stopped": _final,
+    "run.abandoned": _final,
+    "run.resumed": _resumed,
+    "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),
+}
