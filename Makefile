@@ -1,0 +1,34 @@
+# Short names for the scripts; nothing here that they do not do without make.
+SEEDS ?= 1000
+
+.PHONY: check test demo drills simulate bench docs lock
+
+check:
+	.ci/env dev
+	.ci/check
+
+test:
+	./test
+
+demo:
+	./demo
+
+drills:
+	.ci/env run
+	.venv/bin/ftrun drill --all
+
+simulate:
+	.ci/env dev
+	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS)
+
+bench:
+	.ci/env dev
+	.venv/bin/python -m pytest -q -s tests/bench --bench
+
+docs:
+	.ci/env dev
+	.ci/gen/all
+
+lock:
+	.ci/env dev
+	.tools/bin/uv lock
