@@ -18,14 +18,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ftrun.supervisor import store
 
-__all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "identity", "look"]
+__all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "look"]
 
 _EPOCH = re.compile(r"epoch-(\d{6,})$")
 _EPOCHS_KEPT_MAX = 20
@@ -82,12 +81,6 @@ class Holder:
     counter: str  # "" before the first beat; "released" after a clean end
 
 
-def identity() -> str:
-    """This process as host.boot.pid-namespace.pid.start: unique, and checkable for life on the same machine."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().split(".")[0])
-    return f"{host}.{_boot()}.{_pid_namespace()}.{os.getpid()}.{_process_start(os.getpid())}"
-
-
 def look(home: str) -> Holder:
     """Read the lease afresh. Raises OSError where the folder cannot be read (other than not existing)."""
     folder = Path(home) / "lease"
@@ -106,24 +99,13 @@ def look(home: str) -> Holder:
     return Holder(epoch, writer, counter)
 
 
-def provably_dead(writer: str) -> bool:
-    """True when the writer was a process of this very machine and that process is gone."""
-    parts = writer.split(".")
-    if len(parts) != 5:
-        return False
-    _, boot, namespace, pid, start = parts
-    if boot != _boot() or namespace != _pid_namespace() or not pid.isdigit():
-        return False
-    return _process_start(int(pid)) != start
-
-
 class Lease:
     """The right to act for one home. `acquire` until it says True, `renew` often, `confirm` before each effect."""
 
     def __init__(self, home: str, clock: Clock, *, term_s: float = 20.0, writer: str | None = None) -> None:
         self.home = home
         self.term_s = term_s
-        self.writer = writer or identity()
+        self.writer = writer or store.identity()
         self.epoch = 0
         self._clock = clock
         self._folder = Path(home) / "lease"
@@ -141,7 +123,7 @@ class Lease:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         holder = look(self.home)
         now = self._clock.mono_s()
-        if holder.epoch and holder.counter != "released" and not provably_dead(holder.writer):
+        if holder.epoch and holder.counter != "released" and not store.provably_dead(holder.writer):
             if self._seen is None or self._seen[0] != holder:
                 self._seen = (holder, now)
                 return False
@@ -203,26 +185,3 @@ class Lease:
             if number.isdigit() and int(number) <= self.epoch - _EPOCHS_KEPT_MAX:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._folder / name)
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:12]
-    except OSError:
-        return "unknown"
-
-
-def _pid_namespace() -> str:
-    try:
-        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
-    except OSError:
-        return "0"
-
-
-def _process_start(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; "" when there is no such process (a zombie is none)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in {"Z", "X"} else fields[19]

@@ -176,14 +176,19 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do next and why. `kind` is one of: continue, resubmit, wait, stop, finish, end (end a live attempt first)."""
+    """What to do after a launch is over, and why.
+
+    `kind` is one of: resubmit (a new attempt), keep (Slurm starts the requeued job itself), finish, stop.
+    """
 
     kind: str
     reason: str
-    fault: FaultClass | None = None
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()  # nodes that this and later attempts avoid
+    relax: tuple[str, ...] = ()  # exclusions given up to stay under the cap
+    avoid: tuple[str, ...] = ()  # nodes that the next attempt alone avoids ("try elsewhere first")
     drain: tuple[str, ...] = ()
     delay_s: float = 0.0
-    spends: bool = False  # counts against the class budget
-    older_checkpoint: bool = False  # resume from the next older complete checkpoint
-    rules: tuple[str, ...] = ()  # the rules that led here, in order, for `explain`
+    spends: str = ""  # the class whose budget pays for it; "" = free
+    older_checkpoint: bool = False  # set the checkpoint aside that this attempt resumed from
+    advice: str = ""
+    notes: tuple[str, ...] = ()  # what was considered on the way, for `explain`

@@ -17,9 +17,11 @@ __all__ = [
     "create_run",
     "discard_run",
     "home_dir",
+    "identity",
     "index",
     "latest_attempt",
     "open_attempt",
+    "provably_dead",
     "resolve",
     "run_dirs",
     "write_atomically",
@@ -111,7 +113,7 @@ def index(home: str, job_id: str, run_id: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     link = os.path.join(folder, job_id)
     target = os.path.join("..", "runs", run_id)
-    temporary = f"{link}.{os.getpid()}.tmp"
+    temporary = f"{link}.{_host()}.{os.getpid()}.tmp"
     os.symlink(target, temporary)
     os.replace(temporary, link)
 
@@ -147,7 +149,7 @@ def resolve(home: str, name: str) -> str | None:
 
 def write_atomically(path: str, data: bytes, *, mode: int = 0o600, sync: bool = True) -> None:
     """Write a file so that a reader sees the old content or the new one, never half of it."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{_host()}.{os.getpid()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         view = memoryview(data)
@@ -158,3 +160,49 @@ def write_atomically(path: str, data: bytes, *, mode: int = 0o600, sync: bool = 
     finally:
         os.close(fd)
     os.replace(temporary, path)
+
+
+def identity() -> str:
+    """This process as host.boot.pid-namespace.pid.start: unique, and checkable for life on the same machine."""
+    return f"{_host()}.{_boot()}.{_pid_namespace()}.{os.getpid()}.{_process_start(os.getpid())}"
+
+
+def provably_dead(writer: str) -> bool:
+    """True when the writer (see `identity`) was a process of this very machine and that process is gone."""
+    parts = writer.split(".")
+    if len(parts) != 5:
+        return False
+    _, boot, namespace, pid, start = parts
+    if boot != _boot() or namespace != _pid_namespace() or not pid.isdigit():
+        return False
+    return _process_start(int(pid)) != start
+
+
+def _host() -> str:
+    name = os.uname().nodename.split(".")[0]
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name) or "host"
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip().replace("-", "")[:12]
+    except OSError:
+        return "unknown"
+
+
+def _pid_namespace() -> str:
+    try:
+        return "".join(c for c in os.readlink("/proc/self/ns/pid") if c.isdigit())
+    except OSError:
+        return "0"
+
+
+def _process_start(pid: int) -> str:
+    """Start time of a process in clock ticks since boot; "" when there is no such process (a zombie is none)."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            fields = stream.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]

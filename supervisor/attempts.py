@@ -1,0 +1,151 @@
+"""What an attempt left in its folder: claims, launch records, exit records. (I/O)
+
+`hooks/batch.sh` writes them on the node (docs/inside-the-job.md), the supervisor reads them, and closes an attempt by
+taking the claim of its next launch before another attempt is submitted (protocol P4). All of it is plain text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun.slurm import nodeset
+from ftrun.supervisor import store
+
+__all__ = ["Claim", "Exit", "Launch", "claims", "close", "exit_record", "launch_record"]
+
+_LAUNCHES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who owns one launch of an attempt: a job, or the supervisor that closed it (`closed`)."""
+
+    launch: int
+    content: str
+
+    @property
+    def closed(self) -> bool:
+        """No job may start this launch or a later one."""
+        return self.content.startswith("closed.")
+
+    @property
+    def job(self) -> str:
+        """The job id in a job's claim; "" in a closed one."""
+        parts = self.content.split(".")
+        return "" if self.closed or len(parts) < 4 else parts[-3] if parts[-2].isdigit() else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch as batch.sh recorded it. Paths are real paths on the node; offsets are bytes at the start."""
+
+    number: int
+    job: str
+    host: str
+    nodes: tuple[str, ...]
+    stdout: str
+    stdout_offset_bytes: int
+    stdout_dev: int
+    stdout_ino: int
+    stderr: str
+    stderr_offset_bytes: int
+    stderr_dev: int
+    stderr_ino: int
+    resume_from: str
+    started_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of the user's script as batch.sh recorded it."""
+
+    code: int
+    signal: int
+    ended_s: float | None
+
+
+def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
+    """The claims of an attempt by launch number. Raises OSError where the folder cannot be read."""
+    folder = store.attempt_dir(run_dir, attempt)
+    found = []
+    for name in os.listdir(folder):
+        if name == "claim":
+            number = 0
+        elif name.startswith("claim.") and name[6:].isdigit():
+            number = int(name[6:])
+        else:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            found.append(Claim(number, os.readlink(os.path.join(folder, name))))
+    return tuple(sorted(found, key=lambda claim: claim.launch))
+
+
+def close(run_dir: str, attempt: int, epoch: int) -> Claim | None:
+    """Take the first free claim. None when the attempt is closed (now or before); the last job's claim otherwise has
+    been followed by ours. A launch that slips in between makes us try the next number, and is returned."""
+    folder = store.attempt_dir(run_dir, attempt)
+    before = claims(run_dir, attempt)
+    if any(claim.closed for claim in before):
+        return None
+    number = before[-1].launch + 1 if before else 0
+    path = os.path.join(folder, f"claim.{number}" if number else "claim")
+    try:
+        os.symlink(f"closed.{epoch}", path)
+    except FileExistsError:
+        return Claim(number, os.readlink(path))
+    return None
+
+
+def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:
+    """What batch.sh wrote when this launch began; None when it wrote nothing (yet)."""
+    values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}")
+    if values is None:
+        return None
+    number = _number
+    return Launch(
+        number=launch,
+        job=values.get("job", ""),
+        host=values.get("host", ""),
+        nodes=nodeset.expand(values.get("nodes", "")),
+        stdout=values.get("stdout", ""),
+        stdout_offset_bytes=number(values.get("stdout_offset")),
+        stdout_dev=number(values.get("stdout_dev")),
+        stdout_ino=number(values.get("stdout_ino")),
+        stderr=values.get("stderr", ""),
+        stderr_offset_bytes=number(values.get("stderr_offset")),
+        stderr_dev=number(values.get("stderr_dev")),
+        stderr_ino=number(values.get("stderr_ino")),
+        resume_from=values.get("resume_from", ""),
+        started_s=_seconds(values.get("started_s")),
+    )
+
+
+def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:
+    """How the user's script ended in this launch; None when nothing was written."""
+    values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"exit.{launch}")
+    if values is None or "code" not in values:
+        return None
+    return Exit(_number(values["code"]), _number(values.get("signal")), _seconds(values.get("ended_s")))
+
+
+def _key_values(path: Path) -> dict[str, str] | None:
+    try:
+        text = path.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return None
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key: value for key, sep, value in pairs if sep}
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.lstrip("-").isdigit() else 0
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
