@@ -1,0 +1,208 @@
+"""A disposable real Slurm on one machine: munged, slurmctld and N slurmd in one folder. (I/O)
+
+Nothing outside the folder is touched, except a short folder for sockets in the temporary folder where the
+path would be too long for them. Works as root (jobs run as the user who submitted them) and as an ordinary
+user (every job runs as that user). Several sandboxes live side by side. Nodes can be hurt on demand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ftrun.slurm import sandbox_accounting, sandbox_boot, sandbox_ssh
+from ftrun.slurm.sandbox_box import DaemonStatus, NodeStatus, Sandbox, SandboxStatus
+from ftrun.slurm.sandbox_plan import NODES_MAX, RUN_DIR_LENGTH_MAX, Plan, SandboxError, usable_folder
+from ftrun.slurm.sandbox_ports import machine_lock, port_range
+
+__all__ = [
+    "DaemonStatus",
+    "NodeStatus",
+    "Sandbox",
+    "SandboxError",
+    "SandboxStatus",
+    "default_root",
+    "find",
+    "folder_of",
+    "known",
+    "up",
+]
+
+
+def up(  # noqa: PLR0917 - all but the folder are given by name
+    folder: Path,
+    nodes: int = 4,
+    gpus: int = 0,
+    ssh: bool = False,
+    accounting: bool = False,
+    slurmd_timeout_s: int = 6,
+    conf: Mapping[str, str] | None = None,
+    base_port: int | None = None,
+    uts: bool = True,
+    name: str | None = None,
+) -> Sandbox:
+    """Bring a sandbox up in a folder of its own and return when all nodes are idle.
+
+    `gpus` is per node; `conf` overrides slurm.conf (see `slurm_conf`); with `uts=False` no host names of
+    nodes are attempted. A living sandbox with the same nodes in that folder is returned as it is; a dead
+    one is cleaned up first. Raises SandboxError: what is missing and what to install, or what went wrong.
+    """
+    folder = Path(folder).absolute()
+    usable_folder(folder)
+    if not 1 <= nodes <= NODES_MAX or not 0 <= gpus <= 64:
+        raise SandboxError(f"nodes must be 1 to {NODES_MAX} and gpus 0 to 64", wrong_usage=True)
+    tools = ["munged", "slurmctld", "slurmd", "sinfo"]
+    tools += ["sshd", "ssh-keygen"] if ssh else []
+    tools += ["slurmdbd", "mariadbd", "mariadb-install-db"] if accounting else []
+    sandbox_boot.require_tools(tools)
+    with _folder_lock(folder):
+        living = _take_over(folder, nodes, gpus)
+        if living is not None:
+            return living
+        draft = Plan(
+            name=name or folder.name,
+            folder=str(folder),
+            run_dir=_run_dir(folder),
+            user=sandbox_boot.user_name(),
+            host=socket.gethostname().split(".")[0],
+            node_count=nodes,
+            base_port=0,
+            version=sandbox_boot.slurm_version(),
+            gpus=gpus,
+            ssh=ssh,
+            accounting=accounting,
+            slurmd_timeout_s=slurmd_timeout_s,
+            conf=dict(conf or {}),
+        )
+        return _boot(draft, base_port, uts)
+
+
+def _boot(draft: Plan, base_port: int | None, uts: bool) -> Sandbox:
+    try:
+        refused = sandbox_boot.uts_refusal() if uts else "not asked for"
+        files, numbered = sandbox_boot.gpu_files(Path(draft.folder), draft.gpus) if draft.gpus else ("", True)
+        draft = replace(draft, uts=not refused, uts_refused=refused, gpu_files=files, gpu_numbered=numbered)
+        # Until every daemon is seen to have its port no other sandbox may choose ports.
+        with machine_lock():
+            plan = replace(draft, base_port=port_range(draft.port_count, base_port))
+            (Path(plan.folder) / "sandbox.json").write_text(plan.to_json())
+            _start(plan)
+    except BaseException:
+        # Also when interrupted: half a sandbox is of no use to anybody.
+        Sandbox(draft).down()
+        raise
+    return Sandbox(plan)
+
+
+def _start(plan: Plan) -> None:
+    sandbox_boot.make_folders(plan)
+    sandbox_boot.start_munged(plan)
+    if plan.accounting:
+        sandbox_accounting.start(plan)
+    sandbox_boot.start_slurmctld(plan)
+    for node in plan.node_names:
+        sandbox_boot.start_slurmd(plan, node)
+    if plan.ssh:
+        sandbox_ssh.prepare(plan)
+        for node in plan.node_names:
+            sandbox_ssh.start(plan, node)
+    _wait_ready(Sandbox(plan))
+
+
+def _wait_ready(box: Sandbox) -> None:
+    deadline = time.monotonic() + 30.0 + 0.5 * len(box.node_names)
+    while True:
+        status = box.status()
+        dead = [daemon.name for daemon in status.daemons if daemon.state == "dead"]
+        waiting = [node for node in status.nodes if node.state != "idle"]
+        # sinfo alone may say idle for a slurmd that could not bind its port and is gone.
+        if not dead and not waiting:
+            return
+        if time.monotonic() > deadline:
+            missing = ", ".join(
+                [
+                    *(f"{name} is dead" for name in dead),
+                    *(f"{node.name} is {node.state}" for node in waiting),
+                ][:4]
+            )
+            raise SandboxError(f"the sandbox did not come up: {missing} (logs: {box.log})")
+        time.sleep(0.05)
+
+
+def _take_over(folder: Path, nodes: int, gpus: int) -> Sandbox | None:
+    """The living sandbox of the folder if it is the one asked for; otherwise make the folder fit to start in."""
+    if not (folder / "sandbox.json").exists():
+        if any(entry.name != ".lock" for entry in folder.iterdir()):
+            raise SandboxError(
+                f"{folder} is not empty and no sandbox: choose another folder", wrong_usage=True
+            )
+        return None
+    box = Sandbox.load(folder)
+    if not box.status().alive:
+        box.down()
+        return None
+    if (box.plan.node_count, box.plan.gpus) != (nodes, gpus):
+        raise SandboxError(
+            f"a sandbox with {box.plan.node_count} nodes of {box.plan.gpus} GPUs is up in {folder}: take it down first",
+            wrong_usage=True,
+        )
+    return box
+
+
+def _run_dir(folder: Path) -> str:
+    if len(str(folder)) <= RUN_DIR_LENGTH_MAX:
+        return str(folder)
+    run_dir = Path(tempfile.mkdtemp(prefix="ftrun-sandbox-"))
+    run_dir.chmod(0o755)
+    return str(run_dir)
+
+
+@contextlib.contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SandboxError(f"cannot write into {folder}: {error.strerror}", wrong_usage=True) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def default_root() -> Path:
+    """Where named sandboxes live: ${XDG_STATE_HOME:-~/.local/state}/ftrun/sandbox."""
+    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    return Path(state) / "ftrun" / "sandbox"
+
+
+def folder_of(name_or_folder: str | Path | None = None) -> Path:
+    """The folder that a name, a path or nothing stands for; nothing is $FTRUN_SANDBOX, else `default`."""
+    if name_or_folder is None:
+        return (
+            Path(os.environ["FTRUN_SANDBOX"])
+            if os.environ.get("FTRUN_SANDBOX")
+            else default_root() / "default"
+        )
+    if isinstance(name_or_folder, Path) or "/" in name_or_folder:
+        return Path(name_or_folder).absolute()
+    return default_root() / name_or_folder
+
+
+def find(name_or_folder: str | Path | None = None) -> Sandbox:
+    """The sandbox of that name or folder, alive or dead. SandboxError where there is none."""
+    return Sandbox.load(folder_of(name_or_folder))
+
+
+def known() -> list[Sandbox]:
+    """The named sandboxes of this user, alive or dead, by name."""
+    return [Sandbox.load(path.parent) for path in sorted(default_root().glob("*/sandbox.json"))]

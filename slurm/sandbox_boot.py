@@ -1,0 +1,255 @@
+"""Starts the daemons of a sandbox, one by one. (I/O)
+
+Every daemon gets a session of its own, no terminal and no pipe of ours: a sandbox outlives the terminal it
+was started from, and whoever reads our output is not left waiting for a daemon to close it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ftrun.slurm.sandbox_plan import Plan, SandboxError, cgroup_conf, gres_conf, slurm_conf
+
+__all__ = [
+    "find_tool",
+    "gpu_files",
+    "make_folders",
+    "require_tools",
+    "search_path",
+    "slurm_version",
+    "start_daemon",
+    "start_munged",
+    "start_slurmctld",
+    "start_slurmd",
+    "user_name",
+    "uts_refusal",
+    "uts_wrapper",
+]
+
+SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+START_TIMEOUT_S = 60.0
+# What the kernel calls /dev/null; a device of ours with these numbers is as harmless.
+NULL_DEVICE = os.makedev(1, 3)
+PACKAGES = {
+    "munged": "munge",
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sinfo": "slurm-wlm",
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+}
+
+
+def search_path() -> str:
+    """PATH with the folders of daemons behind it: an ordinary user's PATH has no sbin."""
+    own = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    return os.pathsep.join(own + [folder for folder in SBIN if folder not in own])
+
+
+def find_tool(tool: str) -> str:
+    """Absolute path of a program; SandboxError naming the package where it is missing."""
+    path = shutil.which(tool, path=search_path())
+    if path is None:
+        require_tools((tool,))
+    return str(path)
+
+
+def require_tools(tools: Sequence[str]) -> None:
+    """Raise one SandboxError that names everything to install."""
+    missing = [tool for tool in tools if shutil.which(tool, path=search_path()) is None]
+    if missing:
+        packages = " ".join(dict.fromkeys(PACKAGES.get(tool, tool) for tool in missing))
+        raise SandboxError(
+            f"{', '.join(missing)} not found: install them, on Debian and Ubuntu: apt-get install --no-install-recommends {packages}",
+            wrong_usage=True,
+        )
+
+
+def user_name() -> str:
+    """Name of the user we run as; Slurm and munge need an entry in passwd."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise SandboxError(
+            f"user id {os.geteuid()} has no entry in passwd: Slurm refuses to run as it", wrong_usage=True
+        ) from None
+
+
+def slurm_version() -> tuple[int, int]:
+    """(major, minor) of the slurmd that will run, from `slurmd -V`."""
+    answer = subprocess.run(
+        [find_tool("slurmd"), "-V"], capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False
+    )
+    match = re.search(r"(\d+)\.(\d+)", answer.stdout)
+    if match is None:
+        raise SandboxError(f"slurmd -V says {answer.stdout.strip()!r}: no version in it")
+    return int(match[1]), int(match[2])
+
+
+def uts_wrapper(node: str) -> list[str]:
+    """The words before a command that give it a UTS namespace whose hostname is the node's name."""
+    own = ["--map-current-user", "--keep-caps", "--mount"] if os.geteuid() else []
+    return ["unshare", *own, "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', node]
+
+
+def uts_refusal() -> str:
+    """Why this machine gives no UTS namespace of our own; empty where it does."""
+    try:
+        answer = subprocess.run(
+            [*uts_wrapper("ftrun-probe"), "hostname"],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+            env=_environment(None),
+        )
+    except FileNotFoundError:
+        return "there is no unshare (package util-linux)"
+    if answer.returncode == 0 and answer.stdout.strip() == "ftrun-probe":
+        return ""
+    lines = (answer.stderr.strip() or "unshare is refused").splitlines()
+    return lines[-1]
+
+
+def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
+    """Make or choose `count` device files to stand for GPUs.
+
+    Returns the File= expression and whether Slurm will number them (CUDA_VISIBLE_DEVICES is set), which
+    it does for character devices only: nodes of our own where we may make them, else the consoles, which
+    Slurm only looks at and never opens.
+    """
+    devices = folder / "dev"
+    devices.mkdir()
+    span = f"[0-{count - 1}]" if count > 1 else "0"
+    try:
+        for index in range(count):
+            os.mknod(devices / f"gpu{index}", 0o20666, NULL_DEVICE)
+        return f"{devices}/gpu{span}", True
+    except PermissionError:
+        pass
+    if all(Path(f"/dev/tty{index}").is_char_device() for index in range(count)):
+        return f"/dev/tty{span}", True
+    for index in range(count):
+        (devices / f"gpu{index}").touch()
+    return f"{devices}/gpu{span}", False
+
+
+def make_folders(plan: Plan) -> None:
+    """Make the folders and write the configuration; everything but keys is readable for all."""
+    for base, names in ((plan.folder, ("log", "shared")), (plan.run_dir, ("run", "state", "spool"))):
+        for name in names:
+            path = Path(base) / name
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o1777 if name == "shared" else 0o755)
+    folder = Path(plan.folder)
+    for name, text in (
+        ("slurm.conf", slurm_conf(plan)),
+        ("gres.conf", gres_conf(plan)),
+        ("cgroup.conf", cgroup_conf(plan.version)),
+    ):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+
+
+def start_munged(plan: Plan) -> None:
+    """Start munged with a key of this sandbox's own."""
+    run_dir = Path(plan.run_dir) / "run"
+    key = run_dir / "munge.key"
+    if not key.exists():
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(os.urandom(1024))
+    start_daemon(
+        plan,
+        [
+            find_tool("munged"),
+            f"--socket={plan.munge_socket}",
+            f"--key-file={key}",
+            f"--pid-file={run_dir}/munged.pid",
+            f"--seed-file={run_dir}/munged.seed",
+            f"--log-file={plan.folder}/log/munged.log",
+            # A folder under a home that is closed to others is our user's own choice.
+            "--force",
+        ],
+        f"{plan.folder}/log/munged.log",
+    )
+
+
+def start_slurmctld(plan: Plan) -> None:
+    """Start slurmctld; it goes on from its saved state where there is one."""
+    start_daemon(
+        plan, [find_tool("slurmctld"), "-f", plan.slurm_conf_path], f"{plan.folder}/log/slurmctld.log"
+    )
+
+
+def start_slurmd(plan: Plan, node: str) -> None:
+    """Start the slurmd of one node under the node's own host name where the machine allows it."""
+    wrapper = uts_wrapper(node) if plan.uts else []
+    start_daemon(
+        plan, [*wrapper, find_tool("slurmd"), "-f", plan.slurm_conf_path, "-N", node], plan.slurmd_log(node)
+    )
+
+
+def start_daemon(plan: Plan, command: Sequence[str], log: str, *, detach: bool = False) -> None:
+    """Run a daemon's start command and wait until it has gone to the background.
+
+    `detach` is for a program that stays in the foreground: it is left running. SandboxError with the last
+    line that the daemon said or logged when it refuses.
+    """
+    said = Path(plan.folder) / "log" / "start.log"
+    with said.open("ab") as output:
+        before = output.tell()
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=plan.folder,
+            env=_environment(plan),
+            start_new_session=True,
+            umask=0o022,
+        )
+        if detach:
+            # Popen complains about children it never waited for; this one is meant to outlive us.
+            process.returncode = 0
+            return
+        try:
+            exit_code = process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            exit_code = -1
+    if exit_code:
+        daemon = next((Path(word).name for word in command if "sbin/" in word), Path(command[0]).name)
+        reason = _last_line(said, before) or _last_line(Path(log), 0) or f"exit code {exit_code}"
+        raise SandboxError(f"{daemon} did not start: {reason} (log: {log})")
+
+
+def _last_line(path: Path, offset: int) -> str:
+    try:
+        text = path.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def _environment(plan: Plan | None) -> dict[str, str]:
+    # Not the caller's: what a daemon inherits, prologs and steps inherit from it.
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key in ("HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+    }
+    kept |= {"PATH": search_path(), "USER": user_name()}
+    if plan is not None:
+        kept["SLURM_CONF"] = plan.slurm_conf_path
+    return kept

@@ -1,0 +1,107 @@
+"""One sshd for every node of a sandbox, on the node's own address. (I/O)
+
+`ssh -F FOLDER/ssh/config n0` works without a word about keys or hosts. All nodes share one host key; the
+user's key, the known hosts and the client configuration lie in the sandbox's folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from ftrun.slurm.sandbox_boot import find_tool, start_daemon, uts_wrapper
+from ftrun.slurm.sandbox_plan import Plan, SandboxError
+
+__all__ = ["prepare", "start"]
+
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+
+
+def prepare(plan: Plan) -> None:
+    """Make keys, server configurations and the client configuration."""
+    folder = Path(plan.folder) / "ssh"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    for key in ("host_key", "id_ed25519"):
+        subprocess.run(
+            [
+                find_tool("ssh-keygen"),
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                f"ftrun-sandbox-{plan.name}",
+                "-f",
+                str(folder / key),
+            ],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+    public = (folder / "id_ed25519.pub").read_text()
+    (folder / "authorized_keys").write_text(public)
+    host_key = " ".join((folder / "host_key.pub").read_text().split()[:2])
+    hosts = [f"[{plan.address(node)}]:{plan.sshd_port(node)} {host_key}" for node in plan.node_names]
+    (folder / "known_hosts").write_text("\n".join(hosts) + "\n")
+    for node in plan.node_names:
+        Path(plan.sshd_config_path(node)).write_text(_server(plan, node))
+    (folder / "config").write_text(_client(plan))
+
+
+def start(plan: Plan, node: str) -> None:
+    """Start the sshd of one node under the node's own host name where the machine allows it."""
+    log = f"{plan.folder}/log/sshd-{node}.log"
+    command = [find_tool("sshd"), "-f", plan.sshd_config_path(node), "-E", log]
+    if os.geteuid() == 0 and not PRIVILEGE_SEPARATION.is_dir():
+        command = _with_run_sshd(plan, command)
+    start_daemon(plan, [*(uts_wrapper(node) if plan.uts else []), *command], log)
+
+
+def _with_run_sshd(plan: Plan, command: list[str]) -> list[str]:
+    # Root's sshd insists on an empty /run/sshd. We leave the machine as it is and give sshd a /run of its own.
+    if not plan.uts:
+        raise SandboxError("root's sshd needs the folder /run/sshd: mkdir /run/sshd", wrong_usage=True)
+    script = 'mount -t tmpfs -o mode=0755 ftrun-sandbox /run && mkdir /run/sshd && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *command]
+
+
+def _server(plan: Plan, node: str) -> str:
+    folder = f"{plan.folder}/ssh"
+    return f"""\
+ListenAddress {plan.address(node)}
+Port {plan.sshd_port(node)}
+HostKey {folder}/host_key
+PidFile {plan.run_dir}/run/sshd-{node}.pid
+AuthorizedKeysFile {folder}/authorized_keys
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+PrintMotd no
+UseDNS no
+SetEnv SLURM_CONF={plan.slurm_conf_path}
+Subsystem sftp internal-sftp
+"""
+
+
+def _client(plan: Plan) -> str:
+    folder = f"{plan.folder}/ssh"
+    hosts = "".join(
+        f"Host {node}\n  HostName {plan.address(node)}\n  Port {plan.sshd_port(node)}\n"
+        for node in plan.node_names
+    )
+    return f"""\
+{hosts}Host *
+  User {plan.user}
+  IdentityFile {folder}/id_ed25519
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  BatchMode yes
+  LogLevel ERROR
+"""
