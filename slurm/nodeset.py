@@ -1,0 +1,45 @@
+"""Slurm's folded node lists, both ways. (pure)
+
+The only module that imports ClusterShell, and only for lists that are really folded: a plain name costs no import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["expand", "fold"]
+
+# What Slurm prints where there is no list.
+_EMPTY = frozenset({"", "(null)", "n/a", "none", "none assigned", "unknown"})
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Node names in a Slurm node list: `n[0-2,5],gpu-a` -> ("n0", "n1", "n2", "n5", "gpu-a") as a sorted tuple.
+
+    `(null)`, `None assigned` and their like are the empty list. A list without brackets keeps its order.
+    Raises ValueError for text that is no node list.
+    """
+    text = text.strip()
+    if text.lower() in _EMPTY:
+        return ()
+    if "[" not in text:
+        return tuple(name for name in text.split(",") if name)
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+    try:
+        return tuple(NodeSet(text, resolver=RESOLVER_NOGROUP))
+    except NodeSetException as wrong:
+        raise ValueError(f"not a node list: {text!r}: {wrong}") from wrong
+
+
+def fold(names: Iterable[str]) -> str:
+    """One Slurm node list for these names, sorted and without doubles: ("n1", "n0", "gpu-a") -> `gpu-a,n[0-1]`."""
+    unique = sorted(set(names))
+    if len(unique) <= 1:
+        return "".join(unique)
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+    try:
+        return str(NodeSet.fromlist(unique, resolver=RESOLVER_NOGROUP))
+    except NodeSetException as wrong:
+        raise ValueError(f"not node names: {unique!r}: {wrong}") from wrong
