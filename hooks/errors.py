@@ -1,4 +1,4 @@
-"""The one error of a hook that is not swallowed (pure)."""
+"""The one error of a hook that is not swallowed. (pure)"""
 
 __all__ = ["UsageError"]
 

@@ -1,4 +1,4 @@
-"""`ftrun-hook`: what a node runs; standard library only, Python 3.9 (I/O).
+"""`ftrun-hook`: what a node runs; standard library only, Python 3.9. (I/O)
 
 How it thinks: a hook stands inside a job or a prolog.  Its own mistake must never cost a healthy job, so an
 internal error prints one line and exits 0.  Only wrong usage exits 2: that is found by whoever configures

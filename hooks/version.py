@@ -1,4 +1,4 @@
-"""`ftrun-hook version`: proves that a node can start ftrun at all (I/O)."""
+"""`ftrun-hook version`: proves that a node can start ftrun at all. (I/O)"""
 
 from __future__ import annotations
 

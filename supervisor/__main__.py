@@ -1,4 +1,4 @@
-"""`python -m ftrun.supervisor` is `ftrun` (I/O)."""
+"""`python -m ftrun.supervisor` is `ftrun`. (I/O)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors, by whose fault they are (pure).
+"""Errors, by whose fault they are. (pure)
 
 UserError            the person at the keyboard can mend it: one line, exit 2 (or the code given)
 ftrun.slurm.errors   what Slurm's answers mean: refused for good, refused for now, unknown, unreachable

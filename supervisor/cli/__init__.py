@@ -1,4 +1,4 @@
-"""The command line's front door: `sbatch` leaves here before anything heavy is loaded (I/O).
+"""The command line's front door: `sbatch` leaves here before anything heavy is loaded. (I/O)
 
 How it thinks: `ftrun sbatch` stands in the way of every submission of every user, so this module imports
 nothing but `os` and `sys` and hands `sbatch` to its own light parser.  Everything else goes to the typer

@@ -1,4 +1,4 @@
-"""The typer application: every command is listed, only the one that is called is imported (I/O).
+"""The typer application: every command is listed, only the one that is called is imported. (I/O)
 
 How it thinks: `ftrun --help` prints from the table of commands, with a stub for each.  When typer resolves
 the command that was typed, the stub gives way to the real one.  So the help needs no family and a command

@@ -1,4 +1,4 @@
-"""The table of commands: what there is, where it lives, one line of help (pure).
+"""The table of commands: what there is, where it lives, one line of help. (pure)
 
 A family of commands is one module of this folder.  Its attribute is a function (one command) or a
 `typer.Typer` (a command with sub-commands).  The module is imported only when its command is called.

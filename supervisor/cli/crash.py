@@ -1,4 +1,4 @@
-"""Where the traceback of our own mistake goes: a file, never the user's terminal (I/O)."""
+"""Where the traceback of our own mistake goes: a file, never the user's terminal. (I/O)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How every command prints: JSON for programs, tables for people (I/O).
+"""How every command prints: JSON for programs, tables for people. (I/O)
 
 rich is loaded on the first table that a terminal shows; JSON and tables into a pipe never load it.
 """

@@ -1,0 +1,220 @@
+"""The rules of the code that a machine can keep: purity, clients, sizes, words. (I/O)"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("supervisor", "slurm", "hooks")
+
+# What a pure module may not import: the clock, files, processes, threads, the network, chance.
+WORLD = {
+    "asyncio", "fcntl", "glob", "io", "logging", "mmap", "multiprocessing", "os", "pathlib", "pwd", "random", "resource",
+    "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile", "threading",
+    "time", "urllib", "uuid",
+}  # fmt: skip
+# Values, although their module also has the world.
+HARMLESS = {
+    ("pathlib", "PurePath"),
+    ("pathlib", "PurePosixPath"),
+    ("time", "struct_time"),
+    ("random", "Random"),
+}
+READS_THE_WORLD = {"open", "print", "input", "exec", "eval"}
+READS_A_CLOCK = {"now", "utcnow", "today"}
+
+# Third-party client -> the one module that may import it.  The command line is typer's, all of it.
+CLIENTS = {
+    "ClusterShell": {"slurm/nodeset.py"},
+    "apprise": {"supervisor/notify.py"},
+    "hyperscan": {"supervisor/scan.py"},
+    "paramiko": {"hooks/probe.py"},
+    "prometheus_client": {"supervisor/metrics.py"},
+    "psycopg": {"supervisor/postgres.py"},
+    "pyslurm": {"slurm/native.py"},
+    "structlog": {"supervisor/log.py"},
+    "tenacity": {"slurm/commands.py"},
+}
+TYPER_FOLDER = "supervisor/cli/"
+RICH_FOLDERS = ("supervisor/cli/", "supervisor/drill/")
+
+LINES_PER_FILE_MAX = 400
+LINES_PER_FUNCTION_MAX = 70
+# (file or file:function) that were longer when the rule came.  Empty, and it stays so.
+LONGER: set[str] = set()
+
+# Word -> what to write instead.  Spelled in halves, so that this file does not offend itself.
+BANNED = {
+    "TO" + "DO": "do it, or say what is missing in the docs",
+    "FIX" + "ME": "mend it",
+    "XX" + "X:": "say what is meant",
+    "HA" + "CK": "say why it is so",
+    "black" + "list": "denied, excluded",
+    "white" + "list": "allowed",
+    "sanity " + "check": "check",
+    "master " + "node": "controller",
+    "/" + "work/": "a path that every machine has",
+}
+UNREAD = {".git", ".venv", ".tools", ".cache", "build", "dist", "__pycache__", ".hypothesis"}
+NOT_OURS = {"uv.lock", "LICENSE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Python file of ours: its path from the root, text and tree."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        """Its import name, `ftrun.` in front."""
+        parts = Path("ftrun", self.path).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether its docstring promises so."""
+        return _first_line(self.tree).endswith("(pure)")
+
+
+@cache
+def _sources() -> tuple[Source, ...]:
+    paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return tuple(_read(path) for path in paths if "__pycache__" not in path.parts)
+
+
+def _read(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    return Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text))
+
+
+def _first_line(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").split("\n", 1)[0]
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) for all that runs; `if TYPE_CHECKING:` does not."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        else:
+            yield from _imports(node)
+
+
+def _pure() -> list[Source]:
+    return [source for source in _sources() if source.is_pure]
+
+
+def _named(source: Source) -> str:
+    return source.path
+
+
+@pytest.mark.parametrize("source", _sources(), ids=_named)
+def test_every_module_says_whether_it_is_pure(source: Source) -> None:
+    """The first line of a module's docstring ends with (pure) or (I/O)."""
+    assert _first_line(source.tree).endswith(("(pure)", "(I/O)")), source.path
+
+
+@pytest.mark.parametrize("source", _pure(), ids=_named)
+def test_a_pure_module_imports_nothing_of_the_world(source: Source) -> None:
+    """A pure module imports no clock, no file, no process, no thread, no network and no chance."""
+    worldly = {
+        f"{module} {name}".strip()
+        for module, name in _imports(source.tree)
+        if module.split(".")[0] in WORLD and (module, name) not in HARMLESS
+    }
+
+    assert set() == worldly
+
+
+@pytest.mark.parametrize("source", _pure(), ids=_named)
+def test_a_pure_module_touches_nothing(source: Source) -> None:
+    """A pure module calls neither open nor print, and reads no clock through datetime."""
+    touched = set()
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name) and function.id in READS_THE_WORLD:
+                touched.add(f"line {node.lineno}: {function.id}()")
+            if isinstance(function, ast.Attribute) and function.attr in READS_A_CLOCK:
+                touched.add(f"line {node.lineno}: .{function.attr}()")
+
+    assert set() == touched
+
+
+@pytest.mark.parametrize("source", _pure(), ids=_named)
+def test_a_pure_module_stands_on_pure_modules(source: Source) -> None:
+    """What a pure module imports from us is pure too."""
+    impure = {other.name for other in _sources() if not other.is_pure}
+    used = {name for module, name in _imports(source.tree) for name in (module, f"{module}.{name}")}
+
+    assert set() == used & impure
+
+
+@pytest.mark.parametrize("source", _sources(), ids=_named)
+def test_a_client_library_is_imported_in_its_one_module(source: Source) -> None:
+    """Each third-party client has one module that may import it; typer belongs to the command line."""
+    for module, _ in _imports(source.tree):
+        top = module.split(".")[0]
+        assert source.path in CLIENTS.get(top, {source.path}), f"{top} belongs to {CLIENTS[top]}"
+        assert top != "typer" or source.path.startswith(TYPER_FOLDER), "typer belongs to the command line"
+        assert top != "rich" or source.path.startswith(RICH_FOLDERS), "rich belongs to what is shown"
+        assert top not in {"click", "pydantic"}, "typer's own, not ours"
+
+
+@pytest.mark.parametrize("source", _sources(), ids=_named)
+def test_files_and_functions_stay_short(source: Source) -> None:
+    """A file has 400 lines at most and a function 70."""
+    long = set()
+    if source.text.count("\n") > LINES_PER_FILE_MAX:
+        long.add(source.path)
+    for node in ast.walk(source.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > LINES_PER_FUNCTION_MAX:
+                long.add(f"{source.path}:{node.name}")
+
+    assert set() == long - LONGER
+
+
+def test_the_list_of_longer_things_only_shrinks() -> None:
+    """What is excused is still there: a stale excuse is removed."""
+    paths = {source.path for source in _sources()}
+
+    assert {excuse.split(":")[0] for excuse in LONGER} <= paths
+
+
+def test_no_banned_word_is_written_anywhere() -> None:
+    """Words that hide work or point at one machine are in no file of the project."""
+    found = []
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        if _is_unread(relative) or path.is_symlink() or not path.is_file():
+            continue
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        found += [f"{relative}: {word!r}: write {better}" for word, better in BANNED.items() if word in text]
+
+    assert [] == found
+
+
+def _is_unread(path: Path) -> bool:
+    made = any(part in UNREAD or part.endswith(("_cache", ".egg-info")) for part in path.parts)
+    return made or path.name in NOT_OURS
+
+
+def test_the_standard_library_is_known() -> None:
+    """The set of worldly modules names modules that exist, so that a typing error cannot open a hole."""
+    assert WORLD <= set(sys.stdlib_module_names)
