@@ -13,7 +13,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +47,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
     base_port: int | None = None,
     uts: bool = True,
     name: str | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> Sandbox:
     """Bring a sandbox up in a folder of its own and return when all nodes are idle.
 
@@ -66,6 +67,8 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
         living = _take_over(folder, nodes, gpus)
         if living is not None:
             return living
+        if on_start is not None:
+            on_start()
         draft = Plan(
             name=name or folder.name,
             folder=str(folder),

@@ -334,7 +334,11 @@ def clear(plan: Plan) -> None:
 
 
 def _daemon_status(name: str, living: Mapping[str, frozenset[sandbox_procs.Process]]) -> DaemonStatus:
-    found = sorted(living.get(name, ()), key=lambda process: process.start)
+    # The daemon itself before its helpers, which may have been born in the same clock tick.
+    own = name.partition("-")[0]
+    found = sorted(
+        living.get(name, ()), key=lambda process: (process.comm != own, process.start, process.pid)
+    )
     if not found:
         return DaemonStatus(name, "dead", None)
     return DaemonStatus(name, "frozen" if found[0].state == "T" else "running", found[0].pid)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 
 

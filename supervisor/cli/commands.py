@@ -21,4 +21,10 @@ class Command(NamedTuple):
     help: str
 
 
-COMMANDS: Mapping[str, Command] = {}
+COMMANDS: Mapping[str, Command] = {
+    "sandbox": Command(
+        "ftrun.supervisor.cli.sandbox",
+        "app",
+        "A disposable real Slurm on this machine: try things, break nodes.",
+    ),
+}
