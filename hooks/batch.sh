@@ -1,0 +1,582 @@
+#!/bin/sh
+# The opening of every attempt, and the parent of the user's script until that script is gone.
+#
+# How it thinks.  sbatch gets one file: the user's directives, variables named _ft_*, this text, and
+# behind the last line the user's script byte for byte.  This text claims the attempt, picks the
+# newest complete checkpoint, unpacks the script into a private folder, runs it as a child and ends
+# as it ended.  It fails open: whatever goes wrong here, the script runs.  Only an attempt that
+# belongs to somebody else is not started.
+#
+# Signals.  Slurm reaches a batch job in three ways: this shell alone (scancel -b, --signal=B:, and
+# everything where Slurm tracks processes by cgroup), its process group (scancel -f), or every
+# process below slurmstepd (scancel where Slurm tracks them by parenthood).  A shell cannot ask who
+# else got a signal, so two witnesses sit beside the script, one in this process group and one in
+# none.  They die of what they get; what they did not get, the script did not get either, and only
+# then is it handed on.  The script leads a process group of its own, as it does under sbatch.
+#
+# Runs on dash, bash and busybox.  Needs ln and sed; mkfifo, perl, stat and the rest make it exact.
+# Every name begins with _ft_: nothing of it may reach the script.
+
+# Functions exported by bash must not stand in for the tools below.
+unset -f ln readlink mkdir mv rm sed chmod date stat mktemp mkfifo sleep perl env setsid \
+    command cd echo printf read kill wait jobs trap '[' true 2>/dev/null
+
+_ft_nl='
+'
+_ft_say() { printf 'ftrun: %s\n' "$1" >&2; }
+
+# What Slurm calls this launch; an array's tasks share an attempt, so each has a folder in it.
+_ft_identify() {
+    _ft_cluster=${SLURM_CLUSTER_NAME:-$_ft_cluster}
+    _ft_launch=${SLURM_RESTART_COUNT:-0}
+    case $_ft_launch in *[!0-9]*) _ft_launch=0 ;; esac
+    _ft_whole=$_ft_dir/attempts/$_ft_attempt
+    _ft_place=$_ft_whole
+    if [ -n "${SLURM_ARRAY_TASK_ID-}" ]; then
+        _ft_place=$_ft_whole/tasks/$SLURM_ARRAY_TASK_ID
+        mkdir -p "$_ft_place" 2>/dev/null
+    fi
+    _ft_mine=$_ft_cluster.${SLURM_JOB_ID-}.$_ft_launch.$_ft_token
+}
+
+_ft_name_of() { # the claim of launch $1 in folder $2
+    if [ "$1" -eq 0 ]; then _ft_claim=$2/claim; else _ft_claim=$2/claim.$1; fi
+}
+
+# 0: somebody closed an earlier launch of this attempt, or an array as a whole.
+_ft_is_closed() {
+    if [ "$_ft_place" != "$_ft_whole" ]; then
+        case $(readlink "$_ft_whole/claim" 2>/dev/null) in closed.*) return 0 ;; esac
+    fi
+    _ft_k=0
+    while [ "$_ft_k" -lt "$_ft_launch" ]; do
+        _ft_name_of "$_ft_k" "$_ft_place"
+        case $(readlink "$_ft_claim" 2>/dev/null) in closed.*) return 0 ;; esac
+        _ft_k=$((_ft_k + 1))
+    done
+    return 1
+}
+
+# 0: ours.  1: somebody else's.  2: cannot be read and cannot be made.
+_ft_try_claim() {
+    _ft_name_of "$_ft_launch" "$_ft_place"
+    ln -s "$_ft_mine" "$_ft_claim" 2>/dev/null && return 0
+    _ft_theirs=$(readlink "$_ft_claim" 2>/dev/null)
+    # A network file system may report our own success as a failure.
+    [ "$_ft_theirs" = "$_ft_mine" ] && return 0
+    [ -n "$_ft_theirs" ] && return 1
+    return 2
+}
+
+# Returns when the script may run; leaves otherwise.
+_ft_take() {
+    _ft_waited=0
+    while :; do
+        _ft_is_closed && _ft_refuse
+        _ft_try_claim
+        case $? in
+            0) return ;;
+            1) _ft_refuse ;;
+        esac
+        # Before the very first launch nothing else of this run can exist.
+        [ "$_ft_attempt" = 1 ] && [ "$_ft_launch" -eq 0 ] && return
+        if [ "$_ft_waited" -ge "${_ft_wait:-120}" ]; then
+            _ft_say "attempt $_ft_attempt of $_ft_run could not be claimed in $_ft_place within ${_ft_wait:-120} s; not started"
+            exit 1
+        fi
+        sleep 2
+        _ft_waited=$((_ft_waited + 2))
+        [ "$_ft_place" = "$_ft_whole" ] || mkdir -p "$_ft_place" 2>/dev/null
+    done
+}
+
+_ft_refuse() {
+    _ft_say "attempt $_ft_attempt of $_ft_run is closed; not started"
+    exit 0
+}
+
+# Writes stdin to $1 so that a reader sees all of it or nothing.
+_ft_write() {
+    ( umask 077; cat >"$1.$$.tmp" && mv -f "$1.$$.tmp" "$1" || rm -f "$1.$$.tmp" ) 2>/dev/null
+}
+
+_ft_record_launch() {
+    # Two lines "device inode size"; a log's size now is where this launch's output starts.
+    _ft_stat=$(stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/2" 2>/dev/null)
+    _ft_out=$(readlink "/proc/$$/fd/1" 2>/dev/null)
+    _ft_err=$(readlink "/proc/$$/fd/2" 2>/dev/null)
+    _ft_host=${SLURMD_NODENAME:-$(uname -n 2>/dev/null)}
+    _ft_now=$(date +%s 2>/dev/null)
+    # shellcheck disable=SC2086
+    set -- $_ft_stat
+    for _ft_line in "job=${SLURM_JOB_ID-}" "restart=$_ft_launch" "cluster=$_ft_cluster" "host=$_ft_host" \
+        "nodes=${SLURM_JOB_NODELIST-}" "nnodes=${SLURM_JOB_NUM_NODES-}" "pid=$$" "started_s=$_ft_now" \
+        "stdout=$_ft_out" "stdout_dev=${1-}" "stdout_ino=${2-}" "stdout_offset=${3-}" \
+        "stderr=$_ft_err" "stderr_dev=${4-}" "stderr_ino=${5-}" "stderr_offset=${6-}" \
+        "resume_from=$_ft_from" "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}"; do
+        case $_ft_line in *"$_ft_nl"*) _ft_line=${_ft_line%%=*}= ;; esac
+        printf '%s\n' "$_ft_line"
+    done | _ft_write "$_ft_place/launch.$_ft_launch"
+}
+
+# The step of checkpoint $1 into _ft_n: the number behind step, iter or epoch in its name, else the
+# last number (of the name without its extension, so that ckpt_100.h5 is 100); empty if there is none.
+_ft_step_of() {
+    _ft_b=${1##*/}
+    _ft_n=
+    for _ft_word in '[Ss][Tt][Ee][Pp]' '[Ii][Tt][Ee][Rr]' '[Ee][Pp][Oo][Cc][Hh]'; do
+        # shellcheck disable=SC2295
+        case $_ft_b in
+            *$_ft_word*[0-9]*)
+                _ft_rest=${_ft_b##*$_ft_word}
+                _ft_rest=${_ft_rest#"${_ft_rest%%[!a-zA-Z_=.-]*}"}
+                _ft_n=${_ft_rest%%[!0-9]*}
+                [ -n "$_ft_n" ] && break
+                ;;
+        esac
+    done
+    if [ -z "$_ft_n" ]; then
+        case $_ft_b in *[0-9]*.[a-zA-Z]*) _ft_b=${_ft_b%.[a-zA-Z]*} ;; esac
+        _ft_rest=${_ft_b%"${_ft_b##*[0-9]}"}
+        _ft_n=${_ft_rest##*[!0-9]}
+    fi
+    [ -n "$_ft_n" ] || return
+    _ft_n=${_ft_n#"${_ft_n%%[!0]*}"}
+    while [ ${#_ft_n} -gt 18 ]; do _ft_n=${_ft_n#?}; done
+    _ft_n=${_ft_n:-0}
+}
+
+_ft_is_complete() { # checkpoint $1
+    case ${1##*/} in
+        *.tmp | *.partial | *-tmp | *_tmp | tmp-* | tmp_* | .tmp* | *-tmp-* | *.incomplete) return 1 ;;
+    esac
+    case "$_ft_nl$_ft_skip$_ft_nl" in
+        *"$_ft_nl$1$_ft_nl"* | *"$_ft_nl$PWD/$1$_ft_nl"*) return 1 ;;
+    esac
+    if [ -d "$1" ]; then
+        if [ -n "$_ft_marker" ]; then
+            [ -e "$1/$_ft_marker" ] || [ -e "$1$_ft_marker" ]
+            return
+        fi
+        for _ft_inside in "$1"/* "$1"/.[!.]*; do
+            [ -e "$_ft_inside" ] && return 0
+        done
+        return 1
+    fi
+    [ -s "$1" ] || return 1
+    if [ -n "$_ft_marker" ]; then
+        case $1 in *"$_ft_marker") return 1 ;; esac
+        [ -e "$1$_ft_marker" ] || return 1
+    fi
+    return 0
+}
+
+# The newest complete checkpoint into _ft_from: highest step, then youngest, then last by name.
+_ft_choose() {
+    _ft_from=
+    _ft_best=
+    [ -n "$_ft_glob" ] || return
+    # shellcheck disable=SC2088
+    case $_ft_glob in '~/'*) _ft_glob=${HOME-}/${_ft_glob#'~/'} ;; esac
+    IFS=$_ft_nl
+    for _ft_c in $_ft_glob; do
+        _ft_c=${_ft_c%/}
+        _ft_is_complete "$_ft_c" || continue
+        _ft_step_of "$_ft_c"
+        if [ -z "$_ft_from" ]; then
+            :
+        elif [ -n "$_ft_n" ] && [ -z "$_ft_best" ]; then
+            :
+        elif [ -z "$_ft_n" ] && [ -n "$_ft_best" ]; then
+            continue
+        elif [ -n "$_ft_n" ] && [ "$_ft_n" -lt "$_ft_best" ]; then
+            continue
+        elif [ -n "$_ft_n" ] && [ "$_ft_n" -gt "$_ft_best" ]; then
+            :
+        elif [ "$_ft_from" -nt "$_ft_c" ]; then
+            continue
+        fi
+        _ft_from=$_ft_c
+        _ft_best=$_ft_n
+    done
+    unset IFS
+}
+
+_ft_fill() { # template $1 with {checkpoint} replaced, into _ft_text
+    _ft_text=
+    _ft_rest=$1
+    while :; do
+        case $_ft_rest in
+            *'{checkpoint}'*)
+                _ft_text=$_ft_text${_ft_rest%%'{checkpoint}'*}$_ft_from
+                _ft_rest=${_ft_rest#*'{checkpoint}'}
+                ;;
+            *)
+                _ft_text=$_ft_text$_ft_rest
+                return
+                ;;
+        esac
+    done
+}
+
+# The user's script into a private folder of this node; the first place that takes it.
+_ft_unpack() {
+    for _ft_base in "${TMPDIR:-/tmp}" /tmp /dev/shm /var/tmp "$_ft_place" .; do
+        [ -d "$_ft_base" ] && [ -w "$_ft_base" ] || continue
+        _ft_tmp=$(mktemp -d "$_ft_base/ftrun.XXXXXX" 2>/dev/null)
+        if [ -z "$_ft_tmp" ]; then
+            _ft_tmp=$_ft_base/ftrun.${SLURM_JOB_ID-}.$$
+            mkdir -m 700 "$_ft_tmp" 2>/dev/null || continue
+        fi
+        _ft_script=$_ft_tmp/slurm_script
+        if ( umask 077; sed '1,/^#ftrun-payload#$/d' "$_ft_self" >"$_ft_script" ) 2>/dev/null &&
+            [ -s "$_ft_script" ]; then
+            chmod 700 "$_ft_script" 2>/dev/null
+            return 0
+        fi
+        rm -rf "$_ft_tmp"
+    done
+    _ft_tmp=
+    _ft_say "the script could not be unpacked: no room in ${TMPDIR:-/tmp}, /tmp, /dev/shm, /var/tmp or the run's folder"
+    _ft_finish 1
+}
+
+# A missing interpreter ends the job with the code that slurmstepd would give it.
+_ft_check_interpreter() {
+    _ft_code=0
+    if [ -z "$_ft_interp" ]; then
+        _ft_code=8 _ft_why='Exec format error'
+    elif [ ! -e "$_ft_interp" ]; then
+        _ft_code=2 _ft_why='No such file or directory'
+    elif [ -d "$_ft_interp" ] || [ ! -x "$_ft_interp" ]; then
+        _ft_code=13 _ft_why='Permission denied'
+    fi
+    [ "$_ft_code" -eq 0 ] && return
+    _ft_say "error: execve(): bad interpreter($_ft_interp): $_ft_why"
+    _ft_finish "$_ft_code"
+}
+
+# Starts $4 with default dispositions, a group of its own where $2 is 1, and the environment this
+# shell was started with.  Perl, because no shell can do this: sh ignores INT and QUIT in a child
+# in the background for good, dash drops exported bash functions, bash counts SHLVL up.
+# Arguments: environment or '', own group, number of NAME=VALUE, these, file, interpreter, its
+# argument or '', arguments.
+# shellcheck disable=SC2016
+_ft_starter='
+my ($from, $own, $n) = splice @ARGV, 0, 3;
+if ($from ne "" && open my $f, "<", $from) {
+    local $/; my $all = <$f>;
+    if (defined $all && $all ne "") {
+        %ENV = ();
+        for (split /\0/, $all) { my ($k, $v) = /^([^=]+)=(.*)$/s or next; $ENV{$k} = $v; }
+    }
+}
+for (splice @ARGV, 0, $n) { my ($k, $v) = split /=/, $_, 2; $ENV{$k} = $v; }
+$SIG{INT} = $SIG{QUIT} = "DEFAULT";
+setpgrp(0, 0) if $own;
+my ($file, $interp, $arg) = splice @ARGV, 0, 3;
+my @arg = $arg eq "" ? () : ($arg);
+{ no warnings; exec { $file } $file, @ARGV; exec { $interp } $interp, @arg, $file, @ARGV if $interp ne ""; }
+my $e = $! + 0; print STDERR "ftrun: error: execve(): $file: $!\n"; exit $e;
+'
+
+# Becomes the program; same arguments.
+_ft_become() {
+    if [ -n "$_ft_perl" ]; then
+        unset PERL5OPT PERL5LIB PERL5DB PERLIO PERL_UNICODE
+        PERL_BADLANG=0
+        export PERL_BADLANG
+        exec "$_ft_perl" -e "$_ft_starter" -- "$@"
+    fi
+    _ft_group=$2
+    _ft_i=$3
+    shift 3
+    while [ "$_ft_i" -gt 0 ]; do
+        export "${1?}"
+        shift
+        _ft_i=$((_ft_i - 1))
+    done
+    if [ -n "$2" ]; then
+        if [ -n "$3" ]; then
+            _ft_a=$1 _ft_b=$2 _ft_c=$3
+            shift 3
+            set -- "$_ft_b" "$_ft_c" "$_ft_a" "$@"
+        else
+            _ft_a=$1 _ft_b=$2
+            shift 3
+            set -- "$_ft_b" "$_ft_a" "$@"
+        fi
+    else
+        _ft_a=$1
+        shift 3
+        set -- "$_ft_a" "$@"
+    fi
+    if [ -z "${BASH_VERSION-}" ]; then
+        env --default-signal=INT,QUIT true 2>/dev/null && set -- env --default-signal=INT,QUIT "$@"
+        [ "$_ft_group" = 1 ] && command -v setsid >/dev/null && set -- setsid "$@"
+    elif [ -n "${SHLVL-}" ]; then
+        SHLVL=$((SHLVL - 1))
+    fi
+    _ft_tools=$(command -v "$1")
+    if [ "$_ft_path_set" ]; then PATH=$_ft_path; else unset PATH; fi
+    _ft_a=${_ft_tools:-$1}
+    shift
+    exec "$_ft_a" "$@"
+}
+
+# A shell that waits on a pipe that nobody writes, and dies of any signal; the three that would not
+# kill it are trapped.  It ends with this shell, when the pipe closes.
+_ft_witness() { # $1: 1 = outside this process group
+    ulimit -S -c 0 2>/dev/null
+    _ft_become '' "$1" 0 /bin/sh '' '' -c \
+        'trap "exit 146" 18; trap "exit 151" 23; trap "exit 156" 28; read -r x' ftrun-witness
+}
+
+_ft_post_witnesses() {
+    _ft_w1= _ft_w2=
+    [ -p "$_ft_tmp/pipe" ] || return
+    if [ -n "${BASH_VERSION-}" ] && [ -z "$_ft_perl" ]; then set -m; fi
+    _ft_witness 1 <"$_ft_tmp/pipe" >/dev/null 2>&1 7<&- 8<&- 9<&- &
+    _ft_w2=$!
+    set +m
+    _ft_witness 0 <"$_ft_tmp/pipe" >/dev/null 2>&1 7<&- 8<&- 9<&- &
+    _ft_w1=$!
+}
+
+_ft_dismiss() { # witnesses
+    for _ft_w in $_ft_w1 $_ft_w2; do
+        kill -9 "$_ft_w" 2>/dev/null
+        wait "$_ft_w" 2>/dev/null
+    done
+    _ft_w1= _ft_w2=
+}
+
+# The state letter of process $1 into _ft_s; empty when it is gone.
+_ft_state() {
+    _ft_s=
+    { read -r _ft_s <"/proc/$1/stat"; } 2>/dev/null || return
+    _ft_s=${_ft_s##*) }
+    _ft_s=${_ft_s%% *}
+}
+
+# 0: witness $1 got one of the signals $2.
+_ft_saw() {
+    [ -n "$1" ] || return 1
+    _ft_state "$1"
+    case $_ft_s in
+        [Tt]) return 0 ;;
+        '' | [ZX]) ;;
+        *) return 1 ;;
+    esac
+    wait "$1" 2>/dev/null
+    _ft_s=$?
+    for _ft_i in $2; do
+        [ "$_ft_s" -eq $((128 + _ft_i)) ] && return 0
+    done
+    return 1
+}
+
+# Hands on what reached this shell and not the script.
+_ft_forward() {
+    # The signals to the others leave Slurm within microseconds of ours.
+    if [ -n "${BASH_VERSION-}" ]; then
+        # shellcheck disable=SC3045
+        read -r -t 0.05 _ft_i <&7
+    else
+        sleep 0.05 2>/dev/null
+    fi
+    _ft_sigs=$_ft_got
+    _ft_got=
+    _ft_to=$_ft_child
+    _ft_saw "$_ft_w2" "$_ft_sigs" && _ft_to=
+    if _ft_saw "$_ft_w1" "$_ft_sigs" && [ -n "$_ft_to" ]; then
+        if [ "$_ft_own" ]; then _ft_to=-$_ft_child; else _ft_to=; fi
+    fi
+    if [ -n "$_ft_to" ]; then
+        _ft_done=' '
+        for _ft_i in $_ft_sigs; do
+            case $_ft_done in *" $_ft_i "*) continue ;; esac
+            kill "-$_ft_i" "$_ft_to" 2>/dev/null
+            _ft_done="$_ft_done$_ft_i "
+        done
+    fi
+    for _ft_i in $_ft_w1 $_ft_w2; do
+        _ft_state "$_ft_i"
+        case $_ft_s in
+            [SRD]) ;;
+            *)
+                _ft_dismiss
+                _ft_post_witnesses
+                return
+                ;;
+        esac
+    done
+}
+
+_ft_all_signals='1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 18 20 21 22 23 24 25 26 27 28 29 30 31
+34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64'
+
+_ft_listen() {
+    _ft_got=
+    for _ft_i in $_ft_all_signals; do
+        # shellcheck disable=SC2064
+        trap "_ft_got=\"\$_ft_got $_ft_i\"" "$_ft_i" 2>/dev/null
+    done
+    # Bash forgets how a child ended as soon as it has said so: keep the list of jobs at each end.
+    # shellcheck disable=SC2154
+    [ -n "${BASH_VERSION-}" ] && trap 'jobs -l >>"$_ft_tmp/jobs"' CHLD
+}
+
+# Starts the user's script: arguments are NAME=VALUE ($1 of them), then its own.
+_ft_start() {
+    _ft_own=
+    if [ -n "$_ft_perl" ]; then
+        _ft_own=1
+    elif [ -n "${BASH_VERSION-}" ]; then
+        _ft_own=1
+        set -m
+    elif command -v setsid >/dev/null; then
+        _ft_own=1
+    fi
+    _ft_become "/proc/$$/environ" 1 "$@" <&9 2>&8 7<&- 8>&- 9<&- &
+    _ft_child=$!
+    set +m
+}
+
+# Waits until the script is really gone: its code into _ft_rc, its signal or 0 into _ft_sig.
+_ft_await() {
+    while :; do
+        wait "$_ft_child" 2>/dev/null
+        _ft_rc=$?
+        [ "$_ft_rc" -le 128 ] && break
+        _ft_state "$_ft_child"
+        [ -z "$_ft_s" ] && break
+        [ -n "$_ft_got" ] && _ft_forward
+    done
+    _ft_sig=0
+    [ "$_ft_rc" -gt 128 ] || return
+    # 139 is a script that said `exit 139` or one that died of signal 11: only the list of jobs,
+    # "Done(139)" against the signal's name, tells.
+    jobs -l >>"$_ft_tmp/jobs" 2>/dev/null
+    if [ -n "${BASH_VERSION-}" ]; then
+        wait "$_ft_child" 2>/dev/null
+        _ft_i=$?
+        [ "$_ft_i" -eq 127 ] || _ft_rc=$_ft_i
+        [ "$_ft_rc" -gt 128 ] || return
+    fi
+    while read -r _ft_line; do
+        case $_ft_line in
+            *" $_ft_child "*"($_ft_rc)"*) return ;;
+        esac
+    done <"$_ft_tmp/jobs"
+    _ft_sig=$((_ft_rc - 128))
+    [ "$_ft_sig" -le 64 ] || _ft_sig=0
+}
+
+# What comes next when the script is over: 0 = start it again in this allocation, 1 = the job ends.
+# The place where an agent beside the script will be asked, with a deadline, where no answer means
+# 1.  There is no agent yet.
+_ft_next() {
+    return 1
+}
+
+# Ends the job as the script ended, with code $1 or signal $2.
+_ft_finish() {
+    _ft_now=$(date +%s 2>/dev/null)
+    [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$1" "${2:-0}" "$_ft_now" |
+        _ft_write "$_ft_place/exit.$_ft_launch"
+    if [ -n "$_ft_tmp" ]; then
+        _ft_dismiss
+        rm -rf "$_ft_tmp"
+    fi
+    if [ "${2:-0}" -gt 0 ]; then
+        trap - "$2" CHLD 2>/dev/null
+        # The core, if there is one, is the script's.
+        ulimit -S -c 0 2>/dev/null
+        kill "-$2" $$
+    fi
+    exit "$1"
+}
+
+# The names that srun must hand to the tasks when the user exports a list or nothing.
+_ft_export_list() {
+    _ft_exp=
+    case ${SLURM_EXPORT_ENV-} in
+        '' | [Aa][Ll][Ll] | [Aa][Ll][Ll],* | *,[Aa][Ll][Ll] | *,[Aa][Ll][Ll],*) return ;;
+        [Nn][Oo][Nn][Ee] | [Nn][Ii][Ll]) _ft_exp=$1 ;;
+        *) _ft_exp=$SLURM_EXPORT_ENV,$1 ;;
+    esac
+}
+
+_ft_main() {
+    _ft_identify
+    _ft_take
+    _ft_choose
+    [ -d "$_ft_place" ] && _ft_record_launch
+    _ft_unpack
+    _ft_check_interpreter
+    _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
+    if [ -n "$_ft_from" ]; then
+        IFS=$_ft_nl
+        set -f
+        for _ft_i in $_ft_rarg; do
+            _ft_fill "$_ft_i"
+            set -- "$@" "$_ft_text"
+        done
+    fi
+    set -- "FTRUN_RUN_ID=$_ft_run" "FTRUN_ATTEMPT=$_ft_attempt" "FTRUN_RESTART=$((${_ft_restart:-0} + _ft_launch))" \
+        "FTRUN_RESUME_FROM=$_ft_from" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
+        "FTRUN_RUN_DIR=$_ft_dir" "FTRUN_NNODES=${SLURM_JOB_NUM_NODES-}" \
+        "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
+    _ft_count=8
+    if [ -n "$_ft_from" ]; then
+        for _ft_i in $_ft_renv; do
+            _ft_fill "$_ft_i"
+            set -- "$_ft_text" "$@"
+            _ft_count=$((_ft_count + 1))
+            _ft_names=$_ft_names,${_ft_i%%=*}
+        done
+        set +f
+        unset IFS
+    fi
+    _ft_export_list "$_ft_names"
+    if [ -n "$_ft_exp" ]; then
+        set -- "SLURM_EXPORT_ENV=$_ft_exp" "$@"
+        _ft_count=$((_ft_count + 1))
+    fi
+    mkfifo -m 600 "$_ft_tmp/pipe" 2>/dev/null
+    : >"$_ft_tmp/jobs"
+    # Shells report deaths on stderr; the log is the script's alone.
+    command exec 9<&0 || command exec 9</dev/null
+    command exec 8>&2 || command exec 8>/dev/null
+    exec 2>/dev/null
+    if [ -p "$_ft_tmp/pipe" ]; then exec 7<>"$_ft_tmp/pipe"; else exec 7</dev/null; fi
+    _ft_listen
+    while :; do
+        _ft_start "$_ft_count" "$@"
+        _ft_post_witnesses
+        _ft_await
+        _ft_dismiss
+        _ft_next || break
+    done
+    _ft_finish "$_ft_rc" "$_ft_sig"
+}
+
+set +e +u +x +v +f +C
+unset IFS
+_ft_self=$0
+_ft_path_set=${PATH+1}
+_ft_path=${PATH-}
+PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
+_ft_tmp=
+_ft_w1=
+_ft_w2=
+_ft_perl=
+for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl; do
+    if [ -x "$_ft_i" ]; then
+        _ft_perl=$_ft_i
+        break
+    fi
+done
+_ft_main "$@"
+exit "$?"

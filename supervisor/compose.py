@@ -1,0 +1,157 @@
+"""The file that sbatch gets: the user's directives, our variables, batch.sh, then the user's script. (pure)
+
+How it thinks. sbatch reads directives from the top of a file up to the first line that is neither blank nor a comment
+(`_opt_batch_script` in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05; #PBS and #BSUB lines are scanned alike).
+So the user's block comes first, and the first line of ours ends it. The user's script stands behind the last line of
+batch.sh, byte for byte, and is never parsed by the shell: batch.sh leaves before it gets there, and cuts it out of its
+own file by the line before it. Nothing needs quoting, and a filter that inserts lines at the top (`sbatch --bbf`, a
+site's job_submit plugin) moves nothing that matters.
+
+What sbatch itself refuses in a script (DOS line ends, NUL bytes) stays in the composed file, and sbatch refuses it in
+its own words. What the composed file would hide from sbatch (no `#!`, an empty script) is a ScriptError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ftrun.hooks.batch import BATCH_SH
+
+__all__ = ["PAYLOAD_LINE", "ScriptError", "compose", "directives", "ftrun_directives", "shebang"]
+
+PAYLOAD_LINE = b"#ftrun-payload#\n"
+"""The line behind which the user's script begins; batch.sh looks for its first occurrence."""
+
+_SPACE = b" \t\n\v\f\r"  # isspace() in the C locale
+
+# The variables of batch.sh and the keys of `attempt` that fill them.
+_VARIABLES = {
+    "_ft_run": "run",
+    "_ft_attempt": "attempt",
+    "_ft_token": "token",
+    "_ft_dir": "run_dir",
+    "_ft_restart": "restart",
+    "_ft_fault": "last_fault",
+    "_ft_excluded": "excluded",
+    "_ft_wait": "claim_wait_s",
+    "_ft_glob": "checkpoint_glob",
+    "_ft_marker": "checkpoint_marker",
+    "_ft_skip": "checkpoint_skip",
+    "_ft_rarg": "resume_arg",
+    "_ft_renv": "resume_env",
+    "_ft_cluster": "cluster",
+}
+_REQUIRED = ("run", "attempt", "token", "run_dir")
+
+
+class ScriptError(Exception):
+    """The script cannot be submitted. The message is what sbatch says about it."""
+
+
+def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
+    """The file to submit for one attempt.
+
+    `attempt` has run, attempt, token and run_dir, and may have restart, last_fault, excluded, claim_wait_s (seconds),
+    checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env and cluster; several globs, paths or
+    templates in one value are separated by newlines. Other keys are not read. Raises ScriptError for a script that
+    sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
+    """
+    _refuse_what_sbatch_refuses(script)
+    for key in _REQUIRED:
+        attempt[key]
+    interpreter, argument = shebang(script)
+    values = {name: attempt.get(key, "") for name, key in _VARIABLES.items()}
+    assignments = [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
+    assignments += [b"_ft_interp=" + _quoted(interpreter), b"_ft_iarg=" + _quoted(argument)]
+    return b"".join(
+        (
+            b"#!/bin/sh\n",
+            *(_as_sh_sees_it(line) + b"\n" for line in directives(script)),
+            b"\n".join(assignments),
+            b"\n",
+            BATCH_SH.partition(b"\n")[2],
+            PAYLOAD_LINE,
+            script,
+        )
+    )
+
+
+def directives(script: bytes) -> list[bytes]:
+    """The user's directive block: the lines after the first up to the first command, as sbatch scans them, without
+    their line ends. Comments and blank lines are part of it."""
+    block = []
+    for line in _lines_after_first(script):
+        first = line.lstrip(_SPACE)[:1]
+        if first not in (b"", b"#"):
+            break
+        block.append(line)
+    return block
+
+
+def ftrun_directives(script: bytes) -> list[str]:
+    """The arguments on `#FTRUN` lines of the directive block, split as a shell splits words; `#` begins a comment.
+    Raises ScriptError for an unclosed quote."""
+    import shlex
+
+    arguments: list[str] = []
+    for number, line in enumerate(directives(script), start=2):
+        head, rest = line[:6], line[6:]
+        if head != b"#FTRUN" or (rest and rest[:1] not in (b" ", b"\t", b"\r")):
+            continue
+        try:
+            arguments += shlex.split(rest.decode("utf-8", "surrogateescape"), comments=True)
+        except ValueError as error:
+            raise ScriptError(f"line {number}: #FTRUN: {str(error).lower()}") from None
+    return arguments
+
+
+def shebang(script: bytes) -> tuple[bytes, bytes]:
+    """Interpreter and its one argument, cut as the kernel cuts them; (b"", b"") where there is none. An interpreter
+    without a slash is a file of the working folder, as it is to the kernel."""
+    line = script[2:].partition(b"\n")[0].strip(b" \t") if script.startswith(b"#!") else b""
+    interpreter = line.replace(b"\t", b" ").partition(b" ")[0]
+    argument = line[len(interpreter) :].strip(b" \t")
+    if interpreter and b"/" not in interpreter:
+        interpreter = b"./" + interpreter
+    return interpreter, argument
+
+
+def _lines_after_first(script: bytes) -> Iterator[bytes]:
+    lines = script.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    yield from lines[1:]
+
+
+def _as_sh_sees_it(line: bytes) -> bytes:
+    """A directive line that a shell takes for a comment too: to sbatch any white space is blank, to a shell only
+    space and tab are. Lines that sbatch reads as directives have no white space in front and stay as they are."""
+    text = line.lstrip(_SPACE)
+    if not text:
+        return b""
+    if line[: len(line) - len(text)].strip(b" \t"):
+        return b" " + text
+    return line
+
+
+def _refuse_what_sbatch_refuses(script: bytes) -> None:
+    """The checks of sbatch (src/sbatch/sbatch.c) that a composed file would no longer fail, in its words."""
+    if not script:
+        raise ScriptError("Batch script is empty!")
+    if not script.strip(_SPACE):
+        raise ScriptError("Batch script contains only whitespace!")
+    if not script.startswith(b"#!"):
+        raise ScriptError(
+            "This does not look like a batch script.  The first line must start with #! followed by the path to an interpreter. For instance: #!/bin/sh"
+        )
+
+
+def _encoded(value: str) -> bytes:
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _quoted(value: bytes) -> bytes:
+    """`value` as one word of a POSIX shell. Raises ValueError for a NUL byte."""
+    if b"\0" in value:
+        raise ValueError("a NUL byte cannot be passed to a job")
+    return b"'" + value.replace(b"'", b"'\\''") + b"'"
