@@ -56,6 +56,10 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         return 130
     except typer.TyperException as error:
+        if error.format_message().startswith("Usage:"):
+            # A family called without a sub-command: its help, as wrong usage.
+            print(error.format_message(), file=sys.stderr)
+            return EXIT_USAGE
         raise UserError(_one_line(error), EXIT_USAGE) from None
     return status if isinstance(status, int) else 0
 
@@ -67,6 +71,8 @@ def load(name: str, command: Command) -> Any:
         application = typer.Typer()
         application.command(name, help=found.__doc__ or command.help)(found)
         found = application
+    elif not isinstance(found.info.help, str):
+        found.info.help = command.help
     # One look for all: plain help that reads the same in a pipe and in docs/, and no second completion.
     found.rich_markup_mode = None
     return _as_command(found, name)

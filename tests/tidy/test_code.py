@@ -149,7 +149,11 @@ def test_a_pure_module_touches_nothing(source: Source) -> None:
             function = node.func
             if isinstance(function, ast.Name) and function.id in READS_THE_WORLD:
                 touched.add(f"line {node.lineno}: {function.id}()")
-            if isinstance(function, ast.Attribute) and function.attr in READS_A_CLOCK and _is_date(function.value):
+            if (
+                isinstance(function, ast.Attribute)
+                and function.attr in READS_A_CLOCK
+                and _is_date(function.value)
+            ):
                 touched.add(f"line {node.lineno}: .{function.attr}()")
 
     assert set() == touched
