@@ -31,4 +31,4 @@ docs:
 
 lock:
 	.ci/env dev
-	.tools/bin/uv lock
+	PATH="$$PATH:$$PWD/.tools/bin" uv lock

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import List, Optional
 
 from ftrun.hooks.errors import UsageError
 
@@ -24,7 +23,7 @@ COMMANDS = {
 EXIT_USAGE = 2
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run `ftrun-hook` with `argv` (default: the process's arguments) and return the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):

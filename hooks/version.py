@@ -6,12 +6,11 @@ import json
 import socket
 import sys
 from importlib import metadata
-from typing import List
 
 __all__ = ["main"]
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Print one JSON line: version of ftrun (null in a bare copy), Python, interpreter, node."""
     del arguments  # takes none; further words are left to later versions
     try:

@@ -18,7 +18,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 
 __all__ = ["Plan", "SandboxError", "cgroup_conf", "gres_conf", "slurm_conf", "usable_folder"]
 
@@ -140,7 +140,7 @@ class Plan:
             raise SandboxError(f"sandbox.json is not readable ({error}): remove the folder") from error
 
 
-def usable_folder(folder: Path) -> None:
+def usable_folder(folder: PurePath) -> None:
     """Raise SandboxError where slurm.conf could not hold the folder's path."""
     if any(character in str(folder) for character in " \t\n#%,=\"'\\"):
         raise SandboxError(
