@@ -53,7 +53,8 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
 
     `gpus` is per node; `conf` overrides slurm.conf (see `slurm_conf`); with `uts=False` no host names of
     nodes are attempted. A living sandbox with the same nodes in that folder is returned as it is; a dead
-    one is cleaned up first. Raises SandboxError: what is missing and what to install, or what went wrong.
+    one is cleaned up first. `on_start` is called once all checks have passed and daemons are about to start.
+    Raises SandboxError: what is missing and what to install, or what went wrong.
     """
     folder = Path(folder).absolute()
     usable_folder(folder)

@@ -229,17 +229,18 @@ def start_daemon(plan: Plan, command: Sequence[str], log: str, *, detach: bool =
             exit_code = -1
     if exit_code:
         daemon = next((Path(word).name for word in command if "sbin/" in word), Path(command[0]).name)
-        reason = _last_line(said, before) or _last_line(Path(log), 0) or f"exit code {exit_code}"
+        reason = _last_lines(said, before) or _last_lines(Path(log), 0) or f"exit code {exit_code}"
         raise SandboxError(f"{daemon} did not start: {reason} (log: {log})")
 
 
-def _last_line(path: Path, offset: int) -> str:
+def _last_lines(path: Path, offset: int) -> str:
+    # Two: Slurm's last line says that it gives up, the one before says why.
     try:
         text = path.read_bytes()[offset:].decode(errors="replace")
     except OSError:
         return ""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[-2:])
 
 
 def _environment(plan: Plan | None) -> dict[str, str]:

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
-
-
-class MakeSandbox(Protocol):
-    """A factory of sandboxes with the arguments of `up` but the folder; all are taken down after the test."""
-
-    def __call__(self, **options: Any) -> Sandbox: ...
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,8 +51,8 @@ def slurm_sandbox() -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def make_sandbox() -> Iterator[MakeSandbox]:
-    """Make sandboxes of the test's own."""
+def make_sandbox() -> Iterator[Callable[..., Sandbox]]:
+    """Make sandboxes of the test's own, with the options of `up`; all are taken down after the test."""
     folders: list[Path] = []
 
     def make(**options: Any) -> Sandbox:

@@ -1,0 +1,431 @@
+"""Laws of the sandbox, on real Slurm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm import sandbox_boot
+from ftrun.slurm.sandbox import Sandbox, SandboxError, find, up
+
+pytestmark = pytest.mark.slurm
+
+MakeSandbox = Callable[..., Sandbox]
+
+# A dead node is believed dead sooner than with the default settings.
+IMPATIENT = {"slurmd_timeout_s": 2, "conf": {"MessageTimeout": "2"}}
+# A rank that left its parents, its session and its environment behind.
+STRAY = "env -i setsid -f sleep 987 </dev/null >/dev/null 2>&1"
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 40.0) -> None:
+    """Wait for a condition of the world; the deadline is generous because machines are slow."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        time.sleep(0.1)
+
+
+def submit(box: Sandbox, script: str, *options: str) -> str:
+    """Submit a batch job that works in the shared folder; returns its id."""
+    command = [
+        "sbatch",
+        "--parsable",
+        f"--chdir={box.shared}",
+        "--output=/dev/null",
+        *options,
+        "--wrap",
+        script,
+    ]
+    return box.run(command, check=True).stdout.strip()
+
+
+def job_state(box: Sandbox, job: str) -> str:
+    """RUNNING, PENDING ... as squeue prints it."""
+    return box.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout.strip()
+
+
+def running(box: Sandbox, job: str) -> None:
+    """Wait until the job runs."""
+    until(lambda: job_state(box, job) == "RUNNING", f"job {job} runs")
+
+
+def beats(box: Sandbox, node: str) -> int:
+    """How often the counting rank of a node has counted."""
+    path = box.shared / f"beat-{node}"
+    return path.stat().st_size if path.exists() else 0
+
+
+# The name of the node is the argument: %N and hostname may tell the machine's.
+COUNT = "srun sh -c 'while :; do printf . >> \"beat-$SLURMD_NODENAME\"; sleep 0.1; done'"
+
+
+def traces(folder: Path) -> list[str]:
+    """Living processes that show the folder's path in their arguments, environment, files or folder."""
+    found = []
+    for proc in Path("/proc").iterdir():
+        if not proc.name.isdigit() or int(proc.name) == os.getpid():
+            continue
+        try:
+            if ") Z" in (proc / "stat").read_text():
+                continue
+            text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            links = [
+                str((proc / "cwd").readlink()),
+                *(str(link.readlink()) for link in (proc / "fd").iterdir()),
+            ]
+        except OSError:
+            continue
+        if str(folder).encode() in text or any(str(folder) in link for link in links):
+            found.append(f"{proc.name} {text[:120]!r}")
+    return found
+
+
+def test_all_nodes_are_idle_and_tell_their_own_names(slurm_sandbox: Sandbox) -> None:
+    """When `up` returns every node is idle, and `hostname` on it is the node's name."""
+    status = slurm_sandbox.status()
+
+    assert status.alive
+    assert {node.name: node.state for node in status.nodes} == dict.fromkeys(("n0", "n1", "n2", "n3"), "idle")
+    names = slurm_sandbox.run(["srun", "-N4", "hostname"], check=True).stdout.split()
+    expected = list(slurm_sandbox.node_names) if slurm_sandbox.uts else [socket.gethostname()] * 4
+    assert expected == sorted(names)
+
+
+def test_jobs_see_their_gpus(slurm_sandbox: Sandbox) -> None:
+    """A job that asks for GPUs has CUDA_VISIBLE_DEVICES, one that does not has none."""
+    ask = ["sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-none}"]
+
+    assert slurm_sandbox.run(["srun", "-N1", "--gres=gpu:2", *ask], check=True).stdout.split() == ["0,1"]
+    assert slurm_sandbox.run(["srun", "-N1", *ask], check=True).stdout.split() == ["none"]
+
+
+def test_sandboxes_started_at_once_live_side_by_side(make_sandbox: MakeSandbox) -> None:
+    """Sandboxes that start at the same moment share no port, and one's end is not the other's."""
+    with ThreadPoolExecutor(2) as pool:
+        left, right = (started.result() for started in [pool.submit(make_sandbox, nodes=2) for _ in range(2)])
+    ports = [
+        set(range(box.plan.base_port, box.plan.base_port + box.plan.port_count)) for box in (left, right)
+    ]
+
+    assert not ports[0] & ports[1]
+    job = submit(left, "sleep 300")
+    running(left, job)
+    assert right.run(["squeue", "-h"], check=True).stdout == ""
+    right.down()
+    assert job_state(left, job) == "RUNNING"
+    assert left.status().alive
+
+
+def test_a_crashed_node_is_down_and_its_job_is_requeued_and_mending_brings_it_back(
+    make_sandbox: MakeSandbox,
+) -> None:
+    """A crash leaves no process of the node; Slurm sees it, requeues the job and takes the mended node back."""
+    box = make_sandbox(nodes=2)
+    job = submit(box, f"srun sh -c '{STRAY}; sleep 300'", "-N2", "--requeue")
+    running(box, job)
+    until(lambda: _commands(box, "n1") >= ({"slurmd", "slurmstepd", "sleep"}), "ranks run")
+
+    box.crash("n1")
+
+    assert box.members().nodes["n1"] == frozenset()
+    assert _commands(box, "n0") >= {"slurmd", "slurmstepd", "sleep"}
+    assert box.wait_node("n1", "down", "down*") in ("down", "down*")
+    until(lambda: job_state(box, job) == "PENDING", "job is requeued")
+    box.mend("n1")
+    box.wait_node("n1", "idle", "mixed")
+    running(box, job)
+
+
+def _commands(box: Sandbox, node: str) -> set[str]:
+    return {process.comm for process in box.members().nodes[node]}
+
+
+def test_a_rank_that_hides_dies_with_its_node(make_sandbox: MakeSandbox) -> None:
+    """A rank that double-forked, left its session and cleaned its environment still belongs to its node."""
+    box = make_sandbox(nodes=2)
+    if not box.uts:
+        pytest.skip("without host names of their own nodes cannot be told by namespace")
+    box.run(["srun", "-N1", "-w", "n1", "sh", "-c", STRAY], check=True)
+    strays = [process for process in box.members().nodes["n1"] if "987" in process.cmdline]
+    assert strays
+    assert not any("987" in process.cmdline for process in box.members().nodes["n0"])
+
+    box.crash("n1")
+
+    assert (
+        not Path(f"/proc/{strays[0].pid}").exists()
+        or ") Z" in Path(f"/proc/{strays[0].pid}/stat").read_text()
+    )
+
+
+def test_a_frozen_node_stands_still_and_a_thawed_one_goes_on(make_sandbox: MakeSandbox) -> None:
+    """While a node is frozen none of its processes runs and Slurm loses it; thawed, it is taken back."""
+    box = make_sandbox(nodes=2, **IMPATIENT)
+    running(box, submit(box, COUNT, "-w", "n1", "--no-requeue"))
+    until(lambda: beats(box, "n1") > 3, "rank counts")
+
+    box.freeze("n1")
+
+    assert {process.state for process in box.members().nodes["n1"]} == {"T"}
+    assert {daemon.name for daemon in box.status().daemons if daemon.state == "frozen"} == {"slurmd-n1"}
+    before = beats(box, "n1")
+    box.wait_node("n1", "down", "down*")
+    assert beats(box, "n1") == before
+    box.mend("n1")
+    assert "T" not in {process.state for process in box.members().nodes["n1"]}
+    box.wait_node("n1", "idle")
+
+
+def test_without_its_slurmd_a_node_is_lost_but_its_ranks_go_on(make_sandbox: MakeSandbox) -> None:
+    """Killing slurmd alone leaves the ranks running, which is why a lost node must be fenced."""
+    box = make_sandbox(nodes=2, **IMPATIENT)
+    running(box, submit(box, COUNT, "-w", "n1", "--no-requeue"))
+    until(lambda: beats(box, "n1") > 3, "rank counts")
+
+    box.slurmd_kill("n1")
+
+    box.wait_node("n1", "down", "down*")
+    before = beats(box, "n1")
+    until(lambda: beats(box, "n1") > before, "rank still counts")
+    box.mend("n1")
+    box.wait_node("n1", "idle")
+
+
+def test_draining_touches_no_job_and_is_undone_by_mending(slurm_sandbox: Sandbox) -> None:
+    """A drained node keeps its job, bears the reason, and is mixed again once mended."""
+    job = submit(slurm_sandbox, "sleep 300", "-w", "n3")
+    running(slurm_sandbox, job)
+
+    slurm_sandbox.drain("n3", "a reason, with = and |")
+
+    node = next(node for node in slurm_sandbox.status().nodes if node.name == "n3")
+    assert (node.state, node.reason) == ("draining", "a reason, with = and |")
+    assert job_state(slurm_sandbox, job) == "RUNNING"
+    slurm_sandbox.mend("n3")
+    assert slurm_sandbox.node_state("n3") == "mixed"
+    slurm_sandbox.run(["scancel", job], check=True)
+    slurm_sandbox.wait_node("n3", "idle")
+
+
+def test_the_controller_can_be_stopped_killed_and_paused(make_sandbox: MakeSandbox) -> None:
+    """A job outlives every kind of absence of its controller; a paused one answers nobody."""
+    box = make_sandbox(nodes=1)
+    job = submit(box, "sleep 300")
+    running(box, job)
+
+    box.stop_controller()
+    assert not box.status().alive
+    assert box.run(["scontrol", "ping"]).returncode
+    box.start_controller()
+    assert job_state(box, job) == "RUNNING"
+
+    box.pause_controller()
+    with pytest.raises(SandboxError, match="no answer within"):
+        box.run(["squeue"], timeout_s=1)
+    box.continue_controller()
+    until(lambda: job_state(box, job) == "RUNNING", "the controller answers again")
+
+    box.kill_controller()
+    box.start_controller()
+    assert box.status().alive
+
+
+def test_down_leaves_nothing_of_the_sandbox_and_nothing_else_is_touched(make_sandbox: MakeSandbox) -> None:
+    """Daemons, steps, ranks, strays and waiting clients end; a shell with SLURM_CONF set does not."""
+    box = make_sandbox(nodes=2, ssh=True)
+    running(box, submit(box, f"srun sh -c '{STRAY}; sleep 300'", "-N2"))
+    box.run(["srun", "-N2", "sh", "-c", STRAY], check=True)
+    client = subprocess.Popen(["srun", "--overlap", "sleep", "300"], env=box.env(), stderr=subprocess.DEVNULL)
+    bystander = subprocess.Popen(["sleep", "300"], env=box.env())
+    try:
+        box.freeze("n0")
+
+        assert box.down() > 0
+
+        assert client.wait(10) == -signal.SIGKILL
+        assert bystander.poll() is None
+    finally:
+        for process in (client, bystander):
+            process.kill()
+            process.wait()
+    assert traces(box.folder) == []
+    assert not Path(box.plan.run_dir, "run").exists()
+    assert (box.folder / "log" / "slurmctld.log").exists()
+    assert box.down() == 0
+
+
+def test_a_sandbox_whose_daemons_were_killed_can_be_taken_down_and_brought_up_again(
+    make_sandbox: MakeSandbox,
+) -> None:
+    """A crashed sandbox is loaded from its folder, taken down, and the same folder serves again."""
+    box = make_sandbox(nodes=2)
+    running(box, submit(box, "sleep 300"))
+    daemons = box.members().daemons
+    for process in [*daemons["slurmctld"], *daemons["munged"], *daemons["slurmd-n0"]]:
+        os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not box.status().alive, "daemons are dead")
+
+    again = up(box.folder, nodes=2)
+
+    assert [node.state for node in again.status().nodes] == ["idle", "idle"]
+    assert again.run(["squeue", "-h"], check=True).stdout == ""
+    assert find(box.folder).down() > 0
+    assert traces(box.folder) == []
+
+
+def test_a_living_sandbox_is_not_started_twice(slurm_sandbox: Sandbox) -> None:
+    """`up` on a living sandbox returns it; with other nodes it is refused."""
+    pids = {daemon.pid for daemon in slurm_sandbox.status().daemons}
+
+    again = up(slurm_sandbox.folder, nodes=4, gpus=2)
+
+    assert {daemon.pid for daemon in again.status().daemons} == pids
+    with pytest.raises(SandboxError, match="take it down first"):
+        up(slurm_sandbox.folder, nodes=2)
+
+
+def test_ssh_leads_to_the_node(make_sandbox: MakeSandbox) -> None:
+    """With ssh every node answers under its name, and a crashed one does not until it is mended."""
+    box = make_sandbox(nodes=2, ssh=True)
+    to_n1 = ["ssh", "-F", str(box.ssh_config), "n1", "hostname; squeue -h"]
+
+    assert box.run(to_n1, check=True).stdout.split() == ["n1" if box.uts else socket.gethostname()]
+    box.crash("n1")
+    assert box.run(to_n1).returncode == 255
+    box.mend("n1")
+    assert box.run(to_n1).returncode == 0
+
+
+def test_without_host_names_of_their_own_the_nodes_come_up_all_the_same(make_sandbox: MakeSandbox) -> None:
+    """Where unshare is refused the sandbox says so; faults still find the ranks of one node only."""
+    box = make_sandbox(nodes=2, uts=False)
+    running(box, submit(box, "srun sleep 300", "-N2"))
+    until(lambda: all("sleep" in _commands(box, node) for node in box.node_names), "ranks run")
+
+    assert not box.uts
+    assert set(box.run(["srun", "--overlap", "-N2", "hostname"], check=True).stdout.split()) == {
+        socket.gethostname()
+    }
+    box.crash("n1")
+    assert _commands(box, "n1") == set()
+    assert "sleep" in _commands(box, "n0")
+
+
+def test_missing_packages_are_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Slurm nothing is made; the one line names the packages."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox_boot, "SBIN", ())
+
+    with pytest.raises(SandboxError, match=r"apt-get install .*munge slurm-wlm") as refused:
+        up(tmp_path / "box")
+
+    assert refused.value.wrong_usage
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "box").exists()
+
+
+def test_folders_and_ports_of_others_are_left_alone(tmp_path: Path) -> None:
+    """A folder that holds something else, or a port that somebody has, is refused."""
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(SandboxError, match="not empty and no sandbox"):
+        up(tmp_path)
+    with pytest.raises(SandboxError, match="without spaces"):
+        up(tmp_path / "a b")
+    with pytest.raises(SandboxError, match="no sandbox in"):
+        find(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SandboxError, match="is in use"):
+        up(tmp_path / "box", base_port=taken.getsockname()[1])
+
+
+def test_a_daemon_that_does_not_start_is_reported_and_nothing_stays(tmp_path: Path) -> None:
+    """A slurm.conf that Slurm refuses ends in one line with Slurm's own words, and no process."""
+    with pytest.raises(SandboxError, match=r"slurmctld did not start: .*NoSuchSetting"):
+        up(tmp_path / "box", conf={"NoSuchSetting": "1"})
+
+    assert traces(tmp_path) == []
+
+
+def _as_nobody() -> list[str]:
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+def test_in_roots_sandbox_a_job_runs_as_the_user_who_submitted_it(slurm_sandbox: Sandbox) -> None:
+    """A root sandbox is a real multi-user cluster."""
+    command = [*_as_nobody(), "srun", "-N2", "--chdir=/", "id", "-un"]
+
+    assert slurm_sandbox.run(command, check=True, cwd=slurm_sandbox.shared).stdout.split() == [
+        "nobody",
+        "nobody",
+    ]
+
+
+ORDINARY = """
+from pathlib import Path
+from ftrun.slurm.sandbox import up
+box = up(Path({folder!r}), nodes=2, gpus=2)
+print(*sorted(box.run(["srun", "-N2", "--gres=gpu:2", "sh", "-c",
+    "echo $SLURMD_NODENAME:$(hostname):$(id -un):$CUDA_VISIBLE_DEVICES; {stray}"], check=True).stdout.split()))
+strays = {{node: sum("987" in p.cmdline for p in found) for node, found in box.members().nodes.items()}}
+box.crash("n1")
+print(box.uts, strays, len(box.members().nodes["n1"]), bool(box.members().nodes["n0"]))
+box.mend("n1")
+print(box.node_state("n1"), box.down() > 0)
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="every other test is this one when the tests run as an ordinary user"
+)
+def test_an_ordinary_user_has_a_sandbox_with_everything_in_a_folder_of_any_length() -> None:
+    """Without root: host names, GPUs, faults and the end work; long paths are no obstacle for sockets."""
+    home = Path(subprocess.check_output(["mktemp", "-d", "/tmp/ftrun-t-XXXXXX"], text=True).strip())
+    folder = home / ("long" * 30) / "box"
+    try:
+        # A copy: the checkout may lie in a home that is closed to others.
+        shutil.copytree(
+            Path(sandbox_boot.__file__).parent,
+            home / "ftrun" / "slurm",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        subprocess.run(["chown", "-R", "65534:65534", str(home)], check=True)
+        answer = subprocess.run(
+            [*_as_nobody(), _python_for_all(), "-c", ORDINARY.format(folder=str(folder), stray=STRAY)],
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(home)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd="/",
+        )
+
+        assert answer.returncode == 0, answer.stderr
+        told, hurt, mended = answer.stdout.splitlines()
+        if hurt.startswith("True"):
+            assert told == "n0:n0:nobody:0,1 n1:n1:nobody:0,1"
+            assert hurt == "True {'n0': 1, 'n1': 1} 0 True"
+        assert mended == "idle True"
+        assert traces(folder) == []
+    finally:
+        shutil.rmtree(home)
+
+
+def _python_for_all() -> str:
+    """An interpreter that nobody may start."""
+    import sys
+
+    for candidate in (Path(sys.executable).resolve(), Path("/usr/bin/python3")):
+        if not subprocess.run([*_as_nobody(), str(candidate), "-c", "pass"], capture_output=True).returncode:
+            return str(candidate)
+    pytest.fail("no Python that an ordinary user may start: install python3")
