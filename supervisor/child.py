@@ -1,0 +1,155 @@
+"""sbatch as a child of `ftrun sbatch`: its output passed on at once and kept, its end awaited. (I/O)
+
+How it thinks. A user must see what sbatch says when it says it, byte for byte and on the right stream; and we need the
+job id out of it. So both streams run through us. The child gets what any child of a shell would get: SIGPIPE and SIGXFSZ
+as they were before Python changed them, and every open file that is not ours.
+
+`subprocess` would cost more than sbatch itself takes; posix_spawn is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+__all__ = ["Ended", "find_sbatch", "job_id", "run", "run_through"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SIGPIPE, _SIGXFSZ = 13, 25
+_CHUNK = 65_536
+
+
+class Ended:
+    """What became of sbatch. `exit_code` is as a shell would see it: 128 + n after signal n."""
+
+    __slots__ = ("exit_code", "interrupted", "stderr", "stdout")
+
+    def __init__(
+        self, exit_code: int, stdout: bytes = b"", stderr: bytes = b"", *, interrupted: bool = False
+    ) -> None:
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+        self.interrupted = interrupted
+
+
+def find_sbatch(path: str) -> str:
+    """The sbatch that a shell would take by this PATH; "" where there is none."""
+    for folder in path.split(":"):
+        candidate = os.path.join(folder or ".", "sbatch")
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return ""
+
+
+def run(sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None) -> Ended:
+    """Call sbatch, pass its output on while keeping it. `stdin` is a file descriptor (default: ours).
+
+    Raises OSError where it cannot be started (arguments too long, no such program).
+    """
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, out_write, 1), (os.POSIX_SPAWN_DUP2, err_write, 2)]
+        pid = _spawn(sbatch, argv, env, stdin, actions)
+    except OSError:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    kept, interrupted = _relay({out_read: 1, err_read: 2})
+    code, waited_badly = _wait(pid)
+    return Ended(code, kept[1], kept[2], interrupted=interrupted or waited_badly)
+
+
+def run_through(
+    sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None
+) -> int:
+    """Call sbatch as if we were not there, on our own streams, and return its exit status. Raises OSError."""
+    return _wait(_spawn(sbatch, argv, env, stdin, []))[0]
+
+
+def job_id(stdout: bytes) -> tuple[str, str] | None:
+    """(job id, cluster or "") from sbatch's standard output, with or without --parsable; None = it told none.
+
+    Plugins may print before it, so the last line that fits counts.
+    """
+    for line in reversed(stdout.decode("utf-8", "replace").splitlines()):
+        words = line.split()
+        if words[:3] == ["Submitted", "batch", "job"] and len(words) > 3 and words[3].isdigit():
+            return words[3], words[6] if words[4:6] == ["on", "cluster"] and len(words) > 6 else ""
+        number, _, cluster = line.strip().partition(";")
+        if number.isascii() and number.isdigit():
+            return number, cluster
+    return None
+
+
+def _spawn(
+    sbatch: str,
+    argv: Sequence[str],
+    env: Mapping[bytes, bytes],
+    stdin: int | None,
+    actions: list[tuple[int, int, int]],
+) -> int:
+    if stdin is not None:
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), *actions]
+    return os.posix_spawn(
+        sbatch, ["sbatch", *argv], env, file_actions=actions, setsigdef=[_SIGPIPE, _SIGXFSZ]
+    )
+
+
+def _relay(streams: dict[int, int]) -> tuple[dict[int, bytes], bool]:
+    """Copy each readable end to its stream until all are closed. An interrupt reaches sbatch as well, so we wait for it."""
+    kept = {target: [] for target in streams.values()}  # type: dict[int, list[bytes]]
+    interrupted = False
+    gone: set[int] = set()
+    poll = select.poll()
+    for source in streams:
+        poll.register(source, select.POLLIN)
+    left = len(streams)
+    while left:
+        try:
+            ready = poll.poll()
+        except KeyboardInterrupt:
+            interrupted = True
+            continue
+        for source, _ in ready:
+            data = os.read(source, _CHUNK)
+            if not data:
+                poll.unregister(source)
+                os.close(source)
+                left -= 1
+                continue
+            target = streams[source]
+            kept[target].append(data)
+            if target not in gone and not _write_all(target, data):
+                gone.add(target)
+    return {target: b"".join(parts) for target, parts in kept.items()}, interrupted
+
+
+def _write_all(target: int, data: bytes) -> bool:
+    """False when nobody reads the stream any more: the submission goes on all the same."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(target, view) :]
+    except OSError:
+        return False
+    return True
+
+
+def _wait(pid: int) -> tuple[int, bool]:
+    interrupted = False
+    while True:
+        try:
+            _, status = os.waitpid(pid, 0)
+        except KeyboardInterrupt:
+            interrupted = True
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        return (code if code >= 0 else 128 - code), interrupted

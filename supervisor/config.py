@@ -1,0 +1,221 @@
+"""The layers of settings, and where each value came from. (I/O)
+
+How it thinks. Seven layers, the later wins:
+
+    default < site < user < project < script < environment < command line
+
+    site      $FTRUN_SITE_CONFIG, else /etc/ftrun/config.toml
+    user      $XDG_CONFIG_HOME/ftrun/config.toml, else ~/.config/ftrun/config.toml
+    project   the nearest `ftrun.toml` from the working folder upwards, as far as the repository or the home folder goes;
+              outside of both only the working folder itself (a file in /tmp could be anybody's)
+    script    `#FTRUN --key=value` lines among the #SBATCH lines
+
+A layer replaces the value of an earlier one, lists too. The site can name settings in `lock`; a later layer that sets
+one of these is refused, as is every wrong name or value: at submission, with file or variable named.
+
+`ftrun sbatch` comes through here, so the TOML reader is imported only where there is a file to read.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ftrun.supervisor import settings
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.settings import SETTINGS, SettingError
+
+__all__ = ["COMMAND_LINE", "DEFAULT", "Config", "from_arguments", "load", "source_files"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ftrun.supervisor.settings import Value
+
+    Pair = tuple[str, object]
+
+SITE_CONFIG = "/etc/ftrun/config.toml"
+PROJECT_FILE = "ftrun.toml"
+
+DEFAULT, SITE, USER, PROJECT = "default", "site", "user", "project"
+SCRIPT, ENVIRONMENT, COMMAND_LINE = "script", "environment", "command line"
+
+# Where a setting of each scope may stand.
+_ALLOWED = {
+    "any": (SITE, USER, PROJECT, SCRIPT, ENVIRONMENT, COMMAND_LINE),
+    "admin": (SITE, USER, ENVIRONMENT),
+    "site": (SITE,),
+    "once": (SCRIPT, ENVIRONMENT, COMMAND_LINE),
+}
+# FTRUN_* variables that are no settings: what a script sees, and how ftrun itself is pointed to its files.
+_NOT_SETTINGS = frozenset(
+    "RUN_ID ATTEMPT RESTART RESUME_FROM LAST_FAULT EXCLUDED RUN_DIR NNODES SITE_CONFIG CLAIM_WAIT_S".split()  # noqa: SIM905
+)
+
+
+class Config:
+    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each."""
+
+    __slots__ = ("origin", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = settings.defaults()
+        self.origin: dict[str, tuple[str, str]] = dict.fromkeys(self.values, (DEFAULT, ""))
+
+    def __getitem__(self, key: str) -> Value:
+        return self.values[key]
+
+    def text(self, key: str) -> str:
+        """A text setting."""
+        value = self.values[key]
+        assert isinstance(value, str)
+        return value
+
+    def flag(self, key: str) -> bool:
+        """A setting that is true or false."""
+        return self.values[key] is True
+
+    def apply(self, layer: str, where: str, pairs: Iterable[Pair]) -> None:
+        """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to be set here."""
+        place = where or layer
+        try:
+            found = settings.parse_all(pairs)
+        except SettingError as error:
+            raise UserError(f"{place}: {error}") from None
+        locked = self.values["lock"]
+        assert isinstance(locked, list)
+        for key in found:
+            if key in locked:
+                site = self.origin["lock"][1]
+                raise UserError(f"{place}: {key} is locked by the site ({site}); leave it out")
+            if layer not in _ALLOWED[SETTINGS[key].scope]:
+                allowed = ", ".join(_ALLOWED[SETTINGS[key].scope])
+                raise UserError(f"{place}: {key} cannot be set here, only in: {allowed}")
+        self.values.update(found)
+        self.origin.update((key, (layer, where)) for key in found)
+
+    def home(self, env: Mapping[str, str]) -> str:
+        """The folder of all runs as an absolute path."""
+        from ftrun.supervisor import store
+
+        home = self.text("home")
+        if not home:
+            return store.home_dir(dict(env))
+        if "$" in home:
+            home = os.path.expandvars(home)
+        return os.path.abspath(os.path.expanduser(home))
+
+    def layers(self) -> dict[str, str]:
+        """Key -> layer, for the settings that are not at their default."""
+        return {key: layer for key, (layer, _) in self.origin.items() if layer != DEFAULT}
+
+
+def load(
+    cwd: str,
+    env: Mapping[str, str],
+    *,
+    script: Sequence[str] = (),
+    own: Iterable[tuple[str, str | None]] = (),
+) -> Config:
+    """All layers. `script` are the arguments of the #FTRUN lines, `own` the --ft- options without that prefix.
+
+    Raises UserError (exit 2) in one line that names the place and the nearest right name or value.
+    """
+    config = Config()
+    for layer, path in source_files(cwd, env):
+        config.apply(layer, path, _read(path))
+    if script:
+        config.apply(SCRIPT, "#FTRUN", from_arguments(script))
+    config.apply(ENVIRONMENT, "environment", _from_environment(env))
+    config.apply(COMMAND_LINE, "", [(key, True if value is None else value) for key, value in own])
+    return config
+
+
+def source_files(cwd: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(layer, path) of the configuration files that exist, in the order in which they are read."""
+    home = env.get("HOME") or os.path.expanduser("~")
+    site = env.get("FTRUN_SITE_CONFIG") or SITE_CONFIG
+    user = os.path.join(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "ftrun", "config.toml")
+    found = [(layer, path) for layer, path in ((SITE, site), (USER, user)) if os.path.isfile(path)]
+    project = _project_file(cwd, home)
+    return [*found, (PROJECT, project)] if project else found
+
+
+def from_arguments(arguments: Sequence[str]) -> list[Pair]:
+    """Pairs from `--key=value`, `--key value` and `--flag`, as #FTRUN lines have them; `--ft-key` is taken as well.
+
+    Raises UserError.
+    """
+    pairs: list[Pair] = []
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            raise UserError(f"#FTRUN: options such as --retries=10 are wanted, not {word!r}")
+        key, equals, value = word.removeprefix("--").removeprefix("ft-").partition("=")
+        try:
+            wants = settings.takes_value(key)
+        except SettingError as error:
+            raise UserError(f"#FTRUN: {error}") from None
+        if not equals and wants:
+            following = next(words, None)
+            if following is None:
+                raise UserError(f"#FTRUN: --{key} wants a value")
+            value = following
+        pairs.append((key, value if equals or wants else True))
+    return pairs
+
+
+def _from_environment(env: Mapping[str, str]) -> list[Pair]:
+    pairs: list[Pair] = []
+    for name, value in env.items():
+        if not name.startswith("FTRUN_") or name[6:] in _NOT_SETTINGS:
+            continue
+        key = name[6:].lower().replace("_", "-")
+        row = SETTINGS.get(key)
+        if row is None:
+            near = settings.nearest(key, SETTINGS)
+            # A variable that resembles no setting is somebody else's.
+            if near and abs(len(near) - len(key)) <= 1:
+                raise UserError(
+                    f"{name}: no setting is called so; did you mean {SETTINGS[near].environment}?"
+                )
+            continue
+        if row.kind == settings.LIST:
+            pairs.extend((key, element) for element in value.split("\n") if element)
+        else:
+            pairs.append((key, value))
+    return pairs
+
+
+def _project_file(cwd: str, home: str) -> str:
+    home = os.path.normpath(home)
+    nearest = ""
+    folder = cwd
+    while True:
+        path = os.path.join(folder, PROJECT_FILE)
+        if not nearest and os.path.isfile(path):
+            nearest = path
+        if folder == home or os.path.lexists(os.path.join(folder, ".git")):
+            return nearest
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    path = os.path.join(cwd, PROJECT_FILE)
+    return path if os.path.isfile(path) else ""
+
+
+def _read(path: str) -> list[Pair]:
+    import tomllib
+
+    try:
+        with open(path, "rb") as stream:
+            table = tomllib.load(stream)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from None
+    for key, value in table.items():
+        if isinstance(value, dict):
+            raise UserError(f"{path}: [{key}]: settings stand at the top level, without tables")
+    return list(table.items())

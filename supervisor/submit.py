@@ -1,0 +1,284 @@
+"""What an attempt is submitted with: sbatch's arguments and the file, the first time and every time after. (pure but for files)
+
+How it thinks. Attempt 1 and attempt 7 come from one function, so they differ only in what is meant to differ. Its input
+is the kept context (the arguments as typed, the script, the environment), never this process.
+
+Added to what the user typed
+- the attempt's token at the end of `--comment`, behind the user's own comment;
+- `--open-mode=append`, unless the user chose: the next attempt writes into the same log, which holds the evidence;
+- for a script from a file, a copy with the same base name, so that Slurm gives the job the same name by itself; for
+  --wrap the composed file goes in by standard input, with the job name that sbatch would have given.
+
+Left out: `--wait`, because ftrun waits for the run; from attempt 2 on also what was meant for the first start only
+(--begin, --hold, --test-only, --parsable, --quiet, dependencies that were met). Where one of these stands in a #SBATCH
+line it is taken out there, because no argument can undo it. Everything else goes to sbatch as it was typed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ftrun.slurm import options
+from ftrun.slurm.options import CommandLine, OptionError
+from ftrun.supervisor import compose, context, store
+
+__all__ = ["Plan", "SubmitImpossible", "plan", "request_for", "shape_of"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ftrun.slurm.client import SubmitRequest
+
+FIRST_DROPPED = ("wait",)
+LATER_DROPPED = ("wait", "begin", "hold", "test-only", "parsable", "quiet")
+
+
+class SubmitImpossible(Exception):
+    """This attempt cannot be submitted as the user asked for it. The message is one line."""
+
+
+class Plan:
+    """One call of sbatch: its arguments, the file, and whether the file goes in by standard input."""
+
+    __slots__ = ("argv", "content", "path", "stdin")
+
+    def __init__(self, argv: Sequence[str], content: bytes, path: str, *, stdin: bool) -> None:
+        self.argv = tuple(argv)
+        self.content = content
+        self.path = path
+        self.stdin = stdin
+
+    def write(self) -> None:
+        """Put the file where sbatch (or a person, later) finds it. Raises OSError."""
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        store.write_atomically(self.path, self.content, sync=False)
+
+
+def plan(
+    kept: Mapping[str, Any],
+    script: bytes,
+    env: Mapping[str, str],
+    *,
+    run_dir: str,
+    attempt: int,
+    token: str,
+    exclude: Sequence[str] = (),
+    idle: Sequence[str] = (),
+    dependency: str | None = None,
+    array: str = "",
+    restart: int = 0,
+    last_fault: str = "",
+    set_aside: Sequence[str] = (),
+) -> Plan:
+    """The call of sbatch for one attempt of the run in `run_dir`.
+
+    `kept` is the submission context. `dependency` replaces the user's; None keeps it for attempt 1 and drops it after
+    that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes.
+    Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
+    """
+    line = split_kept(kept)
+    head = directive_lines(script, kept)
+    dropped = FIRST_DROPPED if attempt == 1 else LATER_DROPPED
+    if attempt > 1 and dependency is None:
+        dropped = (*dropped, "dependency")
+    changed = line.without("wrap", *dropped)
+    changed = _with_comment(changed, line, head, token)
+    if not _chosen("open-mode", line, head, env, "SBATCH_OPEN_MODE"):
+        changed = changed.with_option("open-mode", "append")
+    if line.has("wrap") and not _chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
+        changed = changed.with_option("job-name", "wrap")
+    if dependency is not None:
+        changed = changed.replacing("dependency", dependency)
+    if array:
+        changed = changed.replacing("array", array)
+    if exclude:
+        changed = _avoiding(changed, head, exclude, idle)
+    if attempt > 1 and (line.get("export-file") or "").isdigit():
+        raise SubmitImpossible(
+            "--export-file named an open file of the first submission, which is gone; name a file instead"
+        )
+    facts = {
+        "attempt": str(attempt),
+        "token": token,
+        "run_dir": run_dir,
+        "restart": str(restart),
+        "last_fault": last_fault,
+        "excluded": ",".join(exclude),
+        "checkpoint_skip": "\n".join(set_aside),
+        "export_mode": export_mode(line, head, env),
+    }
+    content = compose.compose(script, {**facts, **_facts_of_run(kept)})
+    if any(part.has(name) for part in head for name in dropped):
+        content = options.drop_directives(content, dropped)
+    folder = os.path.join(run_dir, "attempts", str(attempt), "submitted")
+    path = os.path.join(folder, kept["script_name"] or "script")
+    from_file = kept["source"] == "file"
+    final = changed.with_script(path, line.script_args) if from_file else changed.with_script(None)
+    return Plan(final.argv(), content, path, stdin=not from_file)
+
+
+def request_for(
+    run_dir: str,
+    attempt: int,
+    *,
+    token: str = "",
+    exclude: Sequence[str] = (),
+    idle: Sequence[str] = (),
+    dependency: str | None = None,
+    array: str = "",
+    restart: int | None = None,
+    last_fault: str = "",
+    set_aside: Sequence[str] = (),
+) -> SubmitRequest:
+    """The request for attempt `attempt` (whose folder the caller has opened), from the kept context alone.
+
+    Writes the composed file into the attempt's folder. See `plan` for the arguments. Raises SubmitImpossible.
+    """
+    from ftrun.slurm.client import SubmitRequest
+
+    try:
+        kept = context.load(run_dir)
+        env = context.environment(run_dir)
+        token = token or f"{kept['run_token']}:{attempt}"
+        made = plan(
+            kept,
+            context.script(run_dir),
+            env,
+            run_dir=run_dir,
+            attempt=attempt,
+            token=token,
+            exclude=exclude,
+            idle=idle,
+            dependency=dependency,
+            array=array,
+            restart=attempt - 1 if restart is None else restart,
+            last_fault=last_fault,
+            set_aside=set_aside,
+        )
+        made.write()
+    except (context.ContextError, OptionError, compose.ScriptError) as error:
+        raise SubmitImpossible(str(error)) from None
+    except OSError as error:
+        raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
+    env.pop("SBATCH_WAIT", None)
+    return SubmitRequest(
+        token=token,
+        argv=made.argv,
+        script=made.content if made.stdin else None,
+        env=env,
+        cwd=kept["cwd"],
+        umask=kept["umask"],
+        limits={name: (soft, hard) for name, (soft, hard) in kept["limits"].items()},
+        nice=kept["nice"],
+    )
+
+
+def split_kept(kept: Mapping[str, Any]) -> CommandLine:
+    """The user's arguments, split as the first submission split them. Raises OptionError."""
+    version = kept.get("slurm_version")
+    return options.split(
+        kept["argv"], version=tuple(version) if version else None, extra=kept.get("plugin_options") or None
+    )
+
+
+def directive_lines(script: bytes, kept: Mapping[str, Any]) -> list[CommandLine]:
+    """The options of the #SBATCH lines, one command line for each component. Raises OptionError."""
+    if b"#SBATCH" not in script and b"#SLURM" not in script:
+        return [CommandLine(())]
+    version = kept.get("slurm_version")
+    extra = kept.get("plugin_options") or None
+    return [
+        options.split(words, version=tuple(version) if version else None, extra=extra)
+        for words in options.directives(script)
+    ]
+
+
+def shape_of(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> tuple[str, str]:
+    """(single | array | het, the array's specification or "")."""
+    if line.components > 1 or len(head) > 1:
+        return "het", ""
+    spec = line.get("array") or env.get("SBATCH_ARRAY_INX") or head[0].get("array") or ""
+    return ("array", spec) if spec else ("single", "")
+
+
+def export_mode(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> str:
+    """all, none or list: which of the environment reaches the job (and, by Slurm's rule, its steps)."""
+    value = line.get("export") or env.get("SBATCH_EXPORT") or head[0].get("export") or "ALL"
+    if value.upper() == "NONE":
+        return "none"
+    return "all" if value.split(",", 1)[0].upper() == "ALL" else "list"
+
+
+def _chosen(
+    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str
+) -> bool:
+    return line.has(name) or variable in env or any(part.has(name) for part in head)
+
+
+def _with_comment(
+    changed: CommandLine, line: CommandLine, head: Sequence[CommandLine], token: str
+) -> CommandLine:
+    """The token behind the user's comment, in each component: the arguments outweigh the directives (there is no
+    variable for a comment)."""
+    changed = changed.without("comment")
+    for part in range(line.components):
+        own = line.get("comment", part) or head[min(part, len(head) - 1)].get("comment")
+        changed = changed.with_option("comment", f"{own} {token}" if own else token, part)
+    return changed
+
+
+def _avoiding(
+    changed: CommandLine, head: Sequence[CommandLine], exclude: Sequence[str], idle: Sequence[str]
+) -> CommandLine:
+    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced."""
+    from ftrun.slurm import nodeset
+
+    for part in range(changed.components):
+        above = head[min(part, len(head) - 1)]
+        own = _listed(changed.get("exclude", part) or above.get("exclude") or "")
+        merged = ",".join(filter(None, (own, nodeset.fold(exclude))))
+        named = changed.get("nodelist", part) or above.get("nodelist") or ""
+        file = changed.get("nodefile", part) or above.get("nodefile") or ""
+        changed = changed.with_option("exclude", merged, part)
+        wanted = nodeset.expand(_listed(named) or (_listed(file) if file else ""))
+        if set(wanted) & set(exclude):
+            changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
+    return changed
+
+
+def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[str]) -> list[str]:
+    spares = [node for node in idle if node not in wanted and node not in exclude]
+    bad = [node for node in wanted if node in exclude]
+    if len(spares) < len(bad):
+        raise SubmitImpossible(
+            f"the job asks for {', '.join(bad)} by name (-w), which must be avoided, and no idle node can stand in"
+        )
+    return [spares.pop(0) if node in exclude else node for node in wanted]
+
+
+def _listed(nodes: str) -> str:
+    """A node list as given to -w and -x: with a slash in it, it names a file of nodes."""
+    if "/" not in nodes:
+        return nodes
+    try:
+        with open(nodes, encoding="utf-8") as stream:
+            return ",".join(stream.read().split())
+    except OSError as error:
+        raise SubmitImpossible(f"the node list {nodes} cannot be read: {error.strerror}") from None
+
+
+def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
+    """What the submitted file says about the run, the same in every attempt."""
+    chosen = kept["settings"]
+    return {
+        "run": kept["run"],
+        "script_name": kept["script_name"],
+        "cluster": kept.get("cluster", ""),
+        "claim_wait_s": f"{chosen['claim-wait']:g}",
+        "checkpoint_glob": chosen["checkpoint"],
+        "checkpoint_marker": chosen["checkpoint-marker"],
+        "resume_arg": "\n".join(chosen["resume-arg"]),
+        "resume_env": "\n".join(chosen["resume-env"]),
+    }
