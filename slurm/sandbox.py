@@ -62,7 +62,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
         raise SandboxError(f"nodes must be 1 to {NODES_MAX} and gpus 0 to 64", wrong_usage=True)
     tools = ["munged", "slurmctld", "slurmd", "sinfo"]
     tools += ["sshd", "ssh-keygen"] if ssh else []
-    tools += ["slurmdbd", "mariadbd", "mariadb-install-db"] if accounting else []
+    tools += sandbox_accounting.TOOLS if accounting else ()
     sandbox_boot.require_tools(tools)
     with _folder_lock(folder):
         living = _take_over(folder, nodes, gpus)

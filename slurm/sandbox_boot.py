@@ -44,8 +44,10 @@ PACKAGES = {
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
     "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
+    "sacctmgr": "slurm-wlm",
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "my_print_defaults": "mariadb-client-core",
 }
 
 

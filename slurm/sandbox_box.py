@@ -331,6 +331,8 @@ def clear(plan: Plan) -> None:
         shutil.rmtree(plan.run_dir, ignore_errors=True)
     for name in ("run", "state", "spool", "dev", "ssh", "mysql"):
         shutil.rmtree(Path(plan.folder) / name, ignore_errors=True)
+    # It holds a password.
+    (Path(plan.folder) / "slurmdbd.conf").unlink(missing_ok=True)
 
 
 def _daemon_status(name: str, living: Mapping[str, frozenset[sandbox_procs.Process]]) -> DaemonStatus:

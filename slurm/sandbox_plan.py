@@ -115,6 +115,16 @@ class Plan:
         """The TCP port of slurmdbd."""
         return self.base_port + 1 + 2 * self.node_count
 
+    @property
+    def database_port(self) -> int:
+        """The TCP port of the accounting database."""
+        return self.slurmdbd_port + 1
+
+    @property
+    def cluster(self) -> str:
+        """Slurm's ClusterName."""
+        return f"sandbox{self.base_port}"
+
     def slurmd_log(self, node: str) -> str:
         """The log file of a node's slurmd and of its job steps; also how a job step is told apart."""
         return f"{self.folder}/log/slurmd-{node}.log"
@@ -177,7 +187,7 @@ def slurm_conf(plan: Plan) -> str:
 
 def _settings(plan: Plan) -> dict[str, str]:
     settings = {
-        "ClusterName": f"sandbox{plan.base_port}",
+        "ClusterName": plan.cluster,
         "SlurmctldHost": f"{plan.host}(127.0.0.1)",
         "SlurmctldPort": str(plan.base_port),
         "SlurmUser": plan.user,

@@ -336,6 +336,32 @@ def test_missing_packages_are_named_with_what_to_install(
     assert not (tmp_path / "box").exists()
 
 
+def test_accounting_names_its_own_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounting needs a database server: only who asks for it is told to install one."""
+    which = shutil.which
+    monkeypatch.setattr(
+        shutil, "which", lambda tool, path=None: None if "mariadb" in tool else which(tool, path=path)
+    )
+
+    with pytest.raises(SandboxError, match=r"apt-get install .*mariadb-server-core"):
+        up(tmp_path / "box", accounting=True)
+
+
+@pytest.mark.skipif(
+    shutil.which("mariadbd", path=sandbox_boot.search_path()) is None,
+    reason="no MariaDB: accounting is optional",
+)
+def test_with_accounting_a_finished_job_is_remembered(make_sandbox: MakeSandbox) -> None:
+    """sacct knows a job's end, its account and its comment; the database ends with the sandbox."""
+    box = make_sandbox(nodes=1, accounting=True)
+    submit(box, "exit 3", "--comment=a-token", "--account=sandbox")
+    ask = ["sacct", "-n", "-P", "-X", "--format=State,ExitCode,Account,Comment"]
+
+    until(lambda: box.run(ask).stdout == "FAILED|3:0|sandbox|a-token\n", "accounting has heard of it")
+    assert box.down() > 0
+    assert traces(box.folder) == []
+
+
 def test_folders_and_ports_of_others_are_left_alone(tmp_path: Path) -> None:
     """A folder that holds something else, or a port that somebody has, is refused."""
     (tmp_path / "thesis.tex").touch()
