@@ -70,6 +70,8 @@ _DRAIN_WORDS = {"drained": "idle", "draining": "mixed", "drain": "idle", "drng":
 # Slurm's own words for a flag, where the records use another.
 _FLAG_WORDS = {"no_respond": "not_responding", "maintenance": "maint", "resv": "reserved"}
 
+_ENDING = frozenset({state for state in JobState if state.ended} | {JobState.COMPLETING})
+
 
 def _rows(text: str, width: int) -> Iterator[list[str]]:
     """Fields of each row; a row with another number of fields is not one of ours (a warning line) and is dropped."""
@@ -130,7 +132,8 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
             partition=partition,
             submit_time_s=_time(submitted),
             start_time_s=_time(started),
-            end_time_s=_time(ended),
+            # Before the end, versions differ in what they expect (never, or a year from now): that is no fact.
+            end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
             restarts=int(restarts) if restarts.isdigit() else None,
             name=name,
             comment=_text(comment),

@@ -1,0 +1,392 @@
+"""A cluster that exists in memory only: for tests, simulation and dry runs. (pure)
+
+`MemoryCluster` is one client of a virtual Slurm (`memory_engine.Engine`), with a user, rights and bad luck of its own;
+several clients may share one engine. It keeps the laws of the real thing, which one contract suite checks on both: what
+is missing from an answer is unknown, an unreachable controller changes nothing, a hung one leaves the outcome open.
+
+    engine = Engine({"main": [f"n{i}" for i in range(4)]})
+    engine.script("train", lambda launch: launch.after(60, lambda: launch.exit(0)))
+    cluster = MemoryCluster(engine)
+    cluster.submit(...); engine.advance(120)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from signal import Signals
+
+from ftrun.slurm.client import (
+    ClusterFacts,
+    JobDetails,
+    JobRow,
+    JobState,
+    NodeRow,
+    PartitionRow,
+    Rights,
+    SubmitRequest,
+    Submitted,
+)
+from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.slurm.memory_clock import Clock
+from ftrun.slurm.memory_depend import is_dependency, judge
+from ftrun.slurm.memory_engine import Engine
+from ftrun.slurm.memory_faults import Faults
+from ftrun.slurm.memory_options import Wanted, read_options
+from ftrun.slurm.memory_records import Job, Node, Timing
+from ftrun.slurm.parse import bears, clean_dependency, depends_on
+
+__all__ = ["Clock", "Engine", "Faults", "MemoryCluster", "Timing"]
+
+_NO_ANSWER = "Socket timed out on send/recv operation"
+_NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
+
+
+class MemoryCluster:
+    """A `Cluster` on a virtual Slurm.
+
+    `seed` makes this client's bad luck repeatable. `spend` is told how many seconds a call that got no answer took,
+    for a simulation that lets its own time pass meanwhile. `message_timeout_s` is that time.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        user: str = "user",
+        may_drain: bool = True,
+        faults: Faults | None = None,
+        seed: int = 0,
+        name: str = "memory",
+        message_timeout_s: float = 10.0,
+        spend: Callable[[float], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.faults = faults if faults is not None else Faults()
+        self._user = user
+        self._may_drain = may_drain
+        self._name = name
+        self._luck = random.Random(seed)
+        self._message_timeout_s = message_timeout_s
+        self._spend = spend
+        self._told_jobs: dict[str, JobRow] = {}
+        self._told_nodes: dict[str, NodeRow] = {}
+
+    # ---------------------------------------------------------------- submit
+
+    def submit(self, request: SubmitRequest) -> Submitted:
+        """See `Cluster.submit`; only the options of `memory_options` mean anything."""
+        if self.engine.controller == "down":
+            raise self._no_controller()
+        wanted = read_options(request.argv, request.script)
+        if self.engine.controller == "hung":
+            if self._happens(self.faults.hung_takes):
+                self.engine.tell(lambda: self._enqueue_quietly(wanted, request))
+            raise self._no_answer()
+        self._check(wanted)
+        if self._happens(self.faults.submit_busy):
+            raise RefusedForNow("Slurm temporarily unable to accept job, sleeping and retrying", exit_code=1)
+        if self._happens(self.faults.submit_lost):
+            raise self._no_answer()
+        number = self._enqueue(wanted, request)
+        if not self._fits(wanted):
+            # Slurm refuses this only once the job exists: it stays to be seen, failed, until it is purged.
+            self.engine.end(self.engine.jobs[number], JobState.FAILED, "BadConstraints")
+            raise RefusedForGood("Requested node configuration is not available", exit_code=1)
+        if self._happens(self.faults.submit_unheard):
+            raise self._no_answer()
+        if self._happens(self.faults.submit_doubled):
+            number = self._enqueue(wanted, request)
+        return Submitted(str(number), "", f"Submitted batch job {number}\n", "")
+
+    def _check(self, wanted: Wanted) -> None:
+        nodes = self.engine.partitions.get(wanted.partition or self._default_partition())
+        if nodes is None:
+            raise RefusedForGood(f"invalid partition specified: {wanted.partition}", exit_code=1)
+        if any(name not in self.engine.nodes for name in (*wanted.required, *wanted.excluded)):
+            raise RefusedForGood("Invalid node name specified", exit_code=1)
+        if wanted.dependency and not is_dependency(wanted.dependency):
+            raise RefusedForGood("Job dependency problem", exit_code=1)
+
+    def _fits(self, wanted: Wanted) -> bool:
+        """Not so for a request that is too big without any exclusion: that one waits for nodes to come."""
+        usable = set(self.engine.partitions[wanted.partition or self._default_partition()]) - set(
+            wanted.excluded
+        )
+        short = wanted.node_count > len(usable) and wanted.excluded
+        return not short and usable.issuperset(wanted.required)
+
+    def _enqueue(self, wanted: Wanted, request: SubmitRequest) -> int:
+        engine = self.engine
+        number = engine.next_id
+        engine.next_id += 1
+        std_out = (wanted.std_out or "slurm-%j.out").replace("%j", str(number))
+        engine.add(
+            Job(
+                number=number,
+                name=wanted.name,
+                comment=wanted.comment,
+                user=self._user,
+                partition=wanted.partition or self._default_partition(),
+                node_count=wanted.node_count,
+                request=request,
+                submit_s=engine.now(),
+                begin_s=engine.now() + wanted.begin_delay_s,
+                excluded=wanted.excluded,
+                required=wanted.required,
+                dependency=wanted.dependency,
+                requeue=engine.requeue_default if wanted.requeue is None else wanted.requeue,
+                no_kill=wanted.no_kill,
+                held=wanted.hold,
+                reason="JobHeldUser" if wanted.hold else "None",
+                time_limit_s=wanted.time_limit_s,
+                std_out=std_out if std_out.startswith("/") else f"{request.cwd}/{std_out}",
+                std_err=wanted.std_err.replace("%j", str(number)),
+            )
+        )
+        return number
+
+    def _enqueue_quietly(self, wanted: Wanted, request: SubmitRequest) -> None:
+        with suppress(RefusedForGood):
+            self._check(wanted)
+            self._enqueue(wanted, request)
+
+    def _default_partition(self) -> str:
+        return next(iter(self.engine.partitions))
+
+    # ----------------------------------------------------------------- reads
+
+    def find(self, token: str) -> tuple[JobRow, ...]:
+        """Every job of this user that bears the token; never stale, because a wrong "none" would run a run twice."""
+        self._reading()
+        mine = (job for job in self.engine.jobs.values() if job.user == self._user)
+        return tuple(job.row() for job in mine if bears(job.comment, token))
+
+    def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
+        """The rows of these jobs, perhaps stale, perhaps with one missing (see `Faults`)."""
+        self._reading()
+        if self._happens(self.faults.stale):
+            return {job_id: self._told_jobs[job_id] for job_id in job_ids if job_id in self._told_jobs}
+        found = {job_id: self.engine.jobs.get(int(job_id)) for job_id in job_ids if job_id.isdigit()}
+        rows = {job_id: job.row() for job_id, job in found.items() if job is not None}
+        if rows and self._happens(self.faults.drop_row):
+            del rows[self._luck.choice(sorted(rows))]
+        self._told_jobs.update(rows)
+        return rows
+
+    def details(self, job_id: str) -> JobDetails | None:
+        """One job in full; None when it is not known (any more)."""
+        self._reading()
+        job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
+        return job.details() if job is not None else None
+
+    def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
+        """Nodes by name; names that are not known are absent."""
+        self._reading()
+        wanted = self.engine.nodes if names is None else [name for name in names if name in self.engine.nodes]
+        if self._happens(self.faults.stale):
+            return {name: self._told_nodes[name] for name in wanted if name in self._told_nodes}
+        rows = {name: self._row(self.engine.nodes[name]) for name in wanted}
+        self._told_nodes.update(rows)
+        return rows
+
+    def _row(self, node: Node) -> NodeRow:
+        jobs = self.engine.jobs
+        return node.row(any(jobs[number].state is JobState.COMPLETING for number in node.jobs))
+
+    def partitions(self) -> Mapping[str, PartitionRow]:
+        """Partitions by name; the first is the default."""
+        self._reading()
+        default = self._default_partition()
+        return {
+            name: PartitionRow(name, True, name == default, nodes)
+            for name, nodes in self.engine.partitions.items()
+        }
+
+    def facts(self) -> ClusterFacts:
+        """As a cluster of the oldest supported version would say."""
+        self._reading()
+        timing = self.engine.timing
+        return ClusterFacts(
+            name=self._name,
+            version=(22, 5, 0),
+            slurmd_timeout_s=timing.slurmd_timeout_s,
+            kill_wait_s=timing.kill_wait_s,
+            max_script_size_bytes=4 * 1024 * 1024,
+            min_job_age_s=timing.min_job_age_s,
+            requeue_default=self.engine.requeue_default,
+        )
+
+    def ping(self) -> bool:
+        """True when the controller answers."""
+        return self.engine.controller == "up"
+
+    def rights(self) -> Rights:
+        """As given to the constructor."""
+        return Rights(self._may_drain, "as the simulation says")
+
+    def dependents(self, job_id: str) -> Mapping[str, str]:
+        """Pending jobs of this user whose dependency names `job_id`; conditions that are met are dropped."""
+        self._reading()
+        jobs = self.engine.jobs
+        waiting = [job for job in jobs.values() if job.user == self._user and job.state is JobState.PENDING]
+        left = {str(job.number): judge(job, jobs, self.engine.final)[1] for job in waiting if job.dependency}
+        return {number: text for number, text in left.items() if depends_on(text, job_id)}
+
+    # --------------------------------------------------------------- effects
+
+    def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
+        """scancel; `full` makes no difference here: steps are part of the script's behaviour."""
+        del full
+        self._effect(lambda: self._cancel(job_id, signal))
+
+    def _cancel(self, job_id: str, signal: str | None) -> None:
+        job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
+        if job is None or job.state.ended:
+            return
+        self._own(job)
+        if signal is None:
+            self.engine.end(job, JobState.CANCELLED)
+        elif job.launch is not None and job.launch.running():
+            number = Signals[f"SIG{signal.upper().removeprefix('SIG')}"]
+            if number is Signals.SIGKILL:  # to the batch script: the same as a cancel
+                self.engine.end(job, JobState.CANCELLED)
+            elif not job.launch.signal(number.name.removeprefix("SIG")):
+                job.launch.exit(0, number)
+
+    def hold(self, job_id: str) -> None:
+        """scontrol hold."""
+        self._effect(lambda: self._hold(self._alterable(job_id), held=True))
+
+    def release(self, job_id: str) -> None:
+        """scontrol release."""
+        self._effect(lambda: self._hold(self._alterable(job_id), held=False))
+
+    def _hold(self, job: Job, *, held: bool) -> None:
+        job.held, job.held_reason = held, "JobHeldUser"
+        if job.state is JobState.PENDING:
+            job.reason = "JobHeldUser" if held else "None"
+        self.engine.schedule_soon()
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Set ExcNodeList of a pending job; an empty sequence clears it."""
+
+        def change() -> None:
+            job = self._pending(job_id)
+            if any(name not in self.engine.nodes for name in nodes):
+                raise RefusedForGood(f"Invalid node name specified for job {job_id}", exit_code=1)
+            job.excluded = tuple(sorted(set(nodes)))
+            self.engine.schedule_soon()
+
+        self._effect(change)
+
+    def set_dependency(self, job_id: str, dependency: str) -> None:
+        """Replace the dependency of a pending job; "" removes it."""
+
+        def change() -> None:
+            text = clean_dependency(dependency)
+            job = self._pending(job_id)
+            if text and not is_dependency(text):
+                raise RefusedForGood(f"Job dependency problem for job {job_id}", exit_code=1)
+            job.dependency = text
+            self.engine.schedule_soon()
+
+        self._effect(change)
+
+    def drain(self, node: str, reason: str) -> None:
+        """Drain a node (see `Cluster.drain`)."""
+
+        def change() -> None:
+            row = self._node(node)
+            if row.reason == reason and row.drained:
+                return
+            if row.reason:
+                raise RefusedForGood(f"{node} already has a reason, which is not overwritten: {row.reason}")
+            self._need_admin()
+            row.drained, row.reason, row.reason_s = True, reason, self.engine.now()
+
+        self._effect(change)
+
+    def resume(self, node: str, reason_prefix: str) -> bool:
+        """Give a node back if its reason starts with `reason_prefix`."""
+        self._reading()
+        row = self._node(node)
+        if not reason_prefix or not row.reason.startswith(reason_prefix):
+            return False
+
+        def change() -> None:
+            self._need_admin()
+            row.drained, row.reason, row.reason_s = False, "", None
+            row.down = row.down and bool(row.fault)
+            self.engine.schedule_soon()
+
+        self._effect(change)
+        return True
+
+    # ---------------------------------------------------------------- asking
+
+    def _happens(self, probability: float) -> bool:
+        return probability > 0 and self._luck.random() < probability
+
+    def _no_answer(self) -> OutcomeUnknown:
+        if self._spend is not None:
+            self._spend(self._message_timeout_s)
+        return OutcomeUnknown(_NO_ANSWER, exit_code=1)
+
+    def _no_controller(self) -> Unreachable:
+        if self._spend is not None:
+            self._spend(self._message_timeout_s)
+        return Unreachable(_NO_CONTROLLER, exit_code=1)
+
+    def _reading(self) -> None:
+        if self.engine.controller != "up" or self._happens(self.faults.read_fails):
+            raise self._no_controller()
+
+    def _effect(self, change: Callable[[], None]) -> None:
+        if self.engine.controller == "down":
+            raise self._no_controller()
+        if self.engine.controller == "hung":
+            if self._happens(self.faults.hung_takes):
+                self.engine.tell(lambda: _quietly(change))
+            raise self._no_answer()
+        if self._happens(self.faults.effect_lost):
+            raise self._no_answer()
+        change()
+        if self._happens(self.faults.effect_unheard):
+            raise self._no_answer()
+
+    def _own(self, job: Job) -> None:
+        if job.user != self._user:
+            raise RefusedForGood("Access/permission denied", exit_code=1)
+
+    def _alterable(self, job_id: str) -> Job:
+        job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
+        if job is None:
+            raise RefusedForGood(f"Invalid job id specified for job {job_id}", exit_code=1)
+        self._own(job)
+        if job.state.ended:
+            raise RefusedForGood(f"Job has already finished for job {job_id}", exit_code=1)
+        return job
+
+    def _pending(self, job_id: str) -> Job:
+        job = self._alterable(job_id)
+        if job.state is not JobState.PENDING:
+            raise RefusedForGood(f"Job is no longer pending execution for job {job_id}", exit_code=1)
+        return job
+
+    def _node(self, name: str) -> Node:
+        node = self.engine.nodes.get(name)
+        if node is None:
+            raise RefusedForGood(f"Slurm knows no node {name}")
+        return node
+
+    def _need_admin(self) -> None:
+        if not self._may_drain:
+            raise RefusedForGood("Invalid user id", exit_code=1)
+
+
+def _quietly(change: Callable[[], None]) -> None:
+    """What a hung controller does with a request when it goes on: nobody hears a refusal."""
+    with suppress(RefusedForGood):
+        change()
