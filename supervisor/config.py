@@ -126,7 +126,8 @@ def load(
         config.apply(layer, path, _read(path))
     if script:
         config.apply(SCRIPT, "#FTRUN", from_arguments(script))
-    config.apply(ENVIRONMENT, "environment", _from_environment(env))
+    for variable, pairs in _from_environment(env):
+        config.apply(ENVIRONMENT, variable, pairs)
     config.apply(COMMAND_LINE, "", [(key, True if value is None else value) for key, value in own])
     return config
 
@@ -165,8 +166,9 @@ def from_arguments(arguments: Sequence[str]) -> list[Pair]:
     return pairs
 
 
-def _from_environment(env: Mapping[str, str]) -> list[Pair]:
-    pairs: list[Pair] = []
+def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
+    """(variable, what it sets) for each FTRUN_* variable that is a setting. A list has one element a line."""
+    found: list[tuple[str, list[Pair]]] = []
     for name, value in env.items():
         if not name.startswith("FTRUN_") or name[6:] in _NOT_SETTINGS:
             continue
@@ -179,12 +181,11 @@ def _from_environment(env: Mapping[str, str]) -> list[Pair]:
                 raise UserError(
                     f"{name}: no setting is called so; did you mean {SETTINGS[near].environment}?"
                 )
-            continue
-        if row.kind == settings.LIST:
-            pairs.extend((key, element) for element in value.split("\n") if element)
+        elif row.kind == settings.LIST:
+            found.append((name, [(key, element) for element in value.split("\n") if element]))
         else:
-            pairs.append((key, value))
-    return pairs
+            found.append((name, [(key, value)]))
+    return found
 
 
 def _project_file(cwd: str, home: str) -> str:

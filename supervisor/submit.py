@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 
 from ftrun.slurm import options
+from ftrun.slurm.directives import directives, drop_directives
 from ftrun.slurm.options import CommandLine, OptionError
 from ftrun.supervisor import compose, context, store
 
@@ -111,7 +112,7 @@ def plan(
     }
     content = compose.compose(script, {**facts, **_facts_of_run(kept)})
     if any(part.has(name) for part in head for name in dropped):
-        content = options.drop_directives(content, dropped)
+        content = drop_directives(content, dropped, version=_version(kept), extra=kept.get("plugin_options"))
     folder = os.path.join(run_dir, "attempts", str(attempt), "submitted")
     path = os.path.join(folder, kept["script_name"] or "script")
     from_file = kept["source"] == "file"
@@ -177,22 +178,21 @@ def request_for(
 
 def split_kept(kept: Mapping[str, Any]) -> CommandLine:
     """The user's arguments, split as the first submission split them. Raises OptionError."""
-    version = kept.get("slurm_version")
-    return options.split(
-        kept["argv"], version=tuple(version) if version else None, extra=kept.get("plugin_options") or None
-    )
+    return options.split(kept["argv"], version=_version(kept), extra=kept.get("plugin_options"))
+
+
+def _version(kept: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Slurm's version, where the options could not be told apart without it."""
+    known = kept.get("slurm_version")
+    return (known[0], known[1]) if known else None
 
 
 def directive_lines(script: bytes, kept: Mapping[str, Any]) -> list[CommandLine]:
     """The options of the #SBATCH lines, one command line for each component. Raises OptionError."""
     if b"#SBATCH" not in script and b"#SLURM" not in script:
         return [CommandLine(())]
-    version = kept.get("slurm_version")
-    extra = kept.get("plugin_options") or None
-    return [
-        options.split(words, version=tuple(version) if version else None, extra=extra)
-        for words in options.directives(script)
-    ]
+    version, extra = _version(kept), kept.get("plugin_options")
+    return [options.split(words, version=version, extra=extra) for words in directives(script)]
 
 
 def shape_of(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> tuple[str, str]:

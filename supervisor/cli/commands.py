@@ -27,4 +27,9 @@ COMMANDS: Mapping[str, Command] = {
         "app",
         "A disposable real Slurm on this machine: try things, break nodes.",
     ),
+    "config": Command(
+        "ftrun.supervisor.cli.config",
+        "app",
+        "The settings in force, and where each value came from.",
+    ),
 }

@@ -1,0 +1,45 @@
+"""`ftrun config show`: the settings in force here, and where each came from (I/O)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+
+from ftrun.supervisor import config
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.settings import SETTINGS, show
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The settings in force, and where each value came from.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """The settings in force, and where each value came from."""
+
+
+@app.command("show")
+def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
+    """Show every setting as it holds in this folder and environment, the layer that set it, and that layer's place.
+
+    What a script's #FTRUN lines and the command line of `ftrun sbatch` say comes on top of it.
+    """
+    cwd = os.getcwd()
+    loaded = config.load(cwd, os.environ)
+    rows = [_row(loaded, key) for key in SETTINGS]
+    if json:
+        files = [{"layer": layer, "path": path} for layer, path in config.source_files(cwd, os.environ)]
+        output.emit_json({"files": files, "home": loaded.home(os.environ), "settings": rows})
+        return
+    columns = ("setting", "value", "from", "where")
+    output.table(
+        columns, [(row["key"], row["text"] or "-", row["layer"], row["where"] or "-") for row in rows]
+    )
+
+
+def _row(loaded: config.Config, key: str) -> dict[str, Any]:
+    layer, where = loaded.origin[key]
+    return {"key": key, "value": loaded[key], "text": show(key, loaded[key]), "layer": layer, "where": where}

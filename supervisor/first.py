@@ -1,0 +1,201 @@
+"""The first attempt: from nothing to a submitted job with its intent on disk. (I/O)
+
+    folder, context, journal: created, opened, intended --> sbatch --> done
+                                                                   --> refused: no run is left
+                                                                   --> unknown: looked up by the token
+
+How it thinks. The intent with the token is on disk before sbatch is called, so the job is found by its token whatever
+dies after that. A clean refusal leaves nothing behind. Nothing is submitted a second time from here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from ftrun.supervisor import child, context, journal, store, submit
+from ftrun.supervisor.errors import UserError
+
+__all__ = ["Run", "say"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ftrun.supervisor.asked import Asked
+
+_LOOK_UP_FOR_S = 25.0
+_NOT_STARTED = 126
+
+
+class Run:
+    """A run in the making: from the folder to the submitted job."""
+
+    __slots__ = ("asked", "home", "id", "job", "journal", "kept", "plan", "run_dir", "token")
+
+    def __init__(self, asked: Asked, home: str, run_dir: str) -> None:
+        self.asked = asked
+        self.home = home
+        self.run_dir = run_dir
+        self.id = os.path.basename(run_dir)
+        self.token = f"ftrun:{self.id}:{os.urandom(4).hex()}"
+        self.journal: journal.Journal | None = None
+        self.kept = asked.kept(self.id, self.token)
+        self.plan: submit.Plan | None = None
+        self.job = ""
+
+    def open(self) -> None:
+        """Context, journal, the attempt's folder, the file, and the intent: all on disk. Raises OSError."""
+        attempt_token = f"{self.token}:1"
+        self.plan = submit.plan(
+            self.kept,
+            self.asked.script,
+            self.asked.env,
+            run_dir=self.run_dir,
+            attempt=1,
+            token=attempt_token,
+            dependency=_dependency(self.asked, self.home),
+        )
+        context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
+        self.journal = journal.Journal.open_first(self.run_dir)
+        self.journal.append(
+            "run.created",
+            name=self.kept["job_name"],
+            token=self.token,
+            argv=self.kept["argv"],
+            settings=self.kept["settings"],
+            submitter={"writer": store.identity(), "user": self.kept["user"], "host": self.kept["host"]},
+        )
+        store.open_attempt(self.run_dir, 1)
+        self.journal.append("attempt.opened", attempt=1)
+        self.plan.write()
+        self.journal.append("submit.intended", attempt=1, token=attempt_token)
+
+    def submit(self) -> int:
+        """Call sbatch once and write down what came of it. Returns the exit status; `job` is "" where no job came of it."""
+        assert self.plan is not None
+        env = {key: value for key, value in self.asked.raw_env.items() if key != b"SBATCH_WAIT"}
+        stdin = os.open(self.plan.path, os.O_RDONLY) if self.plan.stdin else None
+        try:
+            ended = child.run(self.asked.sbatch, self.plan.argv, env, stdin=stdin)
+        except OSError as error:
+            self.discard()
+            raise UserError(f"sbatch cannot be started: {error.strerror}", 126) from None
+        finally:
+            if stdin is not None:
+                os.close(stdin)
+        found = child.job_id(ended.stdout) if ended.exit_code == 0 else None
+        if found is not None:
+            return self._done(*found)
+        return self._unclear(ended)
+
+    def _done(self, job: str, cluster: str, exit_code: int = 0) -> int:
+        assert self.journal is not None
+        self.job = job
+        try:
+            self.journal.append("submit.done", attempt=1, job=job, cluster=cluster)
+            store.index(self.home, job, self.id)
+        except OSError as error:
+            say(
+                f"job {job} was submitted, but {self.run_dir} cannot be written ({error.strerror}); the supervisor finds it"
+            )
+        self.journal.close()
+        if self.asked.config.text("supervisor") == "auto":
+            self._start_supervisor()
+        return exit_code
+
+    def _unclear(self, ended: child.Ended) -> int:
+        """sbatch failed, or told no id (--quiet): find out what happened before anything else is said."""
+        from ftrun.slurm.answers import Call, sort_failure
+        from ftrun.slurm.errors import OutcomeUnknown
+
+        assert self.journal is not None
+        stderr = ended.stderr.decode("utf-8", "replace")
+        told = ended.exit_code != 0 and not ended.interrupted and ended.exit_code <= 128
+        error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
+        if told and not isinstance(error, OutcomeUnknown):
+            self.discard()
+            return ended.exit_code
+        job = self._looked_up(patient=ended.exit_code != 0)
+        if job:
+            if ended.exit_code != 0:
+                say(f"sbatch failed, but the job is there: {job} (run {self.id})")
+            return self._done(job, "", 130 if ended.interrupted else 0)
+        message = error.message if ended.exit_code else "sbatch told no job id"
+        try:
+            self.journal.append("submit.unknown", attempt=1, message=message)
+            reason = f"the outcome of the submission is unknown: {message}"
+            fault: dict[str, Any] = {"class": "scheduler"}
+            self.journal.append("run.abandoned", attempt=1, reason=reason, **fault)
+        except OSError:
+            say(
+                f"{self.run_dir} cannot be written"
+            )  # the intent is there: a supervisor comes to the same end
+        say(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
+        return ended.exit_code or 1
+
+    def _looked_up(self, *, patient: bool) -> str:
+        """The id of the job that bears our token; "" where none is found in time."""
+        import time
+
+        from ftrun.slurm.commands import CommandCluster
+        from ftrun.slurm.errors import SlurmError
+
+        cluster = CommandCluster(self.asked.env)
+        give_up = time.monotonic() + (_LOOK_UP_FOR_S if patient else 5.0)
+        while True:
+            try:
+                rows = cluster.find(f"{self.token}:1")
+            except SlurmError:
+                rows = ()
+            if rows:
+                return rows[0].raw_job_id or rows[0].job_id
+            if time.monotonic() > give_up:
+                return ""
+            time.sleep(1.0)
+
+    def _start_supervisor(self) -> None:
+        from ftrun.supervisor import spawn
+
+        try:
+            spawn.ensure(self.home, self.asked.env)
+        except OSError as error:
+            say(f"no supervisor could be started ({error.strerror}); start one: ftrun supervise")
+
+    def discard(self) -> None:
+        """Nothing came of it: no run is left behind."""
+        if self.journal is not None:
+            self.journal.close()
+        with suppress(OSError):  # a folder without a job does no harm; `ftrun prune` takes it
+            store.discard_run(self.run_dir)
+
+
+def _dependency(asked: Asked, home: str) -> str | None:
+    """The user's dependency with the ids of our runs brought up to date; None where nothing changes."""
+    typed = asked.line.get("dependency") or asked.head[0].get("dependency")
+    if not typed:
+        return None
+    renamed = context.map_jobs(typed, lambda job: _present_job(home, job))
+    return renamed if renamed != typed else None
+
+
+def _present_job(home: str, job: str) -> str:
+    """The job that a run has now, where `job` is one of its earlier ones."""
+    run_dir = store.resolve(home, job)
+    if run_dir is None:
+        return job
+    try:
+        submitted = [
+            record["job"]
+            for record in journal.read_run(run_dir)
+            if record["kind"] == "submit.done" and record["job"]
+        ]
+    except (OSError, journal.JournalDamaged, journal.JournalTooNew):
+        return job
+    return submitted[-1] if submitted and job in submitted else job
+
+
+def say(message: str) -> None:
+    """One line of ftrun's own, on stderr."""
+    print(f"ftrun: {message}", file=sys.stderr)

@@ -1,0 +1,173 @@
+"""Laws of the layers of settings: who outweighs whom, what is refused, and where a value came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ftrun.supervisor import config
+from ftrun.supervisor.cli import main
+from ftrun.supervisor.errors import UserError
+
+
+class Place:
+    """A home folder with a repository in it, and every layer that a file can be."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = root / "home"
+        self.repository = self.home / "project"
+        self.cwd = self.repository / "a" / "b"
+        self.site = root / "site.toml"
+        self.user = self.home / ".config" / "ftrun" / "config.toml"
+        self.project = self.repository / "ftrun.toml"
+        self.cwd.mkdir(parents=True)
+        self.user.parent.mkdir(parents=True)
+        self.env = {"HOME": str(self.home), "FTRUN_SITE_CONFIG": str(self.site)}
+
+    def load(
+        self, *, script: tuple[str, ...] = (), own: tuple[tuple[str, str | None], ...] = (), **env: str
+    ) -> config.Config:
+        return config.load(str(self.cwd), {**self.env, **env}, script=script, own=own)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_the_later_layer_wins(place: Place) -> None:
+    """default < site < user < project < script < environment < command line, one at a time."""
+    seen = [(place.load()["retries"], place.load().origin["retries"][0])]
+    for number, path in enumerate((place.site, place.user, place.project), start=1):
+        path.write_text(f"retries = {number}\n")
+        seen.append((place.load()["retries"], place.load().origin["retries"][0]))
+    loaded = place.load(script=("--retries=4",))
+    seen.append((loaded["retries"], loaded.origin["retries"][0]))
+    loaded = place.load(script=("--retries=4",), FTRUN_RETRIES="5")
+    seen.append((loaded["retries"], loaded.origin["retries"][0]))
+    loaded = place.load(script=("--retries=4",), FTRUN_RETRIES="5", own=(("retries", "6"),))
+    seen.append((loaded["retries"], loaded.origin["retries"][0]))
+    assert seen == [
+        (20, "default"),
+        (1, "site"),
+        (2, "user"),
+        (3, "project"),
+        (4, "script"),
+        (5, "environment"),
+        (6, "command line"),
+    ]
+
+
+def test_a_list_of_a_later_layer_replaces_the_earlier_and_grows_within_its_own(place: Place) -> None:
+    """Given twice on one command line it has two elements; the project's are gone then."""
+    place.project.write_text('log = ["p1", "p2"]\n')
+    assert place.load()["log"] == ["p1", "p2"]
+    assert place.load(own=(("log", "a"), ("log", "b")))["log"] == ["a", "b"]
+    assert place.load(script=("--log=a", "--ft-log", "b", "--observe"))["log"] == ["a", "b"]
+    assert place.load(FTRUN_LOG="x\ny")["log"] == ["x", "y"]
+
+
+def test_the_site_can_lock_a_setting(place: Place) -> None:
+    """Whoever sets it later is refused, with the place of both."""
+    place.site.write_text('drain = "never"\nlock = ["drain"]\n')
+    assert place.load()["drain"] == "never"
+    with pytest.raises(UserError, match=r"locked by the site .*site\.toml") as refused:
+        place.load(own=(("drain", "auto"),))
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("layer", "text", "says"),
+    [
+        ("project", "retrys = 1\n", "did you mean 'retries'?"),
+        ("project", "retries = 'x'\n", "a whole number"),
+        ("project", "retries = \n", "line 1"),
+        ("project", "[budget]\nnode = 1\n", "top level"),
+        ("project", "home = '/x'\n", "only in: site, user, environment"),
+        ("user", "lock = ['drain']\n", "only in: site"),
+        ("site", "dry-run = true\n", "only in: script"),
+    ],
+)
+def test_a_wrong_line_in_a_file_is_refused_with_the_file(
+    place: Place, layer: str, text: str, says: str
+) -> None:
+    """One line: the file, what is wrong, what would be right."""
+    path: Path = getattr(place, layer)
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        place.load()
+    assert str(path) in refused.value.message
+    assert says in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (("--retrys=1",), "did you mean"),
+        (("--retries",), "wants a value"),
+        (("retries=1",), "such as --retries=10"),
+    ],
+)
+def test_a_wrong_ftrun_line_is_refused(place: Place, script: tuple[str, ...], says: str) -> None:
+    """The #FTRUN lines of a script are checked at submission."""
+    with pytest.raises(UserError, match=says):
+        place.load(script=script)
+
+
+def test_a_variable_that_resembles_a_setting_is_refused_and_any_other_is_somebody_elses(place: Place) -> None:
+    """FTRUN_RETRYS is a slip; what batch.sh exports is none."""
+    with pytest.raises(UserError, match="FTRUN_RETRIES"):
+        place.load(FTRUN_RETRYS="1")
+    batch = ("RUN_ID", "ATTEMPT", "RESTART", "RESUME_FROM", "LAST_FAULT", "EXCLUDED", "RUN_DIR", "NNODES")
+    env = {f"FTRUN_{name}": "x" for name in (*batch, "SOMETHING_OF_MINE")}
+    assert place.load(**env).values == place.load().values
+
+
+def test_the_project_file_is_looked_for_within_the_repository_or_the_home_only(
+    place: Place, tmp_path: Path
+) -> None:
+    """A file further up could be anybody's."""
+    (place.home / "ftrun.toml").write_text("retries = 1\n")
+    assert place.load()["retries"] == 1
+    (place.repository / ".git").mkdir()
+    assert place.load()["retries"] == 20
+    place.project.write_text("retries = 2\n")
+    assert place.load()["retries"] == 2
+    outside = tmp_path / "scratch" / "x"
+    outside.mkdir(parents=True)
+    (tmp_path / "scratch" / "ftrun.toml").write_text("retries = 3\n")
+    assert config.load(str(outside), place.env)["retries"] == 20
+    (outside / "ftrun.toml").write_text("retries = 4\n")
+    assert config.load(str(outside), place.env)["retries"] == 4
+
+
+def test_the_home_of_the_runs_comes_from_the_variable_the_site_or_the_usual_place(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment outweighs the site; a site may write $USER."""
+    monkeypatch.setenv("USER", "ann")
+    monkeypatch.setenv("HOME", str(place.home))
+    assert place.load().home(place.env) == str(place.home / ".local/state/ftrun")
+    place.site.write_text('home = "/shared/$USER/ftrun"\n')
+    assert place.load().home(place.env) == "/shared/ann/ftrun"
+    assert place.load(FTRUN_HOME="/mine").home(place.env) == "/mine"
+
+
+def test_config_show_tells_where_each_value_came_from(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a table for people, as JSON for programs."""
+    place.project.write_text("exclude-for = '2h'\n")
+    monkeypatch.chdir(place.cwd)
+    for key, value in {**place.env, "FTRUN_RETRIES": "7"}.items():
+        monkeypatch.setenv(key, value)
+    assert main(["config", "show", "--json"]) == 0
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["settings"]}
+    assert (rows["retries"]["value"], rows["retries"]["layer"]) == (7, "environment")
+    assert (rows["exclude-for"]["value"], rows["exclude-for"]["where"]) == (7200.0, str(place.project))
+    assert rows["drain"]["layer"] == "default"
+    assert main(["config", "show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:3] == ["exclude-for", "2h", "project"] for line in lines)
