@@ -324,29 +324,43 @@ _ft_become() {
     exec "$_ft_a" "$@"
 }
 
-# A shell that waits on a pipe that nobody writes, and dies of any signal; the three that would not
-# kill it are trapped.  It ends with this shell, when the pipe closes.
-_ft_witness() { # $1: 1 = outside this process group
-    ulimit -S -c 0 2>/dev/null
-    _ft_become '' "$1" 0 /bin/sh '' '' -c \
-        'trap "exit 146" 18; trap "exit 151" 23; trap "exit 156" 28; read -r x' ftrun-witness
+_ft_all_signals='1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 18 20 21 22 23 24 25 26 27 28 29 30 31
+34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64'
+
+# A witness prints the number of every signal it gets, and `asked` for every line it reads.  Its
+# pipe closes when this shell ($1) is gone.
+# shellcheck disable=SC2016
+_ft_witness='
+for s in $2; do trap "echo $s" "$s"; done 2>/dev/null
+while :; do
+    if read -r x; then echo asked; else kill -0 "$1" 2>/dev/null || exit 0; fi
+done'
+
+# Witness $1: 1 in this process group, 2 in one of its own.
+_ft_post() {
+    {
+        ulimit -S -c 0 2>/dev/null
+        _ft_become '' $(($1 - 1)) 0 /bin/sh '' '' -c "$_ft_witness" ftrun-witness $$ "$_ft_all_signals"
+    } <"$_ft_tmp/ask.$1" >>"$_ft_tmp/seen.$1" 2>/dev/null 4<&- 5<&- 6<&- 7<&- 8<&- 9<&- &
 }
 
 _ft_post_witnesses() {
-    _ft_w1= _ft_w2=
-    [ -p "$_ft_tmp/pipe" ] || return
-    if [ -n "${BASH_VERSION-}" ] && [ -z "$_ft_perl" ]; then set -m; fi
-    _ft_witness 1 <"$_ft_tmp/pipe" >/dev/null 2>&1 7<&- 8<&- 9<&- &
-    _ft_w2=$!
-    set +m
-    _ft_witness 0 <"$_ft_tmp/pipe" >/dev/null 2>&1 7<&- 8<&- 9<&- &
+    _ft_w1= _ft_w2= _ft_open=0
+    [ -p "$_ft_tmp/ask.2" ] || return
+    _ft_post 1
     _ft_w1=$!
+    if [ "$_ft_own" ]; then
+        [ -n "${BASH_VERSION-}" ] && [ -z "$_ft_perl" ] && set -m
+        _ft_post 2
+        _ft_w2=$!
+        set +m
+    fi
 }
 
-_ft_dismiss() { # witnesses
-    for _ft_w in $_ft_w1 $_ft_w2; do
-        kill -9 "$_ft_w" 2>/dev/null
-        wait "$_ft_w" 2>/dev/null
+_ft_dismiss() {
+    for _ft_i in $_ft_w1 $_ft_w2; do
+        kill -9 "$_ft_i" 2>/dev/null
+        wait "$_ft_i" 2>/dev/null
     done
     _ft_w1= _ft_w2=
 }
@@ -359,62 +373,57 @@ _ft_state() {
     _ft_s=${_ft_s%% *}
 }
 
-# 0: witness $1 got one of the signals $2.
-_ft_saw() {
-    [ -n "$1" ] || return 1
-    _ft_state "$1"
-    case $_ft_s in
-        [Tt]) return 0 ;;
-        '' | [ZX]) ;;
-        *) return 1 ;;
-    esac
-    wait "$1" 2>/dev/null
-    _ft_s=$?
-    for _ft_i in $2; do
-        [ "$_ft_s" -eq $((128 + _ft_i)) ] && return 0
+_ft_note() { # one line of a witness, added to _ft_heard
+    if [ "$1" = asked ]; then _ft_open=$((_ft_open - 1)); else _ft_heard="$_ft_heard$1 "; fi
+}
+
+# What both witnesses have seen since they were asked last, into _ft_group and _ft_tree.
+_ft_ask() {
+    _ft_group=' ' _ft_tree=' '
+    [ -n "$_ft_w1" ] && echo >&6 && _ft_open=$((_ft_open + 1))
+    [ -n "$_ft_w2" ] && echo >&7 && _ft_open=$((_ft_open + 1))
+    _ft_tries=40
+    while :; do
+        _ft_heard=$_ft_group
+        while read -r _ft_line <&4; do _ft_note "$_ft_line"; done
+        _ft_group=$_ft_heard
+        _ft_heard=$_ft_tree
+        while read -r _ft_line <&5; do _ft_note "$_ft_line"; done
+        _ft_tree=$_ft_heard
+        [ "$_ft_open" -gt 0 ] && [ "$_ft_tries" -gt 0 ] || return
+        _ft_tries=$((_ft_tries - 1))
+        for _ft_i in $_ft_w1 $_ft_w2; do
+            _ft_state "$_ft_i"
+            case $_ft_s in '' | [ZX]) _ft_tries=0 ;; esac
+        done
+        sleep 0.05
     done
-    return 1
 }
 
 # Hands on what reached this shell and not the script.
 _ft_forward() {
-    # The signals to the others leave Slurm within microseconds of ours.
-    if [ -n "${BASH_VERSION-}" ]; then
-        # shellcheck disable=SC3045
-        read -r -t 0.05 _ft_i <&7
-    else
-        sleep 0.05 2>/dev/null
-    fi
+    # Signals to several processes leave Slurm one by one, within microseconds if the node is idle.
+    sleep 0.1
     _ft_sigs=$_ft_got
     _ft_got=
-    _ft_to=$_ft_child
-    _ft_saw "$_ft_w2" "$_ft_sigs" && _ft_to=
-    if _ft_saw "$_ft_w1" "$_ft_sigs" && [ -n "$_ft_to" ]; then
-        if [ "$_ft_own" ]; then _ft_to=-$_ft_child; else _ft_to=; fi
-    fi
-    if [ -n "$_ft_to" ]; then
-        _ft_done=' '
-        for _ft_i in $_ft_sigs; do
-            case $_ft_done in *" $_ft_i "*) continue ;; esac
-            kill "-$_ft_i" "$_ft_to" 2>/dev/null
-            _ft_done="$_ft_done$_ft_i "
-        done
-    fi
-    for _ft_i in $_ft_w1 $_ft_w2; do
-        _ft_state "$_ft_i"
-        case $_ft_s in
-            [SRD]) ;;
-            *)
-                _ft_dismiss
-                _ft_post_witnesses
-                return
-                ;;
+    _ft_ask
+    _ft_done=' '
+    for _ft_i in $_ft_sigs; do
+        case $_ft_done in *" $_ft_i "*) continue ;; esac
+        _ft_done="$_ft_done$_ft_i "
+        _ft_to=$_ft_child
+        case $_ft_group in
+            *" $_ft_i "*) if [ "$_ft_own" ]; then _ft_to=-$_ft_child; else _ft_to=; fi ;;
         esac
+        case $_ft_tree in *" $_ft_i "*) _ft_to= ;; esac
+        [ -n "$_ft_to" ] && kill "-$_ft_i" "$_ft_to" 2>/dev/null
     done
+    # A witness that went astray is replaced; what it saw went with it.
+    if [ "$_ft_open" -gt 0 ]; then
+        _ft_dismiss
+        _ft_post_witnesses
+    fi
 }
-
-_ft_all_signals='1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 18 20 21 22 23 24 25 26 27 28 29 30 31
-34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64'
 
 _ft_listen() {
     _ft_got=
@@ -438,7 +447,7 @@ _ft_start() {
     elif command -v setsid >/dev/null; then
         _ft_own=1
     fi
-    _ft_become "/proc/$$/environ" 1 "$@" <&9 2>&8 7<&- 8>&- 9<&- &
+    _ft_become "/proc/$$/environ" 1 "$@" <&9 2>&8 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_child=$!
     set +m
 }
@@ -544,13 +553,15 @@ _ft_main() {
         set -- "SLURM_EXPORT_ENV=$_ft_exp" "$@"
         _ft_count=$((_ft_count + 1))
     fi
-    mkfifo -m 600 "$_ft_tmp/pipe" 2>/dev/null
+    : >"$_ft_tmp/seen.1" >"$_ft_tmp/seen.2"
+    mkfifo -m 600 "$_ft_tmp/ask.1" "$_ft_tmp/ask.2" 2>/dev/null
     : >"$_ft_tmp/jobs"
     # Shells report deaths on stderr; the log is the script's alone.
     command exec 9<&0 || command exec 9</dev/null
     command exec 8>&2 || command exec 8>/dev/null
     exec 2>/dev/null
-    if [ -p "$_ft_tmp/pipe" ]; then exec 7<>"$_ft_tmp/pipe"; else exec 7</dev/null; fi
+    exec 4<"$_ft_tmp/seen.1" 5<"$_ft_tmp/seen.2" 6</dev/null 7</dev/null
+    [ -p "$_ft_tmp/ask.2" ] && exec 6<>"$_ft_tmp/ask.1" 7<>"$_ft_tmp/ask.2"
     _ft_listen
     while :; do
         _ft_start "$_ft_count" "$@"
