@@ -171,11 +171,18 @@ class CommandCluster:
     # --------------------------------------------------------------- effects
 
     def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
-        """scancel; with `signal`, send that instead, and with `full` to batch script and steps. A job that is gone is no error."""
+        """scancel; with `signal`, send that instead, and with `full` to batch script and steps.
+
+        A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever component is named: while
+        it is pending Slurm takes nothing less.
+        """
+        whole = _checked(job_id)
+        if signal is None:
+            whole = whole.split("+", 1)[0]
         options = [f"--signal={signal}"] if signal is not None else []
         if signal is not None and full:
             options.append("--full")
-        self._effect(["scancel", *options, _checked(job_id)], accept=is_gone)
+        self._effect(["scancel", *options, whole], accept=is_gone)
 
     def hold(self, job_id: str) -> None:
         """scontrol hold."""

@@ -65,6 +65,9 @@ _STATE_MARKS = {
     "^": "reboot_issued",
     "-": "planned",
 }
+# A node in such a state with no flag but these is held back by nothing.
+_AT_WORK = frozenset({"idle", "mixed", "allocated"})
+_PASSING = frozenset({"not_responding", "completing", "planned"})
 # States that say "drain" in one word (sinfo's short form) and the base state that they hide.
 _DRAIN_WORDS = {"drained": "idle", "draining": "mixed", "drain": "idle", "drng": "mixed"}
 # Slurm's own words for a flag, where the records use another.
@@ -146,19 +149,24 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
 
 
 def parse_nodes(text: str) -> dict[str, NodeRow]:
-    """Rows of `sinfo -h -N -O NODE_FORMAT`. A node in several partitions has one row for each: they are joined."""
+    """Rows of `sinfo -h -N -O NODE_FORMAT`. A node in several partitions has one row for each: they are joined.
+
+    The reason is why a node is held back now; one that outlived its drain is left out.
+    """
     nodes: dict[str, NodeRow] = {}
     for name, state_text, since, partition, gres, reason in _rows(text, 6):
         partitions: tuple[str, ...] = (partition.rstrip("*"),) if _text(partition) else ()
         if name in nodes:
             partitions = tuple(dict.fromkeys(nodes[name].partitions + partitions))
         state, flags = parse_node_state(state_text)
+        # 24.11 leaves the reason of a drain standing after the resume.
+        outlived = reason in _NULL or (state in _AT_WORK and flags <= _PASSING)
         nodes[name] = NodeRow(
             name=name,
             state=state,
             flags=flags,
-            reason="" if reason in _NULL else reason,
-            reason_time_s=_time(since),
+            reason="" if outlived else reason,
+            reason_time_s=None if outlived else _time(since),
             partitions=partitions,
             gres=_text(gres),
         )
