@@ -73,7 +73,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
         draft = Plan(
             name=name or folder.name,
             folder=str(folder),
-            run_dir=_run_dir(folder),
+            run_dir=str(folder),
             user=sandbox_boot.user_name(),
             host=socket.gethostname().split(".")[0],
             node_count=nodes,
@@ -88,19 +88,24 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
         return _boot(draft, base_port, uts)
 
 
-def _boot(draft: Plan, base_port: int | None, uts: bool) -> Sandbox:
+def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
+    named, resolved, refused = (
+        sandbox_boot.own_names(plan.version) if uts else (False, False, "not asked for")
+    )
+    plan = replace(plan, uts=named, hosts=resolved, uts_refused=refused)
     try:
-        refused = sandbox_boot.uts_refusal() if uts else "not asked for"
-        files, numbered = sandbox_boot.gpu_files(Path(draft.folder), draft.gpus) if draft.gpus else ("", True)
-        draft = replace(draft, uts=not refused, uts_refused=refused, gpu_files=files, gpu_numbered=numbered)
         # Until every daemon is seen to have its port no other sandbox may choose ports.
         with machine_lock():
-            plan = replace(draft, base_port=port_range(draft.port_count, base_port))
+            plan = replace(plan, base_port=port_range(plan.port_count, base_port))
+            plan = replace(plan, run_dir=_run_dir(Path(plan.folder)))
+            if plan.gpus:
+                files, numbered = sandbox_boot.gpu_files(Path(plan.folder), plan.gpus)
+                plan = replace(plan, gpu_files=files, gpu_numbered=numbered)
             (Path(plan.folder) / "sandbox.json").write_text(plan.to_json())
             _start(plan)
     except BaseException:
         # Also when interrupted: half a sandbox is of no use to anybody.
-        Sandbox(draft).down()
+        Sandbox(plan).down()
         raise
     return Sandbox(plan)
 
@@ -143,7 +148,8 @@ def _wait_ready(box: Sandbox) -> None:
 def _take_over(folder: Path, nodes: int, gpus: int) -> Sandbox | None:
     """The living sandbox of the folder if it is the one asked for; otherwise make the folder fit to start in."""
     if not (folder / "sandbox.json").exists():
-        if any(entry.name != ".lock" for entry in folder.iterdir()):
+        # Whoever was killed before the plan was written leaves these two at most.
+        if any(entry.name not in {".lock", "dev"} for entry in folder.iterdir()):
             raise SandboxError(
                 f"{folder} is not empty and no sandbox: choose another folder", wrong_usage=True
             )

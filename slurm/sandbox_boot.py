@@ -14,12 +14,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftrun.slurm.sandbox_plan import Plan, SandboxError, cgroup_conf, gres_conf, slurm_conf
+from ftrun.slurm.sandbox_plan import Plan, SandboxError, cgroup_conf, gres_conf, hosts_file, slurm_conf
 
 __all__ = [
     "find_tool",
     "gpu_files",
     "make_folders",
+    "node_wrapper",
+    "own_names",
     "require_tools",
     "search_path",
     "slurm_version",
@@ -28,8 +30,6 @@ __all__ = [
     "start_slurmctld",
     "start_slurmd",
     "user_name",
-    "uts_refusal",
-    "uts_wrapper",
 ]
 
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
@@ -97,17 +97,54 @@ def slurm_version() -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def uts_wrapper(node: str) -> list[str]:
-    """The words before a command that give it a UTS namespace whose hostname is the node's name."""
-    own = ["--map-current-user", "--keep-caps", "--mount"] if os.geteuid() else []
-    return ["unshare", *own, "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', node]
+def node_wrapper(plan: Plan, node: str) -> list[str]:
+    """The words before a command that let it run under a node's own name; none where that is refused.
+
+    A UTS namespace gives the host name. A mount namespace with an /etc/hosts of the sandbox's own lets
+    every node resolve every other: training scripts meet at the first node's name, and newer slurmctlds
+    answer an srun by the name of the host it runs on (24.11 stands still for 10 s when it cannot).
+    """
+    if not plan.uts:
+        return []
+    return _namespaces(plan.hosts_path if plan.hosts else None, node)
 
 
-def uts_refusal() -> str:
-    """Why this machine gives no UTS namespace of our own; empty where it does."""
+def controller_wrapper(plan: Plan) -> list[str]:
+    """The words before slurmctld that let it resolve the nodes' names."""
+    return _namespaces(plan.hosts_path, None) if plan.hosts else []
+
+
+def own_names(version: tuple[int, int]) -> tuple[bool, bool, str]:
+    """What this machine allows: (host names of nodes, resolving them, why not)."""
+    refused = _probe(_namespaces("/etc/hosts", "ftrun-probe"))
+    if not refused:
+        return True, True, ""
+    # 22.05 answers an srun on the address it called from, and is content with names that nobody resolves.
+    if version < (23, 2) and not _probe(_namespaces(None, "ftrun-probe")):
+        return True, False, ""
+    return False, False, refused
+
+
+def _namespaces(hosts: str | None, node: str | None) -> list[str]:
+    # An ordinary user is root in a namespace of its own for as long as this takes, and itself again after.
+    ordinary = os.geteuid() != 0
+    unshare = ["unshare", *(["--map-root-user"] if ordinary else [])]
+    script = ""
+    if hosts:
+        unshare += ["--mount", "--propagation", "slave"]
+        script += 'mount --bind "$0" /etc/hosts && '
+    if node:
+        unshare += ["--uts"]
+        script += 'hostname "$1" && '
+    back = f"unshare --user --map-user={os.geteuid()} --map-group={os.getegid()} " if ordinary else ""
+    return [*unshare, "sh", "-c", f'{script}shift && exec {back}"$@"', hosts or "sh", node or "-"]
+
+
+def _probe(wrapper: list[str]) -> str:
     try:
         answer = subprocess.run(
-            [*uts_wrapper("ftrun-probe"), "hostname"],
+            [*wrapper, "hostname"],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,
@@ -118,8 +155,7 @@ def uts_refusal() -> str:
         return "there is no unshare (package util-linux)"
     if answer.returncode == 0 and answer.stdout.strip() == "ftrun-probe":
         return ""
-    lines = (answer.stderr.strip() or "unshare is refused").splitlines()
-    return lines[-1]
+    return (answer.stderr.strip() or "unshare is refused").splitlines()[-1]
 
 
 def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
@@ -130,6 +166,7 @@ def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
     Slurm only looks at and never opens.
     """
     devices = folder / "dev"
+    shutil.rmtree(devices, ignore_errors=True)
     devices.mkdir()
     span = f"[0-{count - 1}]" if count > 1 else "0"
     try:
@@ -157,9 +194,17 @@ def make_folders(plan: Plan) -> None:
         ("slurm.conf", slurm_conf(plan)),
         ("gres.conf", gres_conf(plan)),
         ("cgroup.conf", cgroup_conf(plan.version)),
+        ("hosts", hosts_file(plan, _machine_hosts())),
     ):
         (folder / name).write_text(text)
         (folder / name).chmod(0o644)
+
+
+def _machine_hosts() -> str:
+    try:
+        return Path("/etc/hosts").read_text()
+    except OSError:
+        return "127.0.0.1 localhost\n"
 
 
 def start_munged(plan: Plan) -> None:
@@ -194,7 +239,7 @@ def start_slurmctld(plan: Plan) -> None:
 
 def start_slurmd(plan: Plan, node: str) -> None:
     """Start the slurmd of one node under the node's own host name where the machine allows it."""
-    wrapper = uts_wrapper(node) if plan.uts else []
+    wrapper = node_wrapper(plan, node)
     start_daemon(
         plan, [*wrapper, find_tool("slurmd"), "-f", plan.slurm_conf_path, "-N", node], plan.slurmd_log(node)
     )

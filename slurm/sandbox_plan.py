@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-__all__ = ["Plan", "SandboxError", "cgroup_conf", "gres_conf", "slurm_conf", "usable_folder"]
+__all__ = ["Plan", "SandboxError", "cgroup_conf", "gres_conf", "hosts_file", "slurm_conf", "usable_folder"]
 
 # Stepd sockets are `<spool>/<node>/<node>_<job>.<step>` and a Unix socket's path ends at 107 bytes.
 RUN_DIR_LENGTH_MAX = 56
@@ -45,7 +45,7 @@ class Plan:
     `run_dir` holds sockets, keys and spools: `folder` itself, or a short folder in the temporary folder
     where `folder` is too long for Unix sockets. `version` is Slurm's (major, minor). `gpu_files` is the
     File= expression of gres.conf ("" without GPUs); `gpu_numbered` tells whether jobs see
-    CUDA_VISIBLE_DEVICES. Ports: slurmctld `base_port`, then one per slurmd, then one per sshd, then two
+    CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own; `hosts`: they can resolve them. Ports: slurmctld `base_port`, then one per slurmd, then one per sshd, then two
     for accounting.
     """
 
@@ -63,6 +63,7 @@ class Plan:
     ssh: bool = False
     accounting: bool = False
     uts: bool = True
+    hosts: bool = True
     uts_refused: str = ""
     slurmd_timeout_s: int = 6
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -76,6 +77,11 @@ class Plan:
     def slurm_conf_path(self) -> str:
         """The path every daemon is started with and every client finds in SLURM_CONF."""
         return f"{self.folder}/slurm.conf"
+
+    @property
+    def hosts_path(self) -> str:
+        """What stands in the place of /etc/hosts for the daemons and jobs."""
+        return f"{self.folder}/hosts"
 
     @property
     def munge_socket(self) -> str:
@@ -239,6 +245,11 @@ def _settings(plan: Plan) -> dict[str, str]:
 def gres_conf(plan: Plan) -> str:
     """The text of gres.conf; empty without GPUs."""
     return f"AutoDetect=off\nName=gpu File={plan.gpu_files}\n" if plan.gpus else ""
+
+
+def hosts_file(plan: Plan, machine: str) -> str:
+    """The text of the sandbox's /etc/hosts: the machine's own, and the nodes before it."""
+    return "".join(f"{plan.address(node)} {node}\n" for node in plan.node_names) + machine
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:

@@ -10,8 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from ftrun.slurm.sandbox_boot import find_tool, start_daemon, uts_wrapper
-from ftrun.slurm.sandbox_plan import Plan, SandboxError
+from ftrun.slurm.sandbox_boot import find_tool, node_wrapper, start_daemon
+from ftrun.slurm.sandbox_plan import Plan
 
 __all__ = ["prepare", "start"]
 
@@ -56,14 +56,17 @@ def start(plan: Plan, node: str) -> None:
     log = f"{plan.folder}/log/sshd-{node}.log"
     command = [find_tool("sshd"), "-f", plan.sshd_config_path(node), "-E", log]
     if os.geteuid() == 0 and not PRIVILEGE_SEPARATION.is_dir():
-        command = _with_run_sshd(plan, command)
-    start_daemon(plan, [*(uts_wrapper(node) if plan.uts else []), *command], log)
+        command = _with_run_sshd(command)
+    start_daemon(plan, [*node_wrapper(plan, node), *command], log)
 
 
-def _with_run_sshd(plan: Plan, command: list[str]) -> list[str]:
+def _with_run_sshd(command: list[str]) -> list[str]:
     # Root's sshd insists on an empty /run/sshd. We leave the machine as it is and give sshd a /run of its own.
-    if not plan.uts:
-        raise SandboxError("root's sshd needs the folder /run/sshd: mkdir /run/sshd", wrong_usage=True)
+    probe = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        # In a chroot or a bare container: make what the package's own service makes at every boot.
+        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        return command
     script = 'mount -t tmpfs -o mode=0755 ftrun-sandbox /run && mkdir /run/sshd && exec "$@"'
     return ["unshare", "--mount", "sh", "-c", script, "sh", *command]
 

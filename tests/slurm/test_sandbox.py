@@ -101,6 +101,30 @@ def test_all_nodes_are_idle_and_tell_their_own_names(slurm_sandbox: Sandbox) -> 
     assert expected == sorted(names)
 
 
+def test_every_node_finds_every_other_by_name(slurm_sandbox: Sandbox) -> None:
+    """Ranks can meet at a node's name, and the machine's own /etc/hosts is left alone."""
+    if not slurm_sandbox.plan.hosts:
+        pytest.skip("this machine allows no mount namespace")
+    answer = slurm_sandbox.run(["srun", "-N2", "-w", "n0,n3", "getent", "hosts", "n1"], check=True)
+
+    assert [line.split() for line in answer.stdout.splitlines()] == [["127.0.1.2", "n1"]] * 2
+    assert "n1" not in Path("/etc/hosts").read_text().split()
+
+
+def test_an_srun_inside_a_job_is_told_of_a_lost_node(make_sandbox: MakeSandbox) -> None:
+    """slurmctld reaches the srun of a batch script although it runs on a host with a name of its own."""
+    box = make_sandbox(nodes=2, **IMPATIENT)
+    out = box.shared / "out"
+    submit(
+        box, "srun --no-kill --kill-on-bad-exit=0 --wait=0 sleep 300", "-N2", "--no-kill", f"--output={out}"
+    )
+    until(lambda: "sleep" in _commands(box, "n1"), "ranks run")
+
+    box.crash("n1")
+
+    until(lambda: "Node failure on n1" in out.read_text(), "srun is told")
+
+
 def test_jobs_see_their_gpus(slurm_sandbox: Sandbox) -> None:
     """A job that asks for GPUs has CUDA_VISIBLE_DEVICES, one that does not has none."""
     ask = ["sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-none}"]
@@ -130,7 +154,7 @@ def test_a_crashed_node_is_down_and_its_job_is_requeued_and_mending_brings_it_ba
     make_sandbox: MakeSandbox,
 ) -> None:
     """A crash leaves no process of the node; Slurm sees it, requeues the job and takes the mended node back."""
-    box = make_sandbox(nodes=2)
+    box = make_sandbox(nodes=2, **IMPATIENT)
     job = submit(box, f"srun sh -c '{STRAY}; sleep 300'", "-N2", "--requeue")
     running(box, job)
     until(lambda: _commands(box, "n1") >= ({"slurmd", "slurmstepd", "sleep"}), "ranks run")
