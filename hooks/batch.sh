@@ -467,7 +467,9 @@ _ft_await() {
     # 139 is a script that said `exit 139` or one that died of signal 11: only the list of jobs,
     # "Done(139)" against the signal's name, tells.
     jobs -l >>"$_ft_tmp/jobs" 2>/dev/null
+    _ft_i=127
     if [ -n "${BASH_VERSION-}" ]; then
+        # The first answer may have been "a child ended"; 127 is "no longer known", or the script's.
         wait "$_ft_child" 2>/dev/null
         _ft_i=$?
         [ "$_ft_i" -eq 127 ] || _ft_rc=$_ft_i
@@ -476,6 +478,7 @@ _ft_await() {
     while read -r _ft_line; do
         case $_ft_line in
             *" $_ft_child "*"($_ft_rc)"*) return ;;
+            *" $_ft_child "*"($_ft_i)"*) _ft_rc=$_ft_i && return ;;
         esac
     done <"$_ft_tmp/jobs"
     _ft_sig=$((_ft_rc - 128))
@@ -503,6 +506,10 @@ _ft_finish() {
         # The core, if there is one, is the script's.
         ulimit -S -c 0 2>/dev/null
         kill "-$2" $$
+        # Still here: bash keeps QUIT ignored.
+        # shellcheck disable=SC2016
+        [ -n "$_ft_perl" ] && exec "$_ft_perl" -MConfig -e \
+            '$SIG{(split " ", $Config{sig_name})[$ARGV[0]]} = "DEFAULT"; kill $ARGV[0], $$; exit $ARGV[1]' "$2" "$1"
     fi
     exit "$1"
 }

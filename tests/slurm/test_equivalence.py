@@ -146,7 +146,7 @@ ROWS = [
     Row("python interrupted -f", "import time\nprint('ready', flush=True)\ntime.sleep(60)", PYTHON,
         acts=("await ready", "scancel -f -s INT")),
     Row("child group signalled", CATCH + "(trap 'echo child saw' USR1; while [ ! -e go ]; do sleep 0.1; done) 2>/dev/null &\n" + UNTIL_GO,
-        acts=sent("-f", ("USR1", "USR1"))),
+        acts=sent("-f", ("USR1", "USR1")), sorted=True),
     Row("child group spared", CATCH + "(trap 'echo child saw' USR1; while [ ! -e go ]; do sleep 0.1; done) 2>/dev/null &\n" + UNTIL_GO,
         acts=sent("-b", ("USR1", "USR1"))),
     Row("ignores signals", "trap '' USR1 INT HUP\n" + UNTIL_GO, acts=sent("-f", ("USR1", "INT", "HUP"))),
@@ -154,8 +154,8 @@ ROWS = [
     Row("cancelled, traps", CATCH + UNTIL_GO, acts=("await ready", "scancel"), sorted=True),
     Row("cancelled, ends well", "trap 'echo saw TERM; exit 0' TERM\n" + UNTIL_GO, acts=("await ready", "scancel"), sorted=True),
     Row("cancelled, python", PYTHON_CATCH, PYTHON, acts=("await ready", "scancel"), sorted=True),
-    Row("cancelled, steps", "trap 'echo saw TERM' TERM\nsrun sh -c 'echo ready; sleep 60'; echo end", acts=("await ready", "scancel"), sorted=True),
-    Row("suspended", CATCH + UNTIL_GO, acts=("await ready", "scontrol suspend", "scontrol resume", "go")),
+    Row("cancelled, steps", "srun sh -c 'echo ready; exec sleep 60' 2>/dev/null; echo end", acts=("await ready", "scancel"), sorted=True),
+    Row("suspended", CATCH + UNTIL_GO, acts=("await ready", "scontrol suspend", "scontrol resume", "go"), sorted=True),
     Row("stopped by TSTP", "import signal\n" + PYTHON_CATCH, PYTHON,
         acts=("await ready", "scancel -b -s TSTP", "scancel -b -s CONT", "go")),
     Row("warned -B", CATCH + "trap 'echo saw; exit 4' USR1\n" + UNTIL_GO, options=("-t1", "--signal=B:USR1@58")),
@@ -168,7 +168,7 @@ SLOW_ROWS = [
     Row("time limit, traps", CATCH + UNTIL_GO, options=("-t1",), sorted=True),
     Row("time limit, ends well", "trap 'echo saw TERM; exit 0' TERM\n" + UNTIL_GO, options=("-t1",), sorted=True),
     Row("time limit, warned", CATCH + UNTIL_GO, options=("-t1", "--signal=B:USR1@30"), sorted=True),
-    Row("time limit, steps", "trap 'echo saw TERM' TERM\nsrun sh -c 'echo ready; sleep 100'; echo end", options=("-t1",), sorted=True),
+    Row("time limit, steps", "srun sh -c 'echo ready; exec sleep 100' 2>/dev/null; echo end", options=("-t1",), sorted=True),
 ]
 
 
