@@ -60,7 +60,7 @@ class World(Protocol):
 class Script(Protocol):
     """What a job does once it runs. Called once for each launch, at the virtual time of its start."""
 
-    def __call__(self, launch: Launch) -> None:
+    def __call__(self, launch: Launch, /) -> None:
         """Arrange timed events with `launch.after`; say how it ends with `launch.exit`."""
         ...
 
