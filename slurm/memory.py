@@ -12,9 +12,9 @@ is missing from an answer is unknown, an unreachable controller changes nothing,
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from random import Random
 from signal import Signals
 
 from ftrun.slurm.client import (
@@ -67,7 +67,7 @@ class MemoryCluster:
         self._user = user
         self._may_drain = may_drain
         self._name = name
-        self._luck = random.Random(seed)
+        self._luck = Random(seed)
         self._message_timeout_s = message_timeout_s
         self._spend = spend
         self._told_jobs: dict[str, JobRow] = {}
