@@ -158,9 +158,10 @@ class CommandCluster:
         if "slurmdbd" not in parse.setting(config, "AccountingStorageType"):
             return Rights(False, f"{me} is neither root nor SlurmUser, and this cluster has no accounting")
         argv = ["sacctmgr", "-n", "-P", "show", "user", me, "format=AdminLevel"]
-        answer = self._call(argv, self._timeout_s)
-        if answer.exit_code != 0:
-            return Rights(False, f"{me} is neither root nor SlurmUser, and accounting does not answer")
+        try:
+            answer = self._ask(Call.READ, argv, None)
+        except SlurmError as wrong:
+            return Rights(False, f"{me} is neither root nor SlurmUser, and accounting says: {wrong.message}")
         level = answer.stdout.strip().splitlines()[:1]
         if level == ["Administrator"]:
             return Rights(True, f"{me} has AdminLevel=Administrator")
@@ -236,6 +237,7 @@ class CommandCluster:
 
         `accept` tells from stderr that a failed command did answer the question ("there is no such job").
         """
+        check_configuration(self._env)
         began = time.monotonic()
         try:
             return self._ask(Call.READ, argv, accept)

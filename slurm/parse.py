@@ -356,6 +356,13 @@ def depends_on(dependency: str, job_id: str) -> bool:
 
 
 def parse_dependencies(text: str) -> dict[str, str]:
-    """Job id -> dependency in the form that Slurm takes, from `squeue -O DEPENDENCY_FORMAT`; those without one are left out."""
-    rows = ((job_id, clean_dependency(dependency)) for job_id, dependency in _rows(text, 2))
+    """Job id -> dependency in the form that Slurm takes, from `squeue -O DEPENDENCY_FORMAT`.
+
+    Ids are those that an update takes: an array's own for tasks that have not started, a heterogeneous job's leader.
+    Jobs without a dependency are left out.
+    """
+    rows = (
+        (re.split(r"_\[|\+", job_id)[0], clean_dependency(dependency))
+        for job_id, dependency in _rows(text, 2)
+    )
     return {job_id: dependency for job_id, dependency in rows if dependency}

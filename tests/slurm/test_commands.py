@@ -155,6 +155,21 @@ def test_the_components_of_a_heterogeneous_job_have_rows(
     until(lambda: all(row.state is JobState.CANCELLED for row in cluster.jobs([leader]).values()))
 
 
+def test_dependents_that_are_arrays_or_heterogeneous_can_be_moved(
+    slurm_sandbox: Sandbox, cluster: CommandCluster
+) -> None:
+    """Their ids are told as an update takes them."""
+    first, second = (cluster.submit(request(slurm_sandbox, "-H")).job_id for _ in range(2))
+    waits = f"--dependency=afterok:{first}"
+    array = cluster.submit(request(slurm_sandbox, waits, "--array=1-3%2")).job_id
+    het = cluster.submit(request(slurm_sandbox, waits, "-N1", ":", "-N1", f"--comment={TOKEN}")).job_id
+    assert cluster.dependents(first) == {array: f"afterok:{first}", het: f"afterok:{first}"}
+    for waiting in (array, het):
+        cluster.set_dependency(waiting, f"afterany:{second}")
+    assert cluster.dependents(first) == {}
+    assert cluster.dependents(second) == {array: f"afterany:{second}", het: f"afterany:{second}"}
+
+
 def test_any_number_of_jobs_is_one_question(slurm_sandbox: Sandbox, cluster: CommandCluster) -> None:
     """More ids than fit into an argument are answered all the same."""
     job_id = cluster.submit(request(slurm_sandbox, "-H")).job_id

@@ -320,8 +320,19 @@ def test_dependencies_name_jobs(dependency: str, job_id: str, named: bool) -> No
 
 def test_a_dependency_is_told_as_slurm_takes_it() -> None:
     """What Slurm prints in brackets it does not accept back."""
-    text = squeue(["3", "afterany:1(unfulfilled)?afterok:2_*(failed)"], ["4", "(null)"])
-    assert parse.parse_dependencies(text) == {"3": "afterany:1?afterok:2"}
+    text = squeue(
+        ["3", "afterany:1(unfulfilled)?afterok:2_*(failed)"],
+        ["4", "(null)"],
+        ["5_[1-3%2]", "afterok:3(unfulfilled)"],
+        ["5_4", "afterok:3(unfulfilled)"],
+        ["6+0", "afterok:3(unfulfilled)"],
+    )
+    assert parse.parse_dependencies(text) == {
+        "3": "afterany:1?afterok:2",
+        "5": "afterok:3",
+        "5_4": "afterok:3",
+        "6": "afterok:3",
+    }
 
 
 @pytest.mark.parametrize(
