@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from signal import Signals
 
@@ -88,6 +89,10 @@ class MemoryCluster:
         if self._happens(self.faults.submit_busy):
             raise RefusedForNow("Slurm temporarily unable to accept job, sleeping and retrying", exit_code=1)
         if self._happens(self.faults.submit_lost):
+            raise self._no_answer()
+        if self._happens(self.faults.submit_late):
+            late = partial(self._enqueue_quietly, wanted, request)
+            self.engine.after(self.faults.late_s, lambda: self.engine.tell(late))
             raise self._no_answer()
         number = self._enqueue(wanted, request)
         if not self._fits(wanted):

@@ -20,6 +20,8 @@ class Faults:
     stale: float = 0.0  # jobs() and nodes() answer what they answered last time
     drop_row: float = 0.0  # one job's row is missing from an answer
     submit_unheard: float = 0.0  # OutcomeUnknown, and the job exists
+    submit_late: float = 0.0  # OutcomeUnknown, and the job appears `late_s` later
+    late_s: float = 30.0
     submit_lost: float = 0.0  # OutcomeUnknown, and it does not
     submit_busy: float = 0.0  # RefusedForNow
     submit_doubled: float = 0.0  # two jobs with one token; the id of the second is told

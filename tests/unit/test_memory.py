@@ -233,6 +233,14 @@ def test_calls_go_wrong_as_the_faults_say() -> None:
             submit(cluster, "-H")
         counts[fault] = len(engine.jobs) - before
     assert counts == {"submit_unheard": 1, "submit_lost": 0}
+    cluster.faults = Faults(submit_late=1, late_s=20)
+    before = len(engine.jobs)
+    with pytest.raises(OutcomeUnknown):
+        submit(cluster, "-H")
+    engine.advance(19)
+    assert len(engine.jobs) == before
+    engine.advance(2)
+    assert len(engine.jobs) == before + 1
     cluster.faults = Faults(submit_doubled=1)
     before = len(cluster.find("ftrun:t"))
     last = submit(cluster, "-H")
