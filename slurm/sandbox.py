@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -157,6 +158,8 @@ def _take_over(folder: Path, nodes: int, gpus: int) -> Sandbox | None:
     box = Sandbox.load(folder)
     if not box.status().alive:
         box.down()
+        # What the dead one logged would read as the new one's doings.
+        shutil.rmtree(box.log, ignore_errors=True)
         return None
     if (box.plan.node_count, box.plan.gpus) != (nodes, gpus):
         raise SandboxError(

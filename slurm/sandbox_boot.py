@@ -232,9 +232,8 @@ def start_munged(plan: Plan) -> None:
 
 def start_slurmctld(plan: Plan) -> None:
     """Start slurmctld; it goes on from its saved state where there is one."""
-    start_daemon(
-        plan, [find_tool("slurmctld"), "-f", plan.slurm_conf_path], f"{plan.folder}/log/slurmctld.log"
-    )
+    command = [*controller_wrapper(plan), find_tool("slurmctld"), "-f", plan.slurm_conf_path]
+    start_daemon(plan, command, f"{plan.folder}/log/slurmctld.log")
 
 
 def start_slurmd(plan: Plan, node: str) -> None:

@@ -222,6 +222,8 @@ def _settings(plan: Plan) -> dict[str, str]:
         # Slurm waits for a dead node's answer a few times before it believes it: with 10 s (the default) a
         # crashed node is down after 26 s, with 5 s after 16 s.
         "MessageTimeout": "5",
+        # No forwarding: a healthy node whose answer had to come through a dead one is believed dead too.
+        "TreeWidth": "65533",
         "KillWait": "2",
         "MinJobAge": "300",
         "OverTimeLimit": "0",

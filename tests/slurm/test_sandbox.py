@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slurm
 MakeSandbox = Callable[..., Sandbox]
 
 # A dead node is believed dead sooner than with the default settings.
-IMPATIENT = {"slurmd_timeout_s": 2, "conf": {"MessageTimeout": "2"}}
+IMPATIENT = {"slurmd_timeout_s": 4, "conf": {"MessageTimeout": "3"}}
 # A rank that left its parents, its session and its environment behind.
 STRAY = "env -i setsid -f sleep 987 </dev/null >/dev/null 2>&1"
 
@@ -108,6 +108,8 @@ def test_every_node_finds_every_other_by_name(slurm_sandbox: Sandbox) -> None:
     answer = slurm_sandbox.run(["srun", "-N2", "-w", "n0,n3", "getent", "hosts", "n1"], check=True)
 
     assert [line.split() for line in answer.stdout.splitlines()] == [["127.0.1.2", "n1"]] * 2
+    controller = next(iter(slurm_sandbox.members().daemons["slurmctld"]))
+    assert "127.0.1.2 n1" in Path(f"/proc/{controller.pid}/root/etc/hosts").read_text()
     assert "n1" not in Path("/etc/hosts").read_text().split()
 
 
