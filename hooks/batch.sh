@@ -455,12 +455,12 @@ _ft_start() {
 # Waits until the script is really gone: its code into _ft_rc, its signal or 0 into _ft_sig.
 _ft_await() {
     while :; do
+        [ -n "$_ft_got" ] && _ft_forward
         wait "$_ft_child" 2>/dev/null
         _ft_rc=$?
         [ "$_ft_rc" -le 128 ] && break
         _ft_state "$_ft_child"
         [ -z "$_ft_s" ] && break
-        [ -n "$_ft_got" ] && _ft_forward
     done
     _ft_sig=0
     [ "$_ft_rc" -gt 128 ] || return

@@ -7,6 +7,7 @@ is replaced by a word before comparing; docs/inside-the-job.md lists what a scri
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 import textwrap
@@ -202,12 +203,12 @@ def _read(path: Path) -> str:
 def normal(text: str, folder: Path, job: str) -> str:
     """A log without what differs between any two jobs."""
     for pattern, word in (
+        (r"\d{4}-\d\d-\d\dT[\d:.]+", "TIME"),
         (re.escape(str(folder)), "FOLDER"),
         (r"/\S*/slurm_script", "SCRIPT"),
         (rf"\b{job}\b", "JOB"),
         (rf"\b0*{job}\b", "JOB"),
         (r"\bn[0-3]\b", "NODE"),
-        (r"\d{4}-\d\d-\d\dT[\d:.]+", "TIME"),
         (r"(line \d+: +)\d+ ", r"\1PID "),
         (r"\[\d{3,}\]", "[PID]"),
         (r"(slurmstepd|ftrun)(-\S+)?: error: execve\(\): (bad interpreter\(([^)]*)\)|\S+): (.*)", r"EXECVE \5"),
@@ -299,7 +300,8 @@ def run_table(box: Sandbox, rows: list[Row], folder: Path) -> Iterator[str]:
         elif pair.facts[0] != pair.facts[1]:
             yield f"{pair.row.name}: {pair.facts[0]}\n    but with ftrun {pair.facts[1]} {pair.logs()}"
         elif pair.logs()[0] != pair.logs()[1]:
-            yield f"{pair.row.name}: log\n{pair.logs()[0]}\n    but with ftrun\n{pair.logs()[1]}"
+            lines = (log.splitlines(keepends=True) for log in pair.logs())
+            yield f"{pair.row.name}:\n" + "".join(difflib.unified_diff(*lines, "sbatch", "ftrun", n=20))
 
 
 def test_a_script_cannot_tell_ftrun_from_sbatch(
