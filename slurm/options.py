@@ -19,6 +19,7 @@ from __future__ import annotations
 __all__ = [
     "Ambiguous",
     "CommandLine",
+    "MissingValue",
     "OptionError",
     "UnknownOption",
     "plugin_options",
@@ -92,6 +93,14 @@ class Ambiguous(OptionError):
         super().__init__(f"option '--{name}' is ambiguous")
         self.name = name
         self.candidates = tuple(candidates)
+
+
+class MissingValue(OptionError):
+    """One of the caller's own options stands last and wants a value. `name` is without `--ft-`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"--ft-{name}: a value is wanted")
+        self.name = name
 
 
 def _tables() -> tuple[dict[str, tuple[int, Version, Version | None]], dict[str, str]]:
@@ -260,7 +269,7 @@ def split(
             value: str | None = given if equals else None
             if own(name) and value is None:
                 if at >= len(argv):
-                    raise OptionError(f"option '--ft-{name}' requires an argument")
+                    raise MissingValue(name)
                 value = argv[at]
                 at += 1
             owned.append((name, value))

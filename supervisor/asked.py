@@ -133,6 +133,8 @@ def _split(asked: Asked) -> None:
             asked.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
         except OptionError:
             raise Plain("its options were not understood") from None
+    except options.MissingValue as error:
+        raise UserError(str(error)) from None
     except OptionError:
         raise Plain("its options were not understood") from None
     finally:

@@ -23,17 +23,19 @@ _CHUNK = 65_536
 
 
 class Ended:
-    """What became of sbatch. `exit_code` is as a shell would see it: 128 + n after signal n."""
+    """What became of sbatch. `exit_code` is as a shell would see it: 128 + n after signal n.
 
-    __slots__ = ("exit_code", "interrupted", "stderr", "stdout")
+    `killed`: by a signal, or one came for both of us meanwhile, so nothing can be read from its status.
+    """
 
-    def __init__(
-        self, exit_code: int, stdout: bytes = b"", stderr: bytes = b"", *, interrupted: bool = False
-    ) -> None:
-        self.exit_code = exit_code
+    __slots__ = ("exit_code", "interrupted", "killed", "stderr", "stdout")
+
+    def __init__(self, code: int, stdout: bytes, stderr: bytes, *, interrupted: bool) -> None:
+        self.exit_code = _as_shell(code)
+        self.killed = code < 0 or interrupted
+        self.interrupted = interrupted
         self.stdout = stdout
         self.stderr = stderr
-        self.interrupted = interrupted
 
 
 def find_sbatch(path: str) -> str:
@@ -71,7 +73,7 @@ def run_through(
     sbatch: str, argv: Sequence[str], env: Mapping[bytes, bytes], *, stdin: int | None = None
 ) -> int:
     """Call sbatch as if we were not there, on our own streams, and return its exit status. Raises OSError."""
-    return _wait(_spawn(sbatch, argv, env, stdin, []))[0]
+    return _as_shell(_wait(_spawn(sbatch, argv, env, stdin, []))[0])
 
 
 def job_id(stdout: bytes) -> tuple[str, str] | None:
@@ -144,6 +146,7 @@ def _write_all(target: int, data: bytes) -> bool:
 
 
 def _wait(pid: int) -> tuple[int, bool]:
+    """(exit status, or minus the signal's number; whether an interrupt came meanwhile)."""
     interrupted = False
     while True:
         try:
@@ -151,5 +154,8 @@ def _wait(pid: int) -> tuple[int, bool]:
         except KeyboardInterrupt:
             interrupted = True
             continue
-        code = os.waitstatus_to_exitcode(status)
-        return (code if code >= 0 else 128 - code), interrupted
+        return os.waitstatus_to_exitcode(status), interrupted
+
+
+def _as_shell(code: int) -> int:
+    return code if code >= 0 else 128 - code

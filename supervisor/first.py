@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.asked import Asked
 
 _LOOK_UP_FOR_S = 25.0
+_ASKED = "Batch job submission failed"  # sbatch's words from the moment on when it talked to slurmctld
 _NOT_STARTED = 126
 
 
@@ -110,49 +111,56 @@ class Run:
         from ftrun.slurm.answers import Call, sort_failure
         from ftrun.slurm.errors import OutcomeUnknown
 
-        assert self.journal is not None
         stderr = ended.stderr.decode("utf-8", "replace")
-        told = ended.exit_code != 0 and not ended.interrupted and ended.exit_code <= 128
         error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
-        if told and not isinstance(error, OutcomeUnknown):
+        if ended.exit_code and not ended.killed and not isinstance(error, OutcomeUnknown):
             self.discard()
             return ended.exit_code
-        job = self._looked_up(patient=ended.exit_code != 0)
+        # Words that nobody knows, before sbatch told that it had asked: one look is enough. After that, look for long.
+        asked = ended.killed or _ASKED in stderr or not stderr
+        job = self._looked_up(_LOOK_UP_FOR_S if asked and ended.exit_code else 0.0)
         if job:
-            if ended.exit_code != 0:
+            if ended.exit_code:
                 say(f"sbatch failed, but the job is there: {job} (run {self.id})")
             return self._done(job, "", 130 if ended.interrupted else 0)
-        message = error.message if ended.exit_code else "sbatch told no job id"
+        if job is not None and not asked:
+            self.discard()
+            return ended.exit_code
+        self._abandon(error.message if ended.exit_code else "sbatch told no job id")
+        return ended.exit_code or 1
+
+    def _abandon(self, message: str) -> None:
+        """Nobody can tell whether there will be a job: should it appear, the supervisor cancels it."""
+        assert self.journal is not None
+        fault: dict[str, Any] = {"class": "scheduler"}
         try:
             self.journal.append("submit.unknown", attempt=1, message=message)
             reason = f"the outcome of the submission is unknown: {message}"
-            fault: dict[str, Any] = {"class": "scheduler"}
             self.journal.append("run.abandoned", attempt=1, reason=reason, **fault)
         except OSError:
             say(
                 f"{self.run_dir} cannot be written"
             )  # the intent is there: a supervisor comes to the same end
         say(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
-        return ended.exit_code or 1
 
-    def _looked_up(self, *, patient: bool) -> str:
-        """The id of the job that bears our token; "" where none is found in time."""
+    def _looked_up(self, patience_s: float) -> str | None:
+        """The id of the job that bears our token; "" where Slurm knows none in time, None where Slurm could not be asked."""
         import time
 
         from ftrun.slurm.commands import CommandCluster
         from ftrun.slurm.errors import SlurmError
 
         cluster = CommandCluster(self.asked.env)
-        give_up = time.monotonic() + (_LOOK_UP_FOR_S if patient else 5.0)
+        give_up = time.monotonic() + patience_s
         while True:
-            try:
+            answer: str | None = None
+            with suppress(SlurmError):
                 rows = cluster.find(f"{self.token}:1")
-            except SlurmError:
-                rows = ()
-            if rows:
-                return rows[0].raw_job_id or rows[0].job_id
-            if time.monotonic() > give_up:
-                return ""
+                if rows:
+                    return rows[0].raw_job_id or rows[0].job_id
+                answer = ""
+            if time.monotonic() >= give_up:
+                return answer
             time.sleep(1.0)
 
     def _start_supervisor(self) -> None:

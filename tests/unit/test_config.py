@@ -122,7 +122,7 @@ def test_a_variable_that_resembles_a_setting_is_refused_and_any_other_is_somebod
         place.load(FTRUN_RETRYS="1")
     batch = ("RUN_ID", "ATTEMPT", "RESTART", "RESUME_FROM", "LAST_FAULT", "EXCLUDED", "RUN_DIR", "NNODES")
     env = {f"FTRUN_{name}": "x" for name in (*batch, "SOMETHING_OF_MINE")}
-    assert place.load(**env).values == place.load().values
+    assert config.load(str(place.cwd), {**place.env, **env}).values == place.load().values
 
 
 def test_the_project_file_is_looked_for_within_the_repository_or_the_home_only(
