@@ -1,4 +1,4 @@
-"""What an attempt is submitted with: sbatch's arguments and the file, the first time and every time after. (pure but for files)
+"""What an attempt is submitted with: sbatch's arguments and the file, the first time and every time after. (I/O)
 
 How it thinks. Attempt 1 and attempt 7 come from one function, so they differ only in what is meant to differ. Its input
 is the kept context (the arguments as typed, the script, the environment), never this process.

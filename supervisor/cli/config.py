@@ -1,4 +1,4 @@
-"""`ftrun config show`: the settings in force here, and where each came from (I/O)."""
+"""`ftrun config show`: the settings in force here, and where each came from. (I/O)"""
 
 from __future__ import annotations
 

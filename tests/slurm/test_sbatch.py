@@ -282,8 +282,8 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
         "_, run_dir, conf, node = sys.argv\n"
         "print(CommandCluster({'SLURM_CONF': conf}).submit(request_for(run_dir, 2, exclude=(node,))).job_id)"
     )
-    command = [sys.executable, "-c", program, run_dir, str(desk.box.conf), desk.box.node_names[0]]
-    second = subprocess.run(command, env={}, cwd="/", capture_output=True, text=True)
+    asking = [sys.executable, "-c", program, run_dir, str(desk.box.conf), desk.box.node_names[0]]
+    second = subprocess.run(asking, env={}, cwd="/", capture_output=True, text=True)
     assert second.returncode == 0, second.stderr
     jobs = desk.call(("squeue", "-h", "-t", "all", "-n", "look.sh", "-o", "%A")).stdout.split()
     desk.wait_for_end(*jobs)
