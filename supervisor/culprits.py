@@ -1,0 +1,164 @@
+"""Who is to blame: from the lines of one cause to nodes, or to nobody. (pure)
+
+How it thinks. Only what the signature says can be at fault is looked for: a device or a node names where its line comes
+from or what it names; a link names the host that stands in most pairs; a collective time-out names the ranks that
+did *not* report. A reporter is a victim until the signature says otherwise.
+
+Laws. Where the nodes of the attempt are known, no other name is ever blamed. What is seen on every node is the job's or
+the cluster's. A device whose host is not known blames nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftrun.supervisor.model import Blame, Evidence, Topology
+
+__all__ = ["Blamed", "blamed", "laggards", "speaker"]
+
+ENOUGH_PAIRS = 2
+"""A link is judged by counting from two witnesses on; one line is one opinion."""
+
+_RANK_PREFIX = re.compile(
+    r"^\s*(?:\[(?:default)?(?P<torchrun>\d+)\]:|(?P<srun>\d{1,6}):\s|\[rank(?P<torch>\d+)\]|\[(?P<horovod>\d+)\]<std)"
+)
+_RANK_INSIDE = re.compile(r"\[(?:PG[^\]]*|[^\]]*\b)[Rr]ank (?P<rank>\d+)\]")
+_NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+_SYSLOG_PREFIX = re.compile(
+    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
+)
+_SEQUENCE = re.compile(r"SeqNum=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """The culprits (host names, or "rank N"), whether the fault is everywhere, and the words for it."""
+
+    names: tuple[str, ...] = ()
+    everywhere: bool = False
+    words: tuple[str, ...] = ()
+
+
+def speaker(line: Evidence, topology: Topology) -> str | None:
+    """Who wrote `line`: a host, or "rank N" where no host is known; None where the line does not say."""
+    for name in _names_in(line):
+        known = _admitted(name, topology)
+        if known:
+            return known
+    return topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology)
+
+
+def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
+    """The culprits that `lines`, all of one signature with this `blame`, point at."""
+    if blame in {Blame.NODE, Blame.DEVICE}:
+        return _where_it_is(lines, topology)
+    if blame is Blame.LINK:
+        return _in_most_pairs(lines, topology)
+    return Blamed()
+
+
+def laggards(lines: Sequence[Evidence], topology: Topology) -> Blamed:
+    """The ranks that a collective time-out points at: those that did not report, else the one that is behind."""
+    by_rank = {rank: line for line in lines if (rank := _rank(line)) is not None}
+    if not by_rank:
+        return Blamed(words=("no line says which rank waited",))
+    missing = sorted(set(topology.rank_node) - set(by_rank))
+    if missing and len(missing) < len(by_rank):
+        return _ranks(
+            missing, topology, f"{len(by_rank)} of {len(topology.rank_node)} ranks report a time-out; missing"
+        )
+    sequence = {
+        rank: int(found[1]) for rank, line in by_rank.items() if (found := _SEQUENCE.search(line.text))
+    }
+    lowest = min(sequence.values(), default=0)
+    behind = sorted(rank for rank, number in sequence.items() if number == lowest)
+    if len(sequence) > 2 and len(behind) == 1:
+        return _ranks(
+            behind, topology, f"of {len(sequence)} ranks the lowest collective ({lowest}) is that of"
+        )
+    return Blamed(words=("the ranks that waited do not tell for whom",))
+
+
+def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
+    names = [_admitted(f"rank {rank}", topology) for rank in ranks]
+    told = ", ".join(
+        f"rank {rank}" + (f" on {name}" if name and not name.startswith("rank ") else "")
+        for rank, name in zip(ranks, names, strict=True)
+    )
+    return Blamed(_once(names), words=(f"{words} {told}",))
+
+
+def _where_it_is(lines: Sequence[Evidence], topology: Topology) -> Blamed:
+    names = _once([speaker(line, topology) for line in lines])
+    nodes = set(topology.nodes)
+    if len(nodes) > 1 and nodes <= set(names):
+        return Blamed(everywhere=True, words=("seen on every node: the job or the cluster, not a node",))
+    if not names:
+        return Blamed(words=("no line says on which node",))
+    return Blamed(names, words=(f"the lines name {', '.join(names)}",))
+
+
+def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
+    pairs: set[tuple[str, str]] = set()
+    peers: list[str | None] = []
+    for line in lines:
+        peer = _admitted(line.captures.get("peer") or line.captures.get("ip") or "", topology)
+        if peer is None:
+            continue
+        peers.append(peer)
+        witness = _admitted(line.captures.get("host") or "", topology) or speaker(line, topology) or ""
+        if witness != peer:
+            pairs.add((witness, peer))
+    counted = Counter(name for pair in pairs for name in pair if name).most_common(2)
+    if len(pairs) >= ENOUGH_PAIRS and (len(counted) == 1 or counted[0][1] > counted[1][1]):
+        name, times = counted[0]
+        return Blamed((name,), words=(f"{name} stands in {times} of {len(pairs)} failing pairs",))
+    unanswering = _once(peers)
+    if len(unanswering) == 1:
+        return Blamed(unanswering, words=(f"every failing connection leads to {unanswering[0]}",))
+    return Blamed(words=("the link errors do not point at one host",))
+
+
+def _names_in(line: Evidence) -> list[str]:
+    """What a line says of itself, best first: captures of its signature, then the prefix that a launcher put there."""
+    names = [line.captures.get("host") or line.captures.get("ip") or ""]
+    for pattern in (_NCCL_PREFIX, _SYSLOG_PREFIX):
+        found = pattern.search(line.text)
+        names.append(found["host"] if found else "")
+    rank = _rank(line)
+    names.append(f"rank {rank}" if rank is not None else "")
+    return [name for name in names if name]
+
+
+def _rank(line: Evidence) -> int | None:
+    captured = line.captures.get("rank", "")
+    if captured.isdigit():
+        return int(captured)
+    prefix = _RANK_PREFIX.match(line.text)
+    if prefix:
+        return int(next(group for group in prefix.groups() if group is not None))
+    inside = _RANK_INSIDE.search(line.text)
+    return int(inside["rank"]) if inside else None
+
+
+def _admitted(name: str, topology: Topology) -> str | None:
+    """`name` as a node of the attempt; as it stands where the attempt's nodes are not known."""
+    if not name:
+        return None
+    if topology.nodes:
+        return topology.node_of(name)
+    return topology.node_of(name) or name
+
+
+def _by_file(line: Evidence, topology: Topology) -> str | None:
+    """A log of one node often bears its name."""
+    words = set(re.split(r"[^A-Za-z0-9-]+", line.file.rsplit("/", 1)[-1]))
+    named = [node for node in topology.nodes if node in words]
+    return named[0] if len(named) == 1 else None
+
+
+def _once(names: Sequence[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name))
