@@ -34,8 +34,8 @@ class Claim:
     @property
     def job(self) -> str:
         """The job id in a job's claim; "" in a closed one."""
-        parts = self.content.split(".")
-        return "" if self.closed or len(parts) < 4 else parts[-3] if parts[-2].isdigit() else ""
+        parts = self.content.split(".", 3)  # cluster, job, restart, token (which may hold dots)
+        return "" if self.closed or len(parts) < 4 else parts[1]
 
 
 @dataclass(frozen=True, slots=True)

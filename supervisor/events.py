@@ -52,6 +52,8 @@ class Attempt:
     excluded: tuple[str, ...] = ()
     resume_from: str = ""
     dependents_held: tuple[str, ...] = ()
+    last_step: int | None = None
+    last_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,10 @@ def _submit_intended(run: Run, record: Record) -> Run:
 def _submit_done(run: Run, record: Record) -> Run:
     data = record["data"]
     return run.with_attempt(
-        submission="done", job=data["job"], cluster=data.get("cluster", ""), submitted_at_s=record["at"]
+        submission="done",
+        job=record["job"] or data.get("job", ""),
+        cluster=data.get("cluster", ""),
+        submitted_at_s=record["at"],
     )
 
 
@@ -195,7 +200,9 @@ def _submit_refused(run: Run, record: Record) -> Run:
 
 
 def _submit_lost(run: Run, record: Record) -> Run:
-    return replace(run.with_attempt(submission="lost", over=True), decision=record["data"].get("decision", {}))
+    return replace(
+        run.with_attempt(submission="lost", over=True), decision=record["data"].get("decision", {})
+    )
 
 
 def _started(run: Run, record: Record) -> Run:
@@ -253,9 +260,7 @@ def _evidence(run: Run, record: Record) -> Run:
 
 def _progress(run: Run, record: Record) -> Run:
     data = record["data"]
-    step = data.get("step")
-    best = run.best_step if step is None else max(step, run.best_step if run.best_step is not None else step)
-    run = replace(run, best_step=best, best_checkpoint=data.get("checkpoint") or run.best_checkpoint)
+    run = run.with_attempt(last_step=data.get("step"), last_loss=data.get("loss"))
     if data.get("first_step") and run.incidents and run.incidents[-1].first_step_at_s is None:
         incident = replace(run.incidents[-1], first_step_at_s=record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
@@ -299,9 +304,15 @@ def _decided(run: Run, record: Record) -> Run:
         decision=data,
         spent=spent,
         retries=data["retries"],
+        best_step=_higher(run.best_step, data.get("step")),
+        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
     )
     return _incident_decided(run, record)
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
 
 
 def _incident_decided(run: Run, record: Record) -> Run:
@@ -315,13 +326,19 @@ def _incident_decided(run: Run, record: Record) -> Run:
 def _final(run: Run, record: Record) -> Run:
     data = record["data"]
     run = replace(
-        run, final_reason=data["reason"], final_class=data.get("class", ""), exit_code=data.get("exit_code"), decision={}
+        run,
+        final_reason=data["reason"],
+        final_class=data.get("class", ""),
+        exit_code=data.get("exit_code"),
+        decision={},
     )
     return _incident_decided(run, record)
 
 
 def _resumed(run: Run, record: Record) -> Run:
-    return replace(run, wish="", wish_by="", decision=record["data"]["decision"], spent={}, final_reason="", retries=0)
+    return replace(
+        run, wish="", wish_by="", decision=record["data"]["decision"], spent={}, final_reason="", retries=0
+    )
 
 
 def _request(run: Run, record: Record) -> Run:
@@ -342,20 +359,24 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "submit.lost": _submit_lost,
     "job.started": _started,
     "launch.seen": _launch_seen,
-    "launch.kept": lambda run, record: run.with_attempt(requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False),
+    "launch.kept": lambda run, record: run.with_attempt(
+        requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False
+    ),
     "job.ended": _ended,
     "job.requeued": _ended,
     "end.intended": _end_intended,
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.held": lambda run, record: run.with_attempt(dependents_held=tuple(record["data"]["jobs"])),
     "evidence": _evidence,
-    "progress": _progress,
+    "launch.progress": _progress,
     "diagnosed": _diagnosed,
     "decided": _decided,
     "attempt.over": lambda run, record: run.with_attempt(over=True),
     "attempt.closed": lambda run, record: run.with_attempt(closed=True),
     "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),
-    "checkpoint.set-aside": lambda run, record: replace(run, set_aside=(*run.set_aside, record["data"]["path"])),
+    "checkpoint.set-aside": lambda run, record: replace(
+        run, set_aside=(*run.set_aside, record["data"]["path"])
+    ),
     "request.seen": _request,
     "run.finished": _final,
     "run.stopped": _final,

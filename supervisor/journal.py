@@ -19,11 +19,20 @@ import json
 import os
 import time
 
-__all__ = ["VERSION", "Journal", "JournalDamaged", "JournalTooNew", "append_record", "believed_lengths", "read_run"]
+__all__ = [
+    "VERSION",
+    "Journal",
+    "JournalDamaged",
+    "JournalTooNew",
+    "append_record",
+    "believed_lengths",
+    "read_run",
+]
 
 VERSION = 1
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs milliseconds that `ftrun sbatch` does not have
+    from collections.abc import Callable
     from typing import Any
 
     Record = dict[str, Any]
@@ -40,8 +49,9 @@ class JournalTooNew(Exception):
 class Journal:
     """One process's own file of one run's journal. Records are durable when `append` returns."""
 
-    def __init__(self, path: str, *, epoch: int, writer: str) -> None:
+    def __init__(self, path: str, *, epoch: int, writer: str, now: Callable[[], float] = time.time) -> None:
         self.path = path
+        self._now = now
         self.epoch = epoch
         self.writer = writer
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -53,10 +63,18 @@ class Journal:
         return cls(os.path.join(run_dir, "journal", "000000-submit.jsonl"), epoch=0, writer="submit")
 
     @classmethod
-    def open_epoch(cls, run_dir: str, *, epoch: int, writer: str, believed: dict[str, int]) -> Journal:
+    def open_epoch(
+        cls,
+        run_dir: str,
+        *,
+        epoch: int,
+        writer: str,
+        believed: dict[str, int],
+        now: Callable[[], float] = time.time,
+    ) -> Journal:
         """A later writer's file. `believed` maps older file names to the bytes that were read from them."""
         path = os.path.join(run_dir, "journal", f"{epoch:06d}-{writer}.jsonl")
-        journal = cls(path, epoch=epoch, writer=writer)
+        journal = cls(path, epoch=epoch, writer=writer, now=now)
         journal.append("journal.opened", believed=believed)
         return journal
 
@@ -67,7 +85,7 @@ class Journal:
         record: Record = {
             "v": VERSION,
             "seq": self._seq,
-            "at": round(time.time(), 3),
+            "at": round(self._now(), 3),
             "kind": kind,
             "submission": attempt,
             "attempt": attempt,
@@ -89,7 +107,10 @@ class Journal:
 
 def append_record(fd: int, record: Record) -> None:
     """One line, whole or torn, then fdatasync. A short write is finished, so a torn line means a crash."""
-    view = memoryview(json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n")
+    view = memoryview(
+        json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape")
+        + b"\n"
+    )
     while view:
         view = view[os.write(fd, view) :]
     os.fdatasync(fd)
@@ -148,7 +169,9 @@ def _read_file(path: str) -> list[tuple[int, Record]]:
                 break  # torn: the last line, filled up by the file system
             raise JournalDamaged(f"{path}: byte {start}: {error}") from error
         if version > VERSION:
-            raise JournalTooNew(f"{path}: written by a newer ftrun (journal version {version}, this one knows {VERSION})")
+            raise JournalTooNew(
+                f"{path}: written by a newer ftrun (journal version {version}, this one knows {VERSION})"
+            )
         start = end + 1
         records.append((start, record))
     return records

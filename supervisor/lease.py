@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -110,6 +111,7 @@ class Lease:
         self._clock = clock
         self._folder = Path(home) / "lease"
         self._count = 0
+        self._lock = threading.Lock()  # the renewal runs beside the loop
         self._renewed_s: float | None = None
         self._seen: tuple[Holder, float] | None = None  # what a challenger saw and since when
 
@@ -123,7 +125,10 @@ class Lease:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         holder = look(self.home)
         now = self._clock.mono_s()
-        if holder.epoch and holder.counter != "released" and not store.provably_dead(holder.writer):
+        gone = (
+            holder.counter == "released" or store.provably_dead(holder.writer) or holder.writer == self.writer
+        )
+        if holder.epoch and not gone:
             if self._seen is None or self._seen[0] != holder:
                 self._seen = (holder, now)
                 return False
@@ -142,13 +147,18 @@ class Lease:
 
     def renew(self) -> None:
         """Increment the counter and make sure that we still lead. Raises LeaseLost."""
-        self.confirm()
-        started = self._clock.mono_s()  # taken before the write: a slow write must not lengthen the lease
-        self._beat()
-        self._renewed_s = started
+        with self._lock:
+            self._confirm()
+            started = self._clock.mono_s()  # taken before the write: a slow write must not lengthen the lease
+            self._beat()
+            self._renewed_s = started
 
     def confirm(self) -> None:
         """Prove, by reading, that we may act now. Raises LeaseLost."""
+        with self._lock:
+            self._confirm()
+
+    def _confirm(self) -> None:
         if not self.epoch or self._renewed_s is None:
             raise LeaseLost("the lease was never taken")
         if self._clock.mono_s() - self._renewed_s > self.term_s / 2:

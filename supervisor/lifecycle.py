@@ -103,7 +103,7 @@ NEUTRAL = frozenset(
         "job.foreign",
         "launch.seen",
         "evidence",
-        "progress",
+        "launch.progress",
         "diagnosed",
         "end.done",
         "end.failed",

@@ -24,6 +24,7 @@ __all__ = [
     "provably_dead",
     "resolve",
     "run_dirs",
+    "same_machine",
     "write_atomically",
 ]
 
@@ -125,7 +126,11 @@ def run_dirs(home: str) -> list[str]:
         names = sorted(os.listdir(runs))
     except FileNotFoundError:
         return []
-    return [path for path in (os.path.join(runs, name) for name in names) if os.path.isdir(os.path.join(path, "journal"))]
+    return [
+        path
+        for path in (os.path.join(runs, name) for name in names)
+        if os.path.isdir(os.path.join(path, "journal"))
+    ]
 
 
 def resolve(home: str, name: str) -> str | None:
@@ -167,15 +172,16 @@ def identity() -> str:
     return f"{_host()}.{_boot()}.{_pid_namespace()}.{os.getpid()}.{_process_start(os.getpid())}"
 
 
+def same_machine(writer: str) -> bool:
+    """True when the writer (see `identity`) is or was a process that this process can look up: same boot, same namespace."""
+    parts = writer.split(".")
+    return len(parts) == 5 and parts[1] == _boot() and parts[2] == _pid_namespace() and parts[3].isdigit()
+
+
 def provably_dead(writer: str) -> bool:
     """True when the writer (see `identity`) was a process of this very machine and that process is gone."""
     parts = writer.split(".")
-    if len(parts) != 5:
-        return False
-    _, boot, namespace, pid, start = parts
-    if boot != _boot() or namespace != _pid_namespace() or not pid.isdigit():
-        return False
-    return _process_start(int(pid)) != start
+    return same_machine(writer) and _process_start(int(parts[3])) != parts[4]
 
 
 def _host() -> str:

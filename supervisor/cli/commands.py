@@ -22,6 +22,11 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "supervise": Command(
+        "ftrun.supervisor.cli.supervise",
+        "supervise",
+        "Look after the runs: watch, diagnose, recover.",
+    ),
     "sandbox": Command(
         "ftrun.supervisor.cli.sandbox",
         "app",

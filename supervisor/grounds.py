@@ -1,0 +1,171 @@
+"""What a ruling rests on: the class rules, the limits, one look at the cluster, and the case itself. (pure)
+
+The table of classes is the design's; docs/policy.md shows it; settings (`budget-<class>`, `retries`, ...) change the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
+
+__all__ = [
+    "CLASS_RULES",
+    "PROOF_SOURCES",
+    "UNLIMITED",
+    "Case",
+    "ClassRule",
+    "ClusterView",
+    "Limits",
+    "Ruling",
+    "limits_from",
+]
+
+UNLIMITED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """Defaults of one class: attempts without progress, how culprits are treated, whether waiting helps.
+
+    `exclude`: always | proven (a source no user can write, or the same culprit before) | never.
+    """
+
+    budget: int
+    exclude: str = "never"
+    drain: bool = False
+    elsewhere: bool = False  # the second try goes to other nodes first
+    back_off: bool = False  # the cause passes with time: wait from the first retry on
+
+
+CLASS_RULES: Mapping[FaultClass, ClassRule] = {
+    FaultClass.HARDWARE_GPU: ClassRule(5, exclude="always", drain=True, elsewhere=True),
+    FaultClass.HARDWARE_OTHER: ClassRule(5, exclude="always", drain=True, elsewhere=True),
+    FaultClass.NODE: ClassRule(5, exclude="always", drain=True),
+    FaultClass.NETWORK: ClassRule(5, exclude="proven", elsewhere=True),
+    FaultClass.STORAGE: ClassRule(3, exclude="proven", back_off=True),
+    FaultClass.SCHEDULER: ClassRule(5, back_off=True),
+    FaultClass.PREEMPTED: ClassRule(UNLIMITED),
+    FaultClass.TIMELIMIT: ClassRule(UNLIMITED),
+    FaultClass.HANG: ClassRule(3, exclude="proven", elsewhere=True),
+    FaultClass.CHECKPOINT: ClassRule(UNLIMITED),
+    FaultClass.PORT_CONFLICT: ClassRule(3),
+    FaultClass.LIBRARY_BUG: ClassRule(1),
+    FaultClass.UNKNOWN: ClassRule(1, elsewhere=True),
+    FaultClass.OOM_GPU: ClassRule(0, exclude="always"),
+    FaultClass.OOM_HOST: ClassRule(0, exclude="always"),
+    FaultClass.USER_CODE: ClassRule(0),
+    FaultClass.DATA: ClassRule(0),
+    FaultClass.CONFIG: ClassRule(0),
+    FaultClass.CANCELLED: ClassRule(0),
+    FaultClass.HEALTHY: ClassRule(1),
+}
+
+PROOF_SOURCES = frozenset({Source.SLURM, Source.KERNEL, Source.CHECK})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that the policy rests on. Shares are 0..1 of the partition's nodes."""
+
+    retries: int = 20
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    exclude_for_s: float = 86_400.0
+    exclude_cap: float = 0.10
+    drain: bool = True
+    drain_cap: float = 0.05
+    backoff_s: float = 5.0
+    backoff_max_s: float = 600.0
+
+    def budget(self, fault: FaultClass) -> int:
+        """How often this class may fail without progress."""
+        return self.budgets.get(fault.value, CLASS_RULES[fault].budget)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the policy needs to know of the cluster at this moment; all empty where Slurm cannot be seen."""
+
+    partition: tuple[str, ...] = ()  # every node the job could be placed on
+    available: frozenset[str] = frozenset()  # of these: up and not drained
+    nodes_needed: int = 1
+    ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
+    may_drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything one ruling rests on. `step` is the highest step seen in this attempt, `checkpoint` the newest complete one."""
+
+    run: Run
+    attempt: Attempt
+    diagnosis: Diagnosis
+    cluster: ClusterView
+    limits: Limits
+    now_s: float
+    step: int | None = None
+    checkpoint: str = ""
+
+    @property
+    def progressed(self) -> bool:
+        """Training got further than ever before: a newer checkpoint or a higher step."""
+        if self.checkpoint and self.checkpoint != self.run.best_checkpoint:
+            return True
+        return self.step is not None and (self.run.best_step is None or self.step > self.run.best_step)
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """The blamed nodes that really belonged to the attempt."""
+        return tuple(node for node in self.diagnosis.nodes if node in self.attempt.nodes)
+
+    @property
+    def spent(self) -> Mapping[str, int]:
+        """The budgets used up, after a refill by progress."""
+        return {} if self.progressed else self.run.spent
+
+    @property
+    def before(self) -> Incident | None:
+        """The incident before this one."""
+        earlier = [
+            i
+            for i in self.run.incidents
+            if (i.attempt, i.launch) != (self.attempt.number, self.attempt.launch)
+        ]
+        return earlier[-1] if earlier else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A decision and the budgets after it."""
+
+    decision: Decision
+    spent: Mapping[str, int]
+    retries: int
+
+
+def limits_from(settings: Mapping[str, Any]) -> Limits:
+    """The policy's limits from the validated settings of a run (settings.py has defaults, units and meaning)."""
+    default = Limits()
+    budgets = {
+        key.removeprefix("budget-"): int(value)
+        for key, value in settings.items()
+        if key.startswith("budget-") and value != ""
+    }
+    return Limits(
+        retries=int(settings.get("retries", default.retries)),
+        budgets=budgets,
+        exclude_for_s=float(settings.get("exclude-for", default.exclude_for_s)),
+        exclude_cap=_share(settings.get("exclude-cap", default.exclude_cap)),
+        drain=settings.get("drain", "auto") != "never",
+        drain_cap=_share(settings.get("drain-cap", default.drain_cap)),
+        backoff_s=float(settings.get("backoff", default.backoff_s)),
+        backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),
+    )
+
+
+def _share(value: Any) -> float:
+    text = str(value)
+    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)

@@ -1,0 +1,358 @@
+"""One run, looked after: what is seen becomes records, and each state has one handler. (I/O)
+
+How it thinks. `step(world)` is level-based: it compares what the journal says with what the world shows and writes down
+the difference. It never waits and never loops for long; whatever needs time is asked again at the next look. All that
+must survive a crash is in the journal; `Memory` holds only what can be found out again (log positions, how long
+something has been so by our own monotonic clock), and starting it anew only makes ftrun more patient.
+
+Blindness is neither clean nor dead: while Slurm cannot be seen nothing moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.parse import bears
+from ftrun.supervisor import attempts, events, journal, recover, sense, settle, store, suspect
+from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.office import Office, World
+from ftrun.supervisor.sense import Memory
+
+__all__ = ["Keeper", "Moved"]
+
+ABSENT_FOR_S = 60.0  # a job that squeue does not show is over after two answers this far apart (P6)
+FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
+LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
+STEPS_MAX = 6  # transitions of one run in one look
+
+
+class Keeper:
+    """Looks after one run. Raises JournalDamaged/JournalTooNew at creation."""
+
+    def __init__(self, run_dir: str, office: Office) -> None:
+        self.run_dir = run_dir
+        self.office = office
+        self.memory = Memory()
+        self._journal: journal.Journal | None = None
+        self._lengths: dict[str, int] = {}
+        self.run: Run = Run(os.path.basename(run_dir))
+        self.reload()
+
+    def reload(self) -> None:
+        """Fold the journal anew (while another process still writes it)."""
+        self._lengths = journal.believed_lengths(self.run_dir)
+        self.run = events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+
+    @property
+    def attempt(self) -> Attempt:
+        """The present attempt."""
+        attempt = self.run.attempt
+        assert attempt is not None
+        return attempt
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The validated settings of the run."""
+        return self.run.settings
+
+    def close(self) -> None:
+        """Let go of files."""
+        self.memory.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    def record(self, kind: str, **data: Any) -> None:
+        """Journal one record and fold it. The record is durable when this returns."""
+        attempt = self.run.attempt
+        numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
+        numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
+        numbers["launch"] = data.pop("launch", attempt.launch if attempt else 0)
+        self._own_journal()
+        assert self._journal is not None
+        self.run = self.run.after(self._journal.append(kind, **numbers, start=1, **data))
+        self.office.crash("record:after")
+        self.office.tell(
+            kind, run=self.run.id, attempt=numbers["attempt"], job=numbers["job"], **_brief(data)
+        )
+
+    def _own_journal(self) -> None:
+        if self._journal is not None:
+            return
+        self.office.lead.confirm()
+        believed = journal.believed_lengths(self.run_dir)
+        if believed != self._lengths:
+            raise Moved(self.run_dir)
+        self._journal = journal.Journal.open_epoch(
+            self.run_dir,
+            epoch=self.office.lead.epoch,
+            writer=self.office.lead.writer,
+            believed=believed,
+            now=self.office.clock.now_s,
+        )
+
+    # ------------------------------------------------------------------ one look
+
+    def job_ids(self) -> tuple[str, ...]:
+        """The jobs whose rows the next look must bring."""
+        attempt = self.run.attempt
+        if self.run.final or attempt is None or not attempt.job:
+            return ()
+        return (attempt.job,)
+
+    def step(self, world: World) -> None:
+        """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
+        if self._journal is None:
+            self.reload()
+        self._read_requests()
+        if world.jobs is None or world.nodes is None:
+            return
+        for _ in range(STEPS_MAX):
+            before = (self.run.state, len(self.run.attempts))
+            self._handlers()[self.run.state](world)
+            if (self.run.state, len(self.run.attempts)) == before:
+                return
+            if self.run.state in (State.QUEUED, State.SUBMITTING):
+                return  # the world was looked at before this job was there
+
+    def _handlers(self) -> Mapping[State, Callable[[World], None]]:
+        return {
+            State.NEW: self._new,
+            State.SUBMITTING: self._submitting,
+            State.QUEUED: self._queued,
+            State.RUNNING: self._running,
+            State.SUSPECT: self._running,
+            State.ENDING: self._ending,
+            State.SETTLING: lambda world: settle.settle(self, world),
+            State.RECOVERING: lambda world: recover.recover(self, world),
+            State.FINISHED: lambda _: None,
+            State.STOPPED: lambda world: recover.abandoned(self, world),
+        }
+
+    def _read_requests(self) -> None:
+        """Requests are files made by atomic rename; each is noted once and then removed."""
+        folder = os.path.join(self.run_dir, "requests")
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+        except FileNotFoundError:
+            return
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                with open(path, encoding="utf-8") as stream:
+                    wish = json.load(stream)
+            except (OSError, ValueError):
+                wish = {"want": "unreadable"}
+            if name not in self.run.requests_seen:
+                self.record("request.seen", name=name, want=wish.get("want", ""), by=wish.get("by", ""))
+                if wish.get("want") == "resume" and self.run.state is State.STOPPED:
+                    recover.resume(self)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    # ------------------------------------------------------------------ submitting
+
+    def _new(self, world: World) -> None:
+        """`ftrun sbatch` died before it opened an attempt: no sbatch was called."""
+        if self._front_gone(world):
+            self.record(
+                "run.stopped",
+                reason="ftrun sbatch was interrupted before it submitted",
+                **{"class": "cancelled"},
+            )
+
+    def _front_gone(self, world: World) -> bool:
+        writer = str(self.run.submitter.get("writer", ""))
+        if writer and store.provably_dead(writer):
+            return True
+        return self.memory.for_how_long(f"front:{self._lengths}", world.mono_s) >= FRONT_PATIENCE_S
+
+    def _submitting(self, world: World) -> None:
+        first = self.attempt.number == 1 and not self.run.incidents
+        if first and self._journal is None and not self._front_gone(world):
+            return
+        if self.attempt.submission == "opened":
+            self._submission_lost("sbatch was not called")
+            return
+        found = [
+            row
+            for row in self.office.cluster.find(self.attempt.token)
+            if bears(row.comment, self.attempt.token)
+        ]
+        if found:
+            self._found(found[0].raw_job_id or found[0].job_id)
+        elif self.memory.for_how_long(f"lookup:{self.attempt.token}", world.mono_s) >= LOOKUP_FOR_S:
+            taken = attempts.close(self.run_dir, self.attempt.number, self.office.lead.epoch)
+            if taken is not None and taken.job:
+                self._found(taken.job)
+            else:
+                self._submission_lost("no job bears its token")
+
+    def _found(self, job: str) -> None:
+        self.record("submit.done", job_id=job, job=job, cluster=self.office.facts().name, found=True)
+        store.index(self.office.home, job, self.run.id)
+
+    def _submission_lost(self, why: str) -> None:
+        if self.attempt.number == 1 and not self.run.incidents:
+            reason = f"the submission did not come about: {why}"
+            self.record("run.abandoned", reason=reason, **{"class": "scheduler"})
+        else:
+            attempts.close(self.run_dir, self.attempt.number, self.office.lead.epoch)
+            self.record("submit.lost", why=why, decision={"kind": "resubmit", "reason": why, "exclude": []})
+
+    # ------------------------------------------------------------------ in Slurm's hands
+
+    def row(self, world: World) -> JobRow | None:
+        """This attempt's job in the last look, if it is really ours."""
+        assert world.jobs is not None
+        row = world.jobs.get(self.attempt.job)
+        if row is None:
+            return None
+        if "ftrun:" in row.comment and not bears(row.comment, self.attempt.token):
+            return None  # the id was given out again
+        return row
+
+    def _queued(self, world: World) -> None:
+        row = self.row(world)
+        if row is None:
+            self._absent(world)
+            return
+        self.memory.absent_since_s = None
+        if row.state.ended:
+            self._ended(world, row)
+        elif row.state.live:
+            self._started(row)
+        elif "launch failed requeued held" in row.reason.lower():
+            self.record("job.requeued", state=row.state.value, reason=row.reason)
+        elif self.run.wish in ("cancel", "stop"):
+            self.intend_end(f"{self.run.wish} by {self.run.wish_by or 'request'}")
+
+    def _started(self, row: JobRow) -> None:
+        launch = row.restarts if row.restarts is not None else self._latest_launch()
+        self.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
+        self.forget(launch)
+
+    def forget(self, launch: int) -> None:
+        """A new launch or attempt begins: nothing that was seen of the last one counts."""
+        self.memory.close()
+        self.memory = Memory(attempt=self.attempt.number, launch=launch)
+
+    def _latest_launch(self) -> int:
+        with contextlib.suppress(OSError):
+            found = [
+                c.launch
+                for c in attempts.claims(self.run_dir, self.attempt.number)
+                if c.job == self.attempt.job
+            ]
+            return max(found, default=self.attempt.launch)
+        return self.attempt.launch
+
+    def _absent(self, world: World) -> None:
+        """The row is missing: unknown, until two answers far enough apart have said so."""
+        if self.memory.absent_since_s is None:
+            self.memory.absent_since_s = world.mono_s
+        elif world.mono_s - self.memory.absent_since_s >= ABSENT_FOR_S and self.office.cluster.ping():
+            self._record_end("job.ended", "GONE", "Slurm does not know the job any more", ())
+
+    def _running(self, world: World) -> None:
+        row = self.row(world)
+        if row is None:
+            self._absent(world)
+            return
+        self.memory.absent_since_s = None
+        sense.note_launch(self, world)
+        if row.state.ended:
+            self._ended(world, row)
+            return
+        if row.state.pending or self._started_again(row):
+            self._record_end("job.requeued", row.state.value, row.reason, ())
+            return
+        if row.state is JobState.RUNNING:
+            report = sense.watch(self, world)
+            if report is not None:
+                suspect.judge(self, world, report)
+        if self.run.wish == "cancel" and self.run.state in (State.RUNNING, State.SUSPECT):
+            self.intend_end(f"cancel by {self.run.wish_by or 'request'}")
+        elif self.run.wish == "stop" and self.run.state in (State.RUNNING, State.SUSPECT):
+            self._stop_after_checkpoint(world)
+
+    def _started_again(self, row: JobRow) -> bool:
+        """A requeue so quick that no look fell into its pending time."""
+        if row.restarts is not None:
+            return row.restarts > self.attempt.launch
+        then = self.attempt.started_at_s
+        return then is not None and row.start_time_s is not None and row.start_time_s > then + 1
+
+    def _stop_after_checkpoint(self, world: World) -> None:
+        at_wish = self.memory.since.get("stop-step")
+        saved = float(self.memory.saved_step or 0)
+        newest = settle.newest_checkpoint(self)
+        if at_wish is None:
+            self.memory.since["stop-step"] = saved
+            self.memory.since[f"stop-at:{newest}"] = world.mono_s
+        elif saved > at_wish or f"stop-at:{newest}" not in self.memory.since:
+            self.intend_end(f"stop by {self.run.wish_by or 'request'}, after a checkpoint")
+
+    def _ended(self, world: World, row: JobRow) -> None:
+        sense.note_launch(self, world)
+        self._record_end("job.ended", row.state.value, row.reason, row.nodes)
+
+    def _record_end(self, kind: str, state: str, reason: str, nodes: tuple[str, ...]) -> None:
+        data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or self.attempt.nodes)}
+        details = (
+            self.office.cluster.details(self.attempt.job) if kind == "job.ended" and state != "GONE" else None
+        )
+        written = attempts.exit_record(self.run_dir, self.attempt.number, self.attempt.launch)
+        if details is not None and self.attempt.token in (details.comment or self.attempt.token):
+            data |= {
+                "exit_code": details.exit_code,
+                "exit_signal": details.exit_signal,
+                "derived_exit_code": details.derived_exit_code,
+            }
+        elif written is not None:
+            data |= {"exit_code": written.code, "exit_signal": written.signal}
+        if state == "GONE" and written is not None:
+            data["state"] = "COMPLETED" if written.code == 0 and not written.signal else "FAILED"
+        self.memory.since.pop("settle", None)
+        self.record(kind, **data)
+
+    def _ending(self, world: World) -> None:
+        row = self.row(world)
+        if row is None:
+            self._absent(world)
+            return
+        self.memory.absent_since_s = None
+        if row.state.ended:
+            self._ended(world, row)
+        elif not self.attempt.end_done:
+            recover.end_attempt(self, world)
+        elif self.memory.for_how_long("cancelled", world.mono_s) > 30.0:
+            self.memory.since["cancelled"] = world.mono_s
+            self.office.act("cancel", world, lambda: self.office.cluster.cancel(self.attempt.job))
+
+    def intend_end(self, reason: str) -> None:
+        """Announce that this attempt is to be ended; `_ending` carries it out. In observe mode it is only shown."""
+        if self.settings.get("observe"):
+            if "observed-end" not in self.memory.since:
+                self.memory.since["observed-end"] = 0.0
+                self.record("observed", decision={"kind": "end", "reason": reason})
+            return
+        self.memory.since.pop("cancelled", None)
+        self.record("end.intended", reason=reason)
+
+
+class Moved(Exception):
+    """Another process wrote to the journal since we read it: look again."""
+
+
+def _brief(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in data.items()
+        if isinstance(value, str | int | float | bool) and key not in ("job", "run")
+    }

@@ -1,0 +1,33 @@
+"""The supervisor's own log: structlog, configured here and nowhere else. (I/O)
+
+JSON lines where a machine reads (a file, a pipe), short human lines on a terminal. The core never logs: it returns reasons.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["configure"]
+
+
+def configure(*, machine: bool) -> Any:
+    """A structlog logger that writes to stderr, each event at once."""
+    import sys
+
+    import structlog
+
+    shared: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=machine),
+    ]
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if machine
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[*shared, renderer],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    return structlog.get_logger()

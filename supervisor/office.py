@@ -1,0 +1,122 @@
+"""What every run's keeper shares: cluster, clock, lease, and the one way to carry out an effect. (I/O)
+
+An effect is intent, act, fact: the intent is journalled and synced, the lease is proven, the act is done once, the
+fact is journalled. `Office.act` stands between: it refuses to act on a view of the world that is older than
+`STALE_AFTER_S`, and it is the place where tests cut the supervisor down (FTRUN_CRASH_AT=<effect>:before|after[:n]).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ftrun.slurm.client import Cluster, ClusterFacts, JobRow, NodeRow
+from ftrun.supervisor import signatures
+from ftrun.supervisor.lease import Clock
+from ftrun.supervisor.signatures import Catalog
+
+__all__ = ["STALE_AFTER_S", "Crash", "Lead", "Office", "Stale", "World"]
+
+STALE_AFTER_S = 10.0
+T = TypeVar("T")
+
+
+class Stale(Exception):
+    """The view of the world is too old to act on: look again first."""
+
+
+class Crash(BaseException):
+    """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
+
+
+class Lead(Protocol):
+    """The right to act (see `lease`)."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch held; 0 = none."""
+        ...
+
+    @property
+    def writer(self) -> str:
+        """The name of this process."""
+        ...
+
+    def confirm(self) -> None:
+        """Raises LeaseLost when we may not act now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One look at the cluster. `jobs` and `nodes` are None while Slurm cannot be seen: keep state, do nothing."""
+
+    now_s: float
+    mono_s: float
+    jobs: Mapping[str, JobRow] | None
+    nodes: Mapping[str, NodeRow] | None
+
+
+@dataclass
+class Office:
+    """Shared by all keepers of one supervisor."""
+
+    home: str
+    cluster: Cluster
+    clock: Clock
+    lead: Lead
+    crash: Callable[[str], None] = field(
+        default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
+    )
+    log: Any = None  # a structlog logger, or None
+    blind_since_s: float | None = None
+    _facts: ClusterFacts | None = None
+    _catalog: Catalog | None = None
+
+    def facts(self) -> ClusterFacts:
+        """The cluster's settings, asked for once. Raises SlurmError."""
+        if self._facts is None:
+            self._facts = self.cluster.facts()
+        return self._facts
+
+    def catalog(self) -> Catalog:
+        """The fault signatures, loaded at the first use. Raises CatalogError."""
+        if self._catalog is None:
+            extra = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
+            self._catalog = signatures.load(extra)
+        return self._catalog
+
+    def act(self, name: str, world: World, deed: Callable[[], T]) -> T:
+        """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what the deed raises."""
+        if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
+            raise Stale(name)
+        self.lead.confirm()
+        self.crash(f"{name}:before")
+        result = deed()
+        self.crash(f"{name}:after")
+        return result
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """A line in the supervisor's own log."""
+        if self.log is not None:
+            self.log.info(event, **fields)
+
+
+def crash_plan(text: str) -> Callable[[str], None]:
+    """From `submit:after:2` a function that kills this process (SIGKILL) at the second such point; from "" nothing."""
+    if not text:
+        return lambda point: None
+    parts = text.split(":")
+    wanted = ":".join(parts[:2])
+    left = [int(parts[2]) if len(parts) > 2 else 1]
+
+    def maybe(point: str) -> None:
+        if point == wanted:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return maybe

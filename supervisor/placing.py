@@ -1,0 +1,106 @@
+"""Which nodes the next attempt avoids, which are drained, and which exclusions are given up. (pure)
+
+A node is excluded when its class says so and the diagnosis names it; never one outside the attempt. What rests on the log
+alone may exclude but never drains: a log is written by users. Exclusions stay under a cap, so that the job stays
+schedulable; the newest culprit counts more than the oldest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, Case
+from ftrun.supervisor.model import Decision
+
+__all__ = ["with_nodes"]
+
+
+def with_nodes(case: Case, decision: Decision) -> Decision:
+    """The decision with its exclusions, drains and the nodes to try last; the reason names them."""
+    exclude, notes = _to_exclude(case)
+    relax, kept_out = _under_cap(case, exclude)
+    exclude = tuple(node for node in exclude if node not in kept_out)
+    if kept_out:
+        notes = (*notes, f"not excluded, to keep the job schedulable: {', '.join(kept_out)}")
+    drain, drain_notes = _to_drain(case, exclude)
+    avoid = _to_avoid(case, exclude)
+    reason = decision.reason
+    if exclude:
+        reason += f"; without {', '.join(exclude)}"
+    elif avoid:
+        reason += "; on other nodes first"
+    return replace(
+        decision,
+        reason=reason,
+        exclude=exclude,
+        relax=relax,
+        avoid=avoid,
+        drain=drain,
+        notes=(*decision.notes, *notes, *drain_notes),
+    )
+
+
+def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    outside = tuple(node for node in case.diagnosis.nodes if node not in case.attempt.nodes)
+    notes = tuple(f"{node} is not of this attempt: not blamed" for node in outside)
+    rule = CLASS_RULES[case.diagnosis.fault].exclude
+    if not case.culprits or rule == "never":
+        return (), notes
+    if len(case.culprits) == len(case.attempt.nodes) > 1:
+        return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
+    if rule == "proven" and not set(case.diagnosis.sources) & PROOF_SOURCES:
+        earlier = {
+            node
+            for i in case.run.incidents
+            if (i.attempt, i.launch) != (case.attempt.number, case.attempt.launch)
+            for node in i.nodes
+        }
+        repeated = tuple(node for node in case.culprits if node in earlier)
+        return repeated, (
+            *notes,
+            *(
+                f"{n} is blamed for the first time, by the log alone"
+                for n in case.culprits
+                if n not in earlier
+            ),
+        )
+    return case.culprits, notes
+
+
+def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(old exclusions to give up, new ones that cannot be had) so that the job can still be placed."""
+    partition = case.cluster.partition
+    if not partition:
+        return (), ()
+    spare = len(set(case.cluster.available) | set(exclude)) - case.cluster.nodes_needed
+    room = max(0, min(max(1, int(case.limits.exclude_cap * len(partition))), spare))
+    kept_out = exclude[room:]
+    old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in exclude]
+    old.sort(key=lambda e: e.until_s, reverse=True)
+    usable_old = [e for e in old if e.node in case.cluster.available]
+    left = max(0, room - len(exclude))
+    return tuple(e.node for e in usable_old[left:]), kept_out
+
+
+def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    rule = CLASS_RULES[case.diagnosis.fault]
+    if not exclude or not rule.drain or not case.limits.drain:
+        return (), ()
+    if not set(case.diagnosis.sources) & PROOF_SOURCES:
+        return (), ("not drained: only the job's own log says so",)
+    if not case.cluster.may_drain:
+        return (), ("not drained: this user may not",)
+    cap = max(1, int(case.limits.drain_cap * len(case.cluster.partition)))
+    room = max(0, cap - case.cluster.ftrun_drains)
+    if room < len(exclude):
+        return exclude[:room], (f"drain cap of {cap} nodes reached",)
+    return exclude, ()
+
+
+def _to_avoid(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """All nodes of the attempt, when the same class failed before without a culprit and others are free."""
+    if exclude or not CLASS_RULES[case.diagnosis.fault].elsewhere:
+        return ()
+    gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
+    others = case.cluster.available - gone
+    return tuple(case.attempt.nodes) if len(others) >= case.cluster.nodes_needed else ()

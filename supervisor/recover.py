@@ -1,0 +1,353 @@
+"""From a decision to the next attempt, each step an effect that may be cut anywhere. (I/O)
+
+    set aside -> drain -> take the requeued job out of the queue -> prove the attempt over (P6) -> wait ->
+    close its claim (P4) -> look for strays -> open attempt n+1 -> sbatch -> move dependents
+
+Every step asks first whether it is done already, so a supervisor that died between two of them goes on where it was.
+Two startable jobs of one run must never exist: nothing is submitted before the old job is proven over, its claim is ours,
+and no other job bears the run's token.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.supervisor import attempts, context, settle, store, submit
+from ftrun.supervisor.model import Decision
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["abandoned", "end_attempt", "finish", "recover", "resume"]
+
+STRAYS_FOR_S = 600.0
+STRAYS_EVERY_S = 15.0
+
+
+def recover(keeper: Keeper, world: World) -> None:
+    """One look at a run whose next step is decided."""
+    if keeper.run.wish:
+        finish(
+            keeper,
+            world,
+            Decision("stop", f"{keeper.run.wish} by {keeper.run.wish_by or 'request'}"),
+            {"class": "cancelled"},
+        )
+        return
+    kind = keeper.run.decision.get("kind", "resubmit")
+    if kind == "keep":
+        _keep(keeper)
+        return
+    if keeper.attempt.submission == "done":
+        _set_aside(keeper)
+        _drain(keeper, world)
+        if not _out_of_the_queue(keeper, world) or not _over(keeper, world):
+            return
+    if not _waited(keeper, world) or not _closed(keeper):
+        return
+    _next_attempt(keeper, world)
+
+
+def _keep(keeper: Keeper) -> None:
+    """Slurm starts the requeued job itself: follow it as the next launch of the same attempt."""
+    keeper.record("launch.kept", launch=keeper.attempt.launch + 1)
+
+
+def _set_aside(keeper: Keeper) -> None:
+    path = keeper.attempt.resume_from
+    if keeper.run.decision.get("older_checkpoint") and path and path not in keeper.run.set_aside:
+        keeper.record("checkpoint.set-aside", path=path)
+
+
+def _drain(keeper: Keeper, world: World) -> None:
+    decision = keeper.run.decision
+    for node in decision.get("drain", ()):
+        if node in keeper.run.drained or f"drain:{node}" in keeper.memory.since:
+            continue
+        keeper.memory.since[f"drain:{node}"] = world.mono_s
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
+        reason = f"ftrun: {keeper.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
+        keeper.record("drain.intended", node=node, reason=reason)
+        try:
+            keeper.office.act("drain", world, lambda n=node, r=reason: keeper.office.cluster.drain(n, r))  # type: ignore[misc]
+        except SlurmError as error:
+            keeper.record("drain.refused", node=node, message=error.message)
+        else:
+            keeper.record("drain.done", node=node, reason=reason)
+
+
+def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
+    """True when the job cannot start (again) by itself."""
+    row = keeper.row(world)
+    if row is None or row.state.ended:
+        return True
+    if row.state.pending:
+        if (
+            keeper.memory.for_how_long("requeued-cancel", world.mono_s) > 15.0
+            or "requeued-cancelled" not in keeper.memory.since
+        ):
+            keeper.memory.since["requeued-cancel"] = world.mono_s
+            keeper.memory.since["requeued-cancelled"] = world.mono_s
+            _hold_dependents(keeper, world)
+            keeper.record("cancel.intended", what=f"requeued job {row.job_id}")
+            keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
+            keeper.record("cancel.done", what=f"requeued job {row.job_id}")
+        return False
+    if keeper.attempt.requeued and row.state.live and row.nodes and row.state.value == "RUNNING":
+        launch = row.restarts if row.restarts is not None else keeper.attempt.launch + 1
+        keeper.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
+        keeper.intend_end("the requeued job started before it could be taken out of the queue")
+    return False
+
+
+def _over(keeper: Keeper, world: World) -> bool:
+    """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
+    if keeper.attempt.over:
+        return True
+    if not _job_over(keeper, world):
+        return False
+    waiting = [node for node in keeper.attempt.nodes if not _node_clear(keeper, world, node)]
+    if waiting:
+        return False
+    fenced = sorted(_silent(keeper, world))
+    keeper.record("attempt.over", fenced=fenced)
+    return True
+
+
+def _job_over(keeper: Keeper, world: World) -> bool:
+    row = keeper.row(world)
+    if row is not None:
+        keeper.memory.since.pop("over-absent", None)
+        return row.state.ended
+    return (
+        keeper.attempt.end_state == "GONE" or keeper.memory.for_how_long("over-absent", world.mono_s) >= 60.0
+    )
+
+
+def _node_clear(keeper: Keeper, world: World, node: str) -> bool:
+    assert world.nodes is not None
+    row = world.nodes.get(node)
+    if row is None:
+        return True  # Slurm has no such node any more
+    if row.responding:
+        keeper.memory.since.pop(f"silent:{node}", None)
+        return "completing" not in row.flags or _others_complete(keeper, world, node)
+    return keeper.memory.for_how_long(f"silent:{node}", world.mono_s) >= fence_wait_s(keeper)
+
+
+def _others_complete(keeper: Keeper, world: World, node: str) -> bool:
+    """COMPLETING is the node's flag for any job: once ours is terminal it is another job's."""
+    row = keeper.row(world)
+    return (
+        row is not None
+        and row.state.ended
+        and keeper.memory.for_how_long(f"completing:{node}", world.mono_s) >= 5.0
+    )
+
+
+def _silent(keeper: Keeper, world: World) -> set[str]:
+    assert world.nodes is not None
+    return {n for n in keeper.attempt.nodes if n in world.nodes and not world.nodes[n].responding}
+
+
+def fence_wait_s(keeper: Keeper) -> float:
+    """How long a silent node is waited for before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
+    value = keeper.settings.get("fence-wait", "")
+    return float(value) if value not in ("", None) else keeper.office.facts().slurmd_timeout_s + 30.0
+
+
+def _waited(keeper: Keeper, world: World) -> bool:
+    decision = keeper.run.decision
+    delay_s = float(decision.get("delay_s", 0.0))
+    return (
+        delay_s <= 0 or keeper.memory.for_how_long(f"delay:{keeper.attempt.number}", world.mono_s) >= delay_s
+    )
+
+
+def _closed(keeper: Keeper) -> bool:
+    """Take the attempt's next claim. False when a launch of it got there first: it is watched instead."""
+    if keeper.attempt.closed:
+        return True
+    taken = attempts.close(keeper.run_dir, keeper.attempt.number, keeper.office.lead.epoch)
+    if taken is not None:
+        if not taken.closed:
+            keeper.record(
+                "warned",
+                message=f"launch {taken.launch} of attempt {keeper.attempt.number} claimed while it was being closed",
+            )
+        return False
+    keeper.record("attempt.closed")
+    return True
+
+
+def _strays(keeper: Keeper, world: World, token: str) -> bool:
+    """Cancel every job that bears the run's token and is not over. True when there was one."""
+    living = [row for row in keeper.office.cluster.find(token) if not row.state.ended]
+    for row in living:
+        job = row.raw_job_id or row.job_id
+        keeper.record("cancel.intended", what=f"stray job {job} ({row.comment})")
+        keeper.office.act("cancel", world, lambda j=job: keeper.office.cluster.cancel(j))  # type: ignore[misc]
+        keeper.record("cancel.done", what=f"stray job {job}")
+    return bool(living)
+
+
+def _next_attempt(keeper: Keeper, world: World) -> None:
+    if _strays(keeper, world, keeper.run.token):
+        return
+    number = store.latest_attempt(keeper.run_dir) + 1
+    decision = keeper.run.decision
+    exclude = sorted(
+        {*keeper.run.excluded_at(world.now_s), *decision.get("avoid", ()), *_silent(keeper, world)}
+    )
+    previous = keeper.attempt
+    keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number))
+    keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=exclude)
+    idle = tuple(sorted(settle.cluster_view(keeper, world).available - set(exclude)))
+    keeper.forget(0)
+    token = f"{keeper.run.token}:{number}"
+    try:
+        request = submit.request_for(
+            keeper.run_dir,
+            number,
+            token=token,
+            exclude=tuple(exclude),
+            restart=number - 1,
+            last_fault=str(decision.get("class", "")),
+            set_aside=keeper.run.set_aside,
+            idle=idle,
+        )
+    except submit.SubmitImpossible as error:
+        keeper.record("submit.refused", message=str(error), for_good=True)
+        return
+    keeper.record("submit.intended", token=token)
+    _submit(keeper, world, request)
+    if keeper.attempt.submission == "done":
+        _move_dependents(keeper, world, previous.job)
+
+
+def _submit(keeper: Keeper, world: World, request: Any) -> None:
+    try:
+        answer = keeper.office.act("submit", world, lambda: keeper.office.cluster.submit(request))
+    except (RefusedForGood, RefusedForNow, Unreachable) as error:
+        for_good = isinstance(error, RefusedForGood)
+        keeper.record("submit.refused", message=error.message, for_good=for_good)
+    except OutcomeUnknown as error:
+        keeper.record("submit.unknown", message=error.message)
+    else:
+        keeper.record(
+            "submit.done",
+            job_id=answer.job_id,
+            job=answer.job_id,
+            cluster=answer.cluster or keeper.office.facts().name,
+        )
+        store.index(keeper.office.home, answer.job_id, keeper.run.id)
+
+
+# ---------------------------------------------------------------------- ending and stopping
+
+
+def end_attempt(keeper: Keeper, world: World) -> None:
+    """Carry out an announced end: dependents are held first, then the job is cancelled."""
+    _hold_dependents(keeper, world)
+    keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
+    keeper.record("end.done")
+
+
+def _hold_dependents(keeper: Keeper, world: World) -> None:
+    """Pending jobs of the same user that wait for this job must not be set off by an end that is ours."""
+    if keeper.attempt.dependents_held or keeper.run.wish == "cancel":
+        return
+    jobs = tuple(sorted(keeper.office.cluster.dependents(keeper.attempt.job)))
+    if not jobs:
+        return
+    keeper.record("dependents.held", jobs=list(jobs))
+    for job in jobs:
+        keeper.office.act("hold", world, lambda j=job: keeper.office.cluster.hold(j))  # type: ignore[misc]
+
+
+def _move_dependents(keeper: Keeper, world: World, old_job: str) -> None:
+    """Jobs that wait for the old job wait for the new one from now on."""
+    if not old_job:
+        return
+    cluster, new_job = keeper.office.cluster, keeper.attempt.job
+    held = {job for a in keeper.run.attempts for job in a.dependents_held}
+    try:
+        waiting = cluster.dependents(old_job)
+        for job, text in sorted(waiting.items()):
+            moved = context.replace_job(text, old_job, new_job)
+            keeper.office.act("dependency", world, lambda j=job, m=moved: cluster.set_dependency(j, m))  # type: ignore[misc]
+            if job in held:
+                keeper.office.act("release", world, lambda j=job: cluster.release(j))  # type: ignore[misc]
+    except SlurmError as error:
+        keeper.record(
+            "warned",
+            message=f"jobs that depend on {old_job} could not be moved to {new_job}: {error.message}",
+        )
+        return
+    if waiting:
+        keeper.record("dependents.moved", jobs=sorted(waiting), to=new_job)
+
+
+def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any]) -> None:
+    """The run is over. A job of it that could still start is taken out of the queue first."""
+    row = keeper.row(world) if keeper.attempt.job else None
+    watched = bool(keeper.settings.get("observe")) or int(keeper.settings.get("retries", 20)) == 0
+    if row is not None and row.state.pending and not watched:
+        keeper.record("cancel.intended", what=f"job {row.job_id}")
+        keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
+        keeper.record("cancel.done", what=f"job {row.job_id}")
+    attempt = keeper.attempt
+    code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
+    fields = {**settle.decision_json(decision), **data, "exit_code": code}
+    if decision.kind == "finish":
+        keeper.record("run.finished", **fields)
+        return
+    keeper.record("run.stopped", **fields)
+    _final_line(keeper, fields)
+
+
+def _final_line(keeper: Keeper, fields: dict[str, Any]) -> None:
+    """One fixed, greppable line at the end of the job's own log, where it can be written."""
+    attempt, settings = keeper.attempt, keeper.settings
+    nodes = (keeper.run.incidents[-1].nodes if keeper.run.incidents else ()) or ("-",)
+    line = (
+        f"ftrun: error,exiting run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
+        f"class={fields.get('class', '-')} node={','.join(nodes)} reason={fields['reason']}\n"
+    )
+    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
+    if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
+        return
+    try:
+        fd = os.open(launch.stdout, os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        return
+    try:
+        os.write(fd, line.encode("utf-8", "surrogateescape"))
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    keeper.record("final.line", path=launch.stdout)
+
+
+def abandoned(keeper: Keeper, world: World) -> None:
+    """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
+    attempt = keeper.run.attempt
+    if attempt is None or attempt.submission not in ("unknown", "intended"):
+        return
+    since = keeper.memory.for_how_long("abandoned", world.mono_s)
+    due = world.mono_s - keeper.memory.since.get("strays", float("-inf")) >= STRAYS_EVERY_S
+    if since <= STRAYS_FOR_S and due:
+        keeper.memory.since["strays"] = world.mono_s
+        _strays(keeper, world, keeper.run.token)
+
+
+def resume(keeper: Keeper) -> None:
+    """A person wants a stopped run to go on: budgets are fresh, exclusions stay."""
+    keeper.record(
+        "run.resumed", decision={"kind": "resubmit", "reason": "resumed by a person", "exclude": []}
+    )

@@ -1,0 +1,154 @@
+"""What a launch shows by itself: its record, its logs, its steps. (I/O)
+
+Whatever is read here becomes journal records when it is worth remembering: the launch's own record once, each kind of
+evidence the first time, progress now and then. The rest stays in `Memory`, which a new supervisor fills again by reading
+the same logs from the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import attempts, settle
+from ftrun.supervisor.model import Diagnosis, Evidence
+from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["Memory", "note_launch", "watch"]
+
+CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
+PROGRESS_EVERY_S = 60.0
+EVIDENCE_RECORDS_MAX = 200  # of one run
+
+
+@dataclass
+class Memory:
+    """What one supervisor process knows of the present launch beyond the journal. Times are monotonic seconds."""
+
+    attempt: int = 0
+    launch: int = 0
+    watcher: LogWatcher | None = None
+    report: WatchReport | None = None
+    step: int | None = None
+    loss: float | None = None
+    saved_step: int | None = None
+    growth: float | None = None
+    growth_seen_s: float | None = None
+    progress_recorded_s: float | None = None
+    absent_since_s: float | None = None
+    provisional: Diagnosis | None = None
+    suspect_step: int | None = None
+    since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """All that the logs of this launch have shown so far."""
+        return self.report.evidence if self.report is not None else ()
+
+    def for_how_long(self, condition: str, mono_s: float) -> float:
+        """Seconds since this condition was first noted (now, at the first call)."""
+        return mono_s - self.since.setdefault(condition, mono_s)
+
+    def due(self, what: str, mono_s: float, every_s: float) -> bool:
+        """True at the first call and then once in `every_s` seconds."""
+        last = self.since.get(what)
+        if last is not None and mono_s - last < every_s:
+            return False
+        self.since[what] = mono_s
+        return True
+
+    def close(self) -> None:
+        """Let go of log files."""
+        if self.watcher is not None:
+            self.watcher.close()
+
+
+def note_launch(keeper: Keeper, world: World) -> None:
+    """Take up what batch.sh wrote at the start; say so once when it wrote nothing (P10)."""
+    attempt, memory = keeper.attempt, keeper.memory
+    if attempt.claim_seen:
+        return
+    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
+    if launch is not None:
+        nodes = list(launch.nodes)
+        keeper.record(
+            "launch.seen", nodes=nodes, host=launch.host, resume_from=launch.resume_from, stdout=launch.stdout
+        )
+        return
+    waited = memory.for_how_long("claim", world.mono_s)
+    if waited > CLAIM_EXPECTED_WITHIN_S and "claim-warned" not in memory.since:
+        memory.since["claim-warned"] = world.mono_s
+        keeper.record(
+            "warned",
+            message=f"nothing seen of attempt {attempt.number} in {keeper.run_dir}: do the nodes see this folder?",
+        )
+
+
+def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport | None:
+    """Read what the logs have grown by; None while no log is known. First sightings and progress are journalled."""
+    memory = keeper.memory
+    if memory.watcher is None:
+        paths = _log_paths(keeper)
+        if not paths:
+            return None
+        memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog())
+    report = memory.watcher.poll(world.now_s, fresh=fresh)
+    memory.report = report
+    if report.last_growth_s != memory.growth:
+        memory.growth, memory.growth_seen_s = report.last_growth_s, world.mono_s
+    for evidence in report.new:
+        _note_evidence(keeper, evidence)
+    _note_progress(keeper, world, report)
+    return report
+
+
+def _log_paths(keeper: Keeper) -> list[LogPath]:
+    attempt = keeper.attempt
+    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
+    paths = []
+    if launch is not None:
+        paths.append(LogPath(launch.stdout, launch.stdout_offset_bytes, launch.stdout_dev, launch.stdout_ino))
+        if (launch.stderr_dev, launch.stderr_ino) != (launch.stdout_dev, launch.stdout_ino):
+            paths.append(
+                LogPath(launch.stderr, launch.stderr_offset_bytes, launch.stderr_dev, launch.stderr_ino)
+            )
+    return [path for path in paths if path.path.startswith("/")] + settle.extra_logs(keeper)
+
+
+def _note_evidence(keeper: Keeper, evidence: Evidence) -> None:
+    key = f"{keeper.attempt.number}.{keeper.attempt.launch}:{evidence.signature}:{evidence.file}:{evidence.line}"
+    if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
+        return
+    keeper.record(
+        "evidence",
+        key=key,
+        source=evidence.source.value,
+        signature=evidence.signature,
+        text=evidence.text[:400],
+        file=evidence.file,
+        line=evidence.line,
+        captures=dict(evidence.captures),
+    )
+
+
+def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:
+    progress = report.progress
+    if progress is None or progress.step is None:
+        return
+    memory = keeper.memory
+    memory.loss = progress.loss
+    memory.saved_step = (
+        progress.checkpoint_step if progress.checkpoint_step is not None else memory.saved_step
+    )
+    if memory.step is not None and progress.step <= memory.step:
+        return
+    first = memory.step is None
+    memory.step = progress.step
+    due = memory.progress_recorded_s is None or world.mono_s - memory.progress_recorded_s >= PROGRESS_EVERY_S
+    if due:
+        memory.progress_recorded_s = world.mono_s
+        keeper.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first)

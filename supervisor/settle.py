@@ -1,0 +1,243 @@
+"""A launch is over: wait for late lines, find the cause, decide what comes next. (I/O)
+
+Late lines of other ranks decide who was first, so nothing is judged before the log has been quiet for `settle`
+seconds (at most `settle-max`). Then evidence becomes a diagnosis (`diagnose`) and the diagnosis a ruling (`policy`); both are
+journalled before anything is done about them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.client import JobState
+from ftrun.slurm.errors import SlurmError
+from ftrun.supervisor import attempts, checkpoints, context, grounds, policy, recover, sense
+from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
+from ftrun.supervisor.watch import LogPath
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["cluster_view", "diagnosis_json", "extra_logs", "newest_checkpoint", "settle", "topology"]
+
+EXCLUDE_UNTIL_MIN_S = 60.0
+
+
+def settle(keeper: Keeper, world: World) -> None:
+    """One look at a launch that is over. Decides once the log is quiet."""
+    attempt = keeper.attempt
+    if attempt.submission != "refused" and not _quiet(keeper, world):
+        return
+    diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world)
+    checkpoint = newest_checkpoint(keeper)
+    case = grounds.Case(
+        run=keeper.run,
+        attempt=attempt,
+        diagnosis=diagnosis,
+        cluster=cluster_view(keeper, world),
+        limits=grounds.limits_from(keeper.settings),
+        now_s=world.now_s,
+        step=keeper.memory.step,
+        checkpoint=checkpoint,
+    )
+    incident = f"{attempt.number}.{attempt.launch}"
+    if diagnosis.fault is not FaultClass.HEALTHY:
+        first = min((e.at_s for e in keeper.memory.evidence if e.at_s is not None), default=None)
+        keeper.record(
+            "diagnosed",
+            incident=incident,
+            diagnosis=diagnosis_json(diagnosis),
+            step=case.step,
+            first_evidence_at_s=first,
+        )
+    ruling = policy.decide(case)
+    _carry(keeper, world, case, ruling, incident)
+
+
+def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Ruling, incident: str) -> None:
+    """Journal the ruling: the record itself moves the run to recovering, finished or stopped."""
+    decision = ruling.decision
+    data = decision_json(decision) | {
+        "incident": incident,
+        "class": case.diagnosis.fault.value,
+        "signature": case.diagnosis.signature,
+        "spent": dict(ruling.spent),
+        "retries": ruling.retries,
+        "step": case.step,
+        "checkpoint": case.checkpoint,
+        "exclude_until_s": world.now_s + max(case.limits.exclude_for_s, EXCLUDE_UNTIL_MIN_S),
+    }
+    if decision.kind in ("resubmit", "keep") and keeper.settings.get("observe"):
+        keeper.record("observed", decision=data)
+        keeper.record(
+            "run.stopped",
+            reason=f"observe: would {decision.kind}: {decision.reason}",
+            incident=incident,
+            **{"class": case.diagnosis.fault.value},
+        )
+        return
+    if decision.kind == "resubmit" and _unseen(keeper):
+        reason = f"{decision.reason}; not resubmitted: {keeper.run_dir} was never seen from the nodes"
+        keeper.record(
+            "run.stopped", reason=reason, incident=incident, **{"class": case.diagnosis.fault.value}
+        )
+        return
+    if decision.kind in ("resubmit", "keep"):
+        keeper.record("decided", **data)
+        return
+    recover.finish(keeper, world, decision, data)
+
+
+def _unseen(keeper: Keeper) -> bool:
+    """The attempt ran for a good while and left no record (P10): exit and progress cannot be known."""
+    attempt = keeper.attempt
+    if attempt.claim_seen or attempt.running_seen_at_s is None or attempt.ended_at_s is None:
+        return False
+    return attempt.ended_at_s - attempt.running_seen_at_s > 60.0
+
+
+def _quiet(keeper: Keeper, world: World) -> bool:
+    memory, settings = keeper.memory, keeper.settings
+    waited = memory.for_how_long("settle", world.mono_s)
+    sense.note_launch(keeper, world)
+    report = sense.watch(keeper, world, fresh=True)
+    if waited >= float(settings.get("settle-max", 10.0)):
+        return True
+    quiet_since = memory.growth_seen_s if memory.growth_seen_s is not None else world.mono_s - waited
+    quiet_for = min(waited, world.mono_s - quiet_since)
+    if report is None:  # no log to wait for: only Slurm and the exit record speak
+        quiet_for = waited
+    return quiet_for >= float(settings.get("settle", 2.0))
+
+
+def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
+    attempt = keeper.attempt
+    assert world.nodes is not None
+    down = tuple(n for n in attempt.nodes if n in world.nodes and not world.nodes[n].responding)
+    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
+    ended = Ended(
+        state=attempt.end_state,
+        reason=attempt.end_reason,
+        exit_code=attempt.exit_code if attempt.exit_code is not None else (written.code if written else None),
+        exit_signal=attempt.exit_signal
+        if attempt.exit_signal is not None
+        else (written.signal if written else None),
+        derived_exit_code=attempt.derived_exit_code,
+        by_us=bool(attempt.end_intended),
+        nodes_down=down,
+        requeued=attempt.requeued,
+    )
+    progress = keeper.memory.report.progress if keeper.memory.report is not None else None
+    return diagnose(
+        keeper.memory.evidence,
+        topology(keeper),
+        ended=ended,
+        catalog=keeper.office.catalog(),
+        progress=progress,
+    )
+
+
+def _refusal(keeper: Keeper) -> Diagnosis:
+    """sbatch refused this attempt: the cause is in its answer."""
+    for_good = keeper.attempt.end_state == "REFUSED"
+    return Diagnosis(
+        fault=FaultClass.SCHEDULER,
+        retry=not for_good,
+        action=Action.STOP if for_good else Action.WAIT,
+        nodes=(),
+        exclude=False,
+        confidence=0.9,
+        signature="slurm.refused-for-good" if for_good else "slurm.refused-for-now",
+        title=f"sbatch refused: {keeper.attempt.refusal}",
+        advice="Mend what sbatch complains about, then: ftrun resume " + keeper.run.id if for_good else "",
+        sources=(Source.SLURM,),
+    )
+
+
+def topology(keeper: Keeper) -> Topology:
+    """Who sits where in this attempt, as far as it is known. Block distribution of ranks is Slurm's default and is not assumed."""
+    return Topology(nodes=keeper.attempt.nodes)
+
+
+def newest_checkpoint(keeper: Keeper) -> str:
+    """The newest complete checkpoint of the run now; "" where none is known."""
+    settings = keeper.settings
+    return checkpoints.newest(
+        str(settings.get("checkpoint", "")),
+        marker=str(settings.get("checkpoint-marker", "")),
+        set_aside=keeper.run.set_aside,
+        cwd=context.cwd(keeper.run_dir),
+    )
+
+
+def extra_logs(keeper: Keeper) -> list[LogPath]:
+    """Files of `--ft-log`, relative to the folder of submission."""
+    patterns = keeper.settings.get("log", [])
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    base = context.cwd(keeper.run_dir)
+    found = [
+        path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
+    ]
+    started = keeper.attempt.started_at_s or 0.0
+    return [LogPath(path, 0, 0, 0) for path in found if os.path.getmtime(path) >= started - 1.0]
+
+
+def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
+    """What the policy may know of the cluster now."""
+    assert world.nodes is not None
+    row = keeper.row(world)
+    try:
+        partitions = keeper.office.cluster.partitions()
+        rights = keeper.office.cluster.rights()
+    except SlurmError:
+        return grounds.ClusterView(nodes_needed=max(1, len(keeper.attempt.nodes)))
+    names = (
+        row.partition.split(",") if row is not None else [p.name for p in partitions.values() if p.default]
+    )
+    members = tuple(sorted({node for name in names if name in partitions for node in partitions[name].nodes}))
+    return grounds.ClusterView(
+        partition=members,
+        available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
+        nodes_needed=max(1, len(keeper.attempt.nodes), row.node_count if row is not None else 1),
+        ftrun_drains=sum(
+            1 for node in members if node in world.nodes and world.nodes[node].reason.startswith("ftrun:")
+        ),
+        may_drain=rights.may_drain,
+    )
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as the surface of `diagnose --json` names its parts."""
+    return {
+        "class": diagnosis.fault.value,
+        "retry": diagnosis.retry,
+        "action": diagnosis.action.value,
+        "nodes": list(diagnosis.nodes),
+        "exclude": diagnosis.exclude,
+        "confidence": round(diagnosis.confidence, 3),
+        "signature": diagnosis.signature,
+        "title": diagnosis.title,
+        "because": [dataclasses.asdict(proof) for proof in diagnosis.because],
+        "consequences": diagnosis.consequences,
+        "advice": diagnosis.advice,
+        "rests_on": list(diagnosis.rests_on),
+        "sources": [source.value for source in diagnosis.sources],
+    }
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """A decision as journal data."""
+    plain: Mapping[str, Any] = dataclasses.asdict(decision)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+
+def pending_again(keeper: Keeper, world: World) -> bool:
+    """Slurm holds the requeued job in its queue: it may start by itself."""
+    row = keeper.row(world)
+    return row is not None and (row.state.pending or row.state is JobState.COMPLETING)

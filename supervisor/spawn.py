@@ -1,0 +1,72 @@
+"""Start a supervisor that outlives us, where none is alive. (I/O)
+
+`ftrun sbatch` goes through here, so this module imports next to nothing. A holder on this machine that lives is left alone.
+One on another host cannot be judged in a moment: then a challenger is started, which watches the lease for a while and
+ends by itself when the holder turns out to be alive.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ftrun.supervisor import store
+
+__all__ = ["ensure", "holder_alive_here"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What belongs to one job or one submission and must not colour a process that serves all runs.
+_DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "FTRUN_")
+_KEPT = (
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "FTRUN_HOME",
+    "FTRUN_SITE_CONFIG",
+    "FTRUN_CRASH_AT",
+    "FTRUN_CATALOG",
+)
+
+
+def holder_alive_here(home: str) -> bool:
+    """True when the present holder of the lease is a living process of this very machine."""
+    folder = os.path.join(home, "lease")
+    try:
+        epochs = [name for name in os.listdir(folder) if name.startswith("epoch-") and name[6:].isdigit()]
+    except OSError:
+        return False
+    if not epochs:
+        return False
+    newest = max(epochs, key=lambda name: int(name[6:]))
+    try:
+        with open(os.path.join(folder, "counter-" + newest[6:])) as stream:
+            if stream.read() == "released":
+                return False
+        writer = os.readlink(os.path.join(folder, newest))
+    except OSError:
+        return False
+    return store.same_machine(writer) and not store.provably_dead(writer)
+
+
+def ensure(home: str, env: Mapping[str, str]) -> int:
+    """Start a detached supervisor unless one is alive here. Returns its pid, or 0. Raises OSError."""
+    if holder_alive_here(home):
+        return 0
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    clean = {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
+    clean["FTRUN_HOME"] = home
+    log = os.open(os.path.join(home, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        actions = [
+            (os.POSIX_SPAWN_DUP2, null, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ]
+        argv = [sys.executable, "-m", "ftrun.supervisor", "supervise", "--detached"]
+        return os.posix_spawn(sys.executable, argv, clean, file_actions=actions, setsid=True)
+    finally:
+        os.close(log)
+        os.close(null)

@@ -1,0 +1,259 @@
+"""The loop: one look at the cluster for all runs, then each run moves as far as that look allows. (I/O)
+
+How it thinks. There is one supervisor per home (see `lease`); it asks Slurm once for the jobs of all runs, however many,
+and hands the same answer to every keeper. A keeper that fails is set aside for a while and says so in the log: a bug of
+ours in one run must not cost another, and must never end a job. Losing the lease ends everything at once: the keepers are
+dropped with what they remember, since another process may be writing already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ftrun.slurm.client import Cluster, JobRow, NodeRow
+from ftrun.slurm.errors import SlurmError
+from ftrun.supervisor import store
+from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
+from ftrun.supervisor.keeper import Keeper, Moved
+from ftrun.supervisor.lease import Clock, Lease, LeaseLost
+from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.office import Office, Stale, World
+
+__all__ = ["Supervisor"]
+
+BROKEN_FOR_S = 60.0  # a run whose keeper failed is left alone for so long
+NODES_EVERY_S = 5.0
+_MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
+
+
+class Supervisor:
+    """Looks after every run of one home while it holds the lease."""
+
+    def __init__(self, home: str, cluster: Cluster, clock: Clock, lease: Lease, *, log: Any = None) -> None:
+        self.office = Office(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
+        self.lease = lease
+        self.keepers: dict[str, Keeper] = {}
+        self._final: dict[str, float] = {}  # runs that are over, with the time stamp of their requests folder
+        self._broken: dict[str, tuple[float, str]] = {}
+        self._nodes: tuple[float, dict[str, NodeRow]] | None = None
+        self._told = ""
+        self.ticks = 0
+
+    # ------------------------------------------------------------------ one round
+
+    def tick(self) -> None:
+        """One look and one step of every run. Raises LeaseLost."""
+        self._find_runs()
+        world = self._look()
+        for run_dir in list(self.keepers):
+            self.lease.confirm()
+            self._step(run_dir, world)
+        self._tell_status()
+        self.ticks += 1
+
+    @property
+    def moving(self) -> bool:
+        """Some run waits for us rather than for Slurm or its own script."""
+        return any(k.run.state in _MOVING for k in self.keepers.values())
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to look after."""
+        return not self.keepers
+
+    def _find_runs(self) -> None:
+        """New runs, and finished ones to which somebody sent a request."""
+        for run_dir in store.run_dirs(self.office.home):
+            if run_dir in self.keepers:
+                continue
+            asked = _requests_stamp(run_dir)
+            if self._final.get(run_dir) == asked:
+                continue
+            broken = self._broken.get(run_dir)
+            if broken is not None and self.office.clock.mono_s() - broken[0] < BROKEN_FOR_S:
+                continue
+            self._take(run_dir, asked)
+
+    def _take(self, run_dir: str, asked: float) -> None:
+        try:
+            keeper = Keeper(run_dir, self.office)
+        except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
+            self._set_aside(run_dir, f"{type(error).__name__}: {error}")
+            return
+        if keeper.run.final and not _requests(run_dir) and not _unanswered(keeper):
+            self._final[run_dir] = asked
+            return
+        self.keepers[run_dir] = keeper
+
+    def _set_aside(self, run_dir: str, why: str) -> None:
+        known = self._broken.get(run_dir)
+        self._broken[run_dir] = (self.office.clock.mono_s(), why)
+        if known is None or known[1] != why:
+            self.office.tell("run.set-aside", run=os.path.basename(run_dir), why=why)
+
+    def _look(self) -> World:
+        """One answer for all. Where Slurm does not answer, the world is blind and nothing moves."""
+        clock, cluster = self.office.clock, self.office.cluster
+        mono = clock.mono_s()
+        ids = [job for keeper in self.keepers.values() for job in keeper.job_ids()]
+        jobs: dict[str, JobRow] | None
+        nodes: dict[str, NodeRow] | None
+        try:
+            jobs = dict(cluster.jobs(ids)) if ids else {}
+            nodes = self._look_at_nodes(mono)
+        except SlurmError as error:
+            jobs = nodes = None
+            if self.office.blind_since_s is None:
+                self.office.blind_since_s = clock.now_s()
+                self.office.tell("slurm.unseen", why=error.message)
+        else:
+            if self.office.blind_since_s is not None:
+                self.office.tell(
+                    "slurm.seen-again", after_s=round(clock.now_s() - self.office.blind_since_s, 1)
+                )
+                self.office.blind_since_s = None
+        return World(clock.now_s(), clock.mono_s(), jobs, nodes)
+
+    def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
+        """Nodes are asked for at every round where a run is in motion, else every few seconds."""
+        if not self.keepers:
+            return {}
+        if self._nodes is not None and not self.moving and mono - self._nodes[0] < NODES_EVERY_S:
+            return self._nodes[1]
+        self._nodes = (mono, dict(self.office.cluster.nodes()))
+        return self._nodes[1]
+
+    def _step(self, run_dir: str, world: World) -> None:
+        keeper = self.keepers[run_dir]
+        try:
+            keeper.step(world)
+        except (Moved, Stale):
+            return
+        except LeaseLost:
+            raise
+        except SlurmError as error:
+            self.office.tell("slurm.unseen", run=keeper.run.id, why=error.message)
+            return
+        except (JournalDamaged, JournalTooNew) as error:
+            self._drop(run_dir, str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
+            self._drop(run_dir, f"{type(error).__name__}: {error}")
+            self.office.tell("run.failed-step", run=keeper.run.id, traceback=traceback.format_exc())
+            return
+        if keeper.run.final and not _unanswered(keeper):
+            self._drop(run_dir, "")
+            self._final[run_dir] = _requests_stamp(run_dir)
+
+    def _drop(self, run_dir: str, why: str) -> None:
+        self.keepers.pop(run_dir).close()
+        if why:
+            self._set_aside(run_dir, why)
+
+    def forget(self) -> None:
+        """Drop all keepers (the lease is gone): nothing that they remember counts any more."""
+        for keeper in self.keepers.values():
+            keeper.close()
+        self.keepers.clear()
+        self._final.clear()
+
+    def _tell_status(self) -> None:
+        """What `ftrun status` shows of the supervisor itself."""
+        facts = {
+            "writer": self.lease.writer,
+            "epoch": self.lease.epoch,
+            "runs": len(self.keepers),
+            "blind_since_s": self.office.blind_since_s,
+            "set_aside": {os.path.basename(run): why for run, (_, why) in self._broken.items()},
+        }
+        text = json.dumps(facts)
+        if text != self._told:
+            with contextlib.suppress(OSError):
+                store.write_atomically(
+                    os.path.join(self.office.home, "supervisor.json"), text.encode(), sync=False
+                )
+                self._told = text
+
+    # ------------------------------------------------------------------ whole lives
+
+    def run(self, *, poll_s: float, until: Callable[[Supervisor], bool], standby: bool = True) -> bool:
+        """Lead and tick until `until` says so. False: somebody else leads and we were not to stand by."""
+        clock = self.office.clock
+        while True:
+            if not self._lead(standby=standby):
+                return False
+            keep_alive = _Renewal(self.lease)
+            try:
+                while not until(self):
+                    self.tick()
+                    clock.sleep(min(poll_s, 0.5) if self.moving else poll_s)
+                self.forget()
+                return True
+            except LeaseLost as error:
+                self.office.tell("lease.lost", why=str(error))
+                self.forget()
+            finally:
+                keep_alive.stop()
+                self.lease.release()
+
+    def _lead(self, *, standby: bool) -> bool:
+        clock = self.office.clock
+        started = clock.mono_s()
+        while not self.lease.acquire():
+            if not standby and clock.mono_s() - started > self.lease.term_s * 1.5:
+                return False
+            clock.sleep(min(1.0, self.lease.term_s / 10))
+        self.office.tell("lease.taken", epoch=self.lease.epoch)
+        return True
+
+
+class _Renewal:
+    """Renews the lease beside the loop, so that a Slurm command that hangs for 10 s costs no lease.
+
+    It proves that this process runs, not that its loop does; every effect proves the lease again by itself.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lease", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._lease.term_s / 10):
+            try:
+                self._lease.renew()
+            except (LeaseLost, OSError):
+                return
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+
+
+def _requests(run_dir: str) -> bool:
+    try:
+        return any(name.endswith(".json") for name in os.listdir(os.path.join(run_dir, "requests")))
+    except OSError:
+        return False
+
+
+def _requests_stamp(run_dir: str) -> float:
+    try:
+        return os.stat(os.path.join(run_dir, "requests")).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _unanswered(keeper: Keeper) -> bool:
+    """A stopped run whose submission never had an answer: a late job of it must be cancelled."""
+    attempt = keeper.run.attempt
+    if attempt is None or attempt.submission not in ("unknown", "intended"):
+        return False
+    return keeper.office.clock.now_s() - keeper.run.last_at_s < 600.0
