@@ -43,7 +43,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
     gpus: int = 0,
     ssh: bool = False,
     accounting: bool = False,
-    slurmd_timeout_s: int = 6,
+    slurmd_timeout_s: int = 10,
     conf: Mapping[str, str] | None = None,
     base_port: int | None = None,
     uts: bool = True,

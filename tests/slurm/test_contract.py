@@ -54,7 +54,7 @@ class Memory:
     def __init__(self) -> None:
         self.nodes: tuple[str, ...] = ("n0", "n1", "n2", "n3")
         self.env: dict[str, str] = {}
-        timing = Timing(schedule_s=0.5, kill_wait_s=2, slurmd_timeout_s=6, requeue_delay_s=6, register_s=1)
+        timing = Timing(schedule_s=0.5, kill_wait_s=2, slurmd_timeout_s=10, requeue_delay_s=6, register_s=1)
         self.engine = Engine({"main": self.nodes}, timing=timing, slots=16)
         self.engine.script("good", lambda launch: launch.exit(0))
         self.engine.script("bad", lambda launch: launch.exit(3))
@@ -345,7 +345,7 @@ def test_nodes_and_partitions_are_named(world: World) -> None:
     main = world.cluster.partitions()["main"]
     assert (main.up, main.default, main.nodes) == (True, True, world.nodes)
     facts = world.cluster.facts()
-    assert (facts.slurmd_timeout_s, facts.kill_wait_s, facts.requeue_default) == (6, 2, True)
+    assert (facts.slurmd_timeout_s, facts.kill_wait_s, facts.requeue_default) == (10, 2, True)
     assert facts.version >= (22, 5, 0)
     assert facts.max_script_size_bytes >= 1 << 20
     assert world.cluster.ping() is True

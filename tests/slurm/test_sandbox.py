@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slurm
 MakeSandbox = Callable[..., Sandbox]
 
 # A dead node is believed dead sooner than with the default settings.
-IMPATIENT = {"slurmd_timeout_s": 4, "conf": {"MessageTimeout": "3"}}
+IMPATIENT = {"slurmd_timeout_s": 6, "conf": {"MessageTimeout": "2"}}
 # A rank that left its parents, its session and its environment behind.
 STRAY = "env -i setsid -f sleep 987 </dev/null >/dev/null 2>&1"
 
