@@ -34,9 +34,14 @@ _ft_identify() {
     _ft_place=$_ft_whole
     if [ -n "${SLURM_ARRAY_TASK_ID-}" ]; then
         _ft_place=$_ft_whole/tasks/$SLURM_ARRAY_TASK_ID
-        mkdir -p "$_ft_place" 2>/dev/null
+        _ft_make_place
     fi
     _ft_mine=$_ft_cluster.${SLURM_JOB_ID-}.$_ft_launch.$_ft_token
+}
+
+_ft_make_place() { # never more than this: a run's folder that was removed stays removed
+    mkdir "$_ft_whole/tasks" 2>/dev/null
+    mkdir "$_ft_place" 2>/dev/null
 }
 
 _ft_name_of() { # the claim of launch $1 in folder $2
@@ -71,6 +76,8 @@ _ft_try_claim() {
 # Returns when the script may run; leaves otherwise.
 _ft_take() {
     _ft_waited=0
+    _ft_wait=${_ft_wait%%.*}
+    case $_ft_wait in '' | *[!0-9]*) _ft_wait=120 ;; esac
     while :; do
         _ft_is_closed && _ft_refuse
         _ft_try_claim
@@ -80,18 +87,20 @@ _ft_take() {
         esac
         # Before the very first launch nothing else of this run can exist.
         [ "$_ft_attempt" = 1 ] && [ "$_ft_launch" -eq 0 ] && return
-        if [ "$_ft_waited" -ge "${_ft_wait:-120}" ]; then
-            _ft_say "attempt $_ft_attempt of $_ft_run could not be claimed in $_ft_place within ${_ft_wait:-120} s; not started"
+        if [ "$_ft_waited" -ge "$_ft_wait" ]; then
+            _ft_say "attempt $_ft_attempt of $_ft_run could not be claimed in $_ft_place within $_ft_wait s; not started"
+            trap - EXIT
             exit 1
         fi
         sleep 2
         _ft_waited=$((_ft_waited + 2))
-        [ "$_ft_place" = "$_ft_whole" ] || mkdir -p "$_ft_place" 2>/dev/null
+        [ "$_ft_place" = "$_ft_whole" ] || _ft_make_place
     done
 }
 
 _ft_refuse() {
     _ft_say "attempt $_ft_attempt of $_ft_run is closed; not started"
+    trap - EXIT
     exit 0
 }
 
@@ -311,7 +320,9 @@ _ft_become() {
         shift 3
         set -- "$_ft_a" "$@"
     fi
-    if [ -z "${BASH_VERSION-}" ]; then
+    if [ "$_ft_direct" ]; then
+        :
+    elif [ -z "${BASH_VERSION-}" ]; then
         env --default-signal=INT,QUIT true 2>/dev/null && set -- env --default-signal=INT,QUIT "$@"
         [ "$_ft_group" = 1 ] && command -v setsid >/dev/null && set -- setsid "$@"
     elif [ -n "${SHLVL-}" ]; then
@@ -402,6 +413,13 @@ _ft_ask() {
 
 # Hands on what reached this shell and not the script.
 _ft_forward() {
+    if [ "$_ft_rescued" ]; then
+        for _ft_i in $_ft_got; do
+            kill "-$_ft_i" "$_ft_child" 2>/dev/null
+        done
+        _ft_got=
+        return
+    fi
     # Signals to several processes leave Slurm one by one, within microseconds if the node is idle.
     sleep 0.1
     _ft_sigs=$_ft_got
@@ -494,24 +512,73 @@ _ft_next() {
 
 # Ends the job as the script ended, with code $1 or signal $2.
 _ft_finish() {
+    _ft_rc=$1
+    _ft_sig=${2:-0}
+    trap _ft_leave EXIT
     _ft_now=$(date +%s 2>/dev/null)
-    [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$1" "${2:-0}" "$_ft_now" |
+    [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_now" |
         _ft_write "$_ft_place/exit.$_ft_launch"
     if [ -n "$_ft_tmp" ]; then
         _ft_dismiss
         rm -rf "$_ft_tmp"
     fi
-    if [ "${2:-0}" -gt 0 ]; then
-        trap - "$2" CHLD 2>/dev/null
+    _ft_leave
+}
+
+_ft_leave() {
+    trap - EXIT
+    if [ "$_ft_sig" -gt 0 ]; then
+        trap - "$_ft_sig" CHLD 2>/dev/null
         # The core, if there is one, is the script's.
         ulimit -S -c 0 2>/dev/null
-        kill "-$2" $$
+        kill "-$_ft_sig" $$
         # Still here: bash keeps QUIT ignored.
         # shellcheck disable=SC2016
         [ -n "$_ft_perl" ] && exec "$_ft_perl" -MConfig -e \
-            '$SIG{(split " ", $Config{sig_name})[$ARGV[0]]} = "DEFAULT"; kill $ARGV[0], $$; exit $ARGV[1]' "$2" "$1"
+            '$SIG{(split " ", $Config{sig_name})[$ARGV[0]]} = "DEFAULT"; kill $ARGV[0], $$; exit $ARGV[1]' \
+            "$_ft_sig" "$_ft_rc"
     fi
-    exit "$1"
+    exit "$_ft_rc"
+}
+
+# This shell is about to end by a mistake of its own (dash does so when it cannot fork).  Before the
+# start it becomes the user's script; after it, it waits on, without starting anything.
+_ft_rescue() {
+    trap - EXIT
+    if [ -n "$_ft_child" ]; then
+        _ft_rescued=1
+        _ft_await
+        _ft_finish "$_ft_rc" "$_ft_sig"
+    fi
+    [ "$_ft_claimed" ] || { [ "$_ft_attempt" = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; } || exit 1
+    [ -s "$_ft_script" ] || _ft_unpack
+    { true >&8; } 2>/dev/null && command exec 2>&8
+    [ -n "$_ft_list" ] || _ft_list="0 '' '' '' $_ft_argv" # see _ft_become
+    eval "set -- $_ft_list"
+    if [ "$1" = 0 ]; then
+        shift 4
+        set -- 0 "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
+    fi
+    _ft_direct=1
+    _ft_become "/proc/$$/environ" 0 "$@"
+}
+
+# The words $@ as text for eval, into _ft_quoted.
+_ft_quote() {
+    _ft_quoted=
+    for _ft_word in "$@"; do
+        _ft_text=
+        while :; do
+            case $_ft_word in
+                *\'*)
+                    _ft_text="$_ft_text${_ft_word%%\'*}'\\''"
+                    _ft_word=${_ft_word#*\'}
+                    ;;
+                *) break ;;
+            esac
+        done
+        _ft_quoted="$_ft_quoted '$_ft_text$_ft_word'"
+    done
 }
 
 # The names that srun must hand to the tasks when the user exports a list or nothing.
@@ -525,8 +592,12 @@ _ft_export_list() {
 }
 
 _ft_main() {
+    _ft_quote "$@"
+    _ft_argv=$_ft_quoted
+    trap _ft_rescue EXIT
     _ft_identify
     _ft_take
+    _ft_claimed=1
     _ft_choose
     [ -d "$_ft_place" ] && _ft_record_launch
     _ft_unpack
@@ -560,15 +631,19 @@ _ft_main() {
         set -- "SLURM_EXPORT_ENV=$_ft_exp" "$@"
         _ft_count=$((_ft_count + 1))
     fi
-    : >"$_ft_tmp/seen.1" >"$_ft_tmp/seen.2"
+    _ft_quote "$_ft_count" "$@"
+    _ft_list=$_ft_quoted
+    { true; } >"$_ft_tmp/seen.1" 2>/dev/null
+    { true; } >"$_ft_tmp/seen.2" 2>/dev/null
+    { true; } >"$_ft_tmp/jobs" 2>/dev/null
     mkfifo -m 600 "$_ft_tmp/ask.1" "$_ft_tmp/ask.2" 2>/dev/null
-    : >"$_ft_tmp/jobs"
-    # Shells report deaths on stderr; the log is the script's alone.
+    # A redirection that fails ends a POSIX shell, but not behind `command`.
     command exec 9<&0 || command exec 9</dev/null
     command exec 8>&2 || command exec 8>/dev/null
-    exec 2>/dev/null
-    exec 4<"$_ft_tmp/seen.1" 5<"$_ft_tmp/seen.2" 6</dev/null 7</dev/null
-    [ -p "$_ft_tmp/ask.2" ] && exec 6<>"$_ft_tmp/ask.1" 7<>"$_ft_tmp/ask.2"
+    # Shells report deaths on stderr; the log is the script's alone.
+    command exec 2>/dev/null
+    command exec 4<"$_ft_tmp/seen.1" 5<"$_ft_tmp/seen.2" || command exec 4</dev/null 5</dev/null
+    command exec 6<>"$_ft_tmp/ask.1" 7<>"$_ft_tmp/ask.2" || rm -f "$_ft_tmp/ask.2"
     _ft_listen
     while :; do
         _ft_start "$_ft_count" "$@"
@@ -576,6 +651,7 @@ _ft_main() {
         _ft_await
         _ft_dismiss
         _ft_next || break
+        _ft_child=
     done
     _ft_finish "$_ft_rc" "$_ft_sig"
 }
@@ -587,6 +663,12 @@ _ft_path_set=${PATH+1}
 _ft_path=${PATH-}
 PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
 _ft_tmp=
+_ft_script=
+_ft_child=
+_ft_claimed=
+_ft_list=
+_ft_direct=
+_ft_rescued=
 _ft_w1=
 _ft_w2=
 _ft_perl=

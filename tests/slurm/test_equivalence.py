@@ -155,7 +155,7 @@ ROWS = [
     Row("cancelled, traps", CATCH + UNTIL_GO, acts=("await ready", "scancel"), sorted=True),
     Row("cancelled, ends well", "trap 'echo saw TERM; exit 0' TERM\n" + UNTIL_GO, acts=("await ready", "scancel"), sorted=True),
     Row("cancelled, python", PYTHON_CATCH, PYTHON, acts=("await ready", "scancel"), sorted=True),
-    Row("cancelled, steps", "srun sh -c 'echo ready; exec sleep 60' 2>/dev/null; echo end", acts=("await ready", "scancel"), sorted=True),
+    Row("cancelled, steps", "trap : TERM\nsrun sh -c 'echo ready; exec sleep 60' 2>/dev/null; echo end", acts=("await ready", "scancel"), sorted=True),
     Row("suspended", CATCH + UNTIL_GO, acts=("await ready", "scontrol suspend", "scontrol resume", "go"), sorted=True),
     Row("stopped by TSTP", "import signal\n" + PYTHON_CATCH, PYTHON,
         acts=("await ready", "scancel -b -s TSTP", "scancel -b -s CONT", "go")),
@@ -169,7 +169,7 @@ SLOW_ROWS = [
     Row("time limit, traps", CATCH + UNTIL_GO, options=("-t1",), sorted=True),
     Row("time limit, ends well", "trap 'echo saw TERM; exit 0' TERM\n" + UNTIL_GO, options=("-t1",), sorted=True),
     Row("time limit, warned", CATCH + UNTIL_GO, options=("-t1", "--signal=B:USR1@30"), sorted=True),
-    Row("time limit, steps", "srun sh -c 'echo ready; exec sleep 100' 2>/dev/null; echo end", options=("-t1",), sorted=True),
+    Row("time limit, steps", "trap : TERM\nsrun sh -c 'echo ready; exec sleep 100' 2>/dev/null; echo end", options=("-t1",), sorted=True),
 ]
 
 
