@@ -13,14 +13,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftrun.supervisor.model import Blame, Evidence, Topology
 
-__all__ = ["Blamed", "blamed", "laggards", "speaker"]
+__all__ = ["Blamed", "blamed", "laggards", "learned", "speaker"]
 
 ENOUGH_PAIRS = 2
 """A link is judged by counting from two witnesses on; one line is one opinion."""
+
+MANY_HOSTS = 4
+"""Broken devices on so many hosts of one job at the same time are not the devices' fault."""
 
 _RANK_PREFIX = re.compile(
     r"^\s*(?:\[(?:default)?(?P<torchrun>\d+)\]:|(?P<srun>\d{1,6}):\s|\[rank(?P<torch>\d+)\]|\[(?P<horovod>\d+)\]<std)"
@@ -42,6 +45,17 @@ class Blamed:
     words: tuple[str, ...] = ()
 
 
+def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
+    """`topology` with what lines that name both a host and a rank tell of who sits where; what is known stays."""
+    told = {}
+    for line in evidence:
+        rank, host = _seat(line)
+        node = _admitted(host, topology)
+        if rank is not None and node:
+            told[rank] = node
+    return replace(topology, rank_node={**told, **topology.rank_node}) if told else topology
+
+
 def speaker(line: Evidence, topology: Topology) -> str | None:
     """Who wrote `line`: a host, or "rank N" where no host is known; None where the line does not say."""
     for name in _names_in(line):
@@ -54,22 +68,24 @@ def speaker(line: Evidence, topology: Topology) -> str | None:
 def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
     """The culprits that `lines`, all of one signature with this `blame`, point at."""
     if blame in {Blame.NODE, Blame.DEVICE}:
-        return _where_it_is(lines, topology)
+        return _where_it_is(blame, lines, topology)
     if blame is Blame.LINK:
         return _in_most_pairs(lines, topology)
     return Blamed()
 
 
 def laggards(lines: Sequence[Evidence], topology: Topology) -> Blamed:
-    """The ranks that a collective time-out points at: those that did not report, else the one that is behind."""
+    """Whom a collective time-out points at: the nodes or ranks that did *not* report, else the rank that is behind."""
     by_rank = {rank: line for line in lines if (rank := _rank(line)) is not None}
-    if not by_rank:
-        return Blamed(words=("no line says which rank waited",))
-    missing = sorted(set(topology.rank_node) - set(by_rank))
-    if missing and len(missing) < len(by_rank):
-        return _ranks(
-            missing, topology, f"{len(by_rank)} of {len(topology.rank_node)} ranks report a time-out; missing"
-        )
+    world = topology.rank_node
+    missing = sorted(set(world) - set(by_rank))
+    if by_rank and missing and len(missing) < len(by_rank):
+        return _ranks(missing, topology, f"{len(by_rank)} of {len(world)} ranks report a time-out, without:")
+    heard = {node for line in lines if (node := speaker(line, topology)) in topology.nodes}
+    silent = tuple(node for node in topology.nodes if node not in heard)
+    if heard and silent and len(silent) < len(heard):
+        told = f"{len(heard)} of {len(topology.nodes)} nodes report a time-out, without: {', '.join(silent)}"
+        return Blamed(silent, words=(told,))
     sequence = {
         rank: int(found[1]) for rank, line in by_rank.items() if (found := _SEQUENCE.search(line.text))
     }
@@ -79,7 +95,7 @@ def laggards(lines: Sequence[Evidence], topology: Topology) -> Blamed:
         return _ranks(
             behind, topology, f"of {len(sequence)} ranks the lowest collective ({lowest}) is that of"
         )
-    return Blamed(words=("the ranks that waited do not tell for whom",))
+    return Blamed(words=("who waited is told, for whom is not",))
 
 
 def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
@@ -91,11 +107,14 @@ def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
     return Blamed(_once(names), words=(f"{words} {told}",))
 
 
-def _where_it_is(lines: Sequence[Evidence], topology: Topology) -> Blamed:
+def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
     names = _once([speaker(line, topology) for line in lines])
     nodes = set(topology.nodes)
-    if len(nodes) > 1 and nodes <= set(names):
-        return Blamed(everywhere=True, words=("seen on every node: the job or the cluster, not a node",))
+    if (len(nodes) > 1 and nodes <= set(names)) or (blame is Blame.DEVICE and len(names) >= MANY_HOSTS):
+        words = (
+            f"seen on {len(names)} of {len(nodes) or len(names)} nodes: the job or the cluster, not a node"
+        )
+        return Blamed(everywhere=True, words=(words,))
     if not names:
         return Blamed(words=("no line says on which node",))
     return Blamed(names, words=(f"the lines name {', '.join(names)}",))
@@ -124,13 +143,17 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
 
 def _names_in(line: Evidence) -> list[str]:
     """What a line says of itself, best first: captures of its signature, then the prefix that a launcher put there."""
-    names = [line.captures.get("host") or line.captures.get("ip") or ""]
-    for pattern in (_NCCL_PREFIX, _SYSLOG_PREFIX):
-        found = pattern.search(line.text)
-        names.append(found["host"] if found else "")
     rank = _rank(line)
-    names.append(f"rank {rank}" if rank is not None else "")
+    names = [_host(line), line.captures.get("ip", ""), f"rank {rank}" if rank is not None else ""]
     return [name for name in names if name]
+
+
+def _host(line: Evidence) -> str:
+    """The host that a line names, by its signature or by its prefix; "" where there is none."""
+    if line.captures.get("host"):
+        return line.captures["host"]
+    found = _NCCL_PREFIX.search(line.text) or _SYSLOG_PREFIX.search(line.text)
+    return found["host"] if found else ""
 
 
 def _rank(line: Evidence) -> int | None:
@@ -142,6 +165,15 @@ def _rank(line: Evidence) -> int | None:
         return int(next(group for group in prefix.groups() if group is not None))
     inside = _RANK_INSIDE.search(line.text)
     return int(inside["rank"]) if inside else None
+
+
+def _seat(line: Evidence) -> tuple[int | None, str]:
+    """The rank and the host of one process, where both are told by the same part of a line."""
+    captured = line.captures.get("rank", "")
+    if captured.isdigit() and line.captures.get("host"):
+        return int(captured), line.captures["host"]
+    prefix = _NCCL_PREFIX.search(line.text)
+    return (_rank(line), prefix["host"]) if prefix else (None, "")
 
 
 def _admitted(name: str, topology: Topology) -> str | None:

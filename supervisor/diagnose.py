@@ -5,40 +5,36 @@ what it rested on. What Slurm itself recorded comes first where it is decisive; 
 
 In the log, lines that training survived are no causes; consequences are counted and never blamed; a cause comes
 before what may be either, hardware before the software that noticed it (the signature's priority), the earliest
-before the later. Who is to blame is worked out in `culprits`, and is nobody in doubt.
+before the later (`weigh`). Who is to blame is worked out in `culprits`, and is nobody in doubt.
 
 Confidence is earned: from the signature's own, up with each source that agrees, down with rivals and with distance from the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftrun.supervisor import culprits
-from ftrun.supervisor.model import (
-    Action,
-    Blame,
-    Diagnosis,
-    Evidence,
-    FaultClass,
-    Proof,
-    Role,
-    Source,
-    Topology,
-)
+from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
+from ftrun.supervisor.verdicts import CLASS_DEFAULTS, Ended, plain, proofs, sure
 from ftrun.supervisor.weigh import Weighed, weigh
 
 if TYPE_CHECKING:
     from ftrun.supervisor.progress import Progress
-    from ftrun.supervisor.signatures import Catalog
+    from ftrun.supervisor.signatures import Catalog, Signature
 
-__all__ = ["CLASS_DEFAULTS", "RULES", "Ended", "diagnose"]
+__all__ = ["RULES", "Case", "Ended", "diagnose"]
 
-PROOFS_MAX = 5
 HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
-CRASH_SIGNALS = {
+TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})
+"""What slurmstepd may say about a CANCELLED that no person asked for."""
+
+STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
+"""States in which Slurm itself ended a job for a reason that no node has."""
+
+CRASHES = {
     4: "illegal instruction",
     6: "abort",
     7: "bus error",
@@ -46,65 +42,6 @@ CRASH_SIGNALS = {
     11: "segmentation fault",
 }
 SIGKILL, SIGTERM = 9, 15
-LINES_OF_SLURM = frozenset(
-    {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE, FaultClass.SCHEDULER}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a launch ended, by Slurm's record and the exit record of batch.sh.
-
-    `state` is Slurm's ("GONE" and "" = unknown), `by_us` whether ftrun ended it after a suspicion, `nodes_down` the nodes
-    of this attempt that Slurm calls down or not responding, `requeued` whether Slurm put the job back into its queue.
-    """
-
-    state: str
-    reason: str = ""
-    exit_code: int | None = None
-    exit_signal: int | None = None
-    derived_exit_code: int = 0
-    by_us: bool = False
-    nodes_down: tuple[str, ...] = ()
-    requeued: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ClassDefault:
-    """What a class gets where no signature says otherwise."""
-
-    retry: bool
-    action: Action
-    exclude: bool = False
-    advice: str = ""
-
-
-CLASS_DEFAULTS: Mapping[FaultClass, ClassDefault] = {
-    FaultClass.HARDWARE_GPU: ClassDefault(True, Action.DRAIN, exclude=True),
-    FaultClass.HARDWARE_OTHER: ClassDefault(True, Action.DRAIN, exclude=True),
-    FaultClass.NODE: ClassDefault(True, Action.EXCLUDE, exclude=True),
-    FaultClass.NETWORK: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.STORAGE: ClassDefault(True, Action.WAIT),
-    FaultClass.SCHEDULER: ClassDefault(True, Action.WAIT),
-    FaultClass.PREEMPTED: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.TIMELIMIT: ClassDefault(
-        True, Action.RESUBMIT, advice="save checkpoints well before the limit, or raise --time"
-    ),
-    FaultClass.HANG: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.CHECKPOINT: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.PORT_CONFLICT: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.LIBRARY_BUG: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.UNKNOWN: ClassDefault(True, Action.RESUBMIT),
-    FaultClass.OOM_GPU: ClassDefault(False, Action.STOP),
-    FaultClass.OOM_HOST: ClassDefault(
-        False, Action.STOP, advice="ask for more memory (--mem) or use less of it"
-    ),
-    FaultClass.USER_CODE: ClassDefault(False, Action.STOP),
-    FaultClass.DATA: ClassDefault(False, Action.STOP),
-    FaultClass.CONFIG: ClassDefault(False, Action.STOP),
-    FaultClass.CANCELLED: ClassDefault(False, Action.STOP),
-    FaultClass.HEALTHY: ClassDefault(False, Action.NONE),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +54,12 @@ class Case:
     progress: Progress | None
 
     @property
-    def state(self) -> str:
-        """Slurm's state at the end; "" for a live run or a text without a record."""
-        return self.ended.state if self.ended else ""
-
-    @property
     def down(self) -> tuple[str, ...]:
-        """The nodes that Slurm calls down, of those of the attempt."""
-        return _of_attempt(self.ended.nodes_down if self.ended else (), self.topology)
+        """The nodes of the attempt that Slurm calls down or not responding."""
+        names = self.ended.nodes_down if self.ended else ()
+        if not self.topology.nodes:
+            return names
+        return tuple(dict.fromkeys(node for name in names if (node := self.topology.node_of(name))))
 
 
 def diagnose(
@@ -137,204 +72,195 @@ def diagnose(
 ) -> Diagnosis:
     """The cause of an end, or of what is seen so far where `ended` is None (a live run, a text without a record).
 
-    `evidence` is all that is known of one launch, in any order. A live run without anything fatal is HEALTHY with signature "".
+    `evidence` is all that is known of one launch, in any order; what the catalog does not know is left aside.
+    A live run without anything fatal is HEALTHY with signature "".
     """
-    case = Case(weigh(evidence, catalog, over=ended is not None), topology, ended, progress)
+    topology = culprits.learned(evidence, topology)
+    case = Case(weigh(evidence, catalog, ended), topology, ended, progress)
     for rule in RULES:
         found = rule(case)
         if found is not None:
-            return replace(
-                found, consequences=case.log.consequences, rests_on=(*found.rests_on, *case.log.words)
-            )
+            words = (*found.rests_on, *case.log.words)
+            return replace(found, consequences=case.log.consequences, rests_on=words)
     raise AssertionError("the last rule always answers")  # pragma: no cover
 
 
 def _finished(case: Case) -> Diagnosis | None:
     """COMPLETED is the script's own verdict, and it stands above every line."""
-    if case.ended is None or case.state != "COMPLETED" or case.ended.exit_code or case.ended.exit_signal:
+    ended = case.ended
+    if ended is None or ended.state != "COMPLETED" or ended.failed:
         return None
     words = ["Slurm: COMPLETED"]
-    if case.ended.derived_exit_code:
-        words.append(f"a step exited {case.ended.derived_exit_code}, the script exited 0")
-    return _plain(FaultClass.HEALTHY, "finished", words, confidence=0.99, sources=(Source.SLURM,))
+    if ended.derived_exit_code:
+        words.append(f"a step exited {ended.derived_exit_code}, the script exited 0")
+    return plain(FaultClass.HEALTHY, "finished", words, confidence=0.99, sources=(Source.SLURM,))
 
 
 def _hardware_of_lost_node(case: Case) -> Diagnosis | None:
-    """A node that was lost and whose hardware complained before is lost because of that hardware."""
-    if not case.down or case.log.cause is None or case.log.cause.fault not in HARDWARE:
+    """A node that was lost and whose hardware complained before was lost because of that hardware."""
+    signature = case.log.cause
+    if not case.down or signature is None or signature.fault not in HARDWARE:
         return None
-    found = _from_log(case)
-    if found is None or not set(found.nodes) & set(case.down):
+    found = _by_signature(case, signature)
+    if not set(found.nodes) & set(case.down):
         return None
-    words = f"Slurm: {', '.join(case.down)} down or not responding"
-    return replace(
-        found,
-        confidence=_sure(found.confidence + 0.15),
-        sources=(*found.sources, Source.SLURM),
-        rests_on=(words, *found.rests_on),
-    )
+    words = (f"Slurm: {', '.join(case.down)} down or not responding", *found.rests_on)
+    more = sure(found.confidence + 0.15)
+    return replace(found, confidence=more, sources=(*found.sources, Source.SLURM), rests_on=words)
 
 
 def _node_lost(case: Case) -> Diagnosis | None:
-    if case.ended is None:
+    """Slurm names the lost node, or says that one was lost and the log tells which."""
+    ended = case.ended
+    if ended is None:
         return None
-    held = (
-        "launch failed" in case.ended.reason.lower().replace("_", " ") and "held" in case.ended.reason.lower()
-    )
-    if not case.down and not held and case.state not in {"NODE_FAIL", "BOOT_FAIL"}:
+    held = "launchfailedrequeuedheld" in ended.why
+    seen = bool(case.down) and (ended.by_us or ended.state not in STATES_OF_OTHERS)
+    if not seen and not held and ended.state not in {"NODE_FAIL", "BOOT_FAIL"}:
         return None
-    title = "a node failed to launch the job" if held or case.state == "BOOT_FAIL" else "a node was lost"
-    words = [
-        f"Slurm: {case.state or 'no state'}"
-        + (f", reason {case.ended.reason}" if case.ended.reason not in {"", "None"} else "")
-    ]
-    names, sources = case.down, [Source.SLURM]
+    words = [f"Slurm: {ended.state or 'no state'}{', ' + ended.reason if ended.why else ''}"]
+    names = case.down or (case.topology.nodes if len(case.topology.nodes) == 1 else ())
+    told = case.log.first_of({FaultClass.NODE})
+    if not names and told is not None:
+        # No source but the log names the node, so the log alone is what the blame rests on.
+        found = _by_signature(case, told)
+        return replace(found, rests_on=(*words, *found.rests_on))
     if case.down:
         words.append(f"Slurm: {', '.join(case.down)} down or not responding")
-    elif len(case.topology.nodes) == 1:
-        names = case.topology.nodes
-        words.append("the only node of the attempt")
-    else:
-        told = _from_log(case)
-        if told is not None and told.fault is FaultClass.NODE and told.nodes:
-            # Slurm tells that a node was lost, the log which: no source but the log names the node.
-            return replace(told, rests_on=(*words, *told.rests_on))
-        sources = [Source.SLURM]
-    return _plain(
-        FaultClass.NODE, title, words, names=names, confidence=0.95 if names else 0.8, sources=tuple(sources)
+    title = (
+        "the job could not be launched on a node" if held or ended.state == "BOOT_FAIL" else "a node was lost"
+    )
+    lines = case.log.lines_of(told.id) if told else ()
+    confidence = 0.95 if names else 0.8
+    sources = (Source.SLURM, Source.LOG) if lines else (Source.SLURM,)
+    return plain(
+        FaultClass.NODE, title, words, names=names, lines=lines, confidence=confidence, sources=sources
     )
 
 
-def _by_slurm(states: frozenset[str], fault: FaultClass, title: str) -> Callable[[Case], Diagnosis | None]:
-    """A rule for a state that is a verdict in itself."""
+def _hardware_before_the_limit(case: Case) -> Diagnosis | None:
+    """A job that hung on broken hardware until its time was up did not need more time."""
+    signature = case.log.cause
+    if (
+        case.ended is None
+        or case.ended.state != "TIMEOUT"
+        or signature is None
+        or signature.fault not in HARDWARE
+    ):
+        return None
+    steps_end = case.progress.offset_bytes if case.progress is not None else None
+    lines = case.log.lines_of(signature.id)
+    if steps_end is None or any(line.offset_bytes < steps_end for line in lines):
+        return None
+    found = _by_signature(case, signature)
+    return replace(found, rests_on=("Slurm: TIMEOUT, with no step after the fault", *found.rests_on))
+
+
+def _by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable[[Case], Diagnosis | None]:
+    """A rule for states that are verdicts in themselves."""
 
     def rule(case: Case) -> Diagnosis | None:
-        if case.state not in states:
+        if case.ended is None or case.ended.state not in states:
             return None
-        same = [line for line, signature in case.log.causes if signature.fault is fault]
-        sources = (Source.SLURM, Source.LOG) if same else (Source.SLURM,)
-        return _plain(fault, title, [f"Slurm: {case.state}"], lines=same, confidence=0.97, sources=sources)
+        same = case.log.first_of({fault})
+        lines = case.log.lines_of(same.id) if same else ()
+        sources = (Source.SLURM, Source.LOG) if lines else (Source.SLURM,)
+        return plain(
+            fault, title, [f"Slurm: {case.ended.state}"], lines=lines, confidence=0.97, sources=sources
+        )
 
     return rule
 
 
 def _cancelled(case: Case) -> Diagnosis | None:
-    """CANCELLED that is not ours is a person, unless Slurm itself says why in its reason or in the log."""
-    if case.ended is None or case.state != "CANCELLED" or case.ended.by_us:
+    """CANCELLED that is not ours is a person, unless Slurm says otherwise in its reason or through slurmstepd."""
+    ended = case.ended
+    if ended is None or ended.state != "CANCELLED" or ended.by_us:
         return None
-    reason = case.ended.reason.replace("_", "").lower()
-    words = [f"Slurm: CANCELLED{', reason ' + case.ended.reason if case.ended.reason else ''}; not by ftrun"]
-    if "dependencyneversatisfied" in reason:
-        return _plain(
-            FaultClass.CONFIG,
-            "its dependency can never be satisfied",
-            words,
-            confidence=0.95,
-            sources=(Source.SLURM,),
-        )
-    if "preempt" in reason:
-        return _plain(FaultClass.PREEMPTED, "preempted", words, confidence=0.95, sources=(Source.SLURM,))
-    told = case.log.first_of(LINES_OF_SLURM)
+    words = [f"Slurm: CANCELLED{', ' + ended.reason if ended.why else ''}, not by ftrun"]
+    by_reason = {
+        "dependencyneversatisfied": (FaultClass.CONFIG, "its dependency can never be satisfied"),
+        "deadline": (FaultClass.TIMELIMIT, "its deadline has passed"),
+        "preempt": (FaultClass.PREEMPTED, "preempted"),
+    }
+    for part, (fault, title) in by_reason.items():
+        if part in ended.why:
+            return plain(fault, title, words, confidence=0.95, sources=(Source.SLURM,))
+    told = case.log.first_of(TOLD_BY_SLURM)
     if told is not None:
-        found = _from_log(case, told)
-        return replace(found, rests_on=(*words, *found.rests_on)) if found else None
-    return _plain(
+        found = _by_signature(case, told)
+        return replace(found, rests_on=(*words, *found.rests_on))
+    return plain(
         FaultClass.CANCELLED, "cancelled by a person", words, confidence=0.95, sources=(Source.SLURM,)
     )
 
 
-def _requeued(case: Case) -> Diagnosis | None:
-    """Slurm put the job back and nothing was wrong: its own business."""
-    if case.ended is None or not case.ended.requeued or case.log.cause is not None or _died(case.ended):
-        return None
-    return _plain(
-        FaultClass.HEALTHY,
-        "requeued, nothing wrong seen",
-        ["Slurm: requeued"],
-        confidence=0.7,
-        sources=(Source.SLURM,),
-    )
-
-
 def _log_cause(case: Case) -> Diagnosis | None:
-    return _from_log(case)
+    """The best cause that the log has."""
+    return _by_signature(case, case.log.cause) if case.log.cause is not None else None
 
 
-def _batch_script_killed(case: Case) -> Diagnosis | None:
-    if case.ended is None or "joblaunchfailure" not in case.ended.reason.replace("_", "").lower():
+def _requeued(case: Case) -> Diagnosis | None:
+    """Slurm put the job back and nothing was wrong; TERM is how it ends the old launch."""
+    ended = case.ended
+    if ended is None or not ended.requeued or (ended.failed and ended.signal != SIGTERM):
         return None
-    if _signal(case.ended) == SIGKILL:
+    title = "requeued, and nothing wrong was seen"
+    return plain(FaultClass.HEALTHY, title, ["Slurm: requeued"], confidence=0.7, sources=(Source.SLURM,))
+
+
+def _launch_failure(case: Case) -> Diagnosis | None:
+    """JobLaunchFailure with signal 9 is a batch script that was killed from outside; without it, the launch itself failed."""
+    if case.ended is None or "joblaunchfailure" not in case.ended.why:
+        return None
+    words = [f"Slurm: {case.ended.reason}, signal {case.ended.signal}"]
+    if case.ended.signal == SIGKILL:
         title = "the batch script was killed from outside"
-        return _plain(
-            FaultClass.UNKNOWN,
-            title,
-            ["Slurm: JobLaunchFailure, signal 9"],
-            confidence=0.4,
-            sources=(Source.SLURM,),
-        )
-    return _plain(
-        FaultClass.NODE,
-        "the job could not be launched",
-        ["Slurm: JobLaunchFailure"],
-        confidence=0.6,
-        sources=(Source.SLURM,),
-    )
+        return plain(FaultClass.UNKNOWN, title, words, confidence=0.4, sources=(Source.SLURM,))
+    title = "the job could not be launched"
+    return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
 
 
 def _exit_record(case: Case) -> Diagnosis | None:
     """Nothing in the log: what the number alone can tell, and that is little."""
-    if case.ended is None or not _died(case.ended):
+    ended = case.ended
+    if ended is None or not ended.failed or ended.by_us:
         return None
-    signal = _signal(case.ended)
-    ran = case.progress is not None and case.progress.steps_seen > 0
-    if signal in CRASH_SIGNALS:
-        words = [
-            f"exit record: signal {signal} ({CRASH_SIGNALS[signal]})",
-            "it had been training" if ran else "no step was seen",
-        ]
-        crash = _plain(
-            FaultClass.USER_CODE,
-            f"crashed: {CRASH_SIGNALS[signal]}",
-            words,
-            confidence=0.35,
-            sources=(Source.EXIT,),
-        )
-        # A program that trained for a while may do so again; one that never started will not.
-        return replace(crash, retry=True, action=Action.RESUBMIT) if ran else crash
-    if case.ended.exit_code in {126, 127}:
-        words = [f"exit record: code {case.ended.exit_code}"]
-        return _plain(
-            FaultClass.CONFIG,
-            "a command was not found or cannot be run",
-            words,
-            confidence=0.6,
-            sources=(Source.EXIT,),
-        )
-    if signal == SIGKILL:
-        words, title = ["exit record: signal 9"], "killed, and nothing says by whom"
-        advice = "often the kernel out of memory: look at the node's kernel log, or ask for more memory"
-        return replace(
-            _plain(FaultClass.UNKNOWN, title, words, confidence=0.3, sources=(Source.EXIT,)), advice=advice
-        )
-    told = f"signal {signal}" if signal else f"code {case.ended.exit_code}"
-    return _unknown(case, f"ended with {told}, and no line says why", [f"exit record: {told}"])
+    told = f"signal {ended.signal}" if ended.signal else f"code {ended.exit_code}"
+    words, sources = [f"exit record: {told}"], (Source.EXIT,)
+    if ended.signal in CRASHES:
+        trained = case.progress is not None and case.progress.steps_seen > 0
+        words.append("it had been training" if trained else "no step was seen")
+        title = f"crashed: {CRASHES[ended.signal]}"
+        found = plain(FaultClass.USER_CODE, title, words, confidence=0.35, sources=sources)
+        # What trained for a while may do so again; what never started will not.
+        return replace(found, retry=True, action=Action.RESUBMIT) if trained else found
+    if ended.exit_code in {126, 127}:
+        title = "a command was not found or cannot be run"
+        return plain(FaultClass.CONFIG, title, words, confidence=0.6, sources=sources)
+    if ended.signal == SIGKILL:
+        advice = "often the kernel out of memory: see the node's kernel log, or ask for more memory (--mem)"
+        return _unknown(case, "killed, and nothing says by whom", words, advice)
+    return _unknown(case, f"ended with {told}, and no line says why", words)
 
 
-def _nothing_fatal(case: Case) -> Diagnosis | None:
-    """No record of an end and no line that is more than a consequence."""
+def _text_alone(case: Case) -> Diagnosis | None:
+    """No record of an end, and no line that can be a cause."""
     if case.ended is not None:
         return None
     if case.log.consequences and not case.log.finished:
         return _unknown(case, "it failed, and no line says why", ["only consequences were seen"])
-    return _plain(FaultClass.HEALTHY, "no failure seen", ["no line tells of a failure"], confidence=0.7)
+    words = ["the log tells of a good end" if case.log.finished else "no line tells of a failure"]
+    return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)
 
 
 def _ended_somehow(case: Case) -> Diagnosis | None:
-    state = case.state or "unknown"
+    """Over, and neither Slurm, the log nor the exit record says why."""
+    state = (case.ended.state if case.ended else "") or "unknown"
     if case.ended is not None and case.ended.by_us:
         title = "ended by ftrun after a suspicion that no line explains"
-        return _plain(
-            FaultClass.HANG, title, [f"Slurm: {state}, by ftrun"], confidence=0.4, sources=(Source.SILENCE,)
+        return plain(
+            FaultClass.HANG, title, [f"Slurm: {state}, by ftrun"], confidence=0.3, sources=(Source.SILENCE,)
         )
     return _unknown(case, "ended, and nothing says why", [f"Slurm: {state}"])
 
@@ -343,129 +269,80 @@ RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _finished,
     _hardware_of_lost_node,
     _node_lost,
-    _by_slurm(frozenset({"PREEMPTED"}), FaultClass.PREEMPTED, "preempted"),
-    _by_slurm(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT, "the time limit was reached"),
-    _by_slurm(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory"),
+    _hardware_before_the_limit,
+    _by_state(frozenset({"PREEMPTED"}), FaultClass.PREEMPTED, "preempted"),
+    _by_state(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT, "the time limit was reached"),
+    _by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory"),
     _cancelled,
     _log_cause,
-    _batch_script_killed,
+    _launch_failure,
     _requeued,
     _exit_record,
-    _nothing_fatal,
+    _text_alone,
     _ended_somehow,
 )
 
 
-def _from_log(case: Case, line: Evidence | None = None) -> Diagnosis | None:
-    """The diagnosis that the chosen cause of the log (or `line`) stands for."""
-    signature = case.log.cause if line is None else case.log.signature_of(line)
-    if signature is None:
-        return None
+def _by_signature(case: Case, signature: Signature) -> Diagnosis:
+    """The diagnosis that `signature`, seen in this case, stands for."""
     lines = case.log.lines_of(signature.id)
-    who = (
-        culprits.laggards(lines, case.topology)
-        if signature.fault is FaultClass.HANG
-        else culprits.blamed(signature.blame, lines, case.topology)
-    )
-    sources = tuple(dict.fromkeys(item.source for item in lines))
-    confidence, words = _earned(case, signature.confidence, sources, lines)
+    if signature.fault is FaultClass.HANG:
+        who = culprits.laggards(lines, case.topology)
+    else:
+        who = culprits.blamed(signature.blame, lines, case.topology)
+    sources = _agreeing(case, signature, lines)
+    confidence, words = _earned(case, signature, lines, sources)
+    to_elsewhere = signature.action in {Action.DRAIN, Action.EXCLUDE}
     return Diagnosis(
         fault=signature.fault,
         retry=signature.retry,
-        action=Action.RESUBMIT
-        if who.everywhere and signature.action in {Action.DRAIN, Action.EXCLUDE}
-        else signature.action,
+        action=Action.RESUBMIT if who.everywhere and to_elsewhere else signature.action,
         nodes=who.names,
         exclude=signature.exclude and not who.everywhere,
         confidence=confidence,
         signature=signature.id,
         title=signature.title,
-        because=_proofs(lines),
+        because=proofs(lines),
         advice=signature.advice or CLASS_DEFAULTS[signature.fault].advice,
         blame=Blame.CLUSTER if who.everywhere else signature.blame,
-        rests_on=(f"{signature.id}: {sum(item.count for item in lines)} lines", *words, *who.words),
+        rests_on=(f"{signature.id}: {sum(line.count for line in lines)} lines", *who.words, *words),
         sources=sources,
     )
+
+
+def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:
+    """The distinct sources of the cause's own lines, and the exit record where its number tells the same."""
+    sources = [line.source for line in lines]
+    died_of = case.ended.signal if case.ended is not None else 0
+    killed_for_memory = signature.fault is FaultClass.OOM_HOST and died_of == SIGKILL
+    crashed = signature.fault in {FaultClass.USER_CODE, FaultClass.LIBRARY_BUG} and died_of in CRASHES
+    if killed_for_memory or crashed:
+        sources.append(Source.EXIT)
+    return tuple(dict.fromkeys(sources))
 
 
 def _earned(
-    case: Case, base: float, sources: Sequence[Source], lines: Sequence[Evidence]
+    case: Case, signature: Signature, lines: Sequence[Evidence], sources: Sequence[Source]
 ) -> tuple[float, list[str]]:
-    confidence, words = base, []
+    confidence, words = signature.confidence, []
     if len(sources) > 1:
-        confidence += 0.1
+        confidence += 0.1 * (len(sources) - 1)
         words.append(f"{len(sources)} sources agree: {', '.join(source.value for source in sources)}")
-    if case.log.rivals:
+    rivals = case.log.rivals_of(signature)
+    if rivals:
         confidence *= 0.8
-        words.append(f"could also be: {', '.join(case.log.rivals)}")
-    if case.log.role is Role.EITHER:
+        words.append(f"could also be: {', '.join(rivals)}")
+    if signature.role is Role.EITHER:
         confidence *= 0.75
-        words.append("this line can also be a consequence")
-    if case.progress is not None and all(
-        item.offset_bytes < case.progress.offset_bytes for item in lines if item.source is Source.LOG
-    ):
+        words.append("such a line can also be a consequence")
+    steps_end = case.progress.offset_bytes if case.progress is not None else 0
+    if lines and all(line.source is Source.LOG and line.offset_bytes < steps_end for line in lines):
         confidence *= 0.7
         words.append("steps were printed after it")
-    return _sure(confidence), words
+    return sure(confidence), words
 
 
-def _plain(
-    fault: FaultClass,
-    title: str,
-    words: Sequence[str],
-    *,
-    names: tuple[str, ...] = (),
-    lines: Sequence[Evidence] = (),
-    confidence: float,
-    sources: tuple[Source, ...] = (),
-) -> Diagnosis:
-    """A diagnosis by the defaults of its class."""
-    default = CLASS_DEFAULTS[fault]
-    return Diagnosis(
-        fault=fault,
-        retry=default.retry,
-        action=default.action,
-        nodes=names,
-        exclude=default.exclude,
-        confidence=confidence,
-        signature="",
-        title=title,
-        because=_proofs(lines),
-        advice=default.advice,
-        blame=Blame.NODE if names else Blame.UNKNOWN,
-        rests_on=tuple(words),
-        sources=sources,
-    )
-
-
-def _unknown(case: Case, title: str, words: Sequence[str]) -> Diagnosis:
+def _unknown(case: Case, title: str, words: Sequence[str], advice: str = "") -> Diagnosis:
     sources = (Source.EXIT,) if case.ended is not None else (Source.LOG,)
-    found = _plain(FaultClass.UNKNOWN, title, words, confidence=0.2, sources=sources)
-    return replace(found, suspicious=_proofs(case.log.suspicious))
-
-
-def _proofs(lines: Sequence[Evidence]) -> tuple[Proof, ...]:
-    ordered = sorted(lines, key=lambda item: item.order)[:PROOFS_MAX]
-    return tuple(Proof(item.file, item.line, item.text, item.signature) for item in ordered)
-
-
-def _of_attempt(names: Sequence[str], topology: Topology) -> tuple[str, ...]:
-    if not topology.nodes:
-        return tuple(names)
-    return tuple(dict.fromkeys(node for name in names if (node := topology.node_of(name))))
-
-
-def _signal(ended: Ended) -> int:
-    """The signal of an end; a shell tells its child's by 128 + N."""
-    if ended.exit_signal:
-        return ended.exit_signal
-    code = ended.exit_code or 0
-    return code - 128 if 128 < code < 128 + 65 else 0
-
-
-def _died(ended: Ended) -> bool:
-    return bool(ended.exit_code or ended.exit_signal)
-
-
-def _sure(confidence: float) -> float:
-    return round(min(0.99, max(0.05, confidence)), 2)
+    found = plain(FaultClass.UNKNOWN, title, words, confidence=0.2, sources=sources, advice=advice)
+    return replace(found, suspicious=proofs(case.log.suspicious))

@@ -1,17 +1,21 @@
 """What a log says, weighed: causes apart from consequences, survived lines apart from both. (pure)
 
-How it thinks. Each line is what its signature says it is. A line after which training went on is no cause, nor is one
-before a start or a good end that came later. Of the rest the first by role, priority and order is the cause; another class at about the same priority is
-its rival.
+How it thinks. Each line is what its signature says it is. A line after which training went on is no cause, and neither is,
+in a text without a record of its end, one before a good end. Where the record says how the job ended, lines that tell of a
+cancel are consequences unless a person cancelled. Of the rest the best by role, priority and order is the cause; another
+class at about the same priority is its rival.
+
+Words of the catalog: role `info` is never a fault; class `healthy` with role `cause` is a line that tells of a good end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftrun.supervisor.model import Evidence, FaultClass, Role
+from ftrun.supervisor.verdicts import Ended
 
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures import Catalog, Signature
@@ -19,64 +23,66 @@ if TYPE_CHECKING:
 __all__ = ["Weighed", "weigh"]
 
 RIVAL_DISTANCE = 5
-"""Causes of another class whose priority is at most so much lower are named as rivals."""
+"""Causes of another class whose priority is at most so much lower are rivals."""
+
 SUSPICIOUS_MAX = 5
+"""So many lines are shown where no cause is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """The evidence in order of weight: `causes` best first, `cause` the best of them."""
+    """The evidence in order of weight: `causes` best first."""
 
     causes: tuple[tuple[Evidence, Signature], ...] = ()
     consequences: int = 0
     finished: bool = False  # the log itself tells of a good end
-    rivals: tuple[str, ...] = ()
     suspicious: tuple[Evidence, ...] = ()
-    words: tuple[str, ...] = field(default=())
+    words: tuple[str, ...] = ()
 
     @property
     def cause(self) -> Signature | None:
         """The signature of the chosen cause."""
         return self.causes[0][1] if self.causes else None
 
-    @property
-    def role(self) -> Role | None:
-        """The role of the chosen cause."""
-        return self.causes[0][1].role if self.causes else None
-
     def lines_of(self, signature: str) -> tuple[Evidence, ...]:
         """All lines of one signature that count, in the order written."""
-        return tuple(
-            sorted((line for line, of in self.causes if of.id == signature), key=lambda line: line.order)
+        return tuple(sorted((line for line, of in self.causes if of.id == signature), key=_order))
+
+    def first_of(self, faults: Collection[FaultClass]) -> Signature | None:
+        """The weightiest signature of these classes."""
+        return next((of for _, of in self.causes if of.fault in faults), None)
+
+    def rivals_of(self, signature: Signature) -> tuple[str, ...]:
+        """Signatures of another class that could as well be the cause."""
+        near = (
+            of.id
+            for _, of in self.causes
+            if of.fault is not signature.fault
+            and of.role is signature.role
+            and abs(signature.priority - of.priority) <= RIVAL_DISTANCE
         )
-
-    def signature_of(self, line: Evidence) -> Signature | None:
-        """The signature of one of `causes`."""
-        return next((of for own, of in self.causes if own is line), None)
-
-    def first_of(self, faults: Collection[FaultClass]) -> Evidence | None:
-        """The weightiest line of these classes."""
-        return next((line for line, of in self.causes if of.fault in faults), None)
+        return tuple(dict.fromkeys(near))
 
 
-def weigh(evidence: Sequence[Evidence], catalog: Catalog, *, over: bool) -> Weighed:
-    """Sort `evidence` by what it can be; `over` says that the launch is known to have ended.
-
-    Evidence of signatures that the catalog does not know is left aside.
-    """
+def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> Weighed:
+    """Sort `evidence` by what it can be; evidence of signatures that the catalog does not know is left aside."""
     known = [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
-    good_end = max((line.order for line, of in known if _is_good_end(of)), default=-1)
+    good_end = max((line.order for line, of in known if _tells_of_good_end(of)), default=-1)
     fatal = [
         (line, of) for line, of in known if of.role is not Role.INFO and of.fault is not FaultClass.HEALTHY
     ]
-    survived = [(line, of) for line, of in fatal if line.progress_after]
-    left = [(line, of) for line, of in fatal if not line.progress_after and (over or line.order > good_end)]
-    causes = sorted((pair for pair in left if pair[1].role is not Role.CONSEQUENCE), key=_weight)
-    consequences = [line for line, of in left if of.role is Role.CONSEQUENCE]
+    survived = [line for line, _ in fatal if line.progress_after]
+    left = [
+        (line, of)
+        for line, of in fatal
+        if not line.progress_after and (ended is not None or line.order > good_end)
+    ]
+    causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
+    consequences = [line for line, of in left if not _can_be_cause(of, ended)]
     words = []
     if survived:
         words.append(
-            f"{sum(line.count for line, _ in survived)} lines were survived: training went on after them"
+            f"{sum(line.count for line in survived)} lines were survived: training went on after them"
         )
     if consequences:
         words.append(f"{sum(line.count for line in consequences)} lines are consequences")
@@ -84,30 +90,27 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, *, over: bool) -> Weig
         causes=tuple(causes),
         consequences=sum(line.count for line in consequences),
         finished=good_end >= 0,
-        rivals=_rivals(causes),
-        suspicious=tuple(sorted(consequences, key=lambda line: -line.order)[:SUSPICIOUS_MAX]),
+        suspicious=tuple(sorted(consequences, key=_order)[-SUSPICIOUS_MAX:]),
         words=tuple(words),
     )
 
 
-def _is_good_end(signature: Signature) -> bool:
-    return signature.fault is FaultClass.HEALTHY and signature.role is Role.INFO
+def _tells_of_good_end(signature: Signature) -> bool:
+    return signature.fault is FaultClass.HEALTHY and signature.role is Role.CAUSE
 
 
-def _weight(pair: tuple[Evidence, Signature]) -> tuple[int, int, int]:
+def _can_be_cause(signature: Signature, ended: Ended | None) -> bool:
+    if signature.role is Role.CONSEQUENCE:
+        return False
+    # Slurm's record says how it ended: what slurmstepd prints of a cancel is then our own, or that of one step.
+    cancelled_by_other = ended is None or (ended.state == "CANCELLED" and not ended.by_us)
+    return signature.fault is not FaultClass.CANCELLED or cancelled_by_other
+
+
+def _weight(pair: tuple[Evidence, Signature]) -> tuple[bool, int, int]:
     line, signature = pair
-    return (0 if signature.role is Role.CAUSE else 1, -signature.priority, line.order)
+    return (signature.role is not Role.CAUSE, -signature.priority, line.order)
 
 
-def _rivals(causes: Sequence[tuple[Evidence, Signature]]) -> tuple[str, ...]:
-    if not causes:
-        return ()
-    best = causes[0][1]
-    near = [
-        of.id
-        for _, of in causes
-        if of.fault is not best.fault
-        and of.role is best.role
-        and best.priority - of.priority <= RIVAL_DISTANCE
-    ]
-    return tuple(dict.fromkeys(near))
+def _order(line: Evidence) -> int:
+    return line.order
