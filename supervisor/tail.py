@@ -1,0 +1,238 @@
+"""Growing files, read as they grow: one bounded read per file and round. (I/O)
+
+How it thinks: a descriptor stays open and every round is one read that begins `MARK_BYTES` before the place reached.
+The bytes read again must be the bytes seen before: equal and nothing more = idle, equal and more = growth, fewer or
+different = the file was truncated, even where it has grown again to its old size or beyond. Names are looked at less
+often (a name costs more than a read): every eighth quiet round, and whenever a fresh open is asked for. A name that
+leads to another file means rotation: the old file is read to its end before the new one is begun.
+
+On network file systems size and content may be stale until a file is opened again, so a judgement asks for a fresh
+open. Descriptors are a limited good that children inherit the limit of: the limit is never raised; the files beyond
+half of it are opened for each look and closed again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["READ_BYTES", "LogPath", "Piece", "Tail", "Tails"]
+
+READ_BYTES = 4 * 1024 * 1024  # one file and round: a storming log cannot starve the others
+ROUND_BYTES = 256 * 1024 * 1024  # all files of one round together: a round ends
+GLANCE_BYTES = (
+    64 * 1024
+)  # the first read of a round: most files have less, and a large buffer costs its making
+MARK_BYTES = 128  # read again each time; two logs that agree in so many bytes at one place are one log
+NAME_ROUNDS = 8  # a quiet file's name is looked at every so many rounds
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@dataclass(frozen=True, slots=True)
+class LogPath:
+    """A file to follow, and where this launch's text begins in it.
+
+    `dev` and `ino` say which file the launch wrote to, as seen on its node; 0 = unknown.
+    """
+
+    path: str
+    start_offset_bytes: int = 0
+    dev: int = 0
+    ino: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a file, in order. A higher `generation` than before: the text begins anew (rotated, truncated)."""
+
+    data: bytes
+    offset_bytes: int
+    generation: int
+
+
+class Tail:
+    """One file. What a file system refuses is never raised: `readable` and `why` tell.
+
+    `more` says that the last read stopped at its bound, `fresh` that it followed a fresh open.
+    """
+
+    __slots__ = (
+        "_fd", "_identity", "_mark", "_quiet", "fresh", "generation", "keep_open", "log", "more", "offset_bytes",
+        "readable", "why",
+    )  # fmt: skip
+
+    def __init__(self, log: LogPath, *, keep_open: bool = True) -> None:
+        self.log = log
+        self.keep_open = keep_open
+        self.offset_bytes = 0
+        self.generation = 0
+        self.readable = False
+        self.why = "not looked at yet"
+        self.more = False
+        self.fresh = False
+        self._fd = -1
+        self._identity: tuple[int, int] | None = None
+        self._mark = b""
+        self._quiet = 0
+
+    def read(self, *, limit_bytes: int = READ_BYTES, fresh: bool = False) -> list[Piece]:
+        """Return what is new, about `limit_bytes` at most: two pieces where a rotation lies between."""
+        self.more = self.fresh = False
+        pieces: list[Piece] = []
+        try:
+            if self._fd < 0 or fresh or self._quiet >= NAME_ROUNDS:
+                self._look_at_name(pieces, limit_bytes, fresh=fresh)
+            if self._fd >= 0 and not self.more:
+                self._read_on(pieces, limit_bytes)
+        except OSError as error:
+            self._fail(error)
+        if not self.keep_open:
+            self.close()
+        self._quiet = 0 if pieces else self._quiet + 1
+        return pieces
+
+    def close(self) -> None:
+        """Give the descriptor back; a later read opens the name again and goes on where this one stopped."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        self.readable = False
+        self.why = _reason(error, seen=self._identity is not None)
+
+    def _look_at_name(self, pieces: list[Piece], limit_bytes: int, *, fresh: bool) -> None:
+        """Open the name where it leads elsewhere than before, or where a fresh open is wanted."""
+        self._quiet = 0
+        try:
+            if self._fd >= 0 and not fresh and _identity(os.stat(self.log.path)) == self._identity:
+                return
+            opened = os.open(self.log.path, _FLAGS)
+        except OSError as error:
+            if self._fd >= 0:  # the name is gone; what was written before that is still behind the descriptor
+                self._read_on(pieces, limit_bytes)
+            if not self.more:
+                self._fail(error)
+            return
+        try:
+            found = os.fstat(opened)
+            if self._identity is not None and self._identity != _identity(found) and self._fd >= 0:
+                self._read_on(pieces, limit_bytes)
+                if self.more:  # the old file first, to its end
+                    os.close(opened)
+                    self._quiet = NAME_ROUNDS
+                    return
+            self._adopt(opened, found)
+        except OSError:
+            os.close(opened)
+            raise
+        self.fresh = True
+
+    def _adopt(self, opened: int, found: os.stat_result) -> None:
+        """Go on in the file just opened: at the launch's first byte, at the place reached, or at 0 in another file."""
+        if self._identity is None:
+            self._mark = self._mark_at_start(opened, found)
+        elif self._identity != _identity(found):
+            self._begin_anew()
+        self.close()
+        self._fd = opened
+        self._identity = _identity(found)
+
+    def _mark_at_start(self, opened: int, found: os.stat_result) -> bytes:
+        log = self.log
+        # Devices are numbered by each host for itself: a strange inode proves another file only on the same device.
+        replaced = log.ino not in {0, found.st_ino} and log.dev == found.st_dev
+        if replaced or found.st_size < log.start_offset_bytes:
+            return b""  # truncated or replaced by this launch: all of it is this launch's text
+        self.offset_bytes = log.start_offset_bytes
+        size = min(MARK_BYTES, self.offset_bytes)
+        return os.pread(opened, size, self.offset_bytes - size)
+
+    def _begin_anew(self) -> None:
+        self.offset_bytes = 0
+        self.generation += 1
+        self._mark = b""
+
+    def _read_on(self, pieces: list[Piece], limit_bytes: int) -> None:
+        seen = len(self._mark)
+        data = os.pread(self._fd, GLANCE_BYTES, self.offset_bytes - seen)
+        if not data.startswith(self._mark):
+            self._begin_anew()
+            seen = 0
+            data = os.pread(self._fd, GLANCE_BYTES, 0)
+        self.readable, self.why = True, ""
+        if len(data) == seen:
+            return
+        if len(data) == GLANCE_BYTES and limit_bytes > GLANCE_BYTES:
+            data += os.pread(self._fd, limit_bytes - GLANCE_BYTES, self.offset_bytes - seen + GLANCE_BYTES)
+        self.more = len(data) >= max(limit_bytes, GLANCE_BYTES)
+        self._mark = data[-MARK_BYTES:]
+        fresh = data[seen:]
+        pieces.append(Piece(fresh, self.offset_bytes, self.generation))
+        self.offset_bytes += len(fresh)
+
+
+class Tails:
+    """Many files, in rounds: every file gets its turn, and the first one of a round is another each time."""
+
+    def __init__(self, logs: Sequence[LogPath]) -> None:
+        room = _descriptors()
+        self.tails = [Tail(log, keep_open=number < room) for number, log in enumerate(logs)]
+        self._first = 0
+
+    def round(self, *, fresh: bool = False) -> Iterator[tuple[int, list[Piece]]]:
+        """Yield (number of the file, what is new in it) for each file that has news.
+
+        A round that has read `ROUND_BYTES` skips what is left; the next one begins there.
+        """
+        count = len(self.tails)
+        read_bytes = 0
+        for turn in range(count):
+            number = (self._first + turn) % count
+            tail = self.tails[number]
+            if read_bytes >= ROUND_BYTES:
+                self._first = number
+                self._skip(turn)
+                return
+            pieces = tail.read(fresh=fresh)
+            if pieces:
+                read_bytes += sum(len(piece.data) for piece in pieces)
+                yield number, pieces
+
+    def _skip(self, turn: int) -> None:
+        count = len(self.tails)
+        for later in range(count - turn):
+            self.tails[(self._first + later) % count].more = True
+
+    @property
+    def more(self) -> bool:
+        """Whether some file has text that the last round left unread."""
+        return any(tail.more for tail in self.tails)
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for tail in self.tails:
+            tail.close()
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 2 if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+def _reason(error: OSError, *, seen: bool) -> str:
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return "the file was removed" if seen else "there is no such file yet"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return "permission denied"
+    if error.errno in {errno.EISDIR, errno.ESPIPE}:
+        return "not a regular file"
+    return (error.strerror or str(error)).lower()
