@@ -102,8 +102,7 @@ class Run:
                 f"job {job} was submitted, but {self.run_dir} cannot be written ({error.strerror}); the supervisor finds it"
             )
         self.journal.close()
-        if self.asked.config.text("supervisor") == "auto":
-            self._start_supervisor()
+        self.start_supervisor()
         return exit_code
 
     def _unclear(self, ended: child.Ended) -> int:
@@ -163,7 +162,10 @@ class Run:
                 return answer
             time.sleep(1.0)
 
-    def _start_supervisor(self) -> None:
+    def start_supervisor(self) -> None:
+        """Make sure that somebody looks after the run, unless that is somebody else's business."""
+        if self.asked.config.text("supervisor") != "auto":
+            return
         from ftrun.supervisor import spawn
 
         try:

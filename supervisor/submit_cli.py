@@ -28,10 +28,11 @@ __all__ = ["main", "wait_for_run"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _NO_PROGRAM = 127
 _WAIT_POLL_S = 1.0
+_REVIVE_EVERY = 30  # looks
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,7 +69,7 @@ def _submit(asked: Asked) -> int:
         run.discard()
         return _plain(asked, "its script was not understood")
     code = run.submit()
-    return wait_for_run(run_dir) if run.job and run.kept["wait"] else code
+    return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
 
 
 def _plain(asked: Asked, warning: str = "") -> int:
@@ -138,18 +139,27 @@ def _tried(asked: Asked, run_dir: str) -> submit.Plan:
         raise Plain from None
 
 
-def wait_for_run(run_dir: str) -> int:
+def wait_for_run(run_dir: str, revive: Callable[[], None]) -> int:
     """Wait until the run is over and return the exit status of its last attempt's script, as `sbatch --wait` does.
 
-    An interrupt ends the waiting, not the run.
+    `revive` is called now and then, so that the run does not wait for a supervisor that died. An interrupt ends the
+    waiting, not the run. Raises UserError where the run can no longer be read.
     """
     import time
 
     from ftrun.supervisor import events
+    from ftrun.supervisor.lifecycle import IllegalEvent
 
     run_id = os.path.basename(run_dir)
+    looks = 0
     while True:
-        run = events.fold(run_id, journal.read_run(run_dir))
+        try:
+            run = events.fold(run_id, journal.read_run(run_dir))
+        except (OSError, IllegalEvent, journal.JournalDamaged, journal.JournalTooNew) as error:
+            raise UserError(f"cannot wait for run {run_id}: {error}", 1) from None
         if run.final:
             return run.exit_code if run.exit_code is not None else 1
+        looks += 1
+        if looks % _REVIVE_EVERY == 0:
+            revive()
         time.sleep(_WAIT_POLL_S)

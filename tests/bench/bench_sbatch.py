@@ -31,6 +31,7 @@ def main(calls: int) -> None:
         script = folder / "job.sh"
         script.write_text("#!/bin/bash\n#SBATCH -N1\n#SBATCH -t 5\nhostname\n")
         env = {**box.env(), "FTRUN_HOME": str(folder / "home"), "FTRUN_SUPERVISOR": "none"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
         ftrun = str(Path(sys.executable).with_name("ftrun"))
         rivals = {
             "sbatch": ["sbatch", "-H", str(script)],

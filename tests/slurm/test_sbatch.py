@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -424,16 +425,16 @@ def test_a_submission_whose_answer_was_lost_is_found_again(
     desk = make_desk(make_sandbox(nodes=1, conf={"MessageTimeout": "3"}))
     (pid,) = (daemon.pid for daemon in desk.box.status().daemons if daemon.name == "slurmctld")
     assert pid is not None
-    os.kill(pid, 19)
+    os.kill(pid, signal.SIGSTOP)
     try:
         command = (*FTRUN, "sbatch", "-H", "job.sh")
         env = {**desk.box.env(), "FTRUN_HOME": str(desk.home), "FTRUN_SUPERVISOR": "none"}
         with subprocess.Popen(command, cwd=desk.folder, env=env, stdout=-1, stderr=-1, text=True) as child:
             time.sleep(4.5)  # longer than MessageTimeout
-            os.kill(pid, 18)
+            os.kill(pid, signal.SIGCONT)
             out, err = child.communicate(timeout=40)
     finally:
-        os.kill(pid, 18)
+        os.kill(pid, signal.SIGCONT)
     assert child.returncode == 0, err
     assert out == ""
     assert "Socket timed out" in err
@@ -441,6 +442,54 @@ def test_a_submission_whose_answer_was_lost_is_found_again(
     assert f"(run {run})" in err
     assert journal.read_run(str(desk.home / "runs" / run))[-1]["kind"] == "submit.done"
     assert len(desk.call(("squeue", "-h", "-o", "%k")).stdout.split()) == 1
+
+
+def test_waiting_is_for_the_run_and_ends_with_the_status_of_its_last_attempt(desk: Desk) -> None:
+    """`--wait` returns when the journal says that the run is over, also when it stands in a #SBATCH line."""
+    write(desk, "waiting.sh", "#SBATCH --hold --wait\ntrue")
+    env = {**desk.box.env(), "FTRUN_HOME": str(desk.home), "FTRUN_SUPERVISOR": "none"}
+    command = (*FTRUN, "sbatch", "waiting.sh")
+    with subprocess.Popen(command, cwd=desk.folder, env=env, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("Submitted batch job ")
+        (run,) = desk.runs()
+        run_dir = str(desk.home / "runs" / run)
+        give_up = time.monotonic() + JOB_ENDS_WITHIN_S
+        while journal.read_run(run_dir)[-1]["kind"] != "submit.done":
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        assert child.poll() is None
+        later = journal.Journal.open_epoch(
+            run_dir, epoch=1, writer="t", believed=journal.believed_lengths(run_dir)
+        )
+        later.append("job.started", attempt=1, nodes=["n0"])
+        later.append("job.ended", attempt=1, state="FAILED", exit_code=3)
+        later.append("run.finished", attempt=1, reason="test", exit_code=3)
+        later.close()
+        assert child.wait(timeout=JOB_ENDS_WITHIN_S) == 3
+
+
+def test_a_submission_returns_at_once_although_it_starts_a_supervisor(desk: Desk) -> None:
+    """Under `$(...)` and behind a pipe: the supervisor holds none of the caller's streams open."""
+    words = " ".join((*FTRUN, "sbatch", "-H", "--ft-supervisor=auto", "job.sh"))
+    done = desk.call(("bash", "-c", f'id=$({words} 2>&1 | cat); echo "[$id]"; exec sleep 0'))
+    assert re.fullmatch(r"\[Submitted batch job \d+\]\n", done.stdout)
+    assert (desk.home / "supervisor.log").exists()
+    end_supervisor(str(desk.home))
+
+
+def end_supervisor(home: str) -> None:
+    """End the supervisor of this home, by the process id in its lease."""
+    from ftrun.supervisor import lease
+
+    give_up = time.monotonic() + JOB_ENDS_WITHIN_S
+    while not (writer := lease.look(home).writer):
+        assert time.monotonic() < give_up, Path(home, "supervisor.log").read_text()
+        time.sleep(0.1)
+    os.kill(int(writer.split(".")[3]), signal.SIGTERM)
+    while not store.provably_dead(writer):
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
 
 
 HEAVY = (
