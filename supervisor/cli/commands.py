@@ -22,6 +22,14 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "status": Command("ftrun.supervisor.cli.runs", "status", "The runs that are looked after, and by whom."),
+    "show": Command("ftrun.supervisor.cli.runs", "show", "One run in full: attempts, faults, budgets."),
+    "logs": Command("ftrun.supervisor.cli.explain", "logs", "What the attempts printed, across attempts."),
+    "explain": Command("ftrun.supervisor.cli.explain", "explain", "Why each decision was taken."),
+    "history": Command("ftrun.supervisor.cli.runs", "history", "The faults of all runs."),
+    "cancel": Command("ftrun.supervisor.cli.control", "cancel", "End a run now, for good."),
+    "stop": Command("ftrun.supervisor.cli.control", "stop", "End a run after its next checkpoint."),
+    "resume": Command("ftrun.supervisor.cli.control", "resume", "Let a stopped run go on."),
     "supervise": Command(
         "ftrun.supervisor.cli.supervise",
         "supervise",
@@ -36,5 +44,10 @@ COMMANDS: Mapping[str, Command] = {
         "ftrun.supervisor.cli.config",
         "app",
         "The settings in force, and where each value came from.",
+    ),
+    "diagnose": Command(
+        "ftrun.supervisor.cli.diagnose",
+        "diagnose",
+        "What went wrong, from logs alone: the cause, the culprit, whether another try makes sense.",
     ),
 }

@@ -1,0 +1,163 @@
+"""`ftrun explain` and `ftrun logs`: why each decision was taken, and what the attempts printed. (I/O)"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.slurm import nodeset
+from ftrun.supervisor import attempts, journal, views
+from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.events import Run
+from ftrun.supervisor.store import attempt_dir
+
+FOLLOW_EVERY_S = 0.5
+_CHUNK_BYTES = 1 << 16
+_TOLD = {
+    "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else ""),
+    "submit.done": lambda d: f"submitted as job {d.get('job', '')}" + (" (found by its token)" if d.get("found") else ""),
+    "submit.refused": lambda d: f"sbatch refused: {d['message']}",
+    "submit.unknown": lambda d: f"no clear answer from sbatch: {d['message']}",
+    "submit.lost": lambda d: f"the submission did not come about: {d['why']}",
+    "job.started": lambda d: f"running on {nodeset.fold(d['nodes'])}",
+    "launch.seen": lambda d: "script started" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
+    "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
+    "fault.suspected": lambda d: f"suspected: {d['title']}",
+    "fault.survived": lambda d: f"suspicion taken back: {d['why']}",
+    "end.intended": lambda d: f"ending the attempt: {d['reason']}",
+    "job.ended": lambda d: f"job ended: {d['state']}" + (f", exit {d['exit_code']}" if d.get("exit_code") is not None else ""),
+    "job.requeued": lambda d: f"Slurm requeued the job: {d.get('reason') or d['state']}",
+    "launch.kept": lambda d: "left in the queue: Slurm starts it again",
+    "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
+    "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
+    "cancel.done": lambda d: f"cancelled {d['what']}",
+    "checkpoint.set-aside": lambda d: f"checkpoint set aside: {d['path']}",
+    "dependents.moved": lambda d: f"jobs {', '.join(d['jobs'])} now wait for job {d['to']}",
+    "request.seen": lambda d: f"{d['want']} asked by {d['by'] or 'somebody'}",
+    "warned": lambda d: f"warning: {d['message']}",
+    "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
+    "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
+    "run.finished": lambda d: f"finished: {d['reason']}",
+    "run.stopped": lambda d: f"stopped: {d['reason']}",
+    "run.abandoned": lambda d: f"given up: {d['reason']}",
+    "run.resumed": lambda d: "resumed by a person",
+}  # fmt: skip
+
+
+def explain(name: Name, json: Json = False) -> int:
+    """Tell why each decision was taken: the evidence, the diagnosis, the rules and the budgets."""
+    run_dir, run = common.find(name)
+    records = journal.read_run(run_dir)
+    if json:
+        output.emit_json(
+            {"run": run.id, "records": records, "incidents": [views.incident_facts(i) for i in run.incidents]}
+        )
+        return 0
+    start = run.created_at_s
+    for record in records:
+        for line in _lines(record):
+            print(f"{record['at'] - start:9.1f} s  attempt {record['attempt']}  {line}")
+    return 0
+
+
+def _lines(record: dict[str, Any]) -> Iterator[str]:
+    kind, data = record["kind"], record["data"]
+    if kind == "diagnosed":
+        yield from _diagnosis_lines(data["diagnosis"])
+    elif kind == "decided":
+        yield f"decided: {data['kind']}: {data['reason']}"
+        yield from (f"    considered: {note}" for note in data.get("notes", ()))
+        spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
+        yield f"    budgets used since the last progress: {spent}; retries so far: {data['retries']}"
+    elif kind in _TOLD:
+        yield _TOLD[kind](data)  # type: ignore[no-untyped-call]
+
+
+def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:
+    blamed = f"; blamed: {', '.join(diagnosis['nodes'])}" if diagnosis["nodes"] else ""
+    yield f"diagnosed: {diagnosis['class']}: {diagnosis['title']} (confidence {diagnosis['confidence']:.2f}){blamed}"
+    yield from (f"    proof: {p['file']}:{p['line']}: {p['text']}" for p in diagnosis["because"])
+    if diagnosis.get("rests_on"):
+        yield f"    rests on: {'; '.join(diagnosis['rests_on'])}"
+    if diagnosis["consequences"]:
+        yield f"    set aside as consequences: {diagnosis['consequences']} lines"
+    if diagnosis["advice"]:
+        yield f"    advice: {diagnosis['advice']}"
+
+
+def logs(
+    name: Name,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on across attempts until the run is over.")
+    ] = False,
+) -> int:
+    """Print what the attempts of a run wrote, each attempt's boundary marked."""
+    run_dir, run = common.find(name)
+    done: dict[tuple[int, int], int] = {}
+    printed = _print_new(run_dir, run, done)
+    if not follow:
+        if not printed:
+            raise UserError(
+                f"{run.id}: no log of it can be read yet (its job has not started, or the file is elsewhere)",
+                1,
+            )
+        return 0
+    while True:
+        was_final = run.final
+        _print_new(run_dir, run, done)
+        if was_final:
+            return 0
+        time.sleep(FOLLOW_EVERY_S)
+        run = common.read(run_dir)
+
+
+def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool:
+    """Print what is new in every launch's log; `done` remembers the offset reached in each. False = nothing readable."""
+    launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
+    readable = False
+    for index, key in enumerate(launches):
+        record = attempts.launch_record(run_dir, *key)
+        if record is None or not os.path.isfile(record.stdout):
+            continue
+        readable = True
+        if key not in done:
+            print(
+                f"----- {run.id} attempt {key[0]} launch {key[1]}: job {record.job} on {nodeset.fold(record.nodes)} -----",
+                flush=True,
+            )
+            done[key] = record.stdout_offset_bytes
+        following = (
+            attempts.launch_record(run_dir, *launches[index + 1]) if index + 1 < len(launches) else None
+        )
+        same_file = following is not None and following.stdout == record.stdout
+        end = following.stdout_offset_bytes if following is not None and same_file else None
+        done[key] = _copy(record.stdout, done[key], end)
+    return readable
+
+
+def _launch_numbers(run_dir: str, attempt: int) -> list[int]:
+    try:
+        names = os.listdir(attempt_dir(run_dir, attempt))
+    except OSError:
+        return []
+    return sorted(int(n[7:]) for n in names if n.startswith("launch.") and n[7:].isdigit())
+
+
+def _copy(path: str, start: int, end: int | None) -> int:
+    with open(path, "rb") as stream:
+        stream.seek(start)
+        while end is None or start < end:
+            data = stream.read(_CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - start))
+            if not data:
+                break
+            sys.stdout.buffer.write(data)
+            start += len(data)
+    sys.stdout.flush()
+    return start

@@ -1,0 +1,205 @@
+"""`ftrun status`, `show`, `history`: what the runs do and did. (I/O)"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.slurm import nodeset
+from ftrun.supervisor import views
+from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.events import Run
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
+Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]
+
+
+def status(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also runs that are over.")] = False,
+    json: Json = False,
+) -> int:
+    """Show the runs that are looked after, and who looks after them."""
+    home_dir = common.home()
+    runs = [run for _, run in common.all_runs(home_dir)]
+    shown = [run for run in runs if every or not run.final]
+    watch = common.watch_state(home_dir)
+    open_runs = sum(not run.final for run in runs)
+    restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
+    now = time.time()
+    rows = [views.run_row(run, now) for run in shown]
+    if json:
+        facts = {
+            "watched": watch.watched,
+            "by": watch.by,
+            "not_since": watch.since_s,
+            "slurm_unseen_since": watch.blind_since_s,
+        }
+        output.emit_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
+        return 0
+    if rows:
+        output.table(
+            ["RUN", "STATE", "JOB", "TRY", "NODES", "STEP", "LEFT", "EXCLUDED", "LAST FAULT", "WHY"],
+            [_cells(row) for row in rows],
+        )
+    else:
+        print(
+            "no runs are being looked after" + ("" if every else "; those that are over: ftrun status --all")
+        )
+    _say_watch(watch, open_runs, restarted, now)
+    return 0
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    state = (
+        row["state"]
+        + (" (observe)" if row["observe"] else "")
+        + (f" ({row['wish']} asked)" if row["wish"] else "")
+    )
+    return [
+        row["run"],
+        state,
+        row["job"] or None,
+        row["attempt"],
+        nodeset.fold(row["nodes"]) or None,
+        row["step"],
+        row["retries_left"],
+        nodeset.fold(row["excluded"]) or None,
+        row["last_fault"] or None,
+        row["why"] or None,
+    ]
+
+
+def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float) -> None:
+    if watch.blind_since_s is not None and watch.watched:
+        print(
+            f"Slurm has not answered for {_ago(now - watch.blind_since_s)}: nothing is done until it does",
+            file=sys.stderr,
+        )
+    if not open_runs or watch.watched:
+        return
+    since = f" for {_ago(now - watch.since_s)}" if watch.since_s is not None else ""
+    then = "a supervisor was started" if restarted else "start one: ftrun supervise"
+    print(f"nobody was watching{since}; {then}", file=sys.stderr)
+
+
+def show(name: Name, json: Json = False) -> int:
+    """Show one run in full: attempts, faults, budgets, exclusions."""
+    run_dir, run = common.find(name)
+    now = time.time()
+    facts = views.run_facts(run, now) | {"folder": run_dir}
+    if not run.final and not common.watch_state(common.home()).watched:
+        common.ensure_supervisor(common.home())
+    if json:
+        output.emit_json(facts)
+        return 0
+    print(f"{run.id}: {run.state.value}" + (f", {facts['why']}" if facts["why"] else ""))
+    print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
+    for text in facts["warnings"]:
+        print(f"warning: {text}")
+    print()
+    _attempts(facts)
+    _incidents(run)
+    if facts["exclusions"]:
+        print("\nexcluded")
+        rows = [[e["node"], _clock(e["until"]), e["why"]] for e in facts["exclusions"]]
+        output.table(["NODE", "UNTIL", "WHY"], rows)
+    used = [[fault, row["used"], row["of"]] for fault, row in facts["budgets"].items() if row["used"]]
+    if used:
+        print("\nbudgets used since the last progress")
+        output.table(["CLASS", "USED", "OF"], used)
+    return 0
+
+
+def _attempts(facts: dict[str, Any]) -> None:
+    rows = [
+        [
+            a["attempt"],
+            a["job"] or None,
+            nodeset.fold(a["nodes"]) or None,
+            _clock(a["started_at"]),
+            _clock(a["ended_at"]),
+            a["end_state"] or a["submission"],
+            a["exit_code"],
+            a["last_step"],
+            a["resumed_from"].rpartition("/")[2] or None,
+        ]
+        for a in facts["attempts"]
+    ]
+    output.table(["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows)
+
+
+def _incidents(run: Run) -> None:
+    if not run.incidents:
+        return
+    print("\nfaults")
+    rows = []
+    for incident in map(views.incident_facts, run.incidents):
+        phases = incident["seconds"]
+        back = [phases[key] for key in ("end_to_diagnosis", "diagnosis_to_decision", "decision_to_running")]
+        total = (
+            round(sum(s for s in back if s is not None), 1)
+            if phases["decision_to_running"] is not None
+            else None
+        )
+        rows.append(
+            [
+                incident["attempt"],
+                incident["class"],
+                incident["title"],
+                nodeset.fold(incident["nodes"]) or None,
+                incident["action"] or None,
+                incident["reason"] or None,
+                total,
+            ]
+        )
+    output.table(["TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"], rows)
+
+
+def history(
+    number: Annotated[int, typer.Option("-n", help="How many, newest last.", min=1)] = 50,
+    json: Json = False,
+) -> int:
+    """List the faults of all runs, oldest first."""
+    found: list[dict[str, Any]] = [
+        {"at": i.diagnosed_at_s, "run": run.id} | views.incident_facts(i)
+        for _, run in common.all_runs(common.home())
+        for i in run.incidents
+    ]
+    found.sort(key=lambda row: row["at"])
+    found = found[-number:]
+    if json:
+        output.emit_json({"incidents": found})
+        return 0
+    if not found:
+        print("no faults so far")
+        return 0
+    output.table(
+        ["WHEN", "RUN", "TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY"],
+        [
+            [
+                _clock(r["at"]),
+                r["run"],
+                r["attempt"],
+                r["class"],
+                r["title"],
+                nodeset.fold(r["nodes"]) or None,
+                r["action"],
+                r["reason"],
+            ]
+            for r in found
+        ],
+    )
+    return 0
+
+
+def _clock(at_s: float | None) -> str | None:
+    return None if at_s is None else time.strftime("%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,124 @@
+"""A run as facts for people and programs: what `status`, `show`, `history` and `explain` print. (pure)
+
+Each function takes folded runs and returns plain values (the `--json` form); the commands only lay them out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, limits_from
+from ftrun.supervisor.model import FaultClass
+
+__all__ = ["attempt_facts", "budgets", "incident_facts", "run_facts", "run_row"]
+
+
+def run_row(run: Run, now_s: float) -> dict[str, Any]:
+    """One run as one line: what it does, what it has left."""
+    attempt = run.attempt
+    last = run.incidents[-1] if run.incidents else None
+    return {
+        "run": run.id,
+        "name": run.name,
+        "state": run.state.value,
+        "attempt": attempt.number if attempt else 0,
+        "job": attempt.job if attempt else "",
+        "nodes": list(attempt.nodes) if attempt else [],
+        "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
+        "retries_used": run.retries,
+        "retries_left": max(0, limits_from(run.settings).retries - run.retries),
+        "excluded": list(run.excluded_at(now_s)),
+        "last_fault": last.fault if last else "",
+        "why": run.final_reason or str(run.decision.get("reason", "")),
+        "wish": run.wish,
+        "observe": bool(run.settings.get("observe")),
+        "warnings": list(run.warnings),
+        "created_at": run.created_at_s,
+        "updated_at": run.last_at_s,
+    }
+
+
+def run_facts(run: Run, now_s: float) -> dict[str, Any]:
+    """Everything about one run."""
+    return run_row(run, now_s) | {
+        "settings": dict(run.settings),
+        "jobs": list(run.job_ids),
+        "attempts": [attempt_facts(a) for a in run.attempts],
+        "incidents": [incident_facts(i) for i in run.incidents],
+        "budgets": budgets(run),
+        "exclusions": [
+            {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
+        ],
+        "checkpoints_set_aside": list(run.set_aside),
+        "best_step": run.best_step,
+        "best_checkpoint": run.best_checkpoint,
+        "drained": list(run.drained),
+        "exit_code": run.exit_code,
+        "final_class": run.final_class,
+    }
+
+
+def attempt_facts(attempt: Attempt) -> dict[str, Any]:
+    """One attempt: where it ran and how it ended."""
+    return {
+        "attempt": attempt.number,
+        "job": attempt.job,
+        "launch": attempt.launch,
+        "nodes": list(attempt.nodes),
+        "submission": attempt.submission,
+        "submitted_at": attempt.submitted_at_s,
+        "started_at": attempt.running_seen_at_s,
+        "ended_at": attempt.ended_at_s,
+        "end_state": attempt.end_state,
+        "end_reason": attempt.end_reason,
+        "exit_code": attempt.exit_code,
+        "exit_signal": attempt.exit_signal,
+        "ended_by_ftrun": attempt.end_intended,
+        "excluded": list(attempt.excluded),
+        "resumed_from": attempt.resume_from,
+        "last_step": attempt.last_step,
+    }
+
+
+def incident_facts(incident: Incident) -> dict[str, Any]:
+    """One fault with its phases in seconds; None where a phase has not come (or could not be seen)."""
+    decision = incident.decision
+    return {
+        "incident": incident.id,
+        "attempt": incident.attempt,
+        "class": incident.fault,
+        "signature": incident.signature,
+        "title": incident.title,
+        "nodes": list(incident.nodes),
+        "step": incident.step,
+        "action": decision.get("kind", ""),
+        "reason": decision.get("reason", ""),
+        "excluded": list(decision.get("exclude", ())),
+        "drained": list(decision.get("drain", ())),
+        "notes": list(decision.get("notes", ())),
+        "diagnosis": dict(incident.diagnosis),
+        "seconds": {
+            "evidence_to_end": _between(incident.first_evidence_at_s, incident.ended_at_s),
+            "end_to_diagnosis": _between(incident.ended_at_s, incident.diagnosed_at_s),
+            "diagnosis_to_decision": _between(incident.diagnosed_at_s, incident.decided_at_s),
+            "decision_to_running": _between(incident.decided_at_s, incident.running_again_at_s),
+            "running_to_first_step": _between(incident.running_again_at_s, incident.first_step_at_s),
+        },
+    }
+
+
+def budgets(run: Run) -> dict[str, dict[str, int | None]]:
+    """Per class: used since the last progress, and how many there are (None = no limit of its own)."""
+    limits = limits_from(run.settings)
+    table: dict[str, dict[str, int | None]] = {}
+    for fault in FaultClass:
+        total = limits.budget(fault)
+        used = run.spent.get(fault.value, 0)
+        if used or (fault in CLASS_RULES and 0 < total < UNLIMITED):
+            table[fault.value] = {"used": used, "of": total if total < UNLIMITED else None}
+    return table
+
+
+def _between(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else round(max(0.0, end_s - start_s), 3)
