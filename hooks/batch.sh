@@ -145,7 +145,9 @@ _ft_step_of() {
         esac
     done
     if [ -z "$_ft_n" ]; then
-        case $_ft_b in *[0-9]*.[a-zA-Z]*) _ft_b=${_ft_b%.[a-zA-Z]*} ;; esac
+        case ${_ft_b##*.} in
+            [a-zA-Z]*) case ${_ft_b%.*} in *[0-9]*) _ft_b=${_ft_b%.*} ;; esac ;;
+        esac
         _ft_rest=${_ft_b%"${_ft_b##*[0-9]}"}
         _ft_n=${_ft_rest##*[!0-9]}
     fi
@@ -157,7 +159,7 @@ _ft_step_of() {
 
 _ft_is_complete() { # checkpoint $1
     case ${1##*/} in
-        *.tmp | *.partial | *-tmp | *_tmp | tmp-* | tmp_* | .tmp* | *-tmp-* | *.incomplete) return 1 ;;
+        *.tmp | *.temp | *.partial | *.incomplete | *-tmp | *_tmp | *-tmp-* | tmp-* | tmp_* | .tmp* | *~) return 1 ;;
     esac
     case "$_ft_nl$_ft_skip$_ft_nl" in
         *"$_ft_nl$1$_ft_nl"* | *"$_ft_nl$PWD/$1$_ft_nl"*) return 1 ;;
@@ -238,7 +240,7 @@ _ft_unpack() {
             mkdir -m 700 "$_ft_tmp" 2>/dev/null || continue
         fi
         _ft_script=$_ft_tmp/slurm_script
-        if ( umask 077; sed '1,/^#ftrun-payload#$/d' "$_ft_self" >"$_ft_script" ) 2>/dev/null &&
+        if ( umask 077; sed "1,/^$_ft_mark\$/d" "$_ft_self" >"$_ft_script" ) 2>/dev/null &&
             [ -s "$_ft_script" ]; then
             chmod 700 "$_ft_script" 2>/dev/null
             return 0

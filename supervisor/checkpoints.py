@@ -1,7 +1,9 @@
 """The newest complete checkpoint, by the rule that batch.sh applies on the node. (I/O)
 
-Both sides use one rule (tested against each other): paths that match the glob, neither empty nor temporary by name, with
-the marker where one is asked for, not set aside; the highest step number in the base name wins, then the name.
+Both sides use one rule (tests/unit/test_batch_sh.py holds them against each other): paths that match the glob, neither
+empty nor temporary by name, with the marker where one is asked for, not set aside. The highest step wins: the number behind
+step, iter or epoch in the base name, else the last number of the name without its extension; then the youngest, then the
+last by name.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ import glob as globbing
 import os
 import re
 
-__all__ = ["newest"]
+__all__ = ["newest", "step_of"]
 
-_LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)")
-_TEMPORARY = re.compile(r"(\.tmp|\.partial|-tmp|\.temp|~)$")
+_WORDS = ("step", "iter", "epoch")
+_BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
+_LAST_NUMBER = re.compile(r"([0-9]+)(?![\s\S]*[0-9])")
+_TEMPORARY = re.compile(r"(\.tmp|\.temp|\.partial|\.incomplete|[-_]tmp|~)$|-tmp-|^tmp[-_]|^\.tmp")
+_DIGITS_MAX = 18  # what a shell can compare
 
 
 def newest(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> str:
@@ -21,19 +26,48 @@ def newest(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), c
     if not pattern:
         return ""
     paths = globbing.glob(os.path.join(cwd, os.path.expanduser(pattern)))
-    usable = [p for p in paths if p not in set_aside and not _TEMPORARY.search(p) and _complete(p, marker)]
+    aside = {os.path.join(cwd, path) for path in set_aside}
+    usable = [path.rstrip("/") for path in paths]
+    usable = [
+        p
+        for p in usable
+        if p not in aside and not _TEMPORARY.search(os.path.basename(p)) and _complete(p, marker)
+    ]
     return max(usable, key=_rank, default="")
 
 
-def _rank(path: str) -> tuple[int, str]:
-    number = _LAST_NUMBER.search(os.path.basename(path))
-    return (int(number[1]) if number else -1, path)
+def step_of(path: str) -> int | None:
+    """The step in a checkpoint's name; None where the name has no number."""
+    name = os.path.basename(path)
+    for word in _WORDS:
+        _, found, rest = name.lower().rpartition(word)
+        number = _BEHIND_WORD.match(rest) if found else None
+        if number:
+            return int(number[1].lstrip("0")[-_DIGITS_MAX:] or "0")
+    stem, dot, extension = name.rpartition(".")
+    if dot and extension[:1].isascii() and extension[:1].isalpha() and re.search(r"[0-9]", stem):
+        name = stem
+    last = _LAST_NUMBER.search(name)
+    return int(last[1].lstrip("0")[-_DIGITS_MAX:] or "0") if last else None
+
+
+def _rank(path: str) -> tuple[int, int, str]:
+    step = step_of(path)
+    try:
+        age = os.stat(path).st_mtime_ns
+    except OSError:
+        age = 0
+    return (-1 if step is None else step, age, path)
 
 
 def _complete(path: str, marker: str) -> bool:
     try:
         if os.path.isdir(path):
-            return os.path.exists(os.path.join(path, marker)) if marker else bool(os.listdir(path))
-        return os.path.getsize(path) > 0 and (not marker or os.path.exists(path + marker))
+            if marker:
+                return os.path.exists(os.path.join(path, marker)) or os.path.exists(path + marker)
+            return bool(os.listdir(path))
+        if marker and (path.endswith(marker) or not os.path.exists(path + marker)):
+            return False
+        return os.path.getsize(path) > 0
     except OSError:
         return False

@@ -14,13 +14,11 @@ its own words. What the composed file would hide from sbatch (no `#!`, an empty 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 
 from ftrun.hooks.batch import BATCH_SH
 
-__all__ = ["PAYLOAD_LINE", "ScriptError", "compose", "directives", "ftrun_directives", "shebang"]
-
-PAYLOAD_LINE = b"#ftrun-payload#\n"
-"""The line behind which the user's script begins; batch.sh looks for its first occurrence."""
+__all__ = ["ScriptError", "compose", "directives", "ftrun_directives", "payload", "shebang"]
 
 _SPACE = b" \t\n\v\f\r"  # isspace() in the C locale
 
@@ -63,17 +61,27 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     values = {name: attempt.get(key, "") for name, key in _VARIABLES.items()}
     assignments = [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
     assignments += [b"_ft_interp=" + _quoted(interpreter), b"_ft_iarg=" + _quoted(argument)]
-    return b"".join(
+    before = b"".join(
         (
             b"#!/bin/sh\n",
             *(_as_sh_sees_it(line) + b"\n" for line in directives(script)),
             b"\n".join(assignments),
             b"\n",
-            BATCH_SH.partition(b"\n")[2],
-            PAYLOAD_LINE,
-            script,
         )
     )
+    # A comment or a value of the user's may hold the line itself: take one that occurs nowhere before.
+    mark = next(mark for n in count() if (mark := b"#ftrun-payload-%d#" % n) not in before)
+    return b"".join((before, b"_ft_mark='", mark, b"'\n", BATCH_SH.partition(b"\n")[2], mark, b"\n", script))
+
+
+def payload(composed: bytes) -> bytes:
+    """The user's script out of a composed file. Raises ValueError where there is none."""
+    import re
+
+    found = re.search(rb"^_ft_mark='(#ftrun-payload-\d+#)'$", composed, re.MULTILINE)
+    if found is None:
+        raise ValueError("not a file that ftrun composed")
+    return composed.partition(b"\n" + found[1] + b"\n")[2]
 
 
 def directives(script: bytes) -> list[bytes]:

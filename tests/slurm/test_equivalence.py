@@ -167,9 +167,19 @@ ROWS = [
 SLOW_ROWS = [
     Row("time limit", UNTIL_GO, options=("-t1",), sorted=True),
     Row("time limit, traps", CATCH + UNTIL_GO, options=("-t1",), sorted=True),
-    Row("time limit, ends well", "trap 'echo saw TERM; exit 0' TERM\n" + UNTIL_GO, options=("-t1",), sorted=True),
+    Row(
+        "time limit, ends well",
+        "trap 'echo saw TERM; exit 0' TERM\n" + UNTIL_GO,
+        options=("-t1",),
+        sorted=True,
+    ),
     Row("time limit, warned", CATCH + UNTIL_GO, options=("-t1", "--signal=B:USR1@30"), sorted=True),
-    Row("time limit, steps", "trap : TERM\nsrun sh -c 'echo ready; exec sleep 100' 2>/dev/null; echo end", options=("-t1",), sorted=True),
+    Row(
+        "time limit, steps",
+        "trap : TERM\nsrun sh -c 'echo ready; exec sleep 100' 2>/dev/null; echo end",
+        options=("-t1",),
+        sorted=True,
+    ),
 ]
 
 
@@ -187,7 +197,11 @@ class Pair:
 
     def logs(self) -> list[str]:
         logs = [
-            normal("".join(_read(f) for f in sorted(folder.glob("the log")) + sorted(folder.glob("*.err"))), folder, job)
+            normal(
+                "".join(_read(f) for f in sorted(folder.glob("the log")) + sorted(folder.glob("*.err"))),
+                folder,
+                job,
+            )
             for folder, job in zip(self.folders, self.jobs, strict=True)
         ]
         return ["\n".join(sorted(log.split("\n"))) for log in logs] if self.row.sorted else logs
@@ -211,9 +225,15 @@ def normal(text: str, folder: Path, job: str) -> str:
         (r"\bn[0-3]\b", "NODE"),
         (r"(line \d+: +)\d+ ", r"\1PID "),
         (r"\[\d{3,}\]", "[PID]"),
-        (r"(slurmstepd|ftrun)(-\S+)?: error: execve\(\): (bad interpreter\(([^)]*)\)|\S+): (.*)", r"EXECVE \5"),
+        (
+            r"(slurmstepd|ftrun)(-\S+)?: error: execve\(\): (bad interpreter\(([^)]*)\)|\S+): (.*)",
+            r"EXECVE \5",
+        ),
         (r"\bpid \d+", "pid PID"),
-        (r"srun: (Job \S+ step creation temporarily disabled.*|Step created for job .*)\n", ""),  # they come by chance
+        (
+            r"srun: (Job \S+ step creation temporarily disabled.*|Step created for job .*)\n",
+            "",
+        ),  # they come by chance
         (r"(pipe|socket):\S+", r"\1"),
         (r"(_PORT|_ADDR|_COMM_HOST|LAUNCH_NODE_IPADDR|SLURM_SUBMIT_DIR|SLURM_LOCALID)=\S*", r"\1=X"),
     ):
@@ -236,7 +256,16 @@ def submit(box: Sandbox, pair: Pair, number: int) -> None:
         (folder / "my script.sh").write_bytes(text)
         if pair.row.log:
             (folder / "the log").write_text(pair.row.log)
-        command = ["sbatch", "--parsable", f"-wn{number % 4}", "-o", "the log", *pair.row.options, "my script.sh", *pair.row.args]
+        command = [
+            "sbatch",
+            "--parsable",
+            f"-wn{number % 4}",
+            "-o",
+            "the log",
+            *pair.row.options,
+            "my script.sh",
+            *pair.row.args,
+        ]
         answer = box.run(command, cwd=folder, check=True)
         pair.jobs.append(answer.stdout.strip())
 
