@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor.policy import CLASS_RULES, UNLIMITED
+from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED
 from ftrun.supervisor.settings import LIST, SETTINGS, Setting, show
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"

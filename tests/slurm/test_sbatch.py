@@ -277,6 +277,7 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
         assert done.returncode == 0, done.stderr
     (run,) = desk.runs()
     run_dir = str(desk.home / "runs" / run)
+    desk.wait_for_end(*desk.call(("squeue", "-h", "-t", "all", "-n", "look.sh", "-o", "%A")).stdout.split())
     assert store.open_attempt(run_dir, 2)
     program = (
         "import sys; from ftrun.slurm.commands import CommandCluster; from ftrun.supervisor.submit import request_for\n"
@@ -286,8 +287,7 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
     asking = [sys.executable, "-c", program, run_dir, str(desk.box.conf), desk.box.node_names[0]]
     second = subprocess.run(asking, env={}, cwd="/", capture_output=True, text=True)
     assert second.returncode == 0, second.stderr
-    jobs = desk.call(("squeue", "-h", "-t", "all", "-n", "look.sh", "-o", "%A")).stdout.split()
-    desk.wait_for_end(*jobs)
+    desk.wait_for_end(second.stdout.strip())
     plain = (desk.folder / "corner/plain.out").read_text()
     first, again = (desk.folder / "corner/first.out").read_text().split("[a b][$x][]\n")[1:]
     assert "nofile" in plain.replace("open files", "nofile")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor import settings
+from ftrun.supervisor.grounds import CLASS_RULES, limits_from
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.policy import CLASS_RULES, limits_from
 from ftrun.supervisor.settings import SETTINGS, SettingError, parse
 
 
