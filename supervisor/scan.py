@@ -1,0 +1,303 @@
+"""Bytes of a log in, hits of signatures out. (I/O: the cache file of the compiled catalog)
+
+How it thinks: a stream is cut into segments, which end at a newline or a carriage return (progress bars) or after
+64 KiB, whichever is first.  Whole segments are gathered into blocks; a block is cleaned of terminal codes and NUL only
+if it has any, and is scanned in one pass for all signatures.  What the pass finds is confirmed by
+`re` on its own segment, which also gives the captures.  So neither the chunks in which bytes arrive nor the engine
+can change the hits: hyperscan is a fast sieve in front of the same `re`, and where it is not installed, the literals
+that a pattern cannot do without are the sieve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from ftrun.supervisor import literals
+from ftrun.supervisor.signatures import Catalog
+
+__all__ = ["SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "clean", "refusal"]
+
+SEGMENT_BYTES = 1 << 16
+"""A segment is cut here, so a line of any length costs bounded memory."""
+
+TEXT_CHARS = 2000
+"""A hit quotes no more than this; of a longer segment, the part around the match."""
+
+# Control sequences (colours, cursor), titles, and other two-byte escapes.  None of them can hold a separator.
+_TERMINAL = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])?")
+_DIRT = (b"\x1b", b"\0", b"\r")
+_SEPARATOR = re.compile(rb"[\r\n]")
+_NO_CAPTURES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One signature on one line: `line` counts newlines from 1, `offset_bytes` is where its segment begins in the stream."""
+
+    signature: str
+    line: int
+    offset_bytes: int
+    text: str
+    captures: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much was fed: complete lines, and bytes."""
+
+    lines: int
+    size_bytes: int
+
+
+class Sieve(Protocol):
+    """Finds where signatures may match: (index of the signature, an offset inside or at the end of that match's segment)."""
+
+    def sift(self, block: bytes) -> Iterable[tuple[int, int]]: ...
+
+
+class Scanner:
+    """Scans one stream for all signatures of a catalog; any chunking gives the same hits.
+
+    `engine`: "hyperscan" (raises ImportError where it is not installed), "re", or "auto", the first that is there.
+    Not for use by two threads at once.
+    """
+
+    def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
+        self._ids = tuple(signature.id for signature in catalog.signatures)
+        self._patterns = _compile(tuple(signature.pattern for signature in catalog.signatures))
+        self._sieve = _sieve(catalog, engine)
+        self._tail = b""
+        self._line = 1
+        self._offset = 0  # of the first byte of the tail
+
+    @property
+    def position(self) -> Position:
+        """Return complete lines and bytes fed so far."""
+        return Position(self._line - 1, self._offset + len(self._tail))
+
+    def feed(self, chunk: bytes) -> list[Hit]:
+        """Return the hits in the segments that `chunk` completes."""
+        data = self._tail + chunk if self._tail else chunk
+        hits: list[Hit] = []
+        at = 0
+        while at < len(data):
+            window = at + SEGMENT_BYTES + 1
+            end = max(data.rfind(b"\n", at, window), data.rfind(b"\r", at, window)) + 1
+            if not end:
+                if len(data) < window:
+                    break
+                end = window - 1
+            hits += self._block(data[at:end])
+            at = end
+        self._tail = data[at:]
+        return hits
+
+    def flush(self) -> list[Hit]:
+        """Return the hits in the last segment, which has no newline; what is fed later begins a new segment."""
+        rest, self._tail = self._tail, b""
+        return self._block(rest) if rest else []
+
+    def _block(self, raw: bytes) -> list[Hit]:
+        """Return the hits of a block of whole segments, ordered by place, then by catalog."""
+        block = _cleaned(raw) if any(mark in raw for mark in _DIRT) else raw
+        found: dict[int, set[int]] = {}
+        for index, at in self._sieve.sift(block):
+            found.setdefault(block.rfind(b"\n", 0, at) + 1, set()).add(index)
+        hits = self._confirmed(raw, block, found) if found else []
+        self._line += raw.count(b"\n")
+        self._offset += len(raw)
+        return hits
+
+    def _confirmed(self, raw: bytes, block: bytes, found: Mapping[int, set[int]]) -> list[Hit]:
+        """Return those of `found` (start of a segment in `block` -> signatures) that `re` confirms, placed in `raw`."""
+        starts = None if raw is block else [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))]
+        hits: list[Hit] = []
+        # Counting goes on from the segment before: one pass over the block however many hits it has.
+        line, ordinal, done, raw_done = self._line, 0, 0, 0
+        for start in sorted(found):
+            ordinal += block.count(b"\n", done, start)
+            raw_start = start if starts is None else starts[ordinal]
+            line += raw.count(b"\n", raw_done, raw_start)
+            done, raw_done = start, raw_start
+            end = block.find(b"\n", start)
+            segment = block[start:] if end < 0 else block[start:end]
+            for index in sorted(found[start]):
+                match = self._patterns[index].search(segment)
+                if match is not None:
+                    hits.append(_hit(self._ids[index], line, self._offset + raw_start, segment, match))
+        return hits
+
+
+def clean(line: bytes) -> str:
+    """Return `line` as a person would see it: what was printed last over a progress bar, no terminal codes, no NUL."""
+    parts = [part for part in _cleaned(line).split(b"\n") if part.strip()]
+    return _decoded(parts[-1]) if parts else ""
+
+
+def refusal(pattern: str) -> str:
+    """Return why hyperscan would not compile `pattern`; "" when it does, or where it is not installed."""
+    try:
+        import hyperscan
+    except ImportError:
+        return ""
+    try:
+        _database(hyperscan, [pattern])
+    except hyperscan.error as error:
+        return str(error)
+    return ""
+
+
+def _cleaned(raw: bytes) -> bytes:
+    """Drop terminal codes and NUL, and make every separator a newline: as many segments as before, in order."""
+    return _TERMINAL.sub(b"", raw.replace(b"\0", b"")).replace(b"\r", b"\n")
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _hit(signature: str, line: int, offset_bytes: int, segment: bytes, match: re.Match[bytes]) -> Hit:
+    if len(segment) > TEXT_CHARS:
+        first = max(0, min(match.start() - TEXT_CHARS // 4, len(segment) - TEXT_CHARS))
+        segment = segment[first : first + TEXT_CHARS]
+    captures = {name: _decoded(value) for name, value in match.groupdict().items() if value}
+    return Hit(signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
+
+
+@cache
+def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[bytes], ...]:
+    return tuple(re.compile(pattern.encode()) for pattern in patterns)
+
+
+def _sieve(catalog: Catalog, engine: str) -> Sieve:
+    patterns = tuple(signature.pattern for signature in catalog.signatures)
+    if engine not in {"auto", "hyperscan", "re"}:
+        raise ValueError(f"no engine is called {engine!r}; there are auto, hyperscan and re")
+    if engine == "re":
+        return LiteralSieve(patterns)
+    try:
+        import hyperscan
+    except ImportError:
+        if engine == "hyperscan":
+            raise
+        return LiteralSieve(patterns)
+    return HyperscanSieve(hyperscan, _loaded(hyperscan, patterns, catalog.digest))
+
+
+class LiteralSieve:
+    """Looks for the literals that each pattern needs, then leaves the segments around them to `re`."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._needs: dict[bytes, list[int]] = {}
+        self._always: list[int] = []
+        for index, pattern in enumerate(patterns):
+            needed = literals.required(pattern.encode())
+            for literal in needed:
+                self._needs.setdefault(literal, []).append(index)
+            if not needed:
+                self._always.append(index)
+
+    def sift(self, block: bytes) -> Iterator[tuple[int, int]]:
+        """Yield every segment with a needed literal, and every segment at all for patterns that need none."""
+        lowered = block.lower()
+        for literal, indices in self._needs.items():
+            at = lowered.find(literal)
+            while at >= 0:
+                for index in indices:
+                    yield index, at + 1
+                end = lowered.find(b"\n", at)
+                at = lowered.find(literal, end) if end >= 0 else -1
+        if self._always:
+            starts = [0, *(mark.end() for mark in _SEPARATOR.finditer(block))]
+            yield from ((index, start) for start in starts for index in self._always)
+
+
+class HyperscanSieve:
+    """One pass for all patterns.  A scratch of its own, since two scans must never share one."""
+
+    def __init__(self, module: Any, database: Any) -> None:
+        self._database = database
+        self._scratch = module.Scratch(database)
+
+    def sift(self, block: bytes) -> list[tuple[int, int]]:
+        """Return the end of every match; a pattern that may end at several places reports each."""
+        found: list[tuple[int, int]] = []
+
+        def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            found.append((index, end))
+
+        self._database.scan(block, match_event_handler=on_match, scratch=self._scratch)
+        return found
+
+
+def _database(module: Any, patterns: Sequence[str]) -> Any:
+    """Compile `patterns`; raises hyperscan.error.  Newlines end `.`, `^` and `$` as they end a segment."""
+    database = module.Database(mode=module.HS_MODE_BLOCK)
+    database.compile(
+        expressions=[_anonymous(pattern) for pattern in patterns],
+        ids=list(range(len(patterns))),
+        elements=len(patterns),
+        flags=[module.HS_FLAG_MULTILINE] * len(patterns),
+    )
+    return database
+
+
+def _anonymous(pattern: str) -> bytes:
+    """The sieve needs no captures: named groups become plain ones."""
+    return re.sub(r"\(\?P<\w+>", "(?:", pattern).encode()
+
+
+def _loaded(module: Any, patterns: Sequence[str], digest: str) -> Any:
+    """Return the compiled database from the cache, or compile it and keep it there; a cache that fails changes nothing."""
+    name = hashlib.sha256(f"{digest} {module.__version__} {os.uname().machine}".encode()).hexdigest()[:32]
+    path = _cache_folder() / f"signatures-{name}.hs"
+    content = _read_own(path)
+    if content is not None:
+        with suppress(module.error, ValueError):
+            return module.loadb(content, module.HS_MODE_BLOCK)
+    database = _database(module, patterns)
+    with suppress(OSError):
+        _keep(path, module.dumpb(database))
+    return database
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ftrun"
+
+
+def _read_own(path: Path) -> bytes | None:
+    """Return the content of a file that only this user can have written, else None: a database is trusted like code."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        fact = os.fstat(descriptor)
+        if not stat.S_ISREG(fact.st_mode) or fact.st_uid != os.geteuid() or fact.st_mode & 0o022:
+            return None
+        with suppress(OSError):
+            return file.read()
+    return None
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write `content` whole or not at all; raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = path.parent.stat()
+    if folder.st_uid != os.geteuid() or folder.st_mode & 0o022:
+        raise PermissionError(f"{path.parent} can be written by others")
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".signatures-", delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)

@@ -1,0 +1,244 @@
+"""The catalog of known faults: TOML files in, checked signatures out. (I/O)
+
+How it thinks: a signature is a claim about one line of text, so it carries its own proof: examples that it
+must match and lines that look alike and must not.  A signature that fails its own proof is refused.  Loading
+does what is cheap (names, types, duplicates, patterns that compile); `check` does the rest, and runs
+in the tests and in `ftrun catalog check`.  A folder of the site's own files may stand beside ours; an id
+given twice is an error, never a silent replacement.
+
+Patterns are bytes, match within one line, and stay inside what both `re` and hyperscan understand: no look-around,
+no back-references, no pattern that matches nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from ftrun.supervisor.model import Action, Blame, FaultClass, Role, Source
+
+__all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "check", "load"]
+
+CAPTURES = frozenset({"host", "rank", "local_rank", "pci", "device", "ip", "peer", "step", "code", "path"})
+"""The groups that a pattern may name: what a line itself says about whom, where and when."""
+
+_FOLDER = Path(__file__).parent / "catalog"
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_FORBIDDEN = re.compile(r"\(\?(?:[=!]|<[=!])|\(\?P=|\\[1-9]|\.[*+]\??$")
+_E = TypeVar("_E", bound=Enum)
+
+
+class CatalogError(ValueError):
+    """A catalog file that cannot be used: which file, which signature, what is wrong, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One known fault.
+
+    `pattern` is a regular expression over bytes within one line, unanchored unless it says otherwise.
+    `priority` is higher the nearer to the root (hardware 80+, kernel 75, node and Slurm 70, network 60, framework verdict
+    50, the user's own error 50, wrapper or echo 20); `confidence` (0..1) is that of this line alone as the cause.
+    `exclude` says that the next attempt should avoid a node, the one that the line names or the one Slurm will.
+    `sources` are the places where the line is expected; in any other it is weaker.  `fact` says where we know it from.
+    """
+
+    id: str
+    title: str
+    fault: FaultClass
+    role: Role
+    blame: Blame
+    pattern: str
+    action: Action
+    retry: bool
+    exclude: bool
+    priority: int
+    confidence: float
+    advice: str
+    sources: tuple[Source, ...]
+    fact: str
+    examples: tuple[str, ...]
+    counter_examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All signatures in a fixed order; `digest` (hex) changes with every byte of every file."""
+
+    signatures: tuple[Signature, ...]
+    by_id: Mapping[str, Signature]
+    digest: str
+
+
+def load(extra: Sequence[str] = ()) -> Catalog:
+    """Return our catalog and the `*.toml` of the folders in `extra`, read once a process.
+
+    Raises CatalogError (one line) for a file that cannot be read or a signature that is wrong.
+    """
+    return _load(tuple(extra))
+
+
+def check(catalog: Catalog) -> list[str]:
+    """Return what is wrong with `catalog`, a line for each signature that fails its own proof; [] when all is well.
+
+    Every example must match, every counter-example must not, and hyperscan, where it is installed, must compile the pattern.
+    """
+    from ftrun.supervisor import scan
+
+    wrong = []
+    for signature in catalog.signatures:
+        pattern = re.compile(signature.pattern.encode())
+        wrong += [
+            f"{signature.id}: does not match its example {text!r}"
+            for text in signature.examples
+            if not pattern.search(text.encode())
+        ]
+        wrong += [
+            f"{signature.id}: matches its counter-example {text!r}"
+            for text in signature.counter_examples
+            if pattern.search(text.encode())
+        ]
+        if not signature.examples:
+            wrong.append(f"{signature.id}: has no example")
+        refusal = scan.refusal(signature.pattern)
+        if refusal:
+            wrong.append(f"{signature.id}: hyperscan refuses the pattern: {refusal}")
+    return wrong
+
+
+@cache
+def _load(extra: tuple[str, ...]) -> Catalog:
+    digest = hashlib.sha256()
+    found: dict[str, Signature] = {}
+    for path in _files(extra):
+        try:
+            content = path.read_bytes()
+            table = tomllib.loads(content.decode())
+        except (OSError, ValueError) as error:
+            raise CatalogError(f"{path}: {error}") from error
+        digest.update(len(content).to_bytes(8, "big") + content)
+        for signature in _signatures(path, table):
+            if signature.id in found:
+                raise CatalogError(f"{path}: the id {signature.id} is given twice")
+            found[signature.id] = signature
+    return Catalog(tuple(found.values()), MappingProxyType(found), digest.hexdigest())
+
+
+def _files(extra: tuple[str, ...]) -> Iterator[Path]:
+    for folder in (_FOLDER, *map(Path, extra)):
+        if not folder.is_dir():
+            raise CatalogError(f"{folder}: no such folder of signatures")
+        yield from sorted(folder.glob("*.toml"))
+
+
+def _signatures(path: Path, table: Mapping[str, Any]) -> Iterator[Signature]:
+    """Yield the signatures of one file; what a `[defaults]` table says holds for all that do not say otherwise."""
+    unknown = set(table) - {"defaults", "signature"}
+    if unknown:
+        raise CatalogError(f"{path}: unknown table {min(unknown)!r}; there are [defaults] and [[signature]]")
+    defaults = table.get("defaults", {})
+    for row in table.get("signature", []):
+        name = row.get("id", "?")
+        try:
+            yield _signature({**_COMMON, **defaults, **row})
+        except (KeyError, TypeError, ValueError, re.error) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise CatalogError(f"{path}: signature {name}: {what}") from error
+
+
+_COMMON: Mapping[str, Any] = {
+    "role": "cause",
+    "blame": "unknown",
+    "action": "none",
+    "retry": True,
+    "exclude": False,
+    "confidence": 0.6,
+    "advice": "",
+    "sources": ["log"],
+    "fact": "",
+    "counter_examples": [],
+}
+
+
+def _signature(row: Mapping[str, Any]) -> Signature:
+    """Make a signature of one TOML row; raises KeyError for what is missing, ValueError or TypeError for what is wrong."""
+    names = {"class" if field.name == "fault" else field.name for field in fields(Signature)}
+    unknown = set(row) - names
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}")
+    if not _ID.fullmatch(row["id"]):
+        raise ValueError("an id is lower-case words joined by '-'")
+    pattern = row["pattern"]
+    _refuse_pattern(pattern)
+    return Signature(
+        id=row["id"],
+        title=_text(row, "title"),
+        fault=_one_of(FaultClass, row["class"]),
+        role=_one_of(Role, row["role"]),
+        blame=_one_of(Blame, row["blame"]),
+        pattern=pattern,
+        action=_one_of(Action, row["action"]),
+        retry=_flag(row, "retry"),
+        exclude=_flag(row, "exclude"),
+        priority=int(row["priority"]),
+        confidence=_share(row["confidence"]),
+        advice=_text(row, "advice"),
+        sources=tuple(_one_of(Source, source) for source in row["sources"]),
+        fact=_text(row, "fact"),
+        examples=_texts(row, "examples"),
+        counter_examples=_texts(row, "counter_examples"),
+    )
+
+
+def _refuse_pattern(pattern: str) -> None:
+    forbidden = _FORBIDDEN.search(pattern)
+    if forbidden:
+        raise ValueError(
+            f"the pattern uses {forbidden.group()!r}: no look-around, no back-reference, no open end"
+        )
+    compiled = re.compile(pattern.encode())
+    strange = set(compiled.groupindex) - CAPTURES
+    if strange:
+        raise ValueError(f"the pattern names {min(strange)!r}; the names are {', '.join(sorted(CAPTURES))}")
+    if compiled.search(b""):
+        raise ValueError("the pattern matches an empty line")
+
+
+def _one_of(kind: type[_E], value: object) -> _E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is none of {', '.join(str(item.value) for item in kind)}") from None
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    if not isinstance(row[key], str):
+        raise TypeError(f"{key} must be text")
+    return str(row[key])
+
+
+def _texts(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = row[key]
+    if not isinstance(values, list) or any(not isinstance(value, str) or "\n" in value for value in values):
+        raise TypeError(f"{key} must be a list of single lines")
+    return tuple(values)
+
+
+def _flag(row: Mapping[str, Any], key: str) -> bool:
+    if not isinstance(row[key], bool):
+        raise TypeError(f"{key} must be true or false")
+    return bool(row[key])
+
+
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError("confidence is between 0 and 1")
+    return float(value)
