@@ -117,7 +117,7 @@ class Run:
             return ended.exit_code
         # Words that nobody knows, before sbatch told that it had asked: one look is enough. After that, look for long.
         asked = ended.killed or _ASKED in stderr or not stderr
-        job = self._looked_up(_LOOK_UP_FOR_S if asked and ended.exit_code else 0.0)
+        job = self._looked_up(_LOOK_UP_FOR_S if asked else 0.0)
         if job:
             if ended.exit_code:
                 say(f"sbatch failed, but the job is there: {job} (run {self.id})")
@@ -125,8 +125,14 @@ class Run:
         if job is not None and not asked:
             self.discard()
             return ended.exit_code
-        self._abandon(error.message if ended.exit_code else "sbatch told no job id")
-        return ended.exit_code or 1
+        if ended.exit_code:
+            self._abandon(error.message)
+        else:
+            say(
+                f"sbatch told no job id and the job of run {self.id} is not to be seen yet; the supervisor looks for it"
+            )
+        self.start_supervisor()
+        return ended.exit_code
 
     def _abandon(self, message: str) -> None:
         """Nobody can tell whether there will be a job: should it appear, the supervisor cancels it."""
