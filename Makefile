@@ -16,6 +16,7 @@ demo:
 drills:
 	.ci/env run
 	.venv/bin/ftrun drill --all
+	.venv/bin/python -m pytest -q -m drills
 
 simulate:
 	.ci/env dev

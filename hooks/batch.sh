@@ -505,6 +505,19 @@ _ft_await() {
     [ "$_ft_sig" -le 64 ] || _ft_sig=0
 }
 
+# Removes what killed jobs of this user left on this node: folders older than an hour whose parent is
+# gone.  A pipe that nobody reads cannot be opened for writing, whatever container the reader is in.
+_ft_sweep() {
+    _ft_is_read "$_ft_tmp/ask.1" || return # no such dd here
+    IFS=$_ft_nl
+    for _ft_i in $(find "${_ft_tmp%/*}" -maxdepth 1 -name 'ftrun.??????' -user "$(id -u)" -mmin +60); do
+        [ -p "$_ft_i/ask.1" ] && ! _ft_is_read "$_ft_i/ask.1" && rm -rf "$_ft_i"
+    done
+    unset IFS
+}
+
+_ft_is_read() { dd if=/dev/null of="$1" oflag=nonblock conv=notrunc,nocreat 2>/dev/null; }
+
 # What comes next when the script is over: 0 = start it again in this allocation, 1 = the job ends.
 # The place where an agent beside the script will be asked, with a deadline, where no answer means
 # 1.  There is no agent yet.
@@ -650,6 +663,7 @@ _ft_main() {
     while :; do
         _ft_start "$_ft_count" "$@"
         _ft_post_witnesses
+        _ft_sweep
         _ft_await
         _ft_dismiss
         _ft_next || break

@@ -18,6 +18,17 @@ from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs the Slurm packages (./test installs them)")
+    config.addinivalue_line("markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long proofs out of an ordinary run."""
+    if "drills" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("drills")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 def _new_folder() -> Path:

@@ -329,8 +329,8 @@ def run_table(box: Sandbox, rows: list[Row], folder: Path) -> Iterator[str]:
         elif pair.facts[0] != pair.facts[1]:
             yield f"{pair.row.name}: {pair.facts[0]}\n    but with ftrun {pair.facts[1]} {pair.logs()}"
         elif pair.logs()[0] != pair.logs()[1]:
-            lines = (log.splitlines(keepends=True) for log in pair.logs())
-            yield f"{pair.row.name}:\n" + "".join(difflib.unified_diff(*lines, "sbatch", "ftrun", n=20))
+            plain, ours = (log.splitlines(keepends=True) for log in pair.logs())
+            yield f"{pair.row.name}:\n" + "".join(difflib.unified_diff(plain, ours, "sbatch", "ftrun", n=20))
 
 
 def test_a_script_cannot_tell_ftrun_from_sbatch(
@@ -342,3 +342,31 @@ def test_a_script_cannot_tell_ftrun_from_sbatch(
     differences = list(run_table(slurm_sandbox, ROWS, tmp_path))
 
     assert not differences, "\n\n".join(differences)
+
+
+@pytest.mark.drills
+def test_a_time_limit_ends_both_alike(slurm_sandbox: Sandbox, tmp_path: Path) -> None:
+    """TIMEOUT, its signals and its grace are the same; Slurm's shortest limit is a minute."""
+    differences = list(run_table(slurm_sandbox, SLOW_ROWS, tmp_path))
+
+    assert not differences, "\n\n".join(differences)
+
+
+@pytest.mark.parametrize(
+    "script", [b"#!/bin/sh\r\necho\r\n", b"#!/bin/sh\necho \0\n"], ids=["DOS line ends", "NUL"]
+)
+def test_what_sbatch_refuses_in_a_script_it_refuses_in_ours(
+    slurm_sandbox: Sandbox, tmp_path: Path, script: bytes
+) -> None:
+    """The words and the code are sbatch's own."""
+    answers = []
+    for text in (
+        script,
+        compose(script, {"run": "r", "attempt": "1", "token": "t", "run_dir": str(tmp_path)}),
+    ):
+        (tmp_path / "script").write_bytes(text)
+        answer = slurm_sandbox.run(["sbatch", "script"], cwd=tmp_path)
+        answers.append((answer.returncode, answer.stdout, answer.stderr))
+
+    assert answers[0] == answers[1]
+    assert answers[0][0] != 0

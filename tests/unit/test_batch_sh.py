@@ -75,7 +75,7 @@ class Attempt:
         return os.readlink(self.place / name)
 
 
-@pytest.fixture(params=SHELLS.values(), ids=SHELLS.keys())
+@pytest.fixture(params=list(SHELLS.values()), ids=list(SHELLS))
 def attempt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attempt]:
     one = Attempt(tmp_path, request.param)
     yield one
@@ -392,6 +392,24 @@ def test_a_missing_interpreter_ends_as_under_slurm(
 
     assert (code, "") == answer[:2]
     assert why in answer[2]
+
+
+def test_what_killed_jobs_left_is_removed(attempt: Attempt) -> None:
+    """A job that ends by SIGKILL cannot clean up; a later one does, and spares the living and the young."""
+    temporary = attempt.folder / "my tmp"
+    folders = [temporary / f"ftrun.aaaaa{n}" for n in range(3)]
+    for folder in folders:
+        folder.mkdir()
+        os.mkfifo(folder / "ask.1")
+    reader = os.open(folders[1] / "ask.1", os.O_RDWR)
+    for folder in folders[:2]:
+        os.utime(folder, (1_000_000, 1_000_000))
+    attempt.run("#!/bin/sh\n")
+    os.close(reader)
+
+    assert folders[1:] == sorted(temporary.iterdir())
+    for folder in folders[1:]:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

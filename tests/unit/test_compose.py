@@ -88,7 +88,7 @@ def test_what_sbatch_would_refuse_is_refused(script: bytes, words: str) -> None:
         compose(script, ATTEMPT)
 
 
-@given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))))
+@given(st.text().filter(lambda text: "\0" not in text))
 def test_values_reach_the_shell_unchanged(value: str) -> None:
     """Quotes, newlines and every other character survive; no value can run as a command."""
     line = compose(b"#!/bin/sh\n", {**ATTEMPT, "last_fault": value}).partition(b"_ft_fault=")[2]
