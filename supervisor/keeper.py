@@ -194,7 +194,7 @@ class Keeper:
                 self._submission_lost("no job bears its token")
 
     def _found(self, job: str) -> None:
-        self.record("submit.done", job_id=job, job=job, cluster=self.office.facts().name, found=True)
+        self.record("submit.done", job_id=job, cluster=self.office.facts().name, found=True)
         store.index(self.office.home, job, self.run.id)
 
     def _submission_lost(self, why: str) -> None:

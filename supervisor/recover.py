@@ -241,7 +241,6 @@ def _submit(keeper: Keeper, world: World, request: Any) -> None:
         keeper.record(
             "submit.done",
             job_id=answer.job_id,
-            job=answer.job_id,
             cluster=answer.cluster or keeper.office.facts().name,
         )
         store.index(keeper.office.home, answer.job_id, keeper.run.id)

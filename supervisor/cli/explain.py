@@ -22,7 +22,7 @@ FOLLOW_EVERY_S = 0.5
 _CHUNK_BYTES = 1 << 16
 _TOLD = {
     "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else ""),
-    "submit.done": lambda d: f"submitted as job {d.get('job', '')}" + (" (found by its token)" if d.get("found") else ""),
+    "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
     "submit.refused": lambda d: f"sbatch refused: {d['message']}",
     "submit.unknown": lambda d: f"no clear answer from sbatch: {d['message']}",
     "submit.lost": lambda d: f"the submission did not come about: {d['why']}",
@@ -77,7 +77,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
         yield f"    budgets used since the last progress: {spent}; retries so far: {data['retries']}"
     elif kind in _TOLD:
-        yield _TOLD[kind](data)  # type: ignore[no-untyped-call]
+        yield _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
 
 
 def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""`ftrun doctor`: what this site lets ftrun do, and what is in its way. (I/O)"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli.runs import Json
+
+
+def doctor(
+    nodes: Annotated[bool, typer.Option("--nodes", help="Also ask a node, by one short srun.")] = False,
+    units: Annotated[
+        bool, typer.Option("--units", help="Print a systemd user unit and crontab lines, nothing else.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Check this site: Slurm, rights, folders, life after logout. Exit 1 where recovery would not work."""
+    from ftrun.slurm.commands import CommandCluster
+    from ftrun.supervisor import doctor as examiner
+
+    home = common.home()
+    if units:
+        if json:
+            output.emit_json({"unit": examiner.unit_file(home), "crontab": examiner.crontab_lines(home)})
+        else:
+            print(examiner.unit_file(home) + "\n" + examiner.crontab_lines(home), end="")
+        return 0
+    env = dict(os.environ)
+    findings = list(examiner.examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes))
+    bad = any(finding.state == "bad" for finding in findings)
+    if json:
+        output.emit_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
+    else:
+        output.table(
+            ["CHECK", "", "WHAT", "HOW TO MEND"],
+            [[f.check, f.state, f.what, f.mend or None] for f in findings],
+        )
+    return 1 if bad else 0

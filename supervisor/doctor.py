@@ -1,0 +1,279 @@
+"""What a new site can get wrong, looked at one by one. (I/O)
+
+Each check asks one question and answers with a `Finding`: ok, warn (works, but not as well as it could), or bad (recovery
+will not work), and how to mend it. Nothing is changed. The questions that only a node can answer (does it see the run
+folder and the interpreter, how far is its clock) are asked there by one short `srun`, and only with `--nodes`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun.slurm.client import Cluster
+from ftrun.slurm.errors import SlurmError
+
+__all__ = ["Finding", "crontab_lines", "examine", "unit_file"]
+
+OLDEST_SLURM = (22, 5, 0)
+CLOCK_SKEW_MAX_S = 5.0
+MIN_JOB_AGE_S = 60.0
+PROBE_TIMEOUT_S = 60.0
+# File systems that a node does not share with the login node. Everything else is believed to be shared, and proven by --nodes.
+_LOCAL_TYPES = frozenset({"tmpfs", "ext4", "ext3", "xfs", "btrfs", "overlay", "zfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer. `state` is ok, warn or bad; `mend` says what to do where it is not ok."""
+
+    check: str
+    state: str
+    what: str
+    mend: str = ""
+
+
+def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) -> Iterator[Finding]:
+    """Every check in turn, as it is answered."""
+    yield _commands(env)
+    yield from _slurm(cluster)
+    yield _folder(home)
+    yield _shared(home, cluster)
+    yield _survival()
+    yield _watching(home)
+    if nodes:
+        yield from _from_a_node(home, env)
+
+
+def _commands(env: dict[str, str]) -> Finding:
+    names = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
+    missing = [name for name in names if shutil.which(name, path=env.get("PATH")) is None]
+    if missing:
+        return Finding(
+            "Slurm's commands",
+            "bad",
+            f"not found: {', '.join(missing)}",
+            "load Slurm's client commands (module load slurm)",
+        )
+    return Finding("Slurm's commands", "ok", "all found")
+
+
+def _slurm(cluster: Cluster) -> Iterator[Finding]:
+    try:
+        facts = cluster.facts()
+        rights = cluster.rights()
+    except SlurmError as error:
+        yield Finding("slurmctld", "bad", error.message, "without an answer from Slurm nothing is done")
+        return
+    version = ".".join(str(part) for part in facts.version)
+    if facts.version < OLDEST_SLURM:
+        yield Finding("Slurm's release", "bad", version, "22.05 is the oldest that was tried")
+    else:
+        yield Finding("Slurm's release", "ok", f"{version}, cluster {facts.name}")
+    if rights.may_drain:
+        yield Finding("draining", "ok", rights.why)
+    else:
+        yield Finding(
+            "draining", "warn", rights.why, "bad nodes are avoided by your runs, but not drained for others"
+        )
+    if facts.min_job_age_s < MIN_JOB_AGE_S:
+        yield Finding(
+            "MinJobAge",
+            "warn",
+            f"{facts.min_job_age_s:.0f} s: an ended job is forgotten before its exit code is read",
+            "MinJobAge=300 in slurm.conf; until then the exit record of the job itself is used",
+        )
+
+
+def _folder(home: str) -> Finding:
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        probe = os.path.join(home, f".doctor-{os.getpid()}")
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(fd, b"x" * 4096)
+        os.fsync(fd)
+        os.close(fd)
+        os.unlink(probe)
+    except OSError as error:
+        return Finding(
+            "run folder",
+            "bad",
+            f"{home}: {error.strerror}",
+            "set `home` in ~/.config/ftrun/config.toml, or FTRUN_HOME",
+        )
+    mode = os.stat(home).st_mode & 0o777
+    if mode & 0o077:
+        return Finding(
+            "run folder", "warn", f"{home} can be read by others (mode {mode:o})", f"chmod 700 {home}"
+        )
+    return Finding("run folder", "ok", home)
+
+
+def _shared(home: str, cluster: Cluster) -> Finding:
+    kind = _file_system(home)
+    try:
+        here_only = len(cluster.nodes()) <= 1
+    except SlurmError:
+        here_only = False
+    if kind in _LOCAL_TYPES and not here_only:
+        return Finding(
+            "shared folder",
+            "warn",
+            f"{home} lies on {kind}, which nodes usually do not share",
+            "ask a node: ftrun doctor --nodes; or set `home` to a folder that all nodes see",
+        )
+    return Finding("shared folder", "ok", f"{home} lies on {kind or 'an unknown file system'}")
+
+
+def _file_system(path: str) -> str:
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        fields = line.split()
+        point = fields[1].replace("\\040", " ")
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def _survival() -> Finding:
+    """Does a process of ours outlive the login session?"""
+    check = "life after logout"
+    loginctl = shutil.which("loginctl")
+    if loginctl is None:
+        return Finding(check, "ok", "no logind: processes outlive the session")
+    shown = _output([loginctl, "show-user", str(os.getuid()), "--property=Linger", "--value"])
+    if shown.strip() == "yes":
+        return Finding(check, "ok", "linger is on")
+    kill = _output([loginctl, "show-session", "self", "--property=KillUserProcesses", "--value"]).strip()
+    configured = any("KillUserProcesses=yes" in line.replace(" ", "") for line in _logind_lines())
+    if kill == "yes" or configured:
+        mend = "loginctl enable-linger, and the unit of: ftrun doctor --units; or the crontab line of it"
+        return Finding(check, "bad", "logind ends all processes at logout: nothing would watch", mend)
+    return Finding(check, "ok", "logind leaves processes alone at logout")
+
+
+def _logind_lines() -> Iterator[str]:
+    for path in ("/etc/systemd/logind.conf", *map(str, Path("/etc/systemd/logind.conf.d").glob("*.conf"))):
+        try:
+            yield from (
+                line for line in Path(path).read_text().splitlines() if not line.lstrip().startswith("#")
+            )
+        except OSError:
+            continue
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _watching(home: str) -> Finding:
+    from ftrun.supervisor.cli.common import watch_state
+
+    watch = watch_state(home)
+    if watch.watched:
+        return Finding("supervisor", "ok", f"alive on {watch.by}")
+    return Finding("supervisor", "ok", "none is alive; the next ftrun sbatch starts one")
+
+
+def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
+    """One srun on one node: does it see the folder and the interpreter, and what time is it there?"""
+    python = sys.executable
+    asked = 'test -w "$1" && echo folder; "$2" -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
+    command = [
+        "srun",
+        "--immediate=30",
+        "-N1",
+        "-n1",
+        "--time=1",
+        "--quiet",
+        "sh",
+        "-c",
+        asked,
+        "sh",
+        home,
+        python,
+    ]
+    started = time.time()
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=env, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding(
+            "a node's view",
+            "warn",
+            f"srun did not answer: {type(error).__name__}",
+            "try again when a node is idle",
+        )
+        return
+    lines = result.stdout.split()
+    if result.returncode or len(lines) < 2:
+        yield Finding(
+            "a node's view",
+            "warn",
+            f"srun failed: {result.stderr.strip()[:200]}",
+            "try again when a node is idle",
+        )
+        return
+    host, stamp = lines[-1], lines[-2]
+    folder, interpreter = "folder" in lines, "python" in lines
+    mend = "set `home` to a folder on a file system that the nodes see"
+    yield Finding(
+        "folder seen from a node", "ok" if folder else "bad", f"{home} on {host}", "" if folder else mend
+    )
+    mend = "install ftrun where nodes see it; attempts start all the same, node-side help will be missing"
+    yield Finding(
+        "interpreter seen from a node",
+        "ok" if interpreter else "warn",
+        f"{python} on {host}",
+        "" if interpreter else mend,
+    )
+    skew = max(started - float(stamp), float(stamp) - time.time(), 0.0)
+    state = "ok" if skew <= CLOCK_SKEW_MAX_S else "warn"
+    yield Finding(
+        "clock of a node",
+        state,
+        f"{host}: {skew:.1f} s off",
+        "" if state == "ok" else "chrony on the nodes; times in reports are off",
+    )
+
+
+def unit_file(home: str) -> str:
+    """A systemd user unit that keeps a supervisor alive."""
+    return f"""# ~/.config/systemd/user/ftrun.service; then: systemctl --user enable --now ftrun; loginctl enable-linger
+[Unit]
+Description=ftrun supervisor
+
+[Service]
+Environment=FTRUN_HOME={home}
+ExecStart={sys.executable} -m ftrun.supervisor supervise
+Restart=always
+RestartSec=5
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def crontab_lines(home: str) -> str:
+    """Crontab (and scrontab) lines for sites where nothing may run for long."""
+    call = f"FTRUN_HOME={home} {sys.executable} -m ftrun.supervisor supervise --once"
+    return f"""# crontab -e, on a login node
+*/2 * * * * {call} >/dev/null 2>&1
+# or scrontab -e, where cron is Slurm's
+#SCRON --time=00:05:00
+*/2 * * * * {call}
+"""
