@@ -1,0 +1,313 @@
+"""One log's bytes in, its evidence and progress out. (I/O: the scanner's cache file)
+
+How it thinks: only whole segments are scanned, so that the pieces in which text arrives change nothing: reading live
+gives the same evidence as reading the file afterwards. A last line without newline is looked at when the file is quiet;
+should the line go on later, what was found in it is found again and keeps its running number.
+
+A storm is bounded: of one signature in one file the first 20 and the last 5 lines are kept and the rest is counted.
+A line was survived (`progress_after`) when a step higher than all before it is printed after it in the same file.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from calendar import timegm
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftrun.supervisor.model import Evidence, Source
+from ftrun.supervisor.progress import Progress, ProgressReader
+from ftrun.supervisor.scan import SEGMENT_BYTES, Hit, Scanner
+from ftrun.supervisor.signatures import Catalog, load
+from ftrun.supervisor.tail import Piece
+
+__all__ = ["EVIDENCE_MAX", "KEPT_FIRST", "KEPT_LAST", "Book", "LogFile", "written_s"]
+
+KEPT_FIRST = 20
+KEPT_LAST = 5
+EVIDENCE_MAX = (
+    20_000  # kept by all files of a launch; beyond, a further pair of file and signature keeps 1 + 1
+)
+_SEPARATOR = re.compile(rb"[\r\n]")
+_DATE = re.compile(
+    r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d)\b)?"
+)
+
+
+class Book:
+    """What the files of one launch share: the scanner, the running number, the bound."""
+
+    def __init__(self, catalog: Catalog | None) -> None:
+        self.kept = 0
+        self._scanner = Scanner(load() if catalog is None else catalog)
+        self._order = 0
+
+    def scan(self, segments: bytes) -> list[Hit]:
+        """Return the hits of whole segments; lines and offsets count from their beginning, both from 0."""
+        before = self._scanner.position
+        hits = self._scanner.feed(segments) + self._scanner.flush()
+        return [
+            replace(hit, line=hit.line - before.lines - 1, offset_bytes=hit.offset_bytes - before.size_bytes)
+            for hit in hits
+        ]
+
+    def number(self) -> int:
+        """Return the next running number."""
+        self._order += 1
+        return self._order
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    evidence: Evidence
+    advances: int  # of the progress reader, when it had read the line
+
+
+class _Kept:
+    """The hits of one signature in one file: the first, the last, and how many there were."""
+
+    __slots__ = ("_first", "_first_max", "_last", "_last_max", "_total")
+
+    def __init__(self, first_max: int, last_max: int) -> None:
+        self._first: list[_Found] = []
+        self._first_max = first_max
+        self._last: deque[_Found] = deque(maxlen=last_max)
+        self._last_max = last_max
+        self._total = 0
+
+    @property
+    def size(self) -> int:
+        """How many are kept."""
+        return len(self._first) + len(self._last)
+
+    def add(self, found: _Found) -> None:
+        """Keep it, in place of an older one where there is no room."""
+        self._total += 1
+        (self._first if len(self._first) < self._first_max else self._last).append(found)
+
+    def count(self) -> None:
+        """One more, not kept: later ones of the same batch will push it out anyway."""
+        self._total += 1
+
+    def evidence(self, provisional: Sequence[_Found], advances: int) -> list[Evidence]:
+        """All kept ones as if `provisional` had been added; `advances` is where the progress reader is now."""
+        every = [*self._first, *self._last, *provisional]
+        shown = every[: self._first_max] + every[self._first_max :][-self._last_max :]
+        told = [replace(one.evidence, progress_after=advances > one.advances) for one in shown]
+        told[-1] = replace(told[-1], count=1 + self._total + len(provisional) - len(shown))
+        return told
+
+
+class LogFile:
+    """One file's evidence and progress. `take` gets its bytes in order; `rest` looks at what is left, `finish` ends it."""
+
+    def __init__(self, name: str, book: Book) -> None:
+        self.name = name
+        self.reader = ProgressReader()
+        self.progress: Progress | None = None
+        self.changed = False  # since the last call of `evidence`
+        self._book = book
+        self._generation = -1
+        self._offset = 0  # of the first pending byte
+        self._line: int | None = 1  # of the first pending byte; None = nobody counted
+        self._pending = b""
+        self._read_to = 0  # where the progress reader is
+        self._kept: dict[str, _Kept] = {}
+        self._provisional: list[_Found] = []
+        self._numbers: dict[
+            tuple[int, str], int
+        ] = {}  # (offset, signature) -> running number of what was provisional
+        self._rested = True
+        self._advances = 0  # as shown by `evidence`
+        self._shown: tuple[Evidence, ...] = ()
+
+    def take(
+        self, piece: Piece, now_s: float | None, *, lines_before: int | None = 0, behind: bool = False
+    ) -> set[int]:
+        """Read on; return the running numbers of what was not seen before.
+
+        `lines_before` counts for the first piece of a generation: the lines in front of it, None = unknown.
+        `behind` says that the bytes are old, so that the time between steps cannot be learnt from them.
+        """
+        if piece.generation != self._generation:
+            self._begin(piece, lines_before)
+        data = self._pending + piece.data if self._pending else piece.data
+        whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - whole > SEGMENT_BYTES:  # an endless line: cut where the scanner cuts it
+            whole += (len(data) - whole - 1) // SEGMENT_BYTES * SEGMENT_BYTES
+        new = self._confirm(data[:whole], piece, now_s, behind=behind) if whole else set()
+        self._pending = data[whole:]
+        self._read_steps(piece, piece.offset_bytes + len(piece.data), now_s, behind=behind)
+        self._show(self.reader.progress, self.reader.advances)
+        self._rested = False
+        return new
+
+    def rest(self, now_s: float | None) -> set[int]:
+        """The file is quiet: look at its last line as it is; return the running numbers of what was not seen before."""
+        if self._rested:
+            return set()
+        self._rested = True
+        progress, advances = self.reader.at_rest()
+        self._show(progress, advances)
+        if not self._pending:
+            return set()
+        known = set(self._numbers.values())
+        hits = self._book.scan(self._pending)
+        self._provisional = [_Found(self._evidence(hit, now_s, self._number(hit)), advances) for hit in hits]
+        numbers = {one.evidence.order for one in self._provisional}
+        self._numbers = {_key(one.evidence): one.evidence.order for one in self._provisional}
+        self.changed = self.changed or bool(numbers)
+        return numbers - known
+
+    def finish(self, now_s: float | None) -> set[int]:
+        """The text is over: its last line needs no newline."""
+        self.reader.flush()
+        new: set[int] = set()
+        if self._pending:
+            hits = self._book.scan(self._pending)
+            new = self._keep(hits, [(at, self.reader.advances) for at in range(len(hits))], now_s)
+            self._offset += len(self._pending)
+            self._pending = b""
+        self._show(self.reader.progress, self.reader.advances)
+        return new
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """All that is kept, by running number."""
+        if self.changed:
+            self.changed = False
+            by_signature: dict[str, list[_Found]] = {signature: [] for signature in self._kept}
+            for found in self._provisional:
+                by_signature.setdefault(found.evidence.signature, []).append(found)
+            told = [
+                evidence
+                for signature, found in by_signature.items()
+                for evidence in (self._kept.get(signature) or self._room()).evidence(found, self._advances)
+            ]
+            self._shown = tuple(sorted(told, key=lambda one: one.order))
+        return self._shown
+
+    def _begin(self, piece: Piece, lines_before: int | None) -> None:
+        """The text begins, or begins anew after a truncation or rotation: what was found stays."""
+        if self._generation >= 0:
+            self.finish(None)
+        self._generation = piece.generation
+        self._offset = self._read_to = piece.offset_bytes
+        self._line = None if lines_before is None else lines_before + 1
+        self.reader.begin_anew(piece.offset_bytes)
+
+    def _confirm(self, segments: bytes, piece: Piece, now_s: float | None, *, behind: bool) -> set[int]:
+        """Scan whole segments that begin at `_offset`, and keep what is found together with the steps up to there."""
+        hits = self._book.scan(segments)
+        marked: list[tuple[int, int]] = []
+        for at in self._worth_keeping(hits):
+            begins = hits[at].offset_bytes
+            ends = _SEPARATOR.search(segments, begins, begins + SEGMENT_BYTES + 1)
+            end = ends.end() if ends is not None else begins + SEGMENT_BYTES
+            self._read_steps(piece, self._offset + end, now_s, behind=behind)
+            marked.append((at, self.reader.advances))
+        new = self._keep(hits, marked, now_s)
+        self._offset += len(segments)
+        if self._line is not None:
+            self._line += segments.count(b"\n")
+        return new
+
+    def _worth_keeping(self, hits: Sequence[Hit]) -> list[int]:
+        """Return the indices of those hits that are kept in the end: the rest of a storm is only counted."""
+        by_signature: dict[str, list[int]] = {}
+        for at, hit in enumerate(hits):
+            by_signature.setdefault(hit.signature, []).append(at)
+        few = KEPT_FIRST + KEPT_LAST
+        return sorted(
+            at for places in by_signature.values() for at in (*places[:few], *places[few:][-KEPT_LAST:])
+        )
+
+    def _keep(self, hits: Sequence[Hit], marked: Sequence[tuple[int, int]], now_s: float | None) -> set[int]:
+        """Keep the hits at `marked` (index, advances), count the others; return the running numbers of the new ones."""
+        advances = dict(marked)
+        new: set[int] = set()
+        for at, hit in enumerate(hits):
+            known = (self._offset + hit.offset_bytes, hit.signature) in self._numbers
+            number = self._number(hit)
+            kept = self._kept.get(hit.signature)
+            if kept is None:
+                kept = self._kept[hit.signature] = self._room()
+            if at not in advances:
+                kept.count()
+                continue
+            before = kept.size
+            kept.add(_Found(self._evidence(hit, now_s, number), advances[at]))
+            self._book.kept += kept.size - before
+            if not known:
+                new.add(number)
+        self.changed = self.changed or bool(hits or self._provisional)
+        self._provisional = []
+        self._numbers = {}
+        return new
+
+    def _room(self) -> _Kept:
+        full = self._book.kept >= EVIDENCE_MAX
+        return _Kept(1, 1) if full else _Kept(KEPT_FIRST, KEPT_LAST)
+
+    def _number(self, hit: Hit) -> int:
+        """Return the running number that the hit got when its line was provisional, or the next one."""
+        return self._numbers.get((self._offset + hit.offset_bytes, hit.signature)) or self._book.number()
+
+    def _evidence(self, hit: Hit, now_s: float | None, number: int) -> Evidence:
+        written = written_s(hit.text)
+        return Evidence(
+            source=Source.LOG,
+            signature=hit.signature,
+            text=hit.text,
+            file=self.name,
+            line=0 if self._line is None else self._line + hit.line,
+            offset_bytes=self._offset + hit.offset_bytes,
+            order=number,
+            at_s=now_s if written is None else written,
+            captures=hit.captures,
+        )
+
+    def _read_steps(self, piece: Piece, target: int, now_s: float | None, *, behind: bool) -> None:
+        """Let the progress reader read up to `target`, an offset in the file."""
+        if target <= self._read_to:
+            return
+        text = piece.data[self._read_to - piece.offset_bytes : target - piece.offset_bytes]
+        self.reader.feed(text, 0.0 if now_s is None else now_s, behind=behind or now_s is None)
+        self._read_to = target
+
+    def _show(self, progress: Progress | None, advances: int) -> None:
+        self.progress = progress
+        if advances != self._advances:
+            self._advances = advances
+            self.changed = self.changed or bool(self._kept or self._provisional)
+
+
+def _key(evidence: Evidence) -> tuple[int, str]:
+    return evidence.offset_bytes, evidence.signature
+
+
+def written_s(text: str) -> float | None:
+    """Return the Unix time of the first full date in the line, None where it has none; without a zone it is local time."""
+    match = _DATE.search(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    if not (
+        1970 <= year <= 2200
+        and 1 <= month <= 12
+        and 1 <= day <= 31
+        and hour < 24
+        and minute < 60
+        and second < 61
+    ):
+        return None
+    fraction = float(f"0.{match[7]}") if match[7] else 0.0
+    moment = (year, month, day, hour, minute, second, 0, 0, -1)
+    zone = match[8]
+    if zone is None:
+        return time.mktime(moment) + fraction
+    ahead_s = 0
+    if zone[0] in "+-":
+        ahead_s = (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60) * (-1 if zone[0] == "-" else 1)
+    return timegm(moment) - ahead_s + fraction

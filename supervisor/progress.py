@@ -1,0 +1,257 @@
+"""How far a training run is, read from what it prints. (pure)
+
+How it thinks: a line may show a counter. Counters differ in strength: the framework's own global step, then a line
+that says "step", one that says "iteration", a progress bar, and at last a place within an epoch. One log often has
+several kinds; the strongest one seen so far is *the* counter, and weaker ones are ignored from then on. Among bars the
+one with the largest total wins, since evaluation and loading draw bars too.
+
+- A place within an epoch becomes cumulative only where the epoch's length is known: by the line's own epoch number, or
+  because a bar that had reached its total starts again. Otherwise it is what it is: `step` stays at its maximum.
+- `step` is the highest step printed. A restart inside the log (three lines in a row that rise below the maximum) moves
+  the present place back, so that `steps_seen` goes on counting, but not `step`.
+- An epoch, a percentage, a port or a time is never a step: each form names what must stand around its number.
+- A line "saving ..." is a checkpoint once a line says "saved", or a higher step is printed.
+
+Text arrives in pieces of any size; carriage returns end lines too. Of a line the first `LINE_BYTES` are looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+
+from ftrun.supervisor import steps
+
+__all__ = ["LINE_BYTES", "Progress", "ProgressReader"]
+
+LINE_BYTES = 4096
+TIMES_KEPT = 101  # the median forgets how the run was long ago
+RESTART_LINES = 3  # ranks print a step or two apart; a restart is more than that
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where training is. `offset_bytes`: where in the file the last line with a step begins.
+
+    `step` is the highest printed (in the unit of the counter: steps, or samples where nothing else is printed);
+    `steps_seen` counts how often the counter moved, restarts included.
+    """
+
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    checkpoint_step: int | None = None
+    checkpoint_path: str = ""
+    offset_bytes: int = 0
+    steps_seen: int = 0
+
+
+@dataclass(slots=True)
+class _Counter:
+    """The counter that is believed: its rank, and where it is."""
+
+    rank: tuple[int, int] = (0, 0)
+    present: int = -1  # the last place, after restarts
+    base: int = 0  # what epochs before this one add to a bar without an epoch
+    low: int = -1  # the last step of a row below the present place ...
+    low_rises: int = 0  # ... and how often that row rose
+
+
+class ProgressReader:
+    """Reads one log. The same bytes give the same `progress`, however they are cut; only times come from the caller."""
+
+    def __init__(self, *, start_offset_bytes: int = 0) -> None:
+        self._offset = start_offset_bytes  # of the first byte of the pending line
+        self._pending = b""  # at most LINE_BYTES of it
+        self._pending_bytes = 0
+        self._progress: Progress | None = None
+        self._counter = _Counter()
+        self._saving: tuple[int | None, str] | None = None
+        self._advances = 0
+        self._last_s: float | None = None
+        self._look_s: float | None = None  # between the last two looks that saw steps
+        self._look_moved = 0
+        self._moved = 0
+        self._times: deque[float] = deque(maxlen=TIMES_KEPT)
+
+    @property
+    def progress(self) -> Progress | None:
+        """What whole lines have shown so far; None before the first step or checkpoint."""
+        return self._progress
+
+    @property
+    def advances(self) -> int:
+        """How often a step higher than all before it was printed; the first step of a counter is none."""
+        return self._advances
+
+    @property
+    def strength(self) -> int:
+        """How far the counter can be trusted: higher is better, 0 = no counter yet."""
+        return self._counter.rank[0]
+
+    @property
+    def median_step_s(self) -> float | None:
+        """The usual seconds per step, by the clock of the caller; None before the third look that saw steps."""
+        return median(self._times) if len(self._times) > 1 else None
+
+    def feed(self, chunk: bytes, now_s: float, *, behind: bool = False) -> None:
+        """Read on. `now_s` is when the bytes came, any clock; `behind` says that they are old, so that no time is learnt."""
+        self._moved = 0
+        text = chunk.replace(b"\r", b"\n")
+        first = text.find(b"\n")
+        if first < 0:
+            self._keep(text)
+            return
+        self._keep(text[:first])
+        self._line(self._pending, self._offset)
+        last = text.rfind(b"\n")
+        body = self._offset + self._pending_bytes - first  # the offset of text[0]
+        for start, line in _candidates(text, first + 1, last):
+            self._line(line, body + start)
+        self._offset = body + last + 1
+        self._pending = b""
+        self._pending_bytes = 0
+        self._keep(text[last + 1 :])
+        self._learn(now_s, behind=behind)
+
+    def flush(self) -> None:
+        """The text is over: the last line needs no newline."""
+        self._line(self._pending, self._offset)
+        self._offset += self._pending_bytes
+        self._pending = b""
+        self._pending_bytes = 0
+
+    def at_rest(self) -> tuple[Progress | None, int]:
+        """What (`progress`, `advances`) would be if the text ended here; changes nothing."""
+        if steps.may_tell(self._pending):
+            before, counter = dict(self.__dict__), copy.copy(self._counter)
+            self.flush()
+            shown = self._progress, self._advances
+            self.__dict__.update(before)
+            self._counter = counter
+            return shown
+        return self._progress, self._advances
+
+    def begin_anew(self, offset_bytes: int = 0) -> None:
+        """The file was truncated or replaced: what was read stays true, offsets count from here on."""
+        self.flush()
+        self._offset = offset_bytes
+
+    def _keep(self, part: bytes) -> None:
+        self._pending_bytes += len(part)
+        room = LINE_BYTES - len(self._pending)
+        if room > 0 and part:
+            self._pending += part[:room]
+
+    def _line(self, line: bytes, offset_bytes: int) -> None:
+        if not steps.may_tell(line):
+            return
+        line = steps.plain(line)
+        seen = steps.step(line)
+        if seen is not None:
+            self._count(seen, offset_bytes)
+        loss = steps.loss(line)
+        if loss is not None and math.isfinite(loss) and self._progress is not None:
+            self._progress = replace(self._progress, loss=loss)
+        saved = steps.checkpoint(line)
+        if saved is not None:
+            self._save(saved)
+
+    def _count(self, seen: steps.Seen, offset_bytes: int) -> None:
+        counter = self._counter
+        if seen.rank < counter.rank:
+            return
+        before = self._progress or Progress()
+        step, total = seen.step, seen.total
+        if seen.rank > counter.rank:
+            self._counter = _Counter(rank=seen.rank, present=step)
+            self._last_s = None
+            # Another counter has another unit: what was counted before says nothing about this one.
+            self._progress = replace(
+                before, step=step, total=total, offset_bytes=offset_bytes, steps_seen=before.steps_seen + 1
+            )
+            return
+        if seen.restarts and total is not None:
+            if step < counter.present - counter.base >= total:
+                counter.base += total
+            step += counter.base
+        moved = self._move(step)
+        highest = max(step, -1 if before.step is None else before.step)
+        if before.step is not None and step > before.step:
+            self._advances += 1
+            self._settle_saving()
+            before = self._progress or before
+        self._progress = replace(
+            before,
+            step=highest,
+            total=before.total if total is None else total,
+            offset_bytes=offset_bytes,
+            steps_seen=before.steps_seen + (moved > 0),
+        )
+
+    def _move(self, step: int) -> int:
+        """Return how many steps the counter went on with this line."""
+        counter = self._counter
+        moved = 0
+        if step >= counter.present:
+            moved = step - counter.present
+            counter.present, counter.low, counter.low_rises = step, -1, 0
+        else:
+            counter.low_rises = counter.low_rises + 1 if step > counter.low else 1
+            counter.low = step
+            if counter.low_rises >= RESTART_LINES:
+                counter.present, counter.low, counter.low_rises = step, -1, 0
+                moved = 1
+        self._moved += moved
+        return moved
+
+    def _save(self, saved: steps.Saved) -> None:
+        if not saved.done:
+            self._saving = (saved.step, saved.path)
+            return
+        step, path = saved.step, saved.path
+        if self._saving is not None:
+            step = self._saving[0] if step is None else step
+            path = path or self._saving[1]
+        self._saving = (step, path)
+        self._settle_saving()
+
+    def _settle_saving(self) -> None:
+        if self._saving is None:
+            return
+        step, path = self._saving
+        self._saving = None
+        self._progress = replace(self._progress or Progress(), checkpoint_step=step, checkpoint_path=path)
+
+    def _learn(self, now_s: float, *, behind: bool) -> None:
+        """Times are as coarse as the looks: the steps since the look before share the time between the two."""
+        if behind:
+            self._last_s = None
+        elif self._moved and now_s == self._last_s:
+            self._look_moved += self._moved
+            if self._look_s is not None:
+                self._times[-1] = self._look_s / self._look_moved
+        elif self._moved:
+            self._look_s = None if self._last_s is None else now_s - self._last_s
+            self._look_moved = self._moved
+            if self._look_s is not None:
+                self._times.append(self._look_s / self._moved)
+            self._last_s = now_s
+
+
+def _candidates(text: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (start, line) of the lines of text[first:last] that may tell something, in order."""
+    starts: set[int] = set()
+    for word in steps.WORDS:
+        at = text.find(word, first, last)
+        while at >= 0:
+            starts.add(max(first, text.rfind(b"\n", first, at) + 1))
+            end = text.find(b"\n", at, last)
+            at = text.find(word, end, last) if end >= 0 else -1
+    for start in sorted(starts):
+        end = text.find(b"\n", start)
+        yield start, text[start : min(end, start + LINE_BYTES)]

@@ -1,0 +1,209 @@
+"""The lines in which training frameworks tell step, loss and checkpoint. (pure)
+
+How it thinks: a table of forms, strongest first; the first form that matches a line wins. Each form names what stands
+around its number, because logs are full of other numbers: an epoch, a percentage, a port, a time, a Slurm step. What is
+counted for itself (evaluation, warm-up, sampling, micro steps) is no progress of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["WORDS", "Saved", "Seen", "checkpoint", "loss", "may_tell", "plain", "step"]
+
+# A line without any of these tells nothing: found by the thousandfold faster search for plain bytes.
+WORDS = (
+    b"tep", b"iter", b"Iter", b"poch", b"%|", b"atch", b"[=", "\u2501".encode(), b"oss", b"heckpoint", b"ckpt",
+    b"aving", b"aved", b"num_updates", b"Train",
+)  # fmt: skip
+
+GLOBAL, STEP, ITERATION, BAR, LOCAL = 5, 4, 3, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A counter in a line. `rank` orders counters by strength; `restarts`: it may begin anew with each epoch."""
+
+    rank: tuple[int, int]
+    step: int
+    total: int | None
+    restarts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint in a line; `done` is False where saving has only begun."""
+
+    step: int | None
+    path: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    strength: int
+    pattern: re.Pattern[bytes]
+    epoch_base: int | None = None  # the number of the first epoch, where the form counts within epochs
+    restarts: bool = False
+
+
+_SEP = rb"""(?:['"]?\s*[:=]\s*|\s+|=)['"]?\[?\s*"""
+_START = rb"""(?:^|[\s\[({|,;>"'/-])"""
+_END = rb"(?![\d%]|\.\d|:\d\d|/s|\s*%|\s*(?:ms|sec|s|seconds|minutes|hours)\b)"
+_NUMBER = rb"(?P<step>\d{1,12})(?:\s*(?:/|of)\s*(?P<total>\d{1,12}))?" + _END
+
+
+def _form(strength: int, pattern: bytes, *, epoch_base: int | None = None, restarts: bool = False) -> _Form:
+    return _Form(strength, re.compile(pattern), epoch_base, restarts)
+
+
+_BAR = rb"\d+%\|[^|\r\n]*\|\s*(?P<step>\d+)/(?P<total>\d+) \["
+_FORMS = (
+    # Megatron-LM, GPT-NeoX:  iteration      120/  500000 | consumed samples: ...
+    _form(GLOBAL, rb"\b[Ii]teration:?\s+(?P<step>\d+)\s*/\s*(?P<total>\d+)\b(?!\.\d)"),
+    # DeepSpeed: step=120, skipped=0, lr=[...]
+    _form(GLOBAL, rb"\bstep=(?P<step>\d+), skipped="),
+    # MindFormers: { Epoch:[  1/  2], step:[   20/  100], loss:[2.3], ...
+    _form(
+        GLOBAL,
+        rb"Epoch:\s*\[\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\],?\s*step:\s*\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\]",
+        epoch_base=1,
+    ),
+    # NeMo, DeepSpeed, PaddleNLP, verl: global_step=120, "global step 120 / 1000"; fairseq: num_updates=120
+    _form(GLOBAL, rb"(?<![A-Za-z0-9_])(?:global[_ ]?step|num_updates)" + _SEP + _NUMBER),
+    # MaxText: completed step: 120, seconds: 0.5, loss: 2.3
+    _form(GLOBAL, rb"\bcompleted step" + _SEP + _NUMBER),
+    # Most hand-written loops: step 120 loss 2.3, Step: 120, [Step 1/100], {'step': 120, ...}
+    _form(
+        STEP,
+        _START + rb"(?:[Tt]rain(?:ing)?[_ /]|opt(?:imizer)?[_ ])?[Ss]tep" + _SEP + _NUMBER,
+        restarts=True,
+    ),
+    # Composer: [batch=20/100]
+    _form(STEP, rb"\[(?:batch|step)=(?P<step>\d+)/(?P<total>\d+)\]"),
+    # nanoGPT, nanotron, detectron2, MMEngine: iter 120: loss, iteration: 10, Iter(train) [  50/1000]
+    _form(ITERATION, rb"\bIter\(train\)\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]"),
+    _form(ITERATION, _START + rb"[Ii]ter(?:ation)?" + _SEP + _NUMBER, restarts=True),
+    # Lightning: Epoch 1:  45%|####| 450/1000 [00:10<00:12, ...]
+    _form(BAR, rb"\bEpoch (?P<epoch>\d+)(?:/(?P<epochs>\d+))?:\s+" + _BAR, epoch_base=0),
+    # tqdm, without a name or with one that means training; other names are loading, evaluating, downloading
+    _form(
+        BAR,
+        rb"(?:^(?:\[[^\]]*\]:?\s*|\d+:)?\s*|\]\s*)(?:(?:[Tt]rain(?:ing)?|[Ss]teps?|[Ii]ter(?:ation)?s?|[Pp]rogress)[^:|\[\]]{0,20}:\s*)?"
+        + _BAR,
+        restarts=True,
+    ),
+    # Keras:  45/100 [====>......] - loss: 2.3, or with a bar of heavy lines
+    _form(BAR, rb"^\s*(?P<step>\d+)/(?P<total>\d+)\s+(?:\[[=>.]|\xe2\x94\x81)", restarts=True),
+    # [120/1000] loss=2.3
+    _form(BAR, rb"\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\][^\[]{0,20}?\b[Ll]oss\b", restarts=True),
+    # PyTorch's examples: Train Epoch: 1 [640/60000 (1%)]; timm: Train: 0 [  50/1251 (  4%)]
+    _form(
+        LOCAL,
+        rb"Train Epoch:\s*(?P<epoch>\d+)\s*\[\s*(?P<step>\d+)/(?P<total>\d+) \(\s*\d+%\)\]",
+        epoch_base=1,
+    ),
+    _form(LOCAL, rb"Train:\s*(?P<epoch>\d+)\s*\[\s*(?P<step>\d+)/(?P<total>\d+) \(\s*\d+%\)\]", epoch_base=0),
+    # Image classification: Epoch: [0][  10/5005]; MMEngine: Epoch(train)  [1][  50/1000]
+    _form(LOCAL, rb"Epoch: ?\[(?P<epoch>\d+)\]\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]", epoch_base=0),
+    _form(LOCAL, rb"Epoch\(train\)\s*\[(?P<epoch>\d+)\]\[\s*(?P<step>\d+)/(?P<total>\d+)\]", epoch_base=1),
+    # MXNet: Epoch[0] Batch [20-40]
+    _form(LOCAL, rb"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]"),
+)
+_NOT_OURS = re.compile(
+    rb"(?i)^\W*wandb:|\b(?:job|eval\w*|val\w*|test\w*|warm\W?up|micro\w*|inner|sampl\w*|denois\w*|generat\w*|decod\w*|build|last|every|"
+    rb"max\w*|num\w*|skipp\w+|until|from|at|after|before|than|resum\w*|load\w*|restor\w*)[\s_/:-]*(?:training |global[_ ])?$"
+)
+_RESUMES = re.compile(rb"(?i)\b(?:resum|load|restor|skipping)\w*\b")
+_TERMINAL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+_LOSS = re.compile(
+    rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
+)
+_SAVE = re.compile(
+    rb"(?i)\bsav(?P<tense>ed|ing|e)\b|\bcheckpoint\b.*\b(?:is ready|complete[d]?|finalized|done|written)\b"
+    rb"|\bwrote (?:a )?checkpoint\b|\bsave finalize is done\b"
+)
+_CHECKPOINT = re.compile(rb"(?i)checkpoint|ckpt|global_?step\d|\bmodel(?:s| state| weights)?\b|save finalize")
+_FAILED = re.compile(
+    rb"(?i)\b(?:fail\w*|error|unable|cannot|could not|couldn't|not saved|load\w*|delet\w*|remov\w*|preserv\w*|resum\w*|no save|will|interval|every)\b"
+)
+_PATH = re.compile(
+    rb"""(?:^|[\s'"=(])(?P<path>\.{0,2}/[^\s'",;)\]]+|[\w.-]+/[^\s'",;)\]]+|[\w.-]+\.(?:pt|pth|ckpt|bin|safetensors|npz|h5)\b)"""
+)
+_SAVED_STEP = re.compile(
+    rb"(?i)(?<![a-z])(?:iteration|global[_ ]?step|step|iter|checkpoints for)[\s=:_-]*\[?(\d{1,12})\b"
+)
+_STEP_IN_PATH = re.compile(
+    rb"(?i)(?:(?:step|iter(?:ation)?|checkpoint|ckpt|epoch\W?\d+\W*)[-_=]?0*|/0*)(\d{1,12})(?=[./_-]|$)"
+)
+
+
+def may_tell(line: bytes) -> bool:
+    """Whether the line has any of `WORDS`."""
+    return any(word in line for word in WORDS)
+
+
+def plain(line: bytes) -> bytes:
+    """The line without terminal codes and NUL."""
+    if b"\0" in line:
+        line = line.replace(b"\0", b"")
+    return _TERMINAL.sub(b"", line) if b"\x1b" in line else line
+
+
+def step(line: bytes) -> Seen | None:
+    """The strongest counter in the line, the last one where a form occurs several times (bars without separators)."""
+    for form in _FORMS:
+        found = None
+        for match in form.pattern.finditer(line):
+            if _ours(line, match):
+                found = match
+        if found is not None:
+            return _seen(form, found)
+    return None
+
+
+def _ours(line: bytes, match: re.Match[bytes]) -> bool:
+    """Whether the number counts training: not evaluation, not a place from which a run resumes, not a Slurm step."""
+    words = line[: match.start("step")]
+    begins = match.start() + (match.group()[:1] in b" \t[({|,;>\"'/-")
+    return not _NOT_OURS.search(line[max(0, begins - 40) : begins]) and not _RESUMES.search(words[-60:])
+
+
+def _seen(form: _Form, match: re.Match[bytes]) -> Seen:
+    groups = match.groupdict()
+    number = int(groups["step"])
+    total = int(groups["total"]) if groups.get("total") else None
+    length = total or 0
+    if form.epoch_base is not None and total is not None:
+        number += max(0, int(groups["epoch"]) - form.epoch_base) * total
+        if groups.get("epochs"):
+            total *= int(groups["epochs"])
+        elif form.strength != GLOBAL:
+            total = None  # of one epoch; how many there will be is not said
+    return Seen((form.strength, length if form.strength <= BAR else 0), number, total, form.restarts)
+
+
+def loss(line: bytes) -> float | None:
+    """The training loss in the line."""
+    match = _LOSS.search(line)
+    return None if match is None else float(match["loss"])
+
+
+def checkpoint(line: bytes) -> Saved | None:
+    """The checkpoint that the line says is saved, or being saved."""
+    verb = _SAVE.search(line)
+    if verb is None or not _CHECKPOINT.search(line) or _FAILED.search(line):
+        return None
+    path = _PATH.search(line, verb.start())
+    where = path["path"].rstrip(b".:") if path is not None else b""
+    named = (
+        _SAVED_STEP.search(line[: path.start("path")] + line[path.end("path") :])
+        if path is not None
+        else _SAVED_STEP.search(line)
+    )
+    numbers = _STEP_IN_PATH.findall(where)
+    number = int(named[1]) if named is not None else int(numbers[-1]) if numbers else None
+    if number is None and not where:
+        return None
+    return Saved(number, where.decode("utf-8", "replace"), done=(verb["tense"] or b"ed").lower() == b"ed")

@@ -1,0 +1,216 @@
+"""What the logs of one launch tell: evidence and progress, live or afterwards. (I/O)
+
+How it thinks: `LogWatcher` gives each new piece of each file to that file's `LogFile` and puts the answers together.
+`collect` does the same with whole files: the evidence is the same, but for the times at which it was seen.
+A log that cannot be read makes no evidence, and the report says so: silence of a log that nobody can read means nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, cast
+
+from ftrun.supervisor.logfile import Book, LogFile
+from ftrun.supervisor.model import Evidence
+from ftrun.supervisor.progress import Progress
+from ftrun.supervisor.signatures import Catalog
+from ftrun.supervisor.tail import READ_BYTES, LogPath, Piece, Tail, Tails
+
+__all__ = ["LogPath", "LogWatcher", "WatchReport", "collect"]
+
+COUNTED_BYTES = (
+    64 * 1024 * 1024
+)  # lines in front of the launch's text are counted up to here; beyond, `line` is 0
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReport:
+    """All that is known after a poll. Times are the caller's clock (`now_s`).
+
+    `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
+    `behind` = there is more to read than one poll reads. `last_fresh_open_s` = when all logs were last opened anew.
+    """
+
+    evidence: tuple[Evidence, ...]
+    new: tuple[Evidence, ...]
+    progress: Progress | None
+    median_step_s: float | None
+    last_growth_s: float | None
+    last_fresh_open_s: float | None
+    readable: bool
+    why_unreadable: str
+    behind: bool = False
+
+
+class LogWatcher:
+    """Follows the logs of one launch. Two paths of one file (`-o` and `-e` alike) are followed once."""
+
+    def __init__(self, paths: Sequence[LogPath], *, catalog: Catalog | None = None) -> None:
+        self._tails = Tails(_distinct(paths))
+        book = Book(catalog)
+        self._files = [LogFile(tail.log.path, book) for tail in self._tails.tails]
+        self._evidence: tuple[Evidence, ...] = ()
+        self._last_growth_s: float | None = None
+        self._last_fresh_open_s: float | None = None
+
+    def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
+        """Read what is new; `fresh` opens every log anew, as a judgement on a network file system needs."""
+        new: set[int] = set()
+        grown: set[int] = set()
+        for number, pieces in self._tails.round(fresh=fresh):
+            grown.add(number)
+            tail, file = self._tails.tails[number], self._files[number]
+            for piece in pieces:
+                before = _lines_before(tail, piece)
+                new |= file.take(piece, now_s, lines_before=before, behind=tail.more)
+        for number, file in enumerate(self._files):
+            if number not in grown and not self._tails.tails[number].more:
+                new |= file.rest(now_s)
+        if grown:
+            self._last_growth_s = now_s
+        if self._tails.tails and all(tail.fresh for tail in self._tails.tails):
+            self._last_fresh_open_s = now_s
+        return self._report(new)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._tails.close()
+
+    def _report(self, new: set[int]) -> WatchReport:
+        if any(file.changed for file in self._files):
+            self._evidence = _all_evidence(self._files)
+        blind = next((tail for tail in self._tails.tails if not tail.readable), None)
+        why = "no log is known" if not self._files else f"{blind.log.path}: {blind.why}" if blind else ""
+        return WatchReport(
+            evidence=self._evidence,
+            new=tuple(one for one in self._evidence if one.order in new) if new else (),
+            progress=_all_progress(self._files),
+            median_step_s=_median_step_s(self._files),
+            last_growth_s=self._last_growth_s,
+            last_fresh_open_s=self._last_fresh_open_s,
+            readable=not why,
+            why_unreadable=why,
+            behind=self._tails.more,
+        )
+
+
+def collect(
+    paths: Sequence[str | Path], *, catalog: Catalog | None = None, stdin: bytes | None = None
+) -> WatchReport:
+    """Read whole files (`.gz` too) and `stdin`, one after the other. Files that cannot be read are told, not raised."""
+    book = Book(catalog)
+    files: list[LogFile] = []
+    why = ""
+    if stdin is not None:
+        files.append(_read(LogFile("<stdin>", book), [stdin]))
+    for path in dict.fromkeys(str(path) for path in paths):
+        file = LogFile(path, book)
+        files.append(file)
+        try:
+            with _opened(path) as stream:
+                _read(file, iter(lambda stream=stream: stream.read(READ_BYTES), b""))  # type: ignore[misc]
+        except (OSError, EOFError) as error:
+            file.finish(None)
+            reason = getattr(error, "strerror", None) or str(error)
+            why = why or f"{path}: {reason}"
+    evidence = _all_evidence(files)
+    return WatchReport(
+        evidence=evidence,
+        new=evidence,
+        progress=_all_progress(files),
+        median_step_s=None,
+        last_growth_s=None,
+        last_fresh_open_s=None,
+        readable=not why,
+        why_unreadable=why,
+    )
+
+
+def _opened(path: str) -> IO[bytes]:
+    with open(path, "rb") as stream:
+        packed = stream.read(len(_GZIP)) == _GZIP
+    return cast("IO[bytes]", gzip.open(path, "rb")) if packed else open(path, "rb")
+
+
+def _read(file: LogFile, chunks: Iterable[bytes]) -> LogFile:
+    offset_bytes = 0
+    for chunk in chunks:
+        file.take(Piece(chunk, offset_bytes, 0), None)
+        offset_bytes += len(chunk)
+    file.finish(None)
+    return file
+
+
+def _distinct(paths: Sequence[LogPath]) -> list[LogPath]:
+    found: dict[object, LogPath] = {}
+    names: set[str] = set()
+    for log in paths:
+        key: object = (log.dev, log.ino) if log.ino else log.path
+        if log.path not in names:
+            found.setdefault(key, log)
+        names.add(log.path)
+    return list(found.values())
+
+
+def _lines_before(tail: Tail, piece: Piece) -> int | None:
+    """Return how many lines lie in front of the first piece of a file: 0 at its beginning, None where it is too far."""
+    if piece.offset_bytes == 0:
+        return 0
+    if piece.generation > 0 or piece.offset_bytes != tail.log.start_offset_bytes:
+        return None
+    if piece.offset_bytes > COUNTED_BYTES:
+        return None
+    lines, left = 0, piece.offset_bytes
+    try:
+        with open(tail.log.path, "rb") as stream:
+            while left > 0 and (chunk := stream.read(min(left, READ_BYTES))):
+                lines += chunk.count(b"\n")
+                left -= len(chunk)
+    except OSError:
+        return None
+    return lines if left == 0 else None
+
+
+def _all_evidence(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
+    return tuple(sorted((one for file in files for one in file.evidence()), key=lambda one: one.order))
+
+
+def _leading(files: Sequence[LogFile]) -> LogFile | None:
+    """The file to believe about steps: the strongest counter, then the highest step, then the first one."""
+    stepping = [file for file in files if file.progress is not None and file.progress.step is not None]
+    return max(
+        stepping, key=lambda file: (file.reader.strength, cast("Progress", file.progress).step), default=None
+    )
+
+
+def _all_progress(files: Sequence[LogFile]) -> Progress | None:
+    """Put the files together: steps of the leading one, the furthest checkpoint, movement of all."""
+    known = [file.progress for file in files if file.progress is not None]
+    if not known:
+        return None
+    leading = _leading(files)
+    progress = known[0] if leading is None else cast("Progress", leading.progress)
+    saved = [one for one in known if one.checkpoint_step is not None or one.checkpoint_path]
+    best = max(
+        saved, key=lambda one: -1 if one.checkpoint_step is None else one.checkpoint_step, default=progress
+    )
+    losses = (one.loss for one in (progress, *known) if one.loss is not None)
+    return replace(
+        progress,
+        loss=next(losses, None),
+        checkpoint_step=best.checkpoint_step,
+        checkpoint_path=best.checkpoint_path,
+        steps_seen=sum(one.steps_seen for one in known),
+    )
+
+
+def _median_step_s(files: Sequence[LogFile]) -> float | None:
+    leading = _leading(files)
+    own = None if leading is None else leading.reader.median_step_s
+    if own is not None:
+        return own
+    return next((one for file in files if (one := file.reader.median_step_s) is not None), None)
