@@ -17,6 +17,10 @@
 # Runs on dash, bash and busybox.  Needs ln and sed; mkfifo, perl, stat and the rest make it exact.
 # Every name begins with _ft_: nothing of it may reach the script.
 
+# shellcheck disable=SC2154,SC2317  # variables come from the composed file, which also ends before the payload
+# shellcheck disable=SC3013,SC3045  # -nt and ulimit -S: all three shells have them, and failing costs little
+# shellcheck disable=SC1007,SC2015,SC2044
+
 # Functions exported by bash must not stand in for the tools below.
 unset -f ln readlink mkdir mv rm sed chmod date stat mktemp mkfifo sleep perl env setsid \
     command cd echo printf read kill wait jobs trap '[' true 2>/dev/null
