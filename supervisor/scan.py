@@ -6,6 +6,9 @@ if it has any, and is scanned in one pass for all signatures.  What the pass fin
 `re` on its own segment, which also gives the captures.  So neither the chunks in which bytes arrive nor the engine
 can change the hits: hyperscan is a fast sieve in front of the same `re`, and where it is not installed, the literals
 that a pattern cannot do without are the sieve.
+
+One voice for each segment: of all signatures that match it, the one with the highest priority speaks.  So a general rule
+("a Python exception") never argues with one that knows the line ("the echo of a peer that died").
 """
 
 from __future__ import annotations
@@ -75,6 +78,8 @@ class Scanner:
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
         self._ids = tuple(signature.id for signature in catalog.signatures)
+        order = sorted(range(len(self._ids)), key=lambda index: -catalog.signatures[index].priority)
+        self._rank = {index: place for place, index in enumerate(order)}
         self._patterns = _compile(tuple(signature.pattern for signature in catalog.signatures))
         self._sieve = _sieve(catalog, engine)
         self._tail = b""
@@ -109,7 +114,7 @@ class Scanner:
         return self._block(rest) if rest else []
 
     def _block(self, raw: bytes) -> list[Hit]:
-        """Return the hits of a block of whole segments, ordered by place, then by catalog."""
+        """Return the hits of a block of whole segments, ordered by place."""
         block = _cleaned(raw) if any(mark in raw for mark in _DIRT) else raw
         found: dict[int, set[int]] = {}
         for index, at in self._sieve.sift(block):
@@ -120,7 +125,10 @@ class Scanner:
         return hits
 
     def _confirmed(self, raw: bytes, block: bytes, found: Mapping[int, set[int]]) -> list[Hit]:
-        """Return those of `found` (start of a segment in `block` -> signatures) that `re` confirms, placed in `raw`."""
+        """Return the hits of segments in `found` (start in `block` -> signatures), placed in `raw`.
+
+        One voice for each segment: of the signatures that `re` confirms, the one with the highest priority.
+        """
         starts = None if raw is block else [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))]
         hits: list[Hit] = []
         # Counting goes on from the segment before: one pass over the block however many hits it has.
@@ -132,10 +140,11 @@ class Scanner:
             done, raw_done = start, raw_start
             end = block.find(b"\n", start)
             segment = block[start:] if end < 0 else block[start:end]
-            for index in sorted(found[start]):
+            for index in sorted(found[start], key=self._rank.__getitem__):
                 match = self._patterns[index].search(segment)
                 if match is not None:
                     hits.append(_hit(self._ids[index], line, self._offset + raw_start, segment, match))
+                    break
         return hits
 
 
