@@ -33,6 +33,7 @@ _NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _SYSLOG_PREFIX = re.compile(
     r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
 )
+_SRUN_PREFIX = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? ")
 _SEQUENCE = re.compile(r"SeqNum=(\d+)")
 
 
@@ -108,7 +109,8 @@ def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
 
 
 def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
-    names = _once([speaker(line, topology) for line in lines])
+    find = speaker if blame is Blame.DEVICE else _named_node
+    names = _once([find(line, topology) for line in lines])
     nodes = set(topology.nodes)
     if (len(nodes) > 1 and nodes <= set(names)) or (blame is Blame.DEVICE and len(names) >= MANY_HOSTS):
         words = (
@@ -118,6 +120,17 @@ def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) ->
     if not names:
         return Blamed(words=("no line says on which node",))
     return Blamed(names, words=(f"the lines name {', '.join(names)}",))
+
+
+def _named_node(line: Evidence, topology: Topology) -> str | None:
+    """The node that a line is about. Who prints such a line is a reporter, unless it is that host's own system log."""
+    captured = line.captures
+    rank = captured.get("rank", "")
+    names = [captured.get("host", ""), captured.get("ip", ""), f"rank {rank}" if rank.isdigit() else ""]
+    syslog = _SYSLOG_PREFIX.search(line.text)
+    names.append(syslog["host"] if syslog else "")
+    known = next((node for name in names if (node := _admitted(name, topology))), None)
+    return known or (topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology))
 
 
 def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
@@ -152,7 +165,9 @@ def _host(line: Evidence) -> str:
     """The host that a line names, by its signature or by its prefix; "" where there is none."""
     if line.captures.get("host"):
         return line.captures["host"]
-    found = _NCCL_PREFIX.search(line.text) or _SYSLOG_PREFIX.search(line.text)
+    found = (
+        _NCCL_PREFIX.search(line.text) or _SYSLOG_PREFIX.search(line.text) or _SRUN_PREFIX.search(line.text)
+    )
     return found["host"] if found else ""
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.supervisor import culprits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
+from ftrun.supervisor.refine import refined
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, Ended, plain, proofs, sure
 from ftrun.supervisor.weigh import Weighed, weigh
 
@@ -52,6 +53,11 @@ class Case:
     topology: Topology
     ended: Ended | None
     progress: Progress | None
+
+    @property
+    def trained(self) -> bool:
+        """Steps were printed."""
+        return self.progress is not None and self.progress.steps_seen > 0
 
     @property
     def down(self) -> tuple[str, ...]:
@@ -229,12 +235,11 @@ def _exit_record(case: Case) -> Diagnosis | None:
     told = f"signal {ended.signal}" if ended.signal else f"code {ended.exit_code}"
     words, sources = [f"exit record: {told}"], (Source.EXIT,)
     if ended.signal in CRASHES:
-        trained = case.progress is not None and case.progress.steps_seen > 0
-        words.append("it had been training" if trained else "no step was seen")
+        words.append("it had been training" if case.trained else "no step was seen")
         title = f"crashed: {CRASHES[ended.signal]}"
         found = plain(FaultClass.USER_CODE, title, words, confidence=0.35, sources=sources)
         # What trained for a while may do so again; what never started will not.
-        return replace(found, retry=True, action=Action.RESUBMIT) if trained else found
+        return replace(found, retry=True, action=Action.RESUBMIT) if case.trained else found
     if ended.exit_code in {126, 127}:
         title = "a command was not found or cannot be run"
         return plain(FaultClass.CONFIG, title, words, confidence=0.6, sources=sources)
@@ -293,7 +298,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
     sources = _agreeing(case, signature, lines)
     confidence, words = _earned(case, signature, lines, sources)
     to_elsewhere = signature.action in {Action.DRAIN, Action.EXCLUDE}
-    return Diagnosis(
+    found = Diagnosis(
         fault=signature.fault,
         retry=signature.retry,
         action=Action.RESUBMIT if who.everywhere and to_elsewhere else signature.action,
@@ -308,6 +313,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         rests_on=(f"{signature.id}: {sum(line.count for line in lines)} lines", *who.words, *words),
         sources=sources,
     )
+    return refined(found, lines, case.topology, trained=case.trained)
 
 
 def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:

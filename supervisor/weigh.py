@@ -1,7 +1,7 @@
 """What a log says, weighed: causes apart from consequences, survived lines apart from both. (pure)
 
-How it thinks. Each line is what its signature says it is. A line after which training went on is no cause, and neither is,
-in a text without a record of its end, one before a good end. Where the record says how the job ended, lines that tell of a
+How it thinks. Each line is what its signature says it is; where several match one line, the one of the highest priority speaks.
+A line after which training went on is no cause, and neither is, in a text without a record of its end, one before a good end. Where the record says how the job ended, lines that tell of a
 cancel are consequences unless a person cancelled. Of the rest the best by role, priority and order is the cause; another
 class at about the same priority is its rival.
 
@@ -24,6 +24,9 @@ __all__ = ["Weighed", "weigh"]
 
 RIVAL_DISTANCE = 5
 """Causes of another class whose priority is at most so much lower are rivals."""
+
+ENDED_BY_SLURM = frozenset({FaultClass.TIMELIMIT, FaultClass.PREEMPTED, FaultClass.CANCELLED})
+"""What no training survives, whatever it still prints."""
 
 SUSPICIOUS_MAX = 5
 """So many lines are shown where no cause is known."""
@@ -66,7 +69,9 @@ class Weighed:
 
 def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -> Weighed:
     """Sort `evidence` by what it can be; evidence of signatures that the catalog does not know is left aside."""
-    known = [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
+    known = _one_meaning(
+        [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
+    )
     good_end = max((line.order for line, of in known if _tells_of_good_end(of)), default=-1)
     fatal = [
         (line, of) for line, of in known if of.role is not Role.INFO and of.fault is not FaultClass.HEALTHY
@@ -78,6 +83,11 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
         if not line.progress_after and (ended is not None or line.order > good_end)
     ]
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
+    if not causes and ended is None:
+        # A job has some seconds between Slurm's verdict and its end, and may print steps in them.
+        causes = [(line, of) for line, of in fatal if of.fault in ENDED_BY_SLURM and line.order > good_end][
+            -1:
+        ]
     consequences = [line for line, of in left if not _can_be_cause(of, ended)]
     words = []
     if survived:
@@ -93,6 +103,22 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
         suspicious=tuple(sorted(consequences, key=_order)[-SUSPICIOUS_MAX:]),
         words=tuple(words),
     )
+
+
+def _one_meaning(known: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evidence, Signature]]:
+    """Of several signatures on one place of a file the one of the highest priority."""
+    best: dict[tuple[object, ...], tuple[Evidence, Signature]] = {}
+    for pair in known:
+        line, signature = pair
+        place = (
+            (line.source, line.file, line.offset_bytes, line.line, line.text)
+            if line.file
+            else (line.order, signature.id)
+        )
+        other = best.get(place)
+        if other is None or (signature.priority, signature.id) > (other[1].priority, other[1].id):
+            best[place] = pair
+    return list(best.values())
 
 
 def _tells_of_good_end(signature: Signature) -> bool:

@@ -1,0 +1,74 @@
+"""The same words mean something else by the numbers around them. (pure)
+
+How it thinks. A signature sees one line. These rules see its neighbours: how many hosts say it, and whether a step was
+ever done. Each changes a diagnosis in one way, and says so in `rests_on`; the first that applies is the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ftrun.supervisor.culprits import speaker
+from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Topology
+
+__all__ = ["REFINEMENTS", "refined"]
+
+Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
+
+
+def refined(found: Diagnosis, lines: Sequence[Evidence], topology: Topology, *, trained: bool) -> Diagnosis:
+    """`found`, by the first refinement that applies; `lines` are those of its cause, `trained` says that steps were done."""
+    for refinement in REFINEMENTS:
+        better = refinement(found, lines, topology, trained)
+        if better is not None:
+            return better
+    return found
+
+
+def _wrong_before_the_first_step(
+    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, trained: bool
+) -> Diagnosis | None:
+    """A result that is wrong before any was right is the software's, however much the line accuses a device."""
+    steps = [line.captures.get("step", "") for line in lines]
+    if (
+        found.fault is not FaultClass.HARDWARE_GPU
+        or trained
+        or not all(_is_before_first(step) for step in steps)
+    ):
+        return None
+    words = (*found.rests_on, "before the first step was done: the set-up, not the device")
+    return replace(
+        found,
+        fault=FaultClass.LIBRARY_BUG,
+        retry=False,
+        action=Action.STOP,
+        nodes=(),
+        exclude=False,
+        blame=Blame.JOB,
+        confidence=round(found.confidence * 0.7, 2),
+        rests_on=words,
+    )
+
+
+def _crashed_everywhere_at_start(
+    found: Diagnosis, lines: Sequence[Evidence], topology: Topology, trained: bool
+) -> Diagnosis | None:
+    """A program that crashes on several hosts before its first step does so every time."""
+    if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or trained:
+        return None
+    hosts = {who for line in lines if (who := speaker(line, topology)) and not who.startswith("rank ")}
+    if len(hosts) < 2:
+        return None
+    words = (
+        *found.rests_on,
+        f"the same on {len(hosts)} hosts before the first step: the program, every time",
+    )
+    return replace(found, retry=False, action=Action.STOP, rests_on=words)
+
+
+REFINEMENTS: tuple[Refinement, ...] = (_wrong_before_the_first_step, _crashed_everywhere_at_start)
+
+
+def _is_before_first(step: str) -> bool:
+    return step.lstrip("-").isdigit() and int(step) <= 0
