@@ -370,3 +370,17 @@ def test_what_sbatch_refuses_in_a_script_it_refuses_in_ours(
 
     assert answers[0] == answers[1]
     assert answers[0][0] != 0
+
+
+@pytest.mark.parametrize("export", ["NONE", "FT_A=1,HOME", "ALL"])
+def test_srun_hands_our_variables_to_the_tasks(slurm_sandbox: Sandbox, tmp_path: Path, export: str) -> None:
+    """Whatever the user exports, a task sees FTRUN_* and the resume variables."""
+    (tmp_path / "c" / "step_7").mkdir(parents=True)
+    (tmp_path / "c" / "step_7" / "weights").write_text("w")
+    attempt = {"run": "r", "attempt": "1", "token": "t", "run_dir": str(tmp_path), "checkpoint_glob": "c/*"}
+    attempt["resume_env"] = "MY_STEP={checkpoint}"
+    script = b"#!/bin/sh\nsrun -n1 /usr/bin/env | grep -c '^FTRUN_\\|^MY_STEP=c/step_7$'\n"
+    (tmp_path / "script").write_bytes(compose(script, attempt))
+    slurm_sandbox.run(["sbatch", "--wait", f"--export={export}", "-o", "log", "script"], cwd=tmp_path, check=True)
+
+    assert (tmp_path / "log").read_text() == "9\n"
