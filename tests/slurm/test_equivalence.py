@@ -223,7 +223,7 @@ def normal(text: str, folder: Path, job: str) -> str:
         (rf"\b{job}\b", "JOB"),
         (rf"\b0*{job}\b", "JOB"),
         (r"\bn[0-3]\b", "NODE"),
-        (r"(line \d+: +)\d+ ", r"\1PID "),
+        (r"(line \d+:) +\d+ ", r"\1 PID "),
         (r"\[\d{3,}\]", "[PID]"),
         (
             r"(slurmstepd|ftrun)(-\S+)?: error: execve\(\): (bad interpreter\(([^)]*)\)|\S+): (.*)",
@@ -337,6 +337,7 @@ def test_a_script_cannot_tell_ftrun_from_sbatch(
     slurm_sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """State, exit code, restarts, output and signals seen are those of plain sbatch, row by row."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # jobs that end by SIGKILL leave their folder there
     monkeypatch.setenv("BASH_FUNC_hello%%", "() {  echo hello\n}")
     monkeypatch.setenv("FT_LINES", "a\nb=c ' \" \\")
     differences = list(run_table(slurm_sandbox, ROWS, tmp_path))
@@ -345,8 +346,11 @@ def test_a_script_cannot_tell_ftrun_from_sbatch(
 
 
 @pytest.mark.drills
-def test_a_time_limit_ends_both_alike(slurm_sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_time_limit_ends_both_alike(
+    slurm_sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TIMEOUT, its signals and its grace are the same; Slurm's shortest limit is a minute."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     differences = list(run_table(slurm_sandbox, SLOW_ROWS, tmp_path))
 
     assert not differences, "\n\n".join(differences)
@@ -381,6 +385,8 @@ def test_srun_hands_our_variables_to_the_tasks(slurm_sandbox: Sandbox, tmp_path:
     attempt["resume_env"] = "MY_STEP={checkpoint}"
     script = b"#!/bin/sh\nsrun -n1 /usr/bin/env | grep -c '^FTRUN_\\|^MY_STEP=c/step_7$'\n"
     (tmp_path / "script").write_bytes(compose(script, attempt))
-    slurm_sandbox.run(["sbatch", "--wait", f"--export={export}", "-o", "log", "script"], cwd=tmp_path, check=True)
+    slurm_sandbox.run(
+        ["sbatch", "--wait", f"--export={export}", "-o", "log", "script"], cwd=tmp_path, check=True
+    )
 
     assert (tmp_path / "log").read_text() == "9\n"
