@@ -125,8 +125,9 @@ def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) ->
 def _named_node(line: Evidence, topology: Topology) -> str | None:
     """The node that a line is about. Who prints such a line is a reporter, unless it is that host's own system log."""
     captured = line.captures
-    rank = captured.get("rank", "")
-    names = [captured.get("host", ""), captured.get("ip", ""), f"rank {rank}" if rank.isdigit() else ""]
+    ranks = [captured.get("rank", ""), captured.get("peer", "")]
+    names = [captured.get("host", ""), captured.get("ip", "")]
+    names += [f"rank {rank}" for rank in ranks if rank.isdigit()]
     syslog = _SYSLOG_PREFIX.search(line.text)
     names.append(syslog["host"] if syslog else "")
     known = next((node for name in names if (node := _admitted(name, topology))), None)

@@ -154,9 +154,8 @@ def _hardware_before_the_limit(case: Case) -> Diagnosis | None:
         or signature.fault not in HARDWARE
     ):
         return None
-    steps_end = case.progress.offset_bytes if case.progress is not None else None
     lines = case.log.lines_of(signature.id)
-    if steps_end is None or any(line.offset_bytes < steps_end for line in lines):
+    if not case.trained or _before_the_last_step(case, lines):
         return None
     found = _by_signature(case, signature)
     return replace(found, rests_on=("Slurm: TIMEOUT, with no step after the fault", *found.rests_on))
@@ -291,7 +290,8 @@ RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
 def _by_signature(case: Case, signature: Signature) -> Diagnosis:
     """The diagnosis that `signature`, seen in this case, stands for."""
     lines = case.log.lines_of(signature.id)
-    if signature.fault is FaultClass.HANG:
+    accused = signature.blame in {Blame.NODE, Blame.DEVICE, Blame.LINK}
+    if signature.fault is FaultClass.HANG and not accused:
         who = culprits.laggards(lines, case.topology)
     else:
         who = culprits.blamed(signature.blame, lines, case.topology)
@@ -341,11 +341,22 @@ def _earned(
     if signature.role is Role.EITHER:
         confidence *= 0.75
         words.append("such a line can also be a consequence")
+    if _before_the_last_step(case, lines):
+        confidence *= 0.75
+        words.append("such a line can also be a consequence")
     steps_end = case.progress.offset_bytes if case.progress is not None else 0
     if lines and all(line.source is Source.LOG and line.offset_bytes < steps_end for line in lines):
         confidence *= 0.7
         words.append("steps were printed after it")
     return sure(confidence), words
+
+
+def _before_the_last_step(case: Case, lines: Sequence[Evidence]) -> bool:
+    """Some rank printed a step after one of `lines`; not known, so false, where several files are read."""
+    if case.progress is None or len({line.file for line in lines}) > 1:
+        return False
+    end = case.progress.offset_bytes
+    return any(line.source is Source.LOG and line.offset_bytes < end for line in lines)
 
 
 def _unknown(case: Case, title: str, words: Sequence[str], advice: str = "") -> Diagnosis:

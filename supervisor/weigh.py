@@ -5,12 +5,13 @@ A line after which training went on is no cause, and neither is, in a text witho
 cancel are consequences unless a person cancelled. Of the rest the best by role, priority and order is the cause; another
 class at about the same priority is its rival.
 
-Words of the catalog: role `info` is never a fault; class `healthy` with role `cause` is a line that tells of a good end.
+Words of the catalog: role `info` is never a fault. Of class `healthy`, role `cause` tells of a good end, and role `either` of a beginning;
+a beginning after Slurm's own verdict means that a later submission was appended to the same file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,22 +73,19 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     known = _one_meaning(
         [(line, catalog.by_id[line.signature]) for line in evidence if line.signature in catalog.by_id]
     )
-    good_end = max((line.order for line, of in known if _tells_of_good_end(of)), default=-1)
     fatal = [
         (line, of) for line, of in known if of.role is not Role.INFO and of.fault is not FaultClass.HEALTHY
     ]
     survived = [line for line, _ in fatal if line.progress_after]
-    left = [
-        (line, of)
-        for line, of in fatal
-        if not line.progress_after and (ended is not None or line.order > good_end)
-    ]
+    passed = _passed(known) if ended is None else {}
+    left = [(line, of) for line, of in fatal if not line.progress_after and not _is_passed(line, passed)]
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
     if not causes and ended is None:
         # A job has some seconds between Slurm's verdict and its end, and may print steps in them.
-        causes = [(line, of) for line, of in fatal if of.fault in ENDED_BY_SLURM and line.order > good_end][
-            -1:
+        told = [
+            (line, of) for line, of in fatal if of.fault in ENDED_BY_SLURM and not _is_passed(line, passed)
         ]
+        causes = told[-1:]
     consequences = [line for line, of in left if not _can_be_cause(of, ended)]
     words = []
     if survived:
@@ -99,7 +97,7 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     return Weighed(
         causes=tuple(causes),
         consequences=sum(line.count for line in consequences),
-        finished=good_end >= 0,
+        finished=any(_is_good_end(of) for _, of in known),
         suspicious=tuple(sorted(consequences, key=_order)[-SUSPICIOUS_MAX:]),
         words=tuple(words),
     )
@@ -121,8 +119,30 @@ def _one_meaning(known: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evid
     return list(best.values())
 
 
-def _tells_of_good_end(signature: Signature) -> bool:
+def _passed(known: Sequence[tuple[Evidence, Signature]]) -> dict[str, int]:
+    """For each file up to where (the order of a line) it tells of what is past: a good end, or an earlier submission."""
+    passed: dict[str, int] = {}
+    ended: dict[str, int] = {}
+    for line, signature in sorted(known, key=lambda pair: pair[0].order):
+        if signature.fault in ENDED_BY_SLURM:
+            ended[line.file] = line.order
+        if _is_good_end(signature):
+            passed[line.file] = line.order
+        elif _is_beginning(signature) and line.file in ended:
+            passed[line.file] = max(passed.get(line.file, -1), ended[line.file])
+    return passed
+
+
+def _is_passed(line: Evidence, passed: Mapping[str, int]) -> bool:
+    return line.order <= passed.get(line.file, -1)
+
+
+def _is_good_end(signature: Signature) -> bool:
     return signature.fault is FaultClass.HEALTHY and signature.role is Role.CAUSE
+
+
+def _is_beginning(signature: Signature) -> bool:
+    return signature.fault is FaultClass.HEALTHY and signature.role is Role.EITHER
 
 
 def _can_be_cause(signature: Signature, ended: Ended | None) -> bool:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import signatures
+from ftrun.supervisor import signatures, watch
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.diagnose import diagnose as diagnose_evidence
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
 
 if TYPE_CHECKING:
@@ -60,24 +60,27 @@ def diagnose(
     topology = Topology(nodes=_nodes(nodes))
     catalog = _catalog()
     status = EXIT_HEALTHY
+    unread = False
     for number, case in enumerate([[path] for path in paths] if each else [paths]):
         found = _judge(case, topology, catalog)
+        if found is None:
+            unread = True
+            continue
         if as_json:
             output.emit_json(_surface(case, found))
         else:
             _show(case, found, apart=number > 0, named=each)
         status = max(status, _status(found))
-    return status
+    return EXIT_USAGE if unread else status
 
 
-def _judge(paths: list[str], topology: Topology, catalog: Catalog) -> Diagnosis:
-    from ftrun.supervisor import watch
-
+def _judge(paths: list[str], topology: Topology, catalog: Catalog) -> Diagnosis | None:
+    """The diagnosis of one case; None, and one line on stderr, where a file of it cannot be read."""
     given = sys.stdin.buffer.read() if STDIN in paths else None
-    try:
-        report = watch.collect([path for path in paths if path != STDIN], catalog=catalog, stdin=given)
-    except OSError as error:
-        raise UserError(f"{error.filename or paths[0]}: {error.strerror or error}") from None
+    report = watch.collect([path for path in paths if path != STDIN], catalog=catalog, stdin=given)
+    if not report.readable:
+        print(f"ftrun: {report.why_unreadable}", file=sys.stderr)
+        return None
     return diagnose_evidence(report.evidence, topology, ended=None, catalog=catalog, progress=report.progress)
 
 
@@ -109,11 +112,11 @@ def _show(paths: list[str], found: Diagnosis, *, apart: bool, named: bool) -> No
     if found.advice:
         print(f"  {found.advice}")
     for proof in found.because:
-        print(f"  {proof.file or 'stdin'}:{proof.line}: {proof.text.strip()[:QUOTED_CHARS]}")
+        print(f"  {proof.file}:{proof.line}: {proof.text.strip()[:QUOTED_CHARS]}")
     if found.suspicious:
         print("  worth a look:")
         for proof in found.suspicious:
-            print(f"  {proof.file or 'stdin'}:{proof.line}: {proof.text.strip()[:QUOTED_CHARS]}")
+            print(f"  {proof.file}:{proof.line}: {proof.text.strip()[:QUOTED_CHARS]}")
     for words in found.rests_on:
         print(f"  - {words}")
 

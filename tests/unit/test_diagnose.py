@@ -76,7 +76,9 @@ CATALOG = Catalog(ROWS, MappingProxyType({row.id: row for row in ROWS}), "test")
 
 
 def _line(signature: str, order: int = 0, text: str = "", **changes: Any) -> Evidence:
-    captures = {key: changes.pop(key) for key in ("host", "rank", "peer", "ip") if key in changes}
+    captures: dict[str, str] = {
+        str(key): changes.pop(key) for key in ("host", "rank", "peer", "ip") if key in changes
+    }
     values = {
         "source": Source.LOG,
         "file": "job.log",
