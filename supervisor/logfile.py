@@ -1,4 +1,4 @@
-"""One log's bytes in, its evidence and progress out. (I/O: the scanner's cache file)
+"""One log's bytes in, its evidence and progress out. (I/O)
 
 How it thinks: only whole segments are scanned, so that the pieces in which text arrives change nothing: reading live
 gives the same evidence as reading the file afterwards. A last line without newline is looked at when the file is quiet;

@@ -121,8 +121,10 @@ _LOSS = re.compile(
     rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
 )
 _SAVE = re.compile(
-    rb"(?i)\bsav(?P<tense>ed|ing|e)\b|\bcheckpoint\b.*\b(?:is ready|complete[d]?|finalized|done|written)\b"
-    rb"|\bwrote (?:a )?checkpoint\b|\bsave finalize is done\b"
+    rb"(?i)\bsav(?:ed|ing|e)\b|\bcheckpoint\b.*\b(?:is ready|complete[d]?|finalized|done|written)\b|\bwrote\b"
+)
+_SAVED = re.compile(
+    rb"(?i)\bsaved\b|\b(?:is ready|complete[d]?|finalized|done|written|wrote)\b|\bfinished async\w* save\b"
 )
 _CHECKPOINT = re.compile(rb"(?i)checkpoint|ckpt|global_?step\d|\bmodel(?:s| state| weights)?\b|save finalize")
 _FAILED = re.compile(
@@ -206,4 +208,4 @@ def checkpoint(line: bytes) -> Saved | None:
     number = int(named[1]) if named is not None else int(numbers[-1]) if numbers else None
     if number is None and not where:
         return None
-    return Saved(number, where.decode("utf-8", "replace"), done=(verb["tense"] or b"ed").lower() == b"ed")
+    return Saved(number, where.decode("utf-8", "replace"), done=_SAVED.search(line) is not None)

@@ -19,7 +19,7 @@ import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["READ_BYTES", "LogPath", "Piece", "Tail", "Tails"]
+__all__ = ["MARK_BYTES", "NAME_ROUNDS", "READ_BYTES", "Descriptors", "LogPath", "Piece", "Tail", "Tails"]
 
 READ_BYTES = 4 * 1024 * 1024  # one file and round: a storming log cannot starve the others
 ROUND_BYTES = 256 * 1024 * 1024  # all files of one round together: a round ends
@@ -53,6 +53,29 @@ class Piece:
     generation: int
 
 
+class Descriptors:
+    """How many files may stay open: half of what the process may have, shared by all tails. Not for several threads."""
+
+    def __init__(self, room: int | None = None) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = soft == resource.RLIM_INFINITY
+        self._room = room if room is not None else (1 << 20 if unlimited else soft // 2)
+
+    def take(self) -> bool:
+        """Whether one more may stay open; give it back then."""
+        if self._room <= 0:
+            return False
+        self._room -= 1
+        return True
+
+    def give(self) -> None:
+        """One is closed again."""
+        self._room += 1
+
+
+_SHARED = Descriptors()
+
+
 class Tail:
     """One file. What a file system refuses is never raised: `readable` and `why` tell.
 
@@ -60,13 +83,14 @@ class Tail:
     """
 
     __slots__ = (
-        "_fd", "_identity", "_mark", "_quiet", "fresh", "generation", "keep_open", "log", "more", "offset_bytes",
-        "readable", "why",
+        "_descriptors", "_fd", "_identity", "_mark", "_quiet", "_stays", "fresh", "generation", "log", "more",
+        "offset_bytes", "readable", "why",
     )  # fmt: skip
 
-    def __init__(self, log: LogPath, *, keep_open: bool = True) -> None:
+    def __init__(self, log: LogPath, *, descriptors: Descriptors = _SHARED) -> None:
         self.log = log
-        self.keep_open = keep_open
+        self._descriptors = descriptors
+        self._stays = False  # the open file counts as one of the descriptors
         self.offset_bytes = 0
         self.generation = 0
         self.readable = False
@@ -89,7 +113,7 @@ class Tail:
                 self._read_on(pieces, limit_bytes)
         except OSError as error:
             self._fail(error)
-        if not self.keep_open:
+        if not self._stays:
             self.close()
         self._quiet = 0 if pieces else self._quiet + 1
         return pieces
@@ -99,6 +123,9 @@ class Tail:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._stays:
+            self._stays = False
+            self._descriptors.give()
 
     def _fail(self, error: OSError) -> None:
         self.close()
@@ -113,10 +140,9 @@ class Tail:
                 return
             opened = os.open(self.log.path, _FLAGS)
         except OSError as error:
-            if self._fd >= 0:  # the name is gone; what was written before that is still behind the descriptor
-                self._read_on(pieces, limit_bytes)
-            if not self.more:
+            if self._fd < 0:
                 self._fail(error)
+            # Else the name was taken away from under a writer, who goes on: so does the reader.
             return
         try:
             found = os.fstat(opened)
@@ -140,6 +166,7 @@ class Tail:
             self._begin_anew()
         self.close()
         self._fd = opened
+        self._stays = self._descriptors.take()
         self._identity = _identity(found)
 
     def _mark_at_start(self, opened: int, found: os.stat_result) -> bytes:
@@ -177,11 +204,10 @@ class Tail:
 
 
 class Tails:
-    """Many files, in rounds: every file gets its turn, and the first one of a round is another each time."""
+    """Many files, read in rounds; a round that reads too much goes on in the next one where it stopped."""
 
     def __init__(self, logs: Sequence[LogPath]) -> None:
-        room = _descriptors()
-        self.tails = [Tail(log, keep_open=number < room) for number, log in enumerate(logs)]
+        self.tails = [Tail(log) for log in logs]
         self._first = 0
 
     def round(self, *, fresh: bool = False) -> Iterator[tuple[int, list[Piece]]]:
@@ -221,11 +247,6 @@ class Tails:
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
-
-
-def _descriptors() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft // 2 if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def _reason(error: OSError, *, seen: bool) -> str:
