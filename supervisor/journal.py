@@ -73,13 +73,25 @@ class Journal:
         now: Callable[[], float] = time.time,
     ) -> Journal:
         """A later writer's file. `believed` maps older file names to the bytes that were read from them."""
-        path = os.path.join(run_dir, "journal", f"{epoch:06d}-{writer}.jsonl")
+        folder = os.path.join(run_dir, "journal")
+        opened = sum(
+            name.startswith(f"{epoch:06d}-") for name in os.listdir(folder)
+        )  # after a failed step: anew
+        path = os.path.join(folder, f"{epoch:06d}-{writer}.{opened:03d}.jsonl")
         journal = cls(path, epoch=epoch, writer=writer, now=now)
         journal.append("journal.opened", believed=believed)
         return journal
 
     def append(
-        self, kind: str, *, attempt: int = 0, job: str = "", launch: int = 0, start: int = 0, **data: object
+        self,
+        kind: str,
+        /,
+        *,
+        attempt: int = 0,
+        job: str = "",
+        launch: int = 0,
+        start: int = 0,
+        **data: object,
     ) -> Record:
         """Write one record and wait until it is on disk. Returns it. Raises OSError (disk full, quota)."""
         record: Record = {

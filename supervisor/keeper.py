@@ -67,7 +67,7 @@ class Keeper:
         if self._journal is not None:
             self._journal.close()
 
-    def record(self, kind: str, **data: Any) -> None:
+    def record(self, kind: str, /, **data: Any) -> None:
         """Journal one record and fold it. The record is durable when this returns."""
         attempt = self.run.attempt
         numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
