@@ -362,7 +362,7 @@ _ft_post() {
 }
 
 _ft_post_witnesses() {
-    _ft_w1= _ft_w2= _ft_open=0
+    _ft_w1= _ft_w2= _ft_open=0 _ft_group_left=' ' _ft_tree_left=' '
     [ -p "$_ft_tmp/ask.2" ] || return
     _ft_post 1
     _ft_w1=$!
@@ -396,7 +396,8 @@ _ft_note() { # one line of a witness, added to _ft_heard
 
 # What both witnesses have seen since they were asked last, into _ft_group and _ft_tree.
 _ft_ask() {
-    _ft_group=' ' _ft_tree=' '
+    _ft_group=$_ft_group_left
+    _ft_tree=$_ft_tree_left
     [ -n "$_ft_w1" ] && echo >&6 && _ft_open=$((_ft_open + 1))
     [ -n "$_ft_w2" ] && echo >&7 && _ft_open=$((_ft_open + 1))
     _ft_tries=40
@@ -417,6 +418,13 @@ _ft_ask() {
     done
 }
 
+_ft_without() { # the numbers $1 that are not in _ft_sigs, into _ft_rest
+    _ft_rest=' '
+    for _ft_i in $1; do
+        case "$_ft_sigs " in *" $_ft_i "*) ;; *) _ft_rest="$_ft_rest$_ft_i " ;; esac
+    done
+}
+
 # Hands on what reached this shell and not the script.
 _ft_forward() {
     if [ "$_ft_rescued" ]; then
@@ -426,11 +434,16 @@ _ft_forward() {
         _ft_got=
         return
     fi
-    # Signals to several processes leave Slurm one by one, within microseconds if the node is idle.
-    sleep 0.1
     _ft_sigs=$_ft_got
     _ft_got=
+    # Signals to several processes leave Slurm one by one, at once if the node is idle.
+    sleep 0.1
     _ft_ask
+    # What is heard of beyond these belongs to a signal that reaches this shell a moment later.
+    _ft_without "$_ft_group"
+    _ft_group_left=$_ft_rest
+    _ft_without "$_ft_tree"
+    _ft_tree_left=$_ft_rest
     _ft_done=' '
     for _ft_i in $_ft_sigs; do
         case $_ft_done in *" $_ft_i "*) continue ;; esac
