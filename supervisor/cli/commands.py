@@ -43,6 +43,11 @@ COMMANDS: Mapping[str, Command] = {
         "app",
         "A disposable real Slurm on this machine: try things, break nodes.",
     ),
+    "drill": Command(
+        "ftrun.supervisor.cli.drill",
+        "drill",
+        "Hurt a real training job on a real Slurm, and watch it recover.",
+    ),
     "config": Command(
         "ftrun.supervisor.cli.config",
         "app",
@@ -52,5 +57,10 @@ COMMANDS: Mapping[str, Command] = {
         "ftrun.supervisor.cli.diagnose",
         "diagnose",
         "What went wrong, from logs alone: the cause, the culprit, whether another try makes sense.",
+    ),
+    "catalog": Command(
+        "ftrun.supervisor.cli.catalog",
+        "app",
+        "The known faults: what each looks like and what is done about it.",
     ),
 }

@@ -1,0 +1,122 @@
+"""`ftrun drill`: see a recovery with your own eyes. (I/O)"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.drill import company, view
+from ftrun.supervisor.drill.scenarios import SCENARIOS, by_name
+from ftrun.supervisor.errors import UserError
+
+LANES_MAX = 4
+
+
+def drill(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Which drills [default: the first of the list].", metavar="[NAME]..."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the drills.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Hold all of them.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Results as JSON; what happens goes to stderr.")
+    ] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="On the Slurm of this shell, not in a sandbox: needs 3 nodes.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder of each drill: logs, journal.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where the drills' folders are made; with --here the nodes must see it."),
+    ] = None,
+    lanes: Annotated[int, typer.Option(help="How many drills run at a time.", min=1, max=16)] = LANES_MAX,
+) -> int:
+    """Hurt a real training job on a real Slurm and watch ftrun bring it to its end.
+
+    Exit status: 0 where everything came as it must, 1 where not.
+    """
+    if list_:
+        _list(json=json)
+        return 0
+    chosen = _chosen(names or [], everything=all_, here=here)
+    with _signals(), view.live(several=len(chosen) > 1, json=json) as shown:
+        results = company.run_all(
+            chosen,
+            lanes=min(lanes, len(chosen)),
+            here=here,
+            keep=keep,
+            parent=_parent(folder, here=here),
+            on_event=shown.event,
+            on_end=shown.over,
+        )
+    if json:
+        output.emit_json(view.as_json(results))
+    else:
+        view.show_results(results)
+    return 0 if all(result.held for result in results) else 1
+
+
+def _list(*, json: bool) -> None:
+    if json:
+        rows = [{"name": s.name, "title": s.title, "needs_sandbox": s.needs_sandbox} for s in SCENARIOS]
+        output.emit_json(rows)
+    else:
+        view.show_list()
+
+
+def _chosen(names: list[str], *, everything: bool, here: bool) -> list[str]:
+    if everything and names:
+        raise UserError("--all means every drill: name some or say --all")
+    if everything:
+        return [s.name for s in SCENARIOS if not (here and s.needs_sandbox)]
+    for name in names:
+        found = by_name(name)
+        if found is None:
+            raise UserError(f"no drill is called {name!r}: `ftrun drill --list` shows them")
+        if here and found.needs_sandbox:
+            raise UserError(f"{name} breaks nodes or the controller: it runs in a sandbox only")
+    return list(dict.fromkeys(names)) or [SCENARIOS[0].name]
+
+
+def _parent(folder: Path | None, *, here: bool) -> Path | None:
+    """Where folders are made: nodes see the home directory, as a rule, but not this machine's /tmp."""
+    if here and not shutil.which("sbatch"):
+        raise UserError("sbatch was not found: load Slurm's client commands, or drop --here")
+    if folder is None:
+        return Path.home() if here else None
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} is no folder that can be written")
+    return folder.absolute()
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """TERM and HUP end a drill as Ctrl-C does; while it clears away none of them interrupts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(number: int, frame: object) -> None:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, interrupt) for one in ours}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,0 +1,137 @@
+"""What a drill does to the world: nodes, controller, supervisor, jobs. (I/O)"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ftrun.slurm.sandbox import Sandbox
+
+__all__ = ["Doer", "NoSandbox", "end_processes", "supervisors"]
+
+COMMAND_TIMEOUT_S = 120.0
+GONE_WITHIN_S = 10.0
+
+
+class NoSandbox(Exception):
+    """An act that only a sandbox allows was asked for on somebody's real cluster."""
+
+
+class Doer:
+    """The hands of one drill (see terms.Hands). Commands run as the submitting user in the drill's folder."""
+
+    def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
+        self._box, self.folder, self.home, self.env = box, folder, home, dict(env)
+
+    @property
+    def box(self) -> Sandbox:
+        """The sandbox. Raises NoSandbox."""
+        if self._box is None:
+            raise NoSandbox("this drill breaks nodes: it runs in a sandbox only")
+        return self._box
+
+    def crash(self, node: str) -> None:
+        """The node loses power."""
+        self.box.crash(node)
+
+    def freeze(self, node: str) -> None:
+        """Everything on the node stops."""
+        self.box.freeze(node)
+
+    def mend(self, node: str) -> None:
+        """The node is as before."""
+        self.box.mend(node)
+
+    def controller_down(self) -> None:
+        """slurmctld ends."""
+        self.box.stop_controller()
+
+    def controller_up(self) -> None:
+        """slurmctld is started again."""
+        self.box.start_controller()
+
+    def kill_supervisor(self) -> None:
+        """SIGKILL to the supervisor of this drill."""
+        end_processes(supervisors(self.home), signal.SIGKILL)
+
+    def ftrun(self, *words: str) -> None:
+        """Run an ftrun command to its end; what it prints goes to commands.log."""
+        self._run([sys.executable, "-m", "ftrun.supervisor", *words])
+
+    def scancel(self, job: str) -> None:
+        """As the user would."""
+        self._run(["scancel", job])
+
+    def scancel_named(self, name: str) -> None:
+        """Cancel every job of ours that has this name."""
+        self._run(["scancel", f"--name={name}", f"--user={getpass.getuser()}"])
+
+    def submit_plain(self, *words: str) -> None:
+        """Submit a job that is not ftrun's."""
+        self._run(["sbatch", *words])
+
+    def submit(self, words: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        """`ftrun sbatch WORDS`."""
+        return self._run([sys.executable, "-m", "ftrun.supervisor", "sbatch", *words], env)
+
+    def _run(
+        self, command: list[str], env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**self.env, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        with open(self.folder / "commands.log", "a", encoding="utf-8") as log:
+            log.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}[{done.returncode}]\n")
+        return done
+
+
+def supervisors(home: Path) -> list[int]:
+    """The processes that look after the runs of this home. Their environment tells: a home belongs to one drill."""
+    wanted = f"FTRUN_HOME={home}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        # A process may end while it is looked at, and others' environments cannot be read.
+        with contextlib.suppress(OSError):
+            words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+            if b"supervise" in words and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                found.append(int(entry))
+    return found
+
+
+def end_processes(pids: list[int], how: signal.Signals = signal.SIGTERM) -> None:
+    """Signal these processes and wait until they are gone; SIGKILL for what is left."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, how)
+    deadline = time.monotonic() + GONE_WITHIN_S
+    left = pids
+    while left := [pid for pid in left if _lives(pid)]:
+        if time.monotonic() > deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

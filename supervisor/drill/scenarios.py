@@ -1,0 +1,388 @@
+"""The drills: what is launched, what is hurt and when, and what must come of it. (pure)
+
+How it thinks. A drill is a value: a training job, faults that the trainer inflicts on itself, moves that are made from
+outside as soon as a condition holds, and what must be true at the end. Conditions look at steps reached and states,
+never at the clock alone, so a slow machine makes a drill longer and not wrong. Settings only shorten waits that ftrun
+lets a user shorten (docs/drills.md says which).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ftrun.supervisor.drill.terms import Expect, Fault, Hands, Move, Scenario, Sight
+
+__all__ = ["SCENARIOS", "by_name"]
+
+When = Callable[[Sight], bool]
+Act = Callable[[Hands, Sight], None]
+
+
+# ---------------------------------------------------------------------------- conditions
+
+
+def at_step(step: int, start: int = 1) -> When:
+    """Training reached a step, in this start of the script or a later one."""
+    return lambda sight: (sight.ledger.start, sight.ledger.step) >= (start, step)
+
+
+def on_attempt(number: int) -> When:
+    """This attempt (or a later one) is trained by."""
+    return lambda sight: bool(sight.ledger.steps) and sight.ledger.steps[-1]["attempt"] >= number
+
+
+def in_state(*states: str) -> When:
+    """The run is in one of these states."""
+    return lambda sight: sight.run.state.value in states
+
+
+def after(seconds: float) -> When:
+    """So long after the last move."""
+    return lambda sight: sight.since_move_s >= seconds
+
+
+def saving(sight: Sight) -> bool:
+    """Rank 0 is writing a checkpoint that is not in its place yet, beyond the first."""
+    begun = [line for line in sight.ledger.saving if line["start"] == 1]
+    done = [line for line in sight.ledger.saves if line["start"] == 1]
+    return len(begun) >= 2 and len(begun) > len(done)
+
+
+def unsupervised(sight: Sight) -> bool:
+    """The supervisor is dead."""
+    return not sight.supervised
+
+
+def new_attempt_saved(sight: Sight) -> bool:
+    """The second attempt has written a checkpoint."""
+    return any(line["attempt"] >= 2 for line in sight.ledger.saves)
+
+
+def both(one: When, other: When) -> When:
+    """Two conditions at once."""
+    return lambda sight: one(sight) and other(sight)
+
+
+# ---------------------------------------------------------------------------- acts
+
+NO_NODE: Callable[[Sight], str] = lambda sight: ""  # noqa: E731 - a fault that hurts nobody in particular
+
+
+def node_of(rank: int) -> Callable[[Sight], str]:
+    """The node on which this rank was placed at the time of the first start."""
+
+    def find(sight: Sight) -> str:
+        return next((str(line["node"]) for line in sight.ledger.ranks if line["rank"] == rank), "")
+
+    return find
+
+
+def crash(rank: int, when: When) -> Move:
+    """The node of a rank loses power."""
+    node = node_of(rank)
+    return Move("a node loses power", when, lambda hands, sight: hands.crash(node(sight)), node)
+
+
+def freeze(rank: int, when: When) -> Move:
+    """The node of a rank freezes."""
+    node = node_of(rank)
+    return Move("a node freezes", when, lambda hands, sight: hands.freeze(node(sight)), node)
+
+
+def thaw(rank: int, when: When) -> Move:
+    """The node of a rank comes back, with its old processes."""
+    node = node_of(rank)
+    return Move("the node thaws", when, lambda hands, sight: hands.mend(node(sight)))
+
+
+def _scancel(hands: Hands, sight: Sight) -> None:
+    assert sight.run.attempt is not None
+    hands.scancel(sight.run.attempt.job)
+
+
+def scancel(when: When) -> Move:
+    """The user cancels the present job."""
+    return Move("the user says scancel", when, _scancel, NO_NODE)
+
+
+def ftrun_command(says: str, *words: str, when: When) -> Move:
+    """A person runs ftrun; {run} stands for the run's id."""
+    return Move(
+        says, when, lambda hands, sight: hands.ftrun(*(word.replace("{run}", sight.run.id) for word in words))
+    )
+
+
+def controller(up: bool, when: When) -> Move:
+    """slurmctld ends, or comes back."""
+    if up:
+        return Move("slurmctld comes back", when, lambda hands, sight: hands.controller_up())
+    return Move("slurmctld ends", when, lambda hands, sight: hands.controller_down(), NO_NODE)
+
+
+def kill_supervisor(when: When) -> Move:
+    """kill -9 to the supervisor."""
+    return Move("the supervisor is killed", when, lambda hands, sight: hands.kill_supervisor())
+
+
+# ---------------------------------------------------------------------------- the drills
+
+GPU_LOST = Fault("gpu-lost", (14,), rank=1, starts=(1,))
+BAD_GPU = Fault("gpu-lost", (14,), rank=1, sticky=True)
+QUICK_FENCE: Mapping[str, str] = {"fence-wait": "8s"}
+PREEMPTING: Mapping[str, str] = {
+    "PreemptType": "preempt/partition_prio",
+    "PreemptMode": "REQUEUE",
+    "PartitionName": "urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10\n"
+    "patient Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0",
+}
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(
+        "gpu-lost",
+        "A GPU falls off the bus",
+        faults=(BAD_GPU,),
+        quick=True,
+        expect=Expect(classes=("hardware-gpu",), blamed="hurt", avoided=True, attempts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "node-crash",
+        "A node loses power",
+        on_loss="wait",
+        sbatch=("--no-requeue",),
+        moves=(crash(1, at_step(10)),),
+        settings=QUICK_FENCE,
+        needs_sandbox=True,
+        expect=Expect(classes=("node",), blamed="hurt", avoided=True, attempts=2, steps_lost_max=8),
+    ),
+    Scenario(
+        "node-crash-requeue",
+        "A node loses power, and Slurm requeues the job",
+        on_loss="wait",
+        sbatch=("--requeue",),
+        moves=(crash(1, at_step(10)),),
+        settings=QUICK_FENCE,
+        needs_sandbox=True,
+        expect=Expect(classes=("node",), blamed="hurt", avoided=True, attempts=2, steps_lost_max=8),
+    ),
+    Scenario(
+        "node-crash-heard",
+        "A node loses power, and its peers notice at once",
+        sbatch=("--requeue",),
+        moves=(crash(1, at_step(10)),),
+        settings=QUICK_FENCE,
+        needs_sandbox=True,
+        expect=Expect(classes=("node|network",), avoided=True, attempts=2, steps_lost_max=8),
+    ),
+    Scenario(
+        "node-frozen",
+        "A node freezes while it writes a checkpoint, and wakes up beside its successor",
+        on_loss="wait",
+        save_s=1.5,
+        moves=(
+            freeze(0, saving),
+            thaw(0, both(on_attempt(2), new_attempt_saved)),
+        ),
+        settings=QUICK_FENCE,
+        needs_sandbox=True,
+        linger_s=2.0,
+        timeout_s=240.0,
+        expect=Expect(classes=("node",), blamed="hurt", avoided=True, attempts=2),
+    ),
+    Scenario(
+        "rank-hang",
+        "A rank hangs, the others run into their time limit and stay",
+        faults=(Fault("hang", (14,), rank=1, starts=(1,)),),
+        collective_timeout_s=3.0,
+        on_timeout="wait",
+        settings={"end-wait": "4s"},
+        expect=Expect(classes=("hang",), attempts=2, steps_lost_max=4, ended_by_us=True),
+    ),
+    Scenario(
+        "user-bug",
+        "The training script has a bug",
+        faults=(Fault("user-bug", (14,)),),
+        quick=True,
+        expect=Expect(end="stopped", classes=("user-code",), blamed="nobody", attempts=1, reason="user-code"),
+        linger_s=3.0,
+    ),
+    Scenario(
+        "oom-host",
+        "A rank uses up the memory of its node",
+        faults=(Fault("out-of-memory", (14,), rank=1),),
+        expect=Expect(end="stopped", classes=("oom-host",), attempts=1, reason="oom-host"),
+        linger_s=3.0,
+    ),
+    Scenario(
+        "torn-checkpoint",
+        "The newest checkpoint is torn",
+        faults=(Fault("torn-save", (14,), rank=0, starts=(1,)),),
+        expect=Expect(classes=("hardware-gpu", "checkpoint"), attempts=3, steps_lost_max=8),
+    ),
+    Scenario(
+        "controller-down",
+        "slurmctld is down for a minute",
+        steps=60,
+        moves=(controller(False, at_step(8)), controller(True, after(20.0))),
+        needs_sandbox=True,
+        expect=Expect(attempts=1, steps_lost_max=0),
+    ),
+    Scenario(
+        "controller-down-fault",
+        "A GPU is lost while slurmctld is down",
+        faults=(BAD_GPU,),
+        moves=(controller(False, at_step(8)), controller(True, after(20.0))),
+        needs_sandbox=True,
+        expect=Expect(classes=("hardware-gpu",), avoided=True, attempts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "supervisor-killed",
+        "The supervisor is killed between sbatch and its record",
+        faults=(BAD_GPU,),
+        environment={"FTRUN_CRASH_AT": "submit:after"},
+        moves=(
+            ftrun_command("somebody asks `ftrun status`", "status", when=both(unsupervised, at_step(12))),
+        ),
+        expect=Expect(classes=("hardware-gpu",), blamed="hurt", avoided=True, attempts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "supervisor-gone",
+        "The supervisor is killed for good; cron goes on",
+        faults=(BAD_GPU,),
+        moves=(
+            kill_supervisor(at_step(6)),
+            ftrun_command("cron runs `ftrun supervise --once`", "supervise", "--once", when=after(8.0)),
+            ftrun_command("cron runs `ftrun supervise --once`", "supervise", "--once", when=after(12.0)),
+        ),
+        expect=Expect(classes=("hardware-gpu",), blamed="hurt", avoided=True, attempts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "self-requeue",
+        "The script puts its own job back into the queue",
+        faults=(Fault("requeue-itself", (14,), starts=(1,)),),
+        expect=Expect(attempts=1, starts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "preemption",
+        "A job of higher priority takes the nodes",
+        sbatch=("--partition=patient", "--requeue"),
+        box=PREEMPTING,
+        moves=(
+            Move(
+                "an urgent job wants all nodes",
+                at_step(10),
+                lambda hands, sight: hands.submit_plain(
+                    "--partition=urgent", "-N4", "--exclusive", "--output=/dev/null", "--wrap=sleep 4"
+                ),
+                NO_NODE,
+            ),
+        ),
+        needs_sandbox=True,
+        expect=Expect(classes=("preempted",), blamed="nobody", attempts=(1, 2), starts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "time-limit",
+        "The time limit comes, with progress",
+        sbatch=("--time=1",),
+        steps=420,
+        every=20,
+        expect=Expect(classes=("timelimit",), blamed="nobody", attempts=2, steps_lost_max=20),
+        timeout_s=240.0,
+    ),
+    Scenario(
+        "same-node-again",
+        "The same bad node again",
+        faults=(Fault("hang", (10,), rank=1, sticky=True),),
+        collective_timeout_s=2.0,
+        ranks=3,
+        sbatch=("--nodes=3",),
+        settings={"end-wait": "3s"},
+        expect=Expect(classes=("hang", "hang"), attempts=3, avoided=True),
+    ),
+    Scenario(
+        "scancel-pending",
+        "The user cancels a job that has not started",
+        sbatch=("--begin=now+600",),
+        moves=(scancel(both(in_state("queued"), after(2.0))),),
+        expect=Expect(end="stopped", attempts=1, starts=0, reason="cancel"),
+        linger_s=5.0,
+    ),
+    Scenario(
+        "scancel-running",
+        "The user cancels a running job",
+        moves=(scancel(at_step(8)),),
+        quick=True,
+        expect=Expect(end="stopped", attempts=1, starts=1, reason="cancel"),
+        linger_s=5.0,
+    ),
+    Scenario(
+        "cancel-between",
+        "The user cancels the run between two attempts",
+        faults=(GPU_LOST,),
+        settings={"settle": "8s", "settle-max": "10s"},
+        moves=(
+            ftrun_command(
+                "the user says ftrun cancel", "cancel", "{run}", when=in_state("settling", "recovering")
+            ),
+        ),
+        expect=Expect(end="stopped", attempts=1, starts=1, reason="cancel"),
+        linger_s=5.0,
+    ),
+    Scenario(
+        "scancel-resubmitted",
+        "The user cancels the second attempt",
+        faults=(BAD_GPU,),
+        moves=(scancel(on_attempt(2)),),
+        expect=Expect(end="stopped", attempts=2, starts=2, reason="cancel"),
+        linger_s=5.0,
+    ),
+    Scenario(
+        "budget-used-up",
+        "Every attempt fails",
+        faults=(
+            Fault("gpu-lost", (6,), rank=1, starts=(1,)),
+            Fault("gpu-lost", (9,), rank=0, starts=(2,)),
+            Fault("gpu-lost", (12,), rank=1, starts=(3,)),
+        ),
+        ranks=2,
+        settings={"retries": "2"},
+        expect=Expect(end="stopped", classes=("hardware-gpu",) * 3, attempts=3, reason="retries"),
+        linger_s=3.0,
+    ),
+    Scenario(
+        "deterministic",
+        "The same failure twice at the same step, on different nodes",
+        faults=(Fault("gpu-lost", (14,), rank=1),),
+        ranks=2,
+        expect=Expect(end="stopped", classes=("hardware-gpu",) * 2, attempts=2, reason="twice at step"),
+        linger_s=3.0,
+    ),
+    Scenario(
+        "retries-0",
+        "With --ft-retries=0 ftrun watches and diagnoses only",
+        faults=(GPU_LOST,),
+        settings={"retries": "0"},
+        expect=Expect(
+            end="stopped", classes=("hardware-gpu",), blamed="hurt", attempts=1, reason="retries=0"
+        ),
+        linger_s=3.0,
+    ),
+    Scenario(
+        "pipeline",
+        "Three jobs that wait for each other, and the first is hurt",
+        faults=(BAD_GPU,),
+        chain=3,
+        steps=20,
+        expect=Expect(classes=("hardware-gpu",), avoided=True, attempts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "link-flap",
+        "A link goes down and up while training goes on",
+        faults=(Fault("link-flap", (8, 16), rank=1),),
+        expect=Expect(attempts=1, starts=1, evidence="link", steps_lost_max=0),
+    ),
+)
+
+
+def by_name(name: str) -> Scenario | None:
+    """The drill of that name; None where there is none."""
+    return next((scenario for scenario in SCENARIOS if scenario.name == name), None)

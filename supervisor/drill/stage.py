@@ -1,0 +1,290 @@
+"""One drill from an empty folder to its result. (I/O)
+
+How it thinks. Every drill has a sandbox, a $FTRUN_HOME and so a supervisor of its own: drills cannot disturb each other and run
+side by side. The job is submitted by the very command a user types, which starts a real detached supervisor. Then the drill
+only looks: at the run as its journal folds, and at what the trainer wrote; and makes its moves when their time has
+come. Whatever happens, at the end nothing of it is left.
+
+    <folder>/box      the sandbox            <folder>/home   $FTRUN_HOME
+    <folder>/work     script, log, ledger of the training (work2, work3: the jobs that wait for it)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ftrun.slurm.sandbox import Sandbox, SandboxError, up
+from ftrun.supervisor import events, journal, store
+from ftrun.supervisor.drill import hands, ledger, trainer, verdict
+from ftrun.supervisor.drill.chronicle import Chronicle
+from ftrun.supervisor.drill.scenarios import by_name
+from ftrun.supervisor.drill.terms import Event, Result, Scenario, Sight, Story
+from ftrun.supervisor.errors import UserError
+
+__all__ = ["DrillFailed", "run_scenario"]
+
+LOOK_EVERY_S = 0.25
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+
+
+class DrillFailed(Exception):
+    """The drill could not be held; one line. It says nothing about ftrun's recovery."""
+
+
+def run_scenario(
+    name: str,
+    *,
+    box: Sandbox | None = None,
+    here: bool = False,
+    keep: bool = False,
+    parent: Path | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Hold the drill of that name and judge it.
+
+    In a sandbox of its own, in `box` (which is left as the drill leaves it), or with `here` on the Slurm of the
+    environment. `parent` is where its folder is made: it must be seen by the nodes. `keep` keeps the folder. `stop` ends it
+    early, as a failure. Raises UserError for an unknown name and where the sandbox cannot be had.
+    """
+    scenario = by_name(name)
+    if scenario is None:
+        raise UserError(f"no drill is called {name!r}: `ftrun drill --list` shows them")
+    if here and scenario.needs_sandbox:
+        raise UserError(f"{name} breaks nodes or the controller: it runs in a sandbox only")
+    stage = Stage(
+        scenario, box=box, here=here, parent=parent, on_event=on_event, stop=stop or threading.Event()
+    )
+    try:
+        return stage.play(keep=keep)
+    except SandboxError as error:
+        raise UserError(str(error), 2 if error.wrong_usage else 1) from error
+
+
+class Stage:
+    """The place and the course of one drill."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        box: Sandbox | None,
+        here: bool,
+        parent: Path | None,
+        on_event: Callable[[Event], None],
+        stop: threading.Event,
+    ) -> None:
+        self.scenario, self._box, self._own_box, self._stop = scenario, box, box is None and not here, stop
+        self.folder = Path(tempfile.mkdtemp(prefix="ftrun-drill-", dir=parent))
+        self.folder.chmod(0o755)
+        self.home = self.folder / "home"
+        self._works = [self.folder / ("work" if n == 0 else f"work{n + 1}") for n in range(scenario.chain)]
+        self._hurts: list[dict[str, Any]] = []
+        self._events: list[Event] = []
+        self._on_event = on_event
+        self._began_s = time.monotonic()
+        self._chronicle = Chronicle()
+        self._timed_out = False
+        self._doer: hands.Doer | None = None
+        # On a cluster with other jobs the name must tell ours from all others, for the clearing away.
+        self._job_name = scenario.name if self._own_box else f"{scenario.name}-{self.folder.name[-8:]}"
+
+    # ------------------------------------------------------------------ the course
+
+    def play(self, *, keep: bool) -> Result:
+        """Build, submit, look and move until the run is over; judge; clear away."""
+        try:
+            doer = self._build()
+            failure = ""
+            try:
+                self._submit(doer)
+                self._look_on(doer)
+            except (DrillFailed, hands.NoSandbox, SandboxError) as error:
+                failure = str(error)
+            return self._judge(failure, folder=str(self.folder) if keep else "")
+        finally:
+            self._clear(keep=keep)
+
+    def _judge(self, failure: str, *, folder: str) -> Result:
+        story = Story(
+            runs=tuple(self._runs()),
+            ledgers=tuple(ledger.read(work) for work in self._works),
+            hurts=tuple(self._hurts),
+            checkpoints=ledger.checkpoints(self._works[0]),
+            timed_out=self._timed_out,
+            failure=failure,
+        )
+        rows, checks = verdict.judge(self.scenario, story)
+        return Result(
+            name=self.scenario.name,
+            title=self.scenario.title,
+            held=all(check.held for check in checks),
+            rows=rows,
+            checks=checks,
+            events=tuple(self._events),
+            took_s=round(time.monotonic() - self._began_s, 1),
+            folder=folder,
+        )
+
+    def _look_on(self, doer: hands.Doer) -> None:
+        began = moved = time.monotonic()
+        moves = list(self.scenario.moves)
+        while True:
+            runs = self._runs()
+            if not runs:
+                raise DrillFailed("the run's folder is gone")
+            self._tell(runs)
+            if moves:
+                sight = self._sight(runs[0], moved)
+                if moves[0].when(sight):
+                    self._make(doer, moves.pop(0), sight)
+                    moved = time.monotonic()
+                    continue
+            if all(run.final for run in runs) and len(runs) == self.scenario.chain:
+                break
+            if time.monotonic() - began > self.scenario.timeout_s:
+                self._timed_out = True
+                return
+            self._pause(LOOK_EVERY_S)
+        self._linger()
+
+    def _linger(self) -> None:
+        """After the end nothing may come back."""
+        ended = time.monotonic()
+        while time.monotonic() - ended < self.scenario.linger_s:
+            self._tell(self._runs())
+            self._pause(LOOK_EVERY_S)
+
+    def _make(self, doer: hands.Doer, move: Any, sight: Sight) -> None:
+        node = move.hurts(sight) if move.hurts is not None else ""
+        self._say(move.says + (f": {node}" if node else ""))
+        if move.hurts is not None:
+            self._hurts.append(
+                {"at": time.time(), "what": move.says, "node": node, "step": sight.ledger.step}
+            )
+        move.act(doer, sight)
+
+    def _sight(self, run: events.Run, moved: float) -> Sight:
+        return Sight(
+            run=run,
+            ledger=ledger.read(self._works[0]),
+            since_move_s=time.monotonic() - moved,
+            supervised=bool(hands.supervisors(self.home)),
+        )
+
+    def _runs(self) -> list[events.Run]:
+        return [
+            events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
+            for run_dir in store.run_dirs(str(self.home))
+        ]
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise DrillFailed("interrupted")
+
+    # ------------------------------------------------------------------ telling
+
+    def _say(self, text: str) -> None:
+        event = Event(self.scenario.name, round(time.monotonic() - self._began_s, 1), text)
+        self._events.append(event)
+        self._on_event(event)
+
+    def _tell(self, runs: list[events.Run]) -> None:
+        ledgers = [ledger.read(work) for work in self._works]
+        for text in self._chronicle.news(runs, ledgers):
+            self._say(text)
+        after_s = round(time.monotonic() - self._began_s, 1)
+        standing = f"{runs[0].state.value}, step {ledgers[0].step} of {self.scenario.steps}"
+        self._on_event(Event(self.scenario.name, after_s, standing, passing=True))
+
+    # ------------------------------------------------------------------ building and clearing away
+
+    def _build(self) -> hands.Doer:
+        for work in self._works:
+            (work / "checkpoints").mkdir(parents=True)
+        self.home.mkdir(mode=0o700)
+        (self.folder / "config.toml").write_text("poll = 0.5\n")
+        if self._own_box:
+            self._box = up(
+                self.folder / "box", nodes=self.scenario.nodes, conf=self.scenario.box, name="drill"
+            )
+            self._say(f"a sandbox with {self.scenario.nodes} nodes is up")
+        base = self._box.env() if self._box is not None else dict(os.environ)
+        env = {key: value for key, value in base.items() if not key.startswith(("FTRUN_", "SBATCH_"))}
+        env |= {
+            "FTRUN_HOME": str(self.home),
+            "FTRUN_SITE_CONFIG": str(self.folder / "config.toml"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "PWD": str(self.folder),
+        }
+        self._doer = hands.Doer(self._box, self.folder, self.home, env)
+        return self._doer
+
+    def _submit(self, doer: hands.Doer) -> None:
+        job = ""
+        for number, work in enumerate(self._works):
+            self._write(work, hurt=number == 0)
+            words = self._words(work) + ([f"--dependency=afterok:{job}"] if job else [])
+            done = doer.submit([*words, str(work / "train.sh")], self.scenario.environment)
+            found = SUBMITTED.search(done.stdout)
+            if found is None:
+                raise DrillFailed(f"ftrun sbatch did not submit: {(done.stderr or done.stdout).strip()}")
+            job = found[1]
+
+    def _words(self, work: Path) -> list[str]:
+        s = self.scenario
+        ours = {"checkpoint": f"{work}/checkpoints/ckpt-*.pt", "resume-arg": "--resume={checkpoint}", "settle": "1s", "settle-max": "4s", "exclude-cap": "50%", "backoff": "1s", **s.settings}  # fmt: skip
+        return [
+            f"--job-name={self._job_name}",
+            f"--nodes={s.ranks}",
+            "--ntasks-per-node=1",
+            f"--output={work}/train.log",
+            *s.sbatch,
+            *(f"--ft-{key}={value}" for key, value in ours.items()),
+        ]
+
+    def _write(self, work: Path, *, hurt: bool) -> None:
+        s = self.scenario
+        plan = {
+            "folder": str(work),
+            "steps": s.steps,
+            "every": s.every,
+            "step_s": s.step_s,
+            "save_s": s.save_s,
+            "collective_timeout_s": s.collective_timeout_s,
+            "on_timeout": s.on_timeout,
+            "on_loss": s.on_loss,
+            "host": "127.0.0.1" if self._box is not None and not self._box.plan.hosts else "",
+            "faults": [
+                {"what": f.what, "steps": f.steps, "rank": f.rank, "starts": f.starts, "sticky": f.sticky}
+                for f in (s.faults if hurt else ())
+            ],
+        }
+        (work / "plan.json").write_text(json.dumps(plan, indent=1))
+        shutil.copy(trainer.__file__, work / "trainer.py")
+        python = sys.executable if self._box is not None else "python3"
+        bad = "--kill-on-bad-exit=1 " if s.kill_on_bad_exit else ""
+        (work / "train.sh").write_text(
+            f'#!/bin/sh\nexec srun {bad}--unbuffered {python} {work}/trainer.py {work}/plan.json "$@"\n'
+        )
+
+    def _clear(self, *, keep: bool) -> None:
+        """No process of the drill is left, whatever came before; the folder goes unless it is wanted."""
+        hands.end_processes(hands.supervisors(self.home))
+        if self._own_box:
+            if (self.folder / "box" / "sandbox.json").exists():
+                Sandbox.load(self.folder / "box").down()
+        elif self._doer is not None:
+            self._doer.scancel_named(self._job_name)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,228 @@
+"""The words of a drill: what is launched, what is hurt and when, what must come of it. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ftrun.supervisor.events import Run
+
+__all__ = [
+    "Check",
+    "Event",
+    "Expect",
+    "Fault",
+    "Hands",
+    "Ledger",
+    "Move",
+    "Result",
+    "Row",
+    "Scenario",
+    "Sight",
+    "Story",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The trainer hurts itself: `what` (see trainer.FAULTS) at any of `steps`, by `rank` (-1: all).
+
+    `starts` narrows it to starts of the script by number, from 1; () is every start. `sticky` makes the node it first struck a bad
+    one, where it strikes again.
+    """
+
+    what: str
+    steps: tuple[int, ...]
+    rank: int = -1
+    starts: tuple[int, ...] = ()
+    sticky: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the trainer wrote down about itself, in the order of writing: JSON objects, see trainer.Trainer.note."""
+
+    steps: tuple[Mapping[str, Any], ...] = ()
+    saves: tuple[Mapping[str, Any], ...] = ()
+    saving: tuple[Mapping[str, Any], ...] = ()
+    hurts: tuple[Mapping[str, Any], ...] = ()
+    ranks: tuple[Mapping[str, Any], ...] = ()
+    finals: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def step(self) -> int:
+        """The last step of training; 0 before the first."""
+        return int(self.steps[-1]["step"]) if self.steps else 0
+
+    @property
+    def start(self) -> int:
+        """The start of the script that made the last step; 0 before the first."""
+        return int(self.steps[-1]["start"]) if self.steps else 0
+
+    def node_of(self, rank: int) -> str:
+        """The node on which a rank was placed last; "" when it has not started."""
+        return next((str(line["node"]) for line in reversed(self.ranks) if line["rank"] == rank), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a drill sees at one moment. `since_move_s`: seconds since the last move (or the submission)."""
+
+    run: Run
+    ledger: Ledger
+    since_move_s: float
+    supervised: bool  # a supervisor process of this drill lives
+
+
+class Hands(Protocol):
+    """What a drill can do to the job, the nodes, Slurm and the supervisor."""
+
+    def crash(self, node: str) -> None:
+        """The node loses power."""
+
+    def freeze(self, node: str) -> None:
+        """Everything on the node stops."""
+
+    def mend(self, node: str) -> None:
+        """The node is as before."""
+
+    def controller_down(self) -> None:
+        """slurmctld ends."""
+
+    def controller_up(self) -> None:
+        """slurmctld is started again."""
+
+    def kill_supervisor(self) -> None:
+        """SIGKILL to the supervisor."""
+
+    def ftrun(self, *words: str) -> None:
+        """Run an ftrun command to its end."""
+
+    def scancel(self, job: str) -> None:
+        """As the user would."""
+
+    def submit_plain(self, *words: str) -> None:
+        """Submit a job that is not ftrun's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One act of the drill: done once, as soon as `when` holds and all moves before it are done.
+
+    `hurts` names the fault where the act is one.
+    """
+
+    says: str
+    when: Callable[[Sight], bool]
+    act: Callable[[Hands, Sight], None]
+    hurts: Callable[[Sight], str] | None = None  # the node that is hurt; "" = no node
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """What must be true at the end. A text with `|` allows any of its words.
+
+    `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
+    `avoided`: no later attempt runs on a hurt node.
+    """
+
+    end: str = "finished"
+    classes: tuple[str, ...] = ()
+    blamed: str = ""
+    avoided: bool = False
+    attempts: int | tuple[int, int] = 1
+    starts: int | None = None
+    reason: str = ""
+    evidence: str = ""
+    steps_lost_max: int | None = None
+    ended_by_us: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One drill as data."""
+
+    name: str
+    title: str
+    expect: Expect
+    faults: tuple[Fault, ...] = ()
+    moves: tuple[Move, ...] = ()
+    ranks: int = 3
+    steps: int = 30
+    every: int = 4
+    step_s: float = 0.2
+    save_s: float = 0.0
+    collective_timeout_s: float = 120.0
+    on_timeout: str = "exit"
+    on_loss: str = "exit"
+    kill_on_bad_exit: bool = True
+    sbatch: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    box: Mapping[str, str] = field(default_factory=dict)  # slurm.conf of its sandbox
+    nodes: int = 4
+    chain: int = 1  # jobs that depend on each other; the first is hurt
+    needs_sandbox: bool = False
+    quick: bool = False  # one of the few that every test run takes
+    linger_s: float = 0.0  # how long after the end nothing more may happen
+    timeout_s: float = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that was seen of one drill when it was over. `hurts`: at, what, node; Unix seconds."""
+
+    runs: tuple[Run, ...]
+    ledgers: tuple[Ledger, ...]
+    hurts: tuple[Mapping[str, Any], ...]
+    checkpoints: Mapping[str, Mapping[str, Any] | str]  # path -> its content, or why it cannot be read
+    timed_out: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation: what was wanted, whether it held, what was seen."""
+
+    wanted: str
+    held: bool
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault in the table at the end; None where there is nothing to tell."""
+
+    fault: str
+    detected_after_s: float | None = None
+    diagnosed_as: str | None = None
+    node_blamed: str | None = None
+    action: str | None = None
+    running_after_s: float | None = None
+    steps_lost: int | None = None
+    finished: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of the live view. A passing one says how the drill stands and is not kept."""
+
+    drill: str
+    after_s: float
+    text: str
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one drill went. `folder` is "" when it was removed."""
+
+    name: str
+    title: str
+    held: bool
+    rows: tuple[Row, ...]
+    checks: tuple[Check, ...]
+    events: tuple[Event, ...]
+    took_s: float
+    folder: str
