@@ -5,7 +5,8 @@ gives the same evidence as reading the file afterwards. A last line without newl
 should the line go on later, what was found in it is found again and keeps its running number.
 
 A storm is bounded: of one signature in one file the first 20 and the last 5 lines are kept and the rest is counted.
-A line was survived (`progress_after`) when a step higher than all before it is printed after it in the same file.
+A line was survived (`progress_after`) when two steps higher than all before it are printed after it in the same file: the
+first of them may have been under way on another rank.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class _Kept:
         """All kept ones as if `provisional` had been added; `advances` is where the progress reader is now."""
         every = [*self._first, *self._last, *provisional]
         shown = every[: self._first_max] + every[self._first_max :][-self._last_max :]
-        told = [replace(one.evidence, progress_after=advances > one.advances) for one in shown]
+        told = [replace(one.evidence, progress_after=advances > one.advances + 1) for one in shown]
         told[-1] = replace(told[-1], count=1 + self._total + len(provisional) - len(shown))
         return told
 
