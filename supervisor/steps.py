@@ -1,8 +1,8 @@
 """The lines in which training frameworks tell step, loss and checkpoint. (pure)
 
-How it thinks: a table of forms, strongest first; the first form that matches a line wins. Each form names what stands
-around its number, because logs are full of other numbers: an epoch, a percentage, a port, a time, a Slurm step. What is
-counted for itself (evaluation, warm-up, sampling, micro steps) is no progress of the run.
+How it thinks: a table of forms; the first form that matches a line wins. Each form names what stands around its number,
+because logs are full of other numbers: an epoch, a percentage, a port, a time, a Slurm step. What is counted for itself
+(evaluation, warm-up, sampling, micro steps) is no progress of the run.
 """
 
 from __future__ import annotations
@@ -96,8 +96,6 @@ _FORMS = (
     ),
     # Keras:  45/100 [====>......] - loss: 2.3, or with a bar of heavy lines
     _form(BAR, rb"^\s*(?P<step>\d+)/(?P<total>\d+)\s+(?:\[[=>.]|\xe2\x94\x81)", restarts=True),
-    # [120/1000] loss=2.3
-    _form(BAR, rb"\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\][^\[]{0,20}?\b[Ll]oss\b", restarts=True),
     # PyTorch's examples: Train Epoch: 1 [640/60000 (1%)]; timm: Train: 0 [  50/1251 (  4%)]
     _form(
         LOCAL,
@@ -110,6 +108,12 @@ _FORMS = (
     _form(LOCAL, rb"Epoch\(train\)\s*\[(?P<epoch>\d+)\]\[\s*(?P<step>\d+)/(?P<total>\d+)\]", epoch_base=1),
     # MXNet: Epoch[0] Batch [20-40]
     _form(LOCAL, rb"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]"),
+    # [120/1000] loss=2.3
+    _form(
+        BAR,
+        rb"\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\][^\[]{0,20}?\b[Ll]oss(?:\s*[:=]\s*|\s+)\d",
+        restarts=True,
+    ),
 )
 _NOT_OURS = re.compile(
     rb"(?i)^\W*wandb:|\b(?:job|eval\w*|val\w*|test\w*|warm\W?up|micro\w*|inner|sampl\w*|denois\w*|generat\w*|decod\w*|build|last|every|"
