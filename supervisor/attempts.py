@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.slurm import nodeset
 from ftrun.supervisor import store
 
-__all__ = ["Claim", "Exit", "Launch", "claims", "close", "exit_record", "launch_record"]
+__all__ = [
+    "Claim",
+    "Exit",
+    "Launch",
+    "claims",
+    "close",
+    "exit_record",
+    "has_tasks",
+    "launch_record",
+    "task_records",
+]
 
 _LAUNCHES_MAX = 10_000
 
@@ -101,7 +112,23 @@ def close(run_dir: str, attempt: int, epoch: int) -> Claim | None:
 
 def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:
     """What batch.sh wrote when this launch began; None when it wrote nothing (yet)."""
-    values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}")
+    return _launch(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
+
+
+def task_records(run_dir: str, attempt: int, launch: int, tasks: Iterable[int]) -> list[Launch]:
+    """The launch records of an array's tasks, as far as there are any."""
+    folder = Path(store.attempt_dir(run_dir, attempt)) / "tasks"
+    found = (_launch(folder / str(task) / f"launch.{launch}", launch) for task in tasks)
+    return [launch for launch in found if launch is not None]
+
+
+def has_tasks(run_dir: str, attempt: int) -> bool:
+    """Some task of an array has claimed its start."""
+    return os.path.isdir(os.path.join(store.attempt_dir(run_dir, attempt), "tasks"))
+
+
+def _launch(path: Path, launch: int) -> Launch | None:
+    values = _key_values(path)
     if values is None:
         return None
     number = _number

@@ -52,6 +52,7 @@ class Attempt:
     excluded: tuple[str, ...] = ()
     resume_from: str = ""
     dependents_held: tuple[str, ...] = ()
+    failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
     last_step: int | None = None
     last_loss: float | None = None
 
@@ -367,6 +368,9 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "end.intended": _end_intended,
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.held": lambda run, record: run.with_attempt(dependents_held=tuple(record["data"]["jobs"])),
+    "tasks.failed": lambda run, record: run.with_attempt(
+        failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *record["data"]["tasks"]}))
+    ),
     "evidence": _evidence,
     "launch.progress": _progress,
     "diagnosed": _diagnosed,

@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
-from ftrun.supervisor import attempts, events, journal, recover, sense, settle, store, suspect
+from ftrun.supervisor import attempts, events, journal, recover, rows, sense, settle, store, suspect
 from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import Office, World
@@ -29,6 +29,7 @@ __all__ = ["Keeper", "Moved"]
 ABSENT_FOR_S = 60.0  # a job that squeue does not show is over after two answers this far apart (P6)
 FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
 LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
+JUST_SUBMITTED_S = 20.0
 STEPS_MAX = 6  # transitions of one run in one look
 
 
@@ -60,6 +61,14 @@ class Keeper:
     def settings(self) -> Mapping[str, Any]:
         """The validated settings of the run."""
         return self.run.settings
+
+    @property
+    def just_submitted(self) -> bool:
+        """Its job may start at any moment: worth a closer look for a while."""
+        attempt = self.run.attempt
+        if self.run.state is not State.QUEUED or attempt is None or attempt.submitted_at_s is None:
+            return False
+        return 0 <= self.office.clock.now_s() - attempt.submitted_at_s < JUST_SUBMITTED_S
 
     def close(self) -> None:
         """Let go of files."""
@@ -208,14 +217,14 @@ class Keeper:
     # ------------------------------------------------------------------ in Slurm's hands
 
     def row(self, world: World) -> JobRow | None:
-        """This attempt's job in the last look, if it is really ours."""
-        assert world.jobs is not None
-        row = world.jobs.get(self.attempt.job)
-        if row is None:
-            return None
-        if "ftrun:" in row.comment and not bears(row.comment, self.attempt.token):
-            return None  # the id was given out again
-        return row
+        """This attempt's job in the last look, its tasks or components seen as one, if it is really ours."""
+        return rows.combined(self.rows(world))
+
+    def rows(self, world: World) -> tuple[JobRow, ...]:
+        """Every row of this attempt's submission. A row that bears another token has got our id anew."""
+        token = self.attempt.token
+        family = world.families.get(self.attempt.job, ())
+        return tuple(row for row in family if "ftrun:" not in row.comment or bears(row.comment, token))
 
     def _queued(self, world: World) -> None:
         row = self.row(world)
@@ -269,17 +278,25 @@ class Keeper:
         if row.state.ended:
             self._ended(world, row)
             return
-        if row.state.pending or self._started_again(row):
+        if len(self.rows(world)) > 1:
+            self._note_tasks(world)
+        elif row.state.pending or self._started_again(row):
             self._record_end("job.requeued", row.state.value, row.reason, ())
             return
         if row.state is JobState.RUNNING:
             report = sense.watch(self, world)
-            if report is not None:
-                suspect.judge(self, world, report)
+            if report is not None and not any("_" in r.job_id for r in self.rows(world)):
+                suspect.judge(self, world, report)  # a broken task must not end its array
         if self.run.wish == "cancel" and self.run.state in (State.RUNNING, State.SUSPECT):
             self.intend_end(f"cancel by {self.run.wish_by or 'request'}")
         elif self.run.wish == "stop" and self.run.state in (State.RUNNING, State.SUSPECT):
             self._stop_after_checkpoint(world)
+
+    def _note_tasks(self, world: World) -> None:
+        """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not."""
+        failed = set(rows.tasks_to_repeat(self.rows(world))) - set(self.attempt.failed_tasks)
+        if failed:
+            self.record("tasks.failed", tasks=sorted(failed))
 
     def _started_again(self, row: JobRow) -> bool:
         """A requeue so quick that no look fell into its pending time."""
@@ -300,15 +317,19 @@ class Keeper:
 
     def _ended(self, world: World, row: JobRow) -> None:
         sense.note_launch(self, world)
-        self._record_end("job.ended", row.state.value, row.reason, row.nodes)
+        self._note_tasks(world)
+        state = row.state.value
+        if self.attempt.failed_tasks and row.state is JobState.COMPLETED:
+            state = JobState.FAILED.value
+        self._record_end("job.ended", state, row.reason, row.nodes, job=row.raw_job_id or row.job_id)
 
-    def _record_end(self, kind: str, state: str, reason: str, nodes: tuple[str, ...]) -> None:
+    def _record_end(
+        self, kind: str, state: str, reason: str, nodes: tuple[str, ...], *, job: str = ""
+    ) -> None:
         data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or self.attempt.nodes)}
-        details = (
-            self.office.cluster.details(self.attempt.job) if kind == "job.ended" and state != "GONE" else None
-        )
+        details = self.office.cluster.details(job) if job else None
         written = attempts.exit_record(self.run_dir, self.attempt.number, self.attempt.launch)
-        if details is not None and self.attempt.token in (details.comment or self.attempt.token):
+        if details is not None and bears(details.comment, self.attempt.token):
             data |= {
                 "exit_code": details.exit_code,
                 "exit_signal": details.exit_signal,

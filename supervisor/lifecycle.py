@@ -103,6 +103,7 @@ NEUTRAL = frozenset(
         "job.foreign",
         "launch.seen",
         "evidence",
+        "tasks.failed",
         "launch.progress",
         "diagnosed",
         "end.done",

@@ -58,6 +58,7 @@ class World:
     mono_s: float
     jobs: Mapping[str, JobRow] | None
     nodes: Mapping[str, NodeRow] | None
+    families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
 
 
 @dataclass

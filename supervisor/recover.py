@@ -19,6 +19,7 @@ from ftrun.supervisor import attempts, context, settle, store, submit
 from ftrun.supervisor.model import Decision
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
@@ -219,6 +220,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             last_fault=str(decision.get("class", "")),
             set_aside=keeper.run.set_aside,
             idle=idle,
+            array=_narrowed(keeper, previous),
         )
     except submit.SubmitImpossible as error:
         keeper.record("submit.refused", message=str(error), for_good=True)
@@ -227,6 +229,14 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     _submit(keeper, world, request)
     if keeper.attempt.submission == "done":
         _move_dependents(keeper, world, previous.job)
+
+
+def _narrowed(keeper: Keeper, previous: Attempt) -> str:
+    """The --array of the next attempt: the failed tasks with the user's own %limit; "" for what is no array."""
+    if not previous.failed_tasks:
+        return ""
+    limit = str(context.load(keeper.run_dir).get("array", "")).partition("%")[2]
+    return ",".join(map(str, previous.failed_tasks)) + (f"%{limit}" if limit else "")
 
 
 def _submit(keeper: Keeper, world: World, request: Any) -> None:

@@ -23,6 +23,7 @@ __all__ = ["Memory", "note_launch", "watch"]
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
 EVIDENCE_RECORDS_MAX = 200  # of one run
+TASK_LOGS_MAX = 64  # of the failed tasks of one array, so many logs are read
 
 
 @dataclass
@@ -79,6 +80,9 @@ def note_launch(keeper: Keeper, world: World) -> None:
             "launch.seen", nodes=nodes, host=launch.host, resume_from=launch.resume_from, stdout=launch.stdout
         )
         return
+    if attempts.has_tasks(keeper.run_dir, attempt.number):
+        keeper.record("launch.seen", nodes=list(attempt.nodes))
+        return
     waited = memory.for_how_long("claim", world.mono_s)
     if waited > CLAIM_EXPECTED_WITHIN_S and "claim-warned" not in memory.since:
         memory.since["claim-warned"] = world.mono_s
@@ -91,6 +95,9 @@ def note_launch(keeper: Keeper, world: World) -> None:
 def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport | None:
     """Read what the logs have grown by; None while no log is known. First sightings and progress are journalled."""
     memory = keeper.memory
+    if keeper.attempt.failed_tasks and memory.due("task-logs", world.mono_s, float("inf")):
+        memory.close()  # the logs of an array's failed tasks are read once it is known which they are
+        memory.watcher = None
     if memory.watcher is None:
         paths = _log_paths(keeper)
         if not paths:
@@ -109,8 +116,12 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
 def _log_paths(keeper: Keeper) -> list[LogPath]:
     attempt = keeper.attempt
     launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
+    launches = [launch] if launch is not None else []
+    launches += attempts.task_records(
+        keeper.run_dir, attempt.number, attempt.launch, attempt.failed_tasks[:TASK_LOGS_MAX]
+    )
     paths = []
-    if launch is not None:
+    for launch in launches:
         paths.append(LogPath(launch.stdout, launch.stdout_offset_bytes, launch.stdout_dev, launch.stdout_ino))
         if (launch.stderr_dev, launch.stderr_ino) != (launch.stdout_dev, launch.stdout_ino):
             paths.append(

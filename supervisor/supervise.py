@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import store
+from ftrun.supervisor import rows, store
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
@@ -60,7 +60,7 @@ class Supervisor:
     @property
     def moving(self) -> bool:
         """Some run waits for us rather than for Slurm or its own script."""
-        return any(k.run.state in _MOVING for k in self.keepers.values())
+        return any(k.run.state in _MOVING or k.just_submitted for k in self.keepers.values())
 
     @property
     def idle(self) -> bool:
@@ -118,7 +118,7 @@ class Supervisor:
                     "slurm.seen-again", after_s=round(clock.now_s() - self.office.blind_since_s, 1)
                 )
                 self.office.blind_since_s = None
-        return World(clock.now_s(), clock.mono_s(), jobs, nodes)
+        return World(clock.now_s(), clock.mono_s(), jobs, nodes, rows.families(jobs or {}))
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
         """Nodes are asked for at every round where a run is in motion, else every few seconds."""

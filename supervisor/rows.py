@@ -1,0 +1,83 @@
+"""Many rows of one submission seen as one: the tasks of an array, the components of a heterogeneous job. (pure)
+
+A submission is alive while any of its rows is, and over when all are. It failed when one did; a task that a person cancelled
+is not counted among the failed, and a submission of which nothing but cancelled tasks is left was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ftrun.slurm.client import JobRow, JobState
+
+__all__ = ["base_id", "combined", "families", "tasks_to_repeat"]
+
+# Which end of a row speaks for all: the first that occurs.
+_WORST = (
+    JobState.NODE_FAIL,
+    JobState.BOOT_FAIL,
+    JobState.OUT_OF_MEMORY,
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.DEADLINE,
+    JobState.PREEMPTED,
+    JobState.REVOKED,
+)
+
+
+def base_id(job_id: str) -> str:
+    """ "123" for "123", "123_4" and "123+1"."""
+    return job_id.split("_", 1)[0].split("+", 1)[0]
+
+
+def families(jobs: Mapping[str, JobRow]) -> Mapping[str, tuple[JobRow, ...]]:
+    """The rows of each submission by its id."""
+    found: dict[str, list[JobRow]] = defaultdict(list)
+    for row in jobs.values():
+        found[base_id(row.job_id)].append(row)
+    return {key: tuple(rows) for key, rows in found.items()}
+
+
+def combined(rows: Sequence[JobRow]) -> JobRow | None:
+    """One row that stands for all; None for none. Its `raw_job_id` is that of the row that decides."""
+    if len(rows) < 2:
+        return rows[0] if rows else None
+    leader = _leader(rows)
+    nodes = tuple(sorted({node for row in rows for node in row.nodes}))
+    starts = [row.start_time_s for row in rows if row.start_time_s is not None]
+    restarts = [row.restarts for row in rows if row.restarts is not None]
+    return replace(
+        leader,
+        job_id=base_id(leader.job_id),
+        raw_job_id=leader.raw_job_id or leader.job_id,
+        nodes=nodes,
+        node_count=max(row.node_count for row in rows),
+        start_time_s=min(starts, default=None),
+        restarts=max(restarts, default=None),
+    )
+
+
+def _leader(rows: Sequence[JobRow]) -> JobRow:
+    for wanted in (JobState.RUNNING, *JobState):
+        for row in rows:
+            if row.state is wanted and row.state.live:
+                return row
+    for row in rows:
+        if row.state.pending:
+            return row
+    for wanted in (*_WORST, JobState.COMPLETED):
+        for row in rows:
+            if row.state is wanted:
+                return row
+    return rows[0]
+
+
+def tasks_to_repeat(rows: Iterable[JobRow]) -> tuple[int, ...]:
+    """The array tasks that ended badly and not by a person's scancel; empty for what is no array."""
+    bad = [
+        row for row in rows if row.state.ended and row.state not in (JobState.COMPLETED, JobState.CANCELLED)
+    ]
+    numbers = [row.job_id.partition("_")[2] for row in bad]
+    return tuple(sorted(int(number) for number in numbers if number.isdigit()))
