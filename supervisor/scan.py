@@ -18,10 +18,11 @@ import os
 import re
 import stat
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -39,6 +40,9 @@ TEXT_CHARS = 2000
 
 # Control sequences (colours, cursor), titles, and other two-byte escapes.  None of them can hold a separator.
 _TERMINAL = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])?")
+CATALOGS = 4
+"""So many compiled catalogs are kept in memory: ours, and ours with a site's."""
+
 _DIRT = (b"\x1b", b"\0", b"\r")
 _SEPARATOR = re.compile(rb"[\r\n]")
 _NO_CAPTURES: Mapping[str, str] = MappingProxyType({})
@@ -73,15 +77,16 @@ class Scanner:
     """Scans one stream for all signatures of a catalog; any chunking gives the same hits.
 
     `engine`: "hyperscan" (raises ImportError where it is not installed), "re", or "auto", the first that is there.
-    Not for use by two threads at once.
+    What is compiled is shared by all scanners of a catalog, so one more costs a few hundred bytes; not for two threads at once.
     """
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
         self._ids = tuple(signature.id for signature in catalog.signatures)
         order = sorted(range(len(self._ids)), key=lambda index: -catalog.signatures[index].priority)
         self._rank = {index: place for place, index in enumerate(order)}
-        self._patterns = _compile(tuple(signature.pattern for signature in catalog.signatures))
-        self._sieve = _sieve(catalog, engine)
+        patterns = tuple(signature.pattern for signature in catalog.signatures)
+        self._patterns = _compile(patterns)
+        self._sieve = _sieve(patterns, catalog.digest, engine)
         self._tail = b""
         self._line = 1
         self._offset = 0  # of the first byte of the tail
@@ -154,14 +159,14 @@ def clean(line: bytes) -> str:
     return _decoded(parts[-1]) if parts else ""
 
 
-def refusal(pattern: str) -> str:
-    """Return why hyperscan would not compile `pattern`; "" when it does, or where it is not installed."""
+def refusal(patterns: Sequence[str]) -> str:
+    """Return why hyperscan would not compile `patterns`; "" when it does, or where it is not installed."""
     try:
         import hyperscan
     except ImportError:
         return ""
     try:
-        _database(hyperscan, [pattern])
+        _database(hyperscan, patterns)
     except hyperscan.error as error:
         return str(error)
     return ""
@@ -184,24 +189,34 @@ def _hit(signature: str, line: int, offset_bytes: int, segment: bytes, match: re
     return Hit(signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
 
 
-@cache
+@lru_cache(CATALOGS)
 def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[bytes], ...]:
     return tuple(re.compile(pattern.encode()) for pattern in patterns)
 
 
-def _sieve(catalog: Catalog, engine: str) -> Sieve:
-    patterns = tuple(signature.pattern for signature in catalog.signatures)
+def _sieve(patterns: tuple[str, ...], digest: str, engine: str) -> Sieve:
+    """Return the sieve that all scanners of a catalog share."""
     if engine not in {"auto", "hyperscan", "re"}:
         raise ValueError(f"no engine is called {engine!r}; there are auto, hyperscan and re")
     if engine == "re":
-        return LiteralSieve(patterns)
+        return _literal_sieve(patterns)
     try:
         import hyperscan
     except ImportError:
         if engine == "hyperscan":
             raise
-        return LiteralSieve(patterns)
-    return HyperscanSieve(hyperscan, _loaded(hyperscan, patterns, catalog.digest))
+        return _literal_sieve(patterns)
+    return _hyperscan_sieve(hyperscan, patterns, digest)
+
+
+@lru_cache(CATALOGS)
+def _literal_sieve(patterns: tuple[str, ...]) -> LiteralSieve:
+    return LiteralSieve(patterns)
+
+
+@lru_cache(CATALOGS)
+def _hyperscan_sieve(module: Any, patterns: tuple[str, ...], digest: str) -> HyperscanSieve:
+    return HyperscanSieve(module, _loaded(module, patterns, digest))
 
 
 class LiteralSieve:
@@ -233,11 +248,12 @@ class LiteralSieve:
 
 
 class HyperscanSieve:
-    """One pass for all patterns.  A scratch of its own, since two scans must never share one."""
+    """One pass for all patterns; a scratch for each thread, since two scans at once must never share one."""
 
     def __init__(self, module: Any, database: Any) -> None:
+        self._module = module
         self._database = database
-        self._scratch = module.Scratch(database)
+        self._local = threading.local()
 
     def sift(self, block: bytes) -> list[tuple[int, int]]:
         """Return the end of every match; a pattern that may end at several places reports each."""
@@ -246,7 +262,9 @@ class HyperscanSieve:
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             found.append((index, end))
 
-        self._database.scan(block, match_event_handler=on_match, scratch=self._scratch)
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = self._module.Scratch(self._database)
+        self._database.scan(block, match_event_handler=on_match, scratch=self._local.scratch)
         return found
 
 

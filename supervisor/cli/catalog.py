@@ -1,0 +1,161 @@
+"""`ftrun catalog`: the known faults, their proof, and what they find in a log. (I/O)"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from ftrun.supervisor import signatures
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.signatures import Catalog, Signature
+
+__all__ = ["app"]
+
+CHUNK_BYTES = 1 << 20
+
+app = typer.Typer(
+    help="The known faults: what each looks like and what is done about it.", no_args_is_help=True
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def _group() -> None:
+    """The known faults: what each looks like and what is done about it.
+
+    FTRUN_CATALOG (folders joined by ":") adds a site's own *.toml files.
+    """
+
+
+@app.command("list")
+def list_signatures(
+    fault: Annotated[str, typer.Option("--class", metavar="CLASS", help="Only this fault class.")] = "",
+    json: AsJson = False,
+) -> None:
+    """List the signatures, those that are nearest to a root cause first."""
+    found = [signature for signature in _load().signatures if fault in {"", signature.fault.value}]
+    found.sort(key=lambda signature: (-signature.priority, signature.id))
+    if json:
+        output.emit_json(found)
+        return
+    rows = [(s.id, s.fault, s.role, s.blame, s.action, s.priority, s.title) for s in found]
+    output.table(("signature", "class", "role", "blame", "action", "priority", "title"), rows)
+
+
+@app.command("show")
+def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], json: AsJson = False) -> None:
+    """Show all of one signature, with its examples."""
+    signature = _load().by_id.get(name)
+    if signature is None:
+        raise UserError(f"no signature is called {name}; `ftrun catalog list` names them")
+    if json:
+        output.emit_json(signature)
+        return
+    output.table(("field", "value"), _fields(signature))
+
+
+@app.command("check")
+def check(json: AsJson = False) -> int:
+    """Check that every signature matches its examples and not its counter-examples; exit 1 where one does not."""
+    catalog = _load()
+    wrong = signatures.check(catalog)
+    if json:
+        output.emit_json({"signatures": len(catalog.signatures), "digest": catalog.digest, "wrong": wrong})
+    else:
+        for line in wrong:
+            print(line, file=sys.stderr)
+        print(f"{len(catalog.signatures)} signatures, {len(wrong)} complaints")
+    return 1 if wrong else 0
+
+
+@app.command("test")
+def try_log(
+    log: Annotated[str, typer.Argument(metavar="LOG", help="A file; - is stdin.")],
+    engine: Annotated[str, typer.Option("--engine", help="auto, hyperscan or re.")] = "auto",
+    json: AsJson = False,
+) -> None:
+    """Show every line of LOG that a signature knows, without any judgement; `ftrun diagnose` judges."""
+    catalog = _load()
+    hits = _hits(catalog, log, engine)
+    if json:
+        for hit in hits:
+            output.emit_json({"file": log, "class": catalog.by_id[hit.signature].fault, **_plain(hit)})
+        return
+    for hit in hits:
+        print(f"{hit.line}: {hit.signature}: {hit.text.strip()}")
+    counted = Counter(hit.signature for hit in hits)
+    print(
+        f"{len(hits)} lines: "
+        + (", ".join(f"{n} {name}" for name, n in counted.most_common()) or "none known")
+    )
+
+
+def _load() -> Catalog:
+    folders = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
+    try:
+        return signatures.load(folders)
+    except signatures.CatalogError as error:
+        raise UserError(str(error)) from None
+
+
+def _hits(catalog: Catalog, log: str, engine: str) -> list[Any]:
+    from ftrun.supervisor.scan import Scanner
+
+    try:
+        scanner = Scanner(catalog, engine=engine)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"--engine {engine}: {error}") from None
+    try:
+        if log == "-":
+            return _scan(scanner, sys.stdin.buffer)
+        with Path(log).open("rb") as file:
+            return _scan(scanner, file)
+    except OSError as error:
+        raise UserError(f"{log}: {error.strerror}") from None
+
+
+def _scan(scanner: Any, file: BinaryIO) -> list[Any]:
+    hits: list[Any] = []
+    while chunk := file.read(CHUNK_BYTES):
+        hits += scanner.feed(chunk)
+    hits += scanner.flush()
+    return hits
+
+
+def _plain(hit: Any) -> dict[str, Any]:
+    return {
+        "signature": hit.signature,
+        "line": hit.line,
+        "offset_bytes": hit.offset_bytes,
+        "text": hit.text,
+        "captures": dict(hit.captures),
+    }
+
+
+def _fields(signature: Signature) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = [
+        ("signature", signature.id),
+        ("title", signature.title),
+        ("class", signature.fault),
+        ("role", signature.role),
+        ("blame", signature.blame),
+        ("action", signature.action),
+        ("retry", "yes" if signature.retry else "no"),
+        ("exclude", "yes" if signature.exclude else "no"),
+        ("priority", signature.priority),
+        ("confidence", signature.confidence),
+        ("advice", signature.advice or None),
+        ("seen in", ", ".join(signature.sources)),
+        ("known from", signature.fact or None),
+        ("pattern", signature.pattern),
+    ]
+    rows += [("example", text) for text in signature.examples]
+    rows += [("not", text) for text in signature.counter_examples]
+    return rows

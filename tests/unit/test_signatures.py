@@ -1,0 +1,168 @@
+"""The catalog proves itself, and refuses what cannot be proven. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ftrun.supervisor import signatures
+from ftrun.supervisor.cli import main
+from ftrun.supervisor.model import FaultClass, Role
+from ftrun.supervisor.scan import Scanner
+
+ROW = {
+    "id": "site-disk",
+    "title": "The site's disk",
+    "class": "storage",
+    "priority": 50,
+    "pattern": "site disk gone",
+    "examples": ["site disk gone"],
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Callable[..., str]:
+    """Write one signature (`ROW`, changed as asked) into a folder of its own and return the folder."""
+
+    def write(**changes: object) -> str:
+        row = {key: value for key, value in {**ROW, **changes}.items() if value is not None}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in row.items()]
+        (tmp_path / "site.toml").write_text("[[signature]]\n" + "\n".join(lines) + "\n")
+        return str(tmp_path)
+
+    return write
+
+
+def test_every_signature_proves_itself() -> None:
+    """Each matches its examples and none of its counter-examples, and hyperscan takes its pattern."""
+    assert [] == signatures.check(signatures.load())
+
+
+def test_every_signature_has_an_example_a_counter_example_and_a_source() -> None:
+    """A claim without proof is not in the catalog."""
+    bare = [s.id for s in signatures.load().signatures if not (s.examples and s.counter_examples and s.fact)]
+
+    assert [] == bare
+
+
+def test_every_class_of_fault_has_a_cause() -> None:
+    """There is no class that no line can lead to, but `unknown`."""
+    causes = {s.fault for s in signatures.load().signatures if s.role in {Role.CAUSE, Role.EITHER}}
+
+    assert set(FaultClass) - {FaultClass.UNKNOWN} <= causes
+
+
+def test_an_example_is_spoken_for_by_its_own_signature() -> None:
+    """On the line that a signature gives as its example no other signature takes the word."""
+    catalog = signatures.load()
+    taken = []
+    for signature in catalog.signatures:
+        for text in signature.examples:
+            scanner = Scanner(catalog, engine="re")
+            hits = scanner.feed(text.encode() + b"\n")
+            taken += [(signature.id, hit.signature, text) for hit in hits if hit.signature != signature.id]
+
+    assert [] == taken
+
+
+def test_what_retries_and_what_stops_agree_with_the_class() -> None:
+    """A fault that another try cannot mend is never marked for one."""
+    final = {
+        FaultClass.USER_CODE,
+        FaultClass.DATA,
+        FaultClass.CONFIG,
+        FaultClass.OOM_GPU,
+        FaultClass.CANCELLED,
+    }
+    wrong = [
+        s.id
+        for s in signatures.load().signatures
+        if s.fault in final and s.retry and s.role is Role.CAUSE and s.id != "slurm-step-task-failure"
+    ]
+
+    assert [] == wrong
+
+
+def test_only_nodes_devices_and_links_are_excluded() -> None:
+    """A fault of the job or the cluster costs no node."""
+    wrong = [
+        s.id for s in signatures.load().signatures if s.exclude and s.blame not in {"node", "device", "link"}
+    ]
+
+    assert [] == wrong
+
+
+def test_a_site_adds_signatures_of_its_own(site: Callable[..., str]) -> None:
+    """A folder given to `load` stands beside ours, and changes the digest."""
+    ours, both = signatures.load(), signatures.load([site()])
+
+    assert len(both.signatures) == len(ours.signatures) + 1
+    assert "site-disk" in both.by_id
+    assert ours.digest != both.digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"id": "cuda-ecc"}, "given twice"),
+        ({"id": "Site_Disk"}, "lower-case"),
+        ({"class": "disk"}, "is none of"),
+        ({"pattern": "(?=x)y"}, "look-around"),
+        ({"pattern": r"(a)\1"}, "back-reference"),
+        ({"pattern": "gone.*"}, "open end"),
+        ({"pattern": "(gone"}, "unterminated"),
+        ({"pattern": "x?"}, "empty line"),
+        ({"pattern": "(?P<gpu>gone)"}, "names 'gpu'"),
+        ({"priority": None}, "'priority' is missing"),
+        ({"confidence": 2}, "between 0 and 1"),
+        ({"retry": "no"}, "true or false"),
+        ({"examples": ["two\nlines"]}, "single lines"),
+        ({"colour": "red"}, "unknown key"),
+    ],
+)
+def test_a_wrong_signature_is_refused_in_one_line(
+    site: Callable[..., str], changes: dict[str, object], reason: str
+) -> None:
+    """The message names the file and what is wrong."""
+    folder = site(**changes)
+
+    with pytest.raises(signatures.CatalogError, match=re.escape(reason)) as caught:
+        signatures.load([folder])
+
+    assert "\n" not in str(caught.value)
+    assert "site.toml" in str(caught.value)
+
+
+def test_check_finds_a_signature_that_fails_its_own_proof(site: Callable[..., str]) -> None:
+    """An example that does not match and a counter-example that does are two complaints."""
+    folder = site(examples=["all is well"], counter_examples=["site disk gone again"])
+
+    wrong = signatures.check(signatures.load([folder]))
+
+    assert [
+        "site-disk: does not match its example 'all is well'",
+        "site-disk: matches its counter-example 'site disk gone again'",
+    ] == wrong
+
+
+def test_the_command_checks_lists_and_tests(
+    site: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`catalog` sees the folders of FTRUN_CATALOG, and a wrong signature makes `check` exit 1."""
+    monkeypatch.setenv("FTRUN_CATALOG", site(examples=["nothing"]))
+    log = tmp_path / "job.log"
+    log.write_text("step 1\nsite disk gone\n")
+
+    assert 1 == main(["catalog", "check"])
+    assert "site-disk: does not match" in capsys.readouterr().err
+    assert 0 == main(["catalog", "test", str(log), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert ("site-disk", 2) == (found["signature"], found["line"])
+    assert 2 == main(["catalog", "show", "no-such"])
