@@ -12,7 +12,7 @@ import glob as globbing
 import os
 import re
 
-__all__ = ["newest", "step_of"]
+__all__ = ["newer", "newest", "step_of"]
 
 _WORDS = ("step", "iter", "epoch")
 _BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
@@ -34,6 +34,17 @@ def newest(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), c
         if p not in aside and not _TEMPORARY.search(os.path.basename(p)) and _complete(p, marker)
     ]
     return max(usable, key=_rank, default="")
+
+
+def newer(path: str, than: str, since_s: float) -> bool:
+    """A checkpoint is newer than another by the same rule; one that is always written under the same name, when it was
+    written after `since_s` (Unix seconds, by the file system's clock). The other one need not exist any more."""
+    if not path or path != than:
+        return bool(path) and (not than or _rank(path) > _rank(than))
+    try:
+        return os.path.getmtime(path) > since_s
+    except OSError:
+        return False
 
 
 def step_of(path: str) -> int | None:

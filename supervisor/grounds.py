@@ -80,6 +80,10 @@ class Limits:
     backoff_s: float = 5.0
     backoff_max_s: float = 600.0
 
+    def drains(self, partition_size: int) -> int:
+        """How many nodes of a partition of this size may bear ftrun's drains, all supervisors together; one always may."""
+        return max(1, int(self.drain_cap * partition_size))
+
     def budget(self, fault: FaultClass) -> int:
         """How often this class may fail without progress."""
         return self.budgets.get(fault.value, CLASS_RULES[fault].budget)
@@ -91,6 +95,7 @@ class ClusterView:
 
     partition: tuple[str, ...] = ()  # every node the job could be placed on
     available: frozenset[str] = frozenset()  # of these: up and not drained
+    idle: frozenset[str] = frozenset()  # of these: nothing runs there now
     nodes_needed: int = 1
     ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
     may_drain: bool = False
@@ -98,7 +103,11 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything one ruling rests on. `step` is the highest step seen in this attempt, `checkpoint` the newest complete one."""
+    """Everything one ruling rests on.
+
+    `step` is the highest step seen in this launch; `checkpoint` the newest complete checkpoint where it is newer than the
+    best that was known before, else "".
+    """
 
     run: Run
     attempt: Attempt
@@ -110,9 +119,14 @@ class Case:
     checkpoint: str = ""
 
     @property
+    def saved(self) -> bool:
+        """Another attempt begins further on: a newer checkpoint or, where ftrun is told of none, a higher step."""
+        return bool(self.checkpoint) if self.run.settings.get("checkpoint") else self.progressed
+
+    @property
     def progressed(self) -> bool:
         """Training got further than ever before: a newer checkpoint or a higher step."""
-        if self.checkpoint and self.checkpoint != self.run.best_checkpoint:
+        if self.checkpoint:
             return True
         return self.step is not None and (self.run.best_step is None or self.step > self.run.best_step)
 
@@ -123,8 +137,12 @@ class Case:
 
     @property
     def spent(self) -> Mapping[str, int]:
-        """The budgets used up, after a refill by progress."""
-        return {} if self.progressed else self.run.spent
+        """The budgets used up, after a refill by progress. Steps that were not saved do not excuse a time limit."""
+        if not self.progressed:
+            return self.run.spent
+        if self.saved:
+            return {}
+        return {k: v for k, v in self.run.spent.items() if k == FaultClass.TIMELIMIT.value}
 
     @property
     def before(self) -> Incident | None:

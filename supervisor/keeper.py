@@ -357,8 +357,10 @@ class Keeper:
             self.office.act("cancel", world, lambda: self.office.cluster.cancel(self.attempt.job))
 
     def intend_end(self, reason: str) -> None:
-        """Announce that this attempt is to be ended; `_ending` carries it out. In observe mode it is only shown."""
-        if self.settings.get("observe"):
+        """Announce that this attempt is to be ended; `_ending` carries it out. Where ftrun may only watch (`observe`, or
+        `retries` 0), its own opinion is shown and nothing more; what a person asks for is done."""
+        watch_only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
+        if watch_only and not self.run.wish:
             if "observed-end" not in self.memory.since:
                 self.memory.since["observed-end"] = 0.0
                 self.record("observed", decision={"kind": "end", "reason": reason})

@@ -48,7 +48,8 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), notes
     if len(case.culprits) == len(case.attempt.nodes) > 1:
         return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
-    if rule == "proven" and not set(case.diagnosis.sources) & PROOF_SOURCES:
+    proof = bool(set(case.diagnosis.sources) & PROOF_SOURCES)
+    if not (proof if rule == "proven" else case.diagnosis.exclude):
         earlier = {
             node
             for i in case.run.incidents
@@ -59,7 +60,7 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return repeated, (
             *notes,
             *(
-                f"{n} is blamed for the first time, by the log alone"
+                f"{n} is blamed for the first time, and not surely enough to leave it out"
                 for n in case.culprits
                 if n not in earlier
             ),
@@ -90,7 +91,7 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
         return (), ("not drained: only the job's own log says so",)
     if not case.cluster.may_drain:
         return (), ("not drained: this user may not",)
-    cap = max(1, int(case.limits.drain_cap * len(case.cluster.partition)))
+    cap = case.limits.drains(len(case.cluster.partition))
     room = max(0, cap - case.cluster.ftrun_drains)
     if room < len(exclude):
         return exclude[:room], (f"drain cap of {cap} nodes reached",)
@@ -98,9 +99,9 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
 
 
 def _to_avoid(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """All nodes of the attempt, when the same class failed before without a culprit and others are free."""
+    """All nodes of the attempt, where no culprit is left out and enough others are idle: elsewhere, but never in a queue."""
     if exclude or not CLASS_RULES[case.diagnosis.fault].elsewhere:
         return ()
     gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
-    others = case.cluster.available - gone
+    others = case.cluster.idle - gone
     return tuple(case.attempt.nodes) if len(others) >= case.cluster.nodes_needed else ()

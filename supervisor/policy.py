@@ -3,15 +3,18 @@
 How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
 sentence is what the log, `explain` and the final line print. A person's wish comes first, then the script's own verdict,
 then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
+A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free.
 
 Budgets. Each class may fail so often without progress (`grounds.CLASS_RULES`, settings `budget-<class>`); progress (a newer
 complete checkpoint, or a step beyond the highest so far) refills them. Above all stands `retries`, the ceiling over
-all classes, which nothing refills.
+all classes, which nothing refills. A class that gets no retry by default gets one where the diagnosis proves that
+another try makes sense (a neighbour took the memory), and as many as the user asks for by `budget-<class>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
@@ -71,47 +74,61 @@ def _cancelled(case: Case) -> Decision | None:
 
 
 def _watch_only(case: Case) -> Decision | None:
-    if case.limits.retries == 0 and not case.attempt.requeued:
-        return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
-    return None
+    """`retries=0`: nothing is ever started by us; what Slurm starts again by itself is left to Slurm."""
+    if case.limits.retries:
+        return None
+    if case.attempt.requeued and not case.attempt.end_intended and not _held_after_launch_failure(case):
+        return Decision("keep", "requeued by Slurm; retries=0: left as it is")
+    return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
+
+
+def _time_limit(case: Case) -> Decision | None:
+    """One time limit without a newer checkpoint may be bad luck, two are a setting that cannot work."""
+    if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.saved:
+        return None
+    if not case.spent.get(FaultClass.TIMELIMIT.value, 0):
+        return None
+    advice = "raise --time or save checkpoints more often"
+    return replace(
+        _stop(case, f"the time limit came twice without a newer checkpoint: {advice}"), advice=advice
+    )
 
 
 def _kept(case: Case) -> Decision | None:
     """Slurm put the job back into the queue for no fault of a node: it starts again by itself."""
-    if not case.attempt.requeued or case.attempt.end_intended:
+    if not case.attempt.requeued or case.attempt.end_intended or _held_after_launch_failure(case):
         return None
-    harmless = {FaultClass.HEALTHY, FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
-    if case.limits.retries == 0:
-        return Decision("keep", "requeued by Slurm; retries=0: left as it is")
-    if (
-        case.diagnosis.fault in harmless
-        and not case.culprits
-        and "held" not in case.attempt.end_reason.lower()
-    ):
-        if case.run.retries >= case.limits.retries:
-            return None
-        return Decision("keep", "requeued without a fault of a node: Slurm starts it again")
-    return None
+    reason = "requeued without a fault of a node: Slurm starts it again"
+    if case.diagnosis.fault is FaultClass.HEALTHY:
+        return Decision("keep", reason)  # the script's or a person's own wish: no fault, so nothing is spent
+    harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
+    if case.diagnosis.fault not in harmless or case.culprits:
+        return None
+    if case.run.retries >= case.limits.retries or _used(case) >= _allowed(case):
+        return None
+    return Decision("keep", reason, spends=_spends(case))
+
+
+def _held_after_launch_failure(case: Case) -> bool:
+    """Slurm gave up on a node and holds the job for good. A person's own hold is another thing, and respected."""
+    words = case.attempt.end_reason.lower().replace("_", "").replace(" ", "")
+    return "launchfail" in words and "held" in words
 
 
 def _hopeless(case: Case) -> Decision | None:
-    fault = case.diagnosis.fault
-    if case.diagnosis.action is Action.STOP and not case.diagnosis.retry:
-        return _stop(case, f"{_what(case)}: trying again cannot succeed")
-    if case.limits.budget(fault) == 0 and not case.diagnosis.retry:
-        return _stop(case, f"{_what(case)}: trying again cannot succeed")
-    return None
-
-
-def _time_limit(case: Case) -> Decision | None:
-    if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.progressed:
+    if case.diagnosis.retry or _raised_by_user(case):
         return None
-    before = case.before
-    if before is not None and before.fault == FaultClass.TIMELIMIT.value:
-        return _stop(
-            case, "the time limit came twice without a newer checkpoint: raise --time or save more often"
-        )
+    if case.diagnosis.action is Action.STOP or not case.limits.budget(case.diagnosis.fault):
+        return _stop(case, f"{_what(case)}: trying again cannot succeed")
     return None
+
+
+def _raised_by_user(case: Case) -> bool:
+    """A class that never gets a retry was given a budget in the settings: the user knows better."""
+    fault = case.diagnosis.fault
+    if fault is FaultClass.CANCELLED:
+        return False
+    return not CLASS_RULES[fault].budget and case.limits.budget(fault) > 0
 
 
 def _deterministic(case: Case) -> Decision | None:
@@ -131,7 +148,8 @@ def _deterministic(case: Case) -> Decision | None:
     now, then = set(case.culprits or case.attempt.nodes), set(before.nodes or before.attempt_nodes)
     if now & then and case.diagnosis.blame is not Blame.JOB:
         return None
-    return _stop(case, f"{_what(case)}: the same failure twice at step {case.step}, on different nodes")
+    where = "the job's own, not a node's" if now & then else "on different nodes"
+    return _stop(case, f"{_what(case)}: the same failure twice at step {case.step}, {where}")
 
 
 def _ceiling(case: Case) -> Decision | None:
@@ -141,32 +159,47 @@ def _ceiling(case: Case) -> Decision | None:
 
 
 def _budget(case: Case) -> Decision | None:
+    fault, used, allowed = case.diagnosis.fault, _used(case), _allowed(case)
+    if used < allowed:
+        return None
+    if not allowed:
+        return _stop(case, f"{_what(case)}; budget-{fault.value}=0: not tried again")
+    return _stop(case, f"{_what(case)}; {used} of {allowed} retries for {fault.value} used without progress")
+
+
+def _used(case: Case) -> int:
+    return case.spent.get(case.diagnosis.fault.value, 0)
+
+
+def _allowed(case: Case) -> int:
     fault = case.diagnosis.fault
-    budget = max(case.limits.budget(fault), 1 if case.diagnosis.retry else 0)
-    used = case.spent.get(fault.value, 0)
-    if used >= budget:
-        return _stop(
-            case, f"{_what(case)}; {used} of {budget} retries for {fault.value} used without progress"
-        )
-    return None
+    if not CLASS_RULES[fault].budget and case.diagnosis.retry:
+        return max(case.limits.budget(fault), 1)
+    return case.limits.budget(fault)
+
+
+def _spends(case: Case) -> str:
+    """The class that pays; "" where it has no budget of its own. A time limit without a newer checkpoint is counted."""
+    fault = case.diagnosis.fault
+    fruitless = fault is FaultClass.TIMELIMIT and not case.saved
+    return fault.value if fruitless or case.limits.budget(fault) < UNLIMITED else ""
 
 
 def _older_checkpoint(case: Case) -> Decision | None:
+    """What could not be loaded is set aside. How many there are is the budget, unless the settings name a lower one."""
     if case.diagnosis.fault is not FaultClass.CHECKPOINT:
         return None
     if case.attempt.resume_from:
-        return Decision(
-            "resubmit", f"{_what(case)}: resuming from an older checkpoint", older_checkpoint=True
-        )
-    if case.spent.get(FaultClass.CHECKPOINT.value, 0):
+        reason = f"{_what(case)}: resuming from an older checkpoint"
+        return Decision("resubmit", reason, older_checkpoint=True, spends=_spends(case))
+    if _used(case):
         return _stop(case, f"{_what(case)}; ftrun did not choose the checkpoint, so it cannot choose another")
     return Decision("resubmit", f"{_what(case)}: once more", spends=FaultClass.CHECKPOINT.value)
 
 
 def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
-    spends = "" if rule.budget >= UNLIMITED else case.diagnosis.fault.value
-    return Decision("resubmit", _what(case), spends=spends, delay_s=_delay_s(case, rule))
+    return Decision("resubmit", _what(case), spends=_spends(case), delay_s=_delay_s(case, rule))
 
 
 RULES: tuple[Callable[[Case], Decision | None], ...] = (
@@ -174,13 +207,13 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _finished,
     _cancelled,
     _watch_only,
+    _time_limit,
     _kept,
     _hopeless,
-    _time_limit,
     _deterministic,
     _ceiling,
-    _older_checkpoint,
     _budget,
+    _older_checkpoint,
     _resubmit,
 )
 
@@ -192,7 +225,7 @@ def _what(case: Case) -> str:
 
 def _delay_s(case: Case, rule: ClassRule) -> float:
     """Nothing for a first failure with a named cause; doubling from then on, or from the start where waiting helps."""
-    repeats = case.spent.get(case.diagnosis.fault.value, 0)
+    repeats = _used(case)
     if not repeats and not rule.back_off and case.diagnosis.action is not Action.WAIT:
         return 0.0
     return min(case.limits.backoff_s * 2.0 ** min(repeats, 20), case.limits.backoff_max_s)

@@ -10,12 +10,13 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
-from ftrun.supervisor import attempts, context, settle, store, submit
+from ftrun.supervisor import attempts, context, grounds, settle, store, submit
 from ftrun.supervisor.model import Decision
 
 if TYPE_CHECKING:
@@ -74,11 +75,22 @@ def _drain(keeper: Keeper, world: World) -> None:
         reason = f"ftrun: {keeper.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
         keeper.record("drain.intended", node=node, reason=reason)
         try:
+            if _drains_full(keeper, world):
+                keeper.record("drain.refused", node=node, message="the drain cap was reached in the meantime")
+                continue
             keeper.office.act("drain", world, lambda n=node, r=reason: keeper.office.cluster.drain(n, r))  # type: ignore[misc]
         except SlurmError as error:
             keeper.record("drain.refused", node=node, message=error.message)
         else:
             keeper.record("drain.done", node=node, reason=reason)
+
+
+def _drains_full(keeper: Keeper, world: World) -> bool:
+    """Look again just before the act (P9): other supervisors drain, too. Raises SlurmError."""
+    fresh = dataclasses.replace(world, nodes=dict(keeper.office.cluster.nodes()))
+    view = settle.cluster_view(keeper, fresh)
+    limits = grounds.limits_from(keeper.settings)
+    return view.ftrun_drains >= limits.drains(len(view.partition))
 
 
 def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
@@ -305,6 +317,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     """The run is over. A job of it that could still start is taken out of the queue first."""
     row = keeper.row(world) if keeper.attempt.job else None
     watched = bool(keeper.settings.get("observe")) or int(keeper.settings.get("retries", 20)) == 0
+    watched = watched and not keeper.run.wish
     if row is not None and row.state.pending and not watched:
         keeper.record("cancel.intended", what=f"job {row.job_id}")
         keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
@@ -325,7 +338,7 @@ def _final_line(keeper: Keeper, fields: dict[str, Any]) -> None:
     nodes = (keeper.run.incidents[-1].nodes if keeper.run.incidents else ()) or ("-",)
     line = (
         f"ftrun: error,exiting run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
-        f"class={fields.get('class', '-')} node={','.join(nodes)} reason={fields['reason']}\n"
+        f"class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
     )
     launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):

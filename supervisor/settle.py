@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client import JobState, NodeRow
 from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor import attempts, checkpoints, context, grounds, policy, recover, sense
 from ftrun.supervisor.diagnose import Ended, diagnose
@@ -35,7 +35,7 @@ def settle(keeper: Keeper, world: World) -> None:
     if attempt.submission != "refused" and not _quiet(keeper, world):
         return
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world)
-    checkpoint = newest_checkpoint(keeper)
+    checkpoint = newer_checkpoint(keeper)
     case = grounds.Case(
         run=keeper.run,
         attempt=attempt,
@@ -176,6 +176,16 @@ def newest_checkpoint(keeper: Keeper) -> str:
     )
 
 
+def newer_checkpoint(keeper: Keeper) -> str:
+    """The newest complete checkpoint where it is newer than all that were known when this launch began; else ""."""
+    run, attempt = keeper.run, keeper.attempt
+    newest = newest_checkpoint(keeper)
+    resumed = os.path.join(context.cwd(keeper.run_dir), attempt.resume_from) if attempt.resume_from else ""
+    before = run.best_checkpoint or resumed
+    since = attempt.started_at_s or attempt.opened_at_s
+    return newest if checkpoints.newer(newest, before, since) else ""
+
+
 def extra_logs(keeper: Keeper) -> list[LogPath]:
     """Files of `--ft-log`, relative to the folder of submission."""
     patterns = keeper.settings.get("log", [])
@@ -204,12 +214,17 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
     return grounds.ClusterView(
         partition=members,
         available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
+        idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
         nodes_needed=max(1, len(keeper.attempt.nodes), row.node_count if row is not None else 1),
         ftrun_drains=sum(
             1 for node in members if node in world.nodes and world.nodes[node].reason.startswith("ftrun:")
         ),
         may_drain=rights.may_drain,
     )
+
+
+def _idle(row: NodeRow) -> bool:
+    return row.available and row.state == "idle"
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
