@@ -16,7 +16,7 @@ from typing import Any
 
 from ftrun.supervisor.lifecycle import FINAL, State, next_state
 
-__all__ = ["Attempt", "Exclusion", "Incident", "Run", "fold"]
+__all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
 
 Record = Mapping[str, Any]
 
@@ -152,11 +152,21 @@ class Run:
         return tuple(sorted({e.node for e in self.excluded if e.until_s > now_s}))
 
 
+class BadRecord(ValueError):
+    """A journal record that lacks what its kind needs: no ftrun wrote it so."""
+
+
 def fold(run_id: str, records: Iterable[Record]) -> Run:
-    """The run that these records make. Raises IllegalEvent."""
+    """The run that these records make. Raises IllegalEvent, or BadRecord where a record lacks what its kind needs."""
     run = Run(run_id)
     for record in records:
-        run = run.after(record)
+        try:
+            run = run.after(record)
+        except (LookupError, TypeError, AttributeError, AssertionError) as error:
+            kind = record.get("kind", "a record without a kind")
+            raise BadRecord(
+                f"{kind!r} makes no sense in the journal: {type(error).__name__}: {error}"
+            ) from error
     return run
 
 

@@ -163,6 +163,14 @@ def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> di
     return limits
 
 
+def _whole(record: Record) -> int:
+    """The version of a record of any release. Raises KeyError, TypeError."""
+    version, kind, at = record["v"], record["kind"], record["at"]
+    if not isinstance(version, int) or not isinstance(kind, str) or not isinstance(at, int | float):
+        raise TypeError("not a record of a journal")
+    return version
+
+
 def _read_file(path: str) -> list[tuple[int, Record]]:
     """[(offset after the record, record), ...] up to a torn tail."""
     with open(path, "rb") as stream:
@@ -175,7 +183,7 @@ def _read_file(path: str) -> list[tuple[int, Record]]:
             break  # torn: the newline is written last
         try:
             record = json.loads(content[start:end])
-            version, _ = record["v"], record["kind"]
+            version = _whole(record)
         except (ValueError, KeyError, TypeError) as error:
             if content.find(b"\n", end + 1) < 0:
                 break  # torn: the last line, filled up by the file system

@@ -127,7 +127,7 @@ NEUTRAL = frozenset(
 )
 
 
-class IllegalEvent(Exception):
+class IllegalEvent(ValueError):
     """A journal record that cannot happen in this state."""
 
     def __init__(self, state: State, kind: str) -> None:

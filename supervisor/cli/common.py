@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.supervisor import config, events, journal, store
+from ftrun.supervisor import config, events, journal, lifecycle, store
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.events import Run
 
@@ -37,8 +37,12 @@ def read(run_dir: str) -> Run:
     name = os.path.basename(run_dir)
     try:
         return events.fold(name, journal.read_run(run_dir))
-    except (journal.JournalDamaged, journal.JournalTooNew) as error:
-        raise UserError(f"{name}: {error}", 1) from None
+    except (journal.JournalDamaged, journal.JournalTooNew, lifecycle.IllegalEvent, events.BadRecord) as error:
+        raise UserError(f"{name}: {error}; the run is left alone", 1) from None
+    except OSError as error:
+        raise UserError(
+            f"{name}: its journal cannot be read: {error.filename}: {error.strerror}", 1
+        ) from None
 
 
 def all_runs(home_dir: str) -> list[tuple[str, Run]]:
