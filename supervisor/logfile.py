@@ -132,13 +132,13 @@ class LogFile:
         `lines_before` counts for the first piece of a generation: the lines in front of it, None = unknown.
         `behind` says that the bytes are old, so that the time between steps cannot be learnt from them.
         """
-        if piece.generation != self._generation:
-            self._begin(piece, lines_before)
+        new = self._begin(piece, lines_before, now_s) if piece.generation != self._generation else set()
         data = self._pending + piece.data if self._pending else piece.data
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if len(data) - whole > SEGMENT_BYTES:  # an endless line: cut where the scanner cuts it
             whole += (len(data) - whole - 1) // SEGMENT_BYTES * SEGMENT_BYTES
-        new = self._confirm(data[:whole], piece, now_s, behind=behind) if whole else set()
+        if whole:
+            new |= self._confirm(data[:whole], piece, now_s, behind=behind)
         self._pending = data[whole:]
         self._read_steps(piece, piece.offset_bytes + len(piece.data), now_s, behind=behind)
         self._show(self.reader.progress, self.reader.advances)
@@ -189,14 +189,14 @@ class LogFile:
             self._shown = tuple(sorted(told, key=lambda one: one.order))
         return self._shown
 
-    def _begin(self, piece: Piece, lines_before: int | None) -> None:
+    def _begin(self, piece: Piece, lines_before: int | None, now_s: float | None) -> set[int]:
         """The text begins, or begins anew after a truncation or rotation: what was found stays."""
-        if self._generation >= 0:
-            self.finish(None)
+        new = self.finish(now_s) if self._generation >= 0 else set()
         self._generation = piece.generation
         self._offset = self._read_to = piece.offset_bytes
         self._line = None if lines_before is None else lines_before + 1
         self.reader.begin_anew(piece.offset_bytes)
+        return new
 
     def _confirm(self, segments: bytes, piece: Piece, now_s: float | None, *, behind: bool) -> set[int]:
         """Scan whole segments that begin at `_offset`, and keep what is found together with the steps up to there."""
