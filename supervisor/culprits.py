@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from ftrun.slurm import nodeset
 from ftrun.supervisor.model import Blame, Evidence, Topology
 
 __all__ = ["Blamed", "blamed", "laggards", "learned", "speaker"]
@@ -75,18 +76,17 @@ def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blame
     return Blamed()
 
 
-def laggards(lines: Sequence[Evidence], topology: Topology) -> Blamed:
-    """Whom a collective time-out points at: the nodes or ranks that did *not* report, else the rank that is behind."""
+def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology) -> Blamed:
+    """Whom the time-outs in `lines` point at: ranks or nodes that did *not* report, else the rank that is behind.
+
+    Who wrote one of `spoken`, the consequences, was alive and is not missing. Where lines of a storm were counted only, it is
+    not known who reported, and nobody is missing.
+    """
     by_rank = {rank: line for line in lines if (rank := _rank(line)) is not None}
-    world = topology.rank_node
-    missing = sorted(set(world) - set(by_rank))
-    if by_rank and missing and len(missing) < len(by_rank):
-        return _ranks(missing, topology, f"{len(by_rank)} of {len(world)} ranks report a time-out, without:")
-    heard = {node for line in lines if (node := speaker(line, topology)) in topology.nodes}
-    silent = tuple(node for node in topology.nodes if node not in heard)
-    if heard and silent and len(silent) < len(heard):
-        told = f"{len(heard)} of {len(topology.nodes)} nodes report a time-out, without: {', '.join(silent)}"
-        return Blamed(silent, words=(told,))
+    if all(line.count == 1 for line in lines):
+        absent = _absent_ranks(by_rank, spoken, topology) or _absent_nodes(lines, spoken, topology)
+        if absent is not None:
+            return absent
     sequence = {
         rank: int(found[1]) for rank, line in by_rank.items() if (found := _SEQUENCE.search(line.text))
     }
@@ -99,6 +99,24 @@ def laggards(lines: Sequence[Evidence], topology: Topology) -> Blamed:
     return Blamed(words=("who waited is told, for whom is not",))
 
 
+def _absent_ranks(reported: Collection[int], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
+    world = topology.rank_node
+    missing = sorted(set(world) - set(reported) - {_rank(line) for line in spoken})
+    if not missing or len(missing) >= len(reported):
+        return None
+    return _ranks(missing, topology, f"{len(reported)} of {len(world)} ranks report a time-out, without:")
+
+
+def _absent_nodes(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
+    heard = {node for line in lines if (node := speaker(line, topology)) in topology.nodes}
+    alive = {speaker(line, topology) for line in spoken}
+    silent = tuple(node for node in topology.nodes if node not in heard | alive)
+    if not silent or len(silent) >= len(heard):
+        return None
+    told = f"{len(heard)} of {len(topology.nodes)} nodes report a time-out, without: {', '.join(silent)}"
+    return Blamed(silent, words=(told,))
+
+
 def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
     names = [_admitted(f"rank {rank}", topology) for rank in ranks]
     told = ", ".join(
@@ -109,8 +127,7 @@ def _ranks(ranks: Sequence[int], topology: Topology, words: str) -> Blamed:
 
 
 def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:
-    find = speaker if blame is Blame.DEVICE else _named_node
-    names = _once([find(line, topology) for line in lines])
+    names = _once([name for line in lines for name in _located(blame, line, topology)])
     nodes = set(topology.nodes)
     if (len(nodes) > 1 and nodes <= set(names)) or (blame is Blame.DEVICE and len(names) >= MANY_HOSTS):
         words = (
@@ -120,6 +137,17 @@ def _where_it_is(blame: Blame, lines: Sequence[Evidence], topology: Topology) ->
     if not names:
         return Blamed(words=("no line says on which node",))
     return Blamed(names, words=(f"the lines name {', '.join(names)}",))
+
+
+def _located(blame: Blame, line: Evidence, topology: Topology) -> Sequence[str | None]:
+    """The nodes that one line is about; Slurm prints several as one folded list."""
+    listed = line.captures.get("host", "")
+    if "[" in listed or "," in listed:
+        try:
+            return [_admitted(name, topology) for name in nodeset.expand(listed)]
+        except ValueError:
+            return ()
+    return (speaker(line, topology) if blame is Blame.DEVICE else _named_node(line, topology),)
 
 
 def _named_node(line: Evidence, topology: Topology) -> str | None:

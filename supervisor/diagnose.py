@@ -292,7 +292,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
     lines = case.log.lines_of(signature.id)
     accused = signature.blame in {Blame.NODE, Blame.DEVICE, Blame.LINK}
     if signature.fault is FaultClass.HANG and not accused:
-        who = culprits.laggards(lines, case.topology)
+        who = culprits.laggards(case.log.lines_about(FaultClass.HANG), case.log.spoken, case.topology)
     else:
         who = culprits.blamed(signature.blame, lines, case.topology)
     sources = _agreeing(case, signature, lines)

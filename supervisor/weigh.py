@@ -38,10 +38,19 @@ class Weighed:
     """The evidence in order of weight: `causes` best first."""
 
     causes: tuple[tuple[Evidence, Signature], ...] = ()
-    consequences: int = 0
+    spoken: tuple[Evidence, ...] = ()  # the consequences: who wrote one was alive
     finished: bool = False  # the log itself tells of a good end
-    suspicious: tuple[Evidence, ...] = ()
     words: tuple[str, ...] = ()
+
+    @property
+    def consequences(self) -> int:
+        """How many lines are consequences."""
+        return sum(line.count for line in self.spoken)
+
+    @property
+    def suspicious(self) -> tuple[Evidence, ...]:
+        """What a person should look at where no cause is known: the last words."""
+        return self.spoken[-SUSPICIOUS_MAX:]
 
     @property
     def cause(self) -> Signature | None:
@@ -51,6 +60,10 @@ class Weighed:
     def lines_of(self, signature: str) -> tuple[Evidence, ...]:
         """All lines of one signature that count, in the order written."""
         return tuple(sorted((line for line, of in self.causes if of.id == signature), key=_order))
+
+    def lines_about(self, fault: FaultClass) -> tuple[Evidence, ...]:
+        """All lines of one class that count, in the order written."""
+        return tuple(sorted((line for line, of in self.causes if of.fault is fault), key=_order))
 
     def first_of(self, faults: Collection[FaultClass]) -> Signature | None:
         """The weightiest signature of these classes."""
@@ -96,9 +109,8 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
         words.append(f"{sum(line.count for line in consequences)} lines are consequences")
     return Weighed(
         causes=tuple(causes),
-        consequences=sum(line.count for line in consequences),
+        spoken=tuple(sorted(consequences, key=_order)),
         finished=any(_is_good_end(of) for _, of in known),
-        suspicious=tuple(sorted(consequences, key=_order)[-SUSPICIOUS_MAX:]),
         words=tuple(words),
     )
 

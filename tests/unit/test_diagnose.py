@@ -71,13 +71,18 @@ ROWS = (
     _signature("peer-closed", "network", role=Role.CONSEQUENCE, priority=30),
     _signature("link-flap", "network", role=Role.INFO, priority=30),
     _signature("training-done", "healthy", priority=10),
+    _signature("job-begins", "healthy", role=Role.EITHER, priority=10),
+    _signature("generic-error", "user-code", priority=15),
+    _signature(
+        "crash", "library-bug", role=Role.EITHER, blame=Blame.UNKNOWN, retry=True, action=Action.RESUBMIT
+    ),
 )
 CATALOG = Catalog(ROWS, MappingProxyType({row.id: row for row in ROWS}), "test")
 
 
 def _line(signature: str, order: int = 0, text: str = "", **changes: Any) -> Evidence:
     captures: dict[str, str] = {
-        str(key): changes.pop(key) for key in ("host", "rank", "peer", "ip") if key in changes
+        str(key): changes.pop(key) for key in ("host", "rank", "peer", "ip", "step") if key in changes
     }
     values = {
         "source": Source.LOG,
@@ -256,6 +261,48 @@ def test_a_good_end_in_a_text_forgives_what_stood_before_it() -> None:
     assert FaultClass.USER_CODE is _judged(*lines, _line("traceback", 7)).fault
 
 
+def test_a_beginning_after_slurms_verdict_is_a_later_submission() -> None:
+    """What was preempted before the file went on is past; the same file without a beginning is not."""
+    earlier = (_line("traceback", 1), _line("due-to-preemption", 2))
+
+    assert FaultClass.HEALTHY is _judged(*earlier, _line("job-begins", 3)).fault
+    assert FaultClass.CONFIG is _judged(*earlier, _line("job-begins", 3), _line("bad-config", 5)).fault
+    assert FaultClass.PREEMPTED is _judged(*earlier).fault
+
+
+def test_slurms_verdict_stands_though_steps_follow_it() -> None:
+    """A job has some seconds before it is killed, and may print steps in them."""
+    assert FaultClass.TIMELIMIT is _judged(_line("due-to-time-limit", 2, progress_after=True)).fault
+
+
+def test_of_several_signatures_on_one_line_one_speaks() -> None:
+    """A wrapper's line that also looks like an exception is the wrapper's."""
+    lines = (_line("child-failed", 3, text="x"), _line("generic-error", 3, text="x"))
+
+    assert FaultClass.UNKNOWN is _judged(*lines).fault
+
+
+def test_a_wrong_result_before_the_first_step_is_the_softwares() -> None:
+    """The line accuses a device, but nothing was ever right: the set-up."""
+    line = _line("ecc", 3, host="n1", step="-1")
+
+    assert (FaultClass.LIBRARY_BUG, (), False) == (
+        _judged(line).fault,
+        _judged(line).nodes,
+        _judged(line).retry,
+    )
+    assert FaultClass.HARDWARE_GPU is _judged(_line("ecc", 3, host="n1", step="800")).fault
+
+
+def test_a_crash_on_all_hosts_before_the_first_step_comes_again() -> None:
+    """One host may be sick; two that crash alike at the start run the same broken program."""
+    lines = [_line("crash", i, text=f"srun: error: n{i}: task {i}: Segmentation fault") for i in (0, 1)]
+
+    assert _judged(lines[0]).retry
+    assert not _judged(*lines).retry
+    assert _judged(*lines, progress=_progress(0)).retry
+
+
 def test_a_good_end_in_the_text_does_not_outvote_a_record_of_failure() -> None:
     """Logs are written by users; the record of the end is not."""
     found = _judged(_line("traceback", 1), _line("training-done", 5), ended=Ended("FAILED", exit_code=1))
@@ -276,6 +323,23 @@ def test_where_ranks_are_not_seated_the_silent_node_is_the_suspect() -> None:
     lines = [_line("collective-timeout", i, host=f"n{i}") for i in (0, 1, 3)]
 
     assert ("n2",) == _judged(*lines).nodes
+
+
+def test_a_rank_that_said_anything_was_alive() -> None:
+    """Who wrote that its peer was gone is not the one that is missing."""
+    lines = [_line("collective-timeout", rank, rank=str(rank)) for rank in range(8) if rank not in {4, 5, 6}]
+    found = _judged(
+        *lines, _line("peer-closed", 9, rank="4"), _line("peer-closed", 10, rank="6"), topology=SEATED
+    )
+
+    assert ("n2",) == found.nodes
+
+
+def test_where_reports_were_only_counted_nobody_is_missing() -> None:
+    """Of a storm some lines are kept: whose are not is not known."""
+    lines = [_line("collective-timeout", rank, rank=str(rank)) for rank in range(6)]
+
+    assert () == _judged(*lines, _line("collective-timeout", 6, rank="6", count=40), topology=SEATED).nodes
 
 
 def test_when_all_ranks_report_the_one_that_is_behind_is_blamed() -> None:
@@ -335,6 +399,13 @@ def test_a_device_whose_host_is_not_known_blames_nobody() -> None:
     found = _judged(_line("xid-off-the-bus"))
 
     assert ((), True) == (found.nodes, found.exclude)
+
+
+def test_a_folded_list_names_each_of_its_nodes() -> None:
+    """Slurm prints several nodes as one list."""
+    found = _judged(_line("node-failure-line", host="n[0-1],m9"))
+
+    assert ("n0", "n1") == found.nodes
 
 
 def test_the_only_node_of_a_job_needs_no_name() -> None:

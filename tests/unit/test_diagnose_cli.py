@@ -141,3 +141,31 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr()
     assert "torn.log.gz" in said.err
     assert "user-code" in said.out
+
+
+STORY = [
+    ("", "healthy", []),
+    ("Nov 21 03:04:05 n1 kernel: mlx5_core 0000:5e:00.0 ibs3: Link down\nepoch 1 step 3/100\nepoch 1 step 4/100\n", "healthy", []),
+    ("Nov 21 03:04:05 n1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n", "hardware-gpu", ["n1"]),
+    ("srun: error: Node failure on n3\n", "node", ["n3"]),
+    ("slurmstepd: error: *** JOB 7 ON n0 CANCELLED AT 2026-11-21T03:04:05 DUE TO TIME LIMIT ***\n", "timelimit", []),
+    ("slurmstepd: error: *** JOB 7 ON n0 CANCELLED AT 2026-11-21T03:04:05 DUE TO PREEMPTION ***\n", "preempted", []),
+    ("slurmstepd: error: *** JOB 7 ON n0 CANCELLED AT 2026-11-21T03:04:05 ***\n", "cancelled", []),
+    ("Nov 21 03:04:05 n2 kernel: Out of memory: Killed process 7 (python3) total-vm:9kB, anon-rss:6kB\n", "oom-host", []),
+    ("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n", "checkpoint", []),
+    ("OSError: [Errno 98] Address already in use\n", "port-conflict", []),
+    ("AttributeError: 'NoneType' object has no attribute 'shape'\n", "user-code", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "fault", "nodes"), STORY)
+def test_the_common_ends_of_a_job_are_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], end: str, fault: str, nodes: list[str]
+) -> None:
+    """The shipped catalog knows how jobs end, and blames no node but the one that is named."""
+    (tmp_path / "job.log").write_text(HEALTHY + end)
+
+    main(["diagnose", "--json", "--nodes", "n[0-3]", str(tmp_path / "job.log")])
+    (found,) = _json(capsys)
+
+    assert (fault, nodes) == (found["class"], found["nodes"])
