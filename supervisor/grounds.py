@@ -38,7 +38,9 @@ class ClassRule:
     exclude: str = "never"
     drain: bool = False
     elsewhere: bool = False  # the second try goes to other nodes first
-    back_off: bool = False  # the cause passes with time: wait from the first retry on
+    back_off: float = (
+        0.0  # the cause passes with time: wait from the first retry on, so many times the setting
+    )
 
 
 CLASS_RULES: Mapping[FaultClass, ClassRule] = {
@@ -46,8 +48,8 @@ CLASS_RULES: Mapping[FaultClass, ClassRule] = {
     FaultClass.HARDWARE_OTHER: ClassRule(5, exclude="always", drain=True, elsewhere=True),
     FaultClass.NODE: ClassRule(5, exclude="always", drain=True),
     FaultClass.NETWORK: ClassRule(5, exclude="proven", elsewhere=True),
-    FaultClass.STORAGE: ClassRule(3, exclude="proven", back_off=True),
-    FaultClass.SCHEDULER: ClassRule(5, back_off=True),
+    FaultClass.STORAGE: ClassRule(3, exclude="proven", back_off=2.0),
+    FaultClass.SCHEDULER: ClassRule(5, back_off=6.0),
     FaultClass.PREEMPTED: ClassRule(UNLIMITED),
     FaultClass.TIMELIMIT: ClassRule(UNLIMITED),
     FaultClass.HANG: ClassRule(3, exclude="proven", elsewhere=True),

@@ -140,6 +140,12 @@ def read_run(run_dir: str) -> list[Record]:
     return [record for name in names for end, record in parsed[name] if end <= limits[name]]
 
 
+def sizes(run_dir: str) -> dict[str, int]:
+    """Size in bytes of every journal file: whether anything was written, without reading it."""
+    with os.scandir(os.path.join(run_dir, "journal")) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".jsonl")}
+
+
 def believed_lengths(run_dir: str) -> dict[str, int]:
     """The length in bytes of the whole records of every journal file: what a new writer believes."""
     folder = os.path.join(run_dir, "journal")

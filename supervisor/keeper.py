@@ -41,12 +41,14 @@ class Keeper:
         self.office = office
         self.memory = Memory()
         self._journal: journal.Journal | None = None
+        self._sizes: dict[str, int] = {}
         self._lengths: dict[str, int] = {}
         self.run: Run = Run(os.path.basename(run_dir))
         self.reload()
 
     def reload(self) -> None:
         """Fold the journal anew (while another process still writes it)."""
+        self._sizes = journal.sizes(self.run_dir)
         self._lengths = journal.believed_lengths(self.run_dir)
         self.run = events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
 
@@ -116,7 +118,7 @@ class Keeper:
 
     def step(self, world: World) -> None:
         """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
-        if self._journal is None:
+        if self._journal is None and journal.sizes(self.run_dir) != self._sizes:
             self.reload()
         self._read_requests()
         if world.jobs is None or world.nodes is None:

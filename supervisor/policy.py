@@ -228,4 +228,5 @@ def _delay_s(case: Case, rule: ClassRule) -> float:
     repeats = _used(case)
     if not repeats and not rule.back_off and case.diagnosis.action is not Action.WAIT:
         return 0.0
-    return min(case.limits.backoff_s * 2.0 ** min(repeats, 20), case.limits.backoff_max_s)
+    first_s = case.limits.backoff_s * max(rule.back_off, 1.0)
+    return min(first_s * 2.0 ** min(repeats, 20), case.limits.backoff_max_s)

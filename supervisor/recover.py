@@ -326,6 +326,8 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**settle.decision_json(decision), **data, "exit_code": code}
     if decision.kind == "finish":
+        for note in decision.notes:
+            keeper.record("warned", message=note)
         keeper.record("run.finished", **fields)
         return
     keeper.record("run.stopped", **fields)

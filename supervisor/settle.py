@@ -75,18 +75,12 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
     }
     if decision.kind in ("resubmit", "keep") and keeper.settings.get("observe"):
         keeper.record("observed", decision=data)
-        keeper.record(
-            "run.stopped",
-            reason=f"observe: would {decision.kind}: {decision.reason}",
-            incident=incident,
-            **{"class": case.diagnosis.fault.value},
-        )
-        return
+        if decision.kind == "resubmit":
+            keeper.record("run.stopped", **data | {"reason": f"observe: would resubmit: {decision.reason}"})
+            return
     if decision.kind == "resubmit" and _unseen(keeper):
         reason = f"{decision.reason}; not resubmitted: {keeper.run_dir} was never seen from the nodes"
-        keeper.record(
-            "run.stopped", reason=reason, incident=incident, **{"class": case.diagnosis.fault.value}
-        )
+        keeper.record("run.stopped", **data | {"reason": reason})
         return
     if decision.kind in ("resubmit", "keep"):
         keeper.record("decided", **data)

@@ -194,13 +194,20 @@ class Supervisor:
                     self.tick()
                     clock.sleep(min(poll_s, 0.5) if self.moving else poll_s)
                 self.forget()
-                return True
+                self.lease.release()
+                if not self._left_behind(until):
+                    return True
             except LeaseLost as error:
                 self.office.tell("lease.lost", why=str(error))
                 self.forget()
             finally:
                 keep_alive.stop()
                 self.lease.release()
+
+    def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
+        """A run that came in our last moments: its `ftrun sbatch` saw us alive and started nobody else."""
+        self._find_runs()
+        return not self.idle and not until(self)
 
     def _lead(self, *, standby: bool) -> bool:
         clock = self.office.clock
