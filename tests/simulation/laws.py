@@ -1,0 +1,257 @@
+"""The invariants of a run, checked against what really happens in the simulated world. (I/O)
+
+How it thinks. The laws know the truth (which ranks live, which node is broken, what a person asked for); ftrun does not.
+Each broken law is a sentence with the virtual time; the first one says most.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client import JobState, SubmitRequest
+from ftrun.slurm.nodeset import expand
+from ftrun.supervisor import events, journal
+from ftrun.supervisor.lifecycle import State
+
+if TYPE_CHECKING:
+    from ftrun.slurm.memory_records import Job
+    from ftrun.supervisor.events import Run
+    from tests.simulation.trainer import Start
+    from tests.simulation.world import World
+
+__all__ = ["Laws"]
+
+WISH_HEARD_WITHIN_S = 60.0  # by a supervisor that leads and whose calls take their time
+
+
+class Laws:
+    """Told of everything that happens; `broken` lists what must not have."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.broken: list[str] = []
+        self.starts: list[Start] = []  # those that trained, in the order in which they began
+        self.guilty: set[str] = set()  # nodes that a fault of the plan was on
+        self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
+        self.person_ended: set[int] = set()  # jobs that a person cancelled before ftrun meant to
+        self.whole: dict[str, int] = {}  # checkpoints that were saved whole -> their step
+        self.exited = False  # a script exited 0
+        self.reached = 0  # the highest step that the script finished at
+        self.wished_s: float | None = None  # since when a request of the user lies there
+
+    def breach(self, law: str) -> None:
+        """A law was broken now."""
+        self.broken.append(f"{self.world.since_start_s():8.1f} s: {law}")
+        self.world.trace(f"BROKEN: {law}")
+
+    # ------------------------------------------------------------------ the job
+
+    def training_begins(self, start: Start) -> None:
+        """One attempt of a run trains at a time; the ranks of a lost node are waited for (P6)."""
+        for other in self.starts:
+            if other.training and other.alive and not self._fenced(other, start):
+                self.breach(f"{start} begins while {other} trains on {','.join(other.launch.nodes)}")
+        self.starts.append(start)
+        self.world.trace(f"  {start} trains on {','.join(start.launch.nodes)}")
+
+    def _fenced(self, old: Start, new: Start) -> bool:
+        """Slurm has lost the old ranks' node, and either enough time has passed or Slurm itself started the job again."""
+        node = self.world.engine.nodes[old.launch.head]
+        if not node.fault and not node.not_responding:
+            return False
+        if new.launch.job is old.launch.job:
+            return True
+        lost_s = self.world.hurt_s[node.name] + self.world.engine.timing.silent_s
+        return self.world.clock.now() - lost_s >= self.world.fence_wait_s
+
+    def stepped(self, start: Start) -> None:
+        """Only the newest start trains; an old one may go on behind its fence until its slurmd is back."""
+        for newer in self.starts[self.starts.index(start) + 1 :]:
+            if newer.training and newer.alive and not self._behind_fence(start):
+                self.breach(f"{start} makes step {start.step} beside {newer}")
+
+    def _behind_fence(self, start: Start) -> bool:
+        node = self.world.engine.nodes[start.launch.head]
+        mended_s = self.world.mended_s.get(node.name, float("-inf"))
+        just_back = self.world.clock.now() - mended_s <= self.world.engine.timing.register_s + 1.0
+        return bool(node.fault) or node.not_responding or just_back
+
+    def saved(self, start: Start, path: str) -> None:
+        """A whole checkpoint exists."""
+        self.whole[path] = start.step
+
+    def resumed(self, start: Start, path: str) -> None:
+        """Nothing is lost: a start goes on from the newest whole checkpoint."""
+        newest = max(self.whole.values(), default=0)
+        if start.step < newest:
+            self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
+        self.world.trace(f"  {start} resumes at step {start.step}")
+
+    def script_finished(self, start: Start) -> None:
+        """The script exited 0."""
+        self.exited = True
+        self.reached = max(self.reached, start.step)
+        self.world.trace(f"  {start} exits 0 at step {start.step}")
+
+    # ------------------------------------------------------------------ what ftrun does
+
+    def submits(self, request: SubmitRequest) -> None:
+        """A token goes to sbatch once; never against a person's wish; always with nodes left to run on."""
+        world = self.world
+        self.submitted[request.token] += 1
+        if self.submitted[request.token] > 1:
+            self.breach(f"{request.token} goes to sbatch again")
+        attempt = int(request.token.rsplit(":", 1)[1])
+        if attempt == 1:
+            return
+        if self.person_ended:
+            self.breach(f"attempt {attempt} is submitted although a person cancelled {self.person_ended}")
+        if self.wished_s is not None and world.clock.now() - self.wished_s > WISH_HEARD_WITHIN_S:
+            self.breach(f"attempt {attempt} is submitted although the user asked to end the run")
+        excluded = {
+            node
+            for word in request.argv
+            if word.startswith("--exclude=")
+            for node in expand(word.partition("=")[2])
+        }
+        world.trace(f"  sbatch of attempt {attempt} without {','.join(sorted(excluded)) or 'nothing'}")
+        if world.plan.nodes - len(excluded) < world.plan.wanted:
+            self.breach(f"attempt {attempt} excludes so many nodes that it cannot run: {sorted(excluded)}")
+
+    def cancels(self, job: Job | None) -> None:
+        """No healthy job is cancelled: only what stands still after a fatal line, what the user gave up, and strays."""
+        if job is None or job.state.ended:
+            return
+        if self.wished_s is not None or self._is_stray(job):
+            return
+        if job.state is JobState.PENDING:
+            if job.restarts == 0 and not job.held and not self.world.rewound:
+                self.breach(f"job {job.number} is cancelled although it only waits for its first start")
+            return
+        start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
+        if start is None or job.state is not JobState.RUNNING:
+            return  # it never trained, or is ending already
+        fatal_s = start.fatal_s
+        quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
+        if fatal_s is None or quiet_s < self.world.end_wait_s - 1.0:
+            self.breach(f"job {job.number} is cancelled at step {start.step} although {start} is healthy")
+
+    def _is_stray(self, job: Job) -> bool:
+        """Not the job that the run's newest attempt knows as its own."""
+        run = self.run()
+        if run is None or run.attempt is None:
+            return True
+        number = int(job.comment.rsplit(":", 1)[1])
+        own = run.attempt.job
+        return run.final or number < run.attempt.number or (bool(own) and own != str(job.number))
+
+    def drains(self, node: str) -> None:
+        """A drain needs a source that no user can write, and stays under the cap (P9)."""
+        world = self.world
+        row = world.engine.nodes[node]
+        if node not in world.hurt_s:
+            self.breach(f"{node} is drained although Slurm never lost it")
+        others = [n for n in world.engine.nodes.values() if n.drained and n is not row]
+        if len(others) + 1 > max(1, int(0.05 * world.plan.nodes)):
+            self.breach(f"{node} is drained beside {[n.name for n in others]}: more than the cap")
+
+    # ------------------------------------------------------------------ people
+
+    def person_cancels(self, job: Job) -> None:
+        """A person ends a job that ftrun has not meant to end."""
+        run = self.run()
+        meant = run is not None and run.attempt is not None and run.attempt.end_intended
+        if not meant and not self._cancel_intended() and not self._is_stray(job):
+            self.person_ended.add(job.number)
+
+    def _cancel_intended(self) -> bool:
+        """Our own cancel of the present attempt's job is journalled: whose it was in the end, nobody can tell."""
+        records = self.records()
+        opened = max((i for i, r in enumerate(records) if r["kind"] == "attempt.opened"), default=0)
+        return any(record["kind"] == "cancel.intended" for record in records[opened:])
+
+    # ------------------------------------------------------------------ the end
+
+    def records(self) -> list[journal.Record]:
+        """The run's journal; [] before there is one."""
+        if not self.world.run_dir or not os.path.isdir(os.path.join(self.world.run_dir, "journal")):
+            return []
+        return journal.read_run(self.world.run_dir)
+
+    def run(self) -> Run | None:
+        """The run as its journal tells it."""
+        records = self.records()
+        return events.fold(os.path.basename(self.world.run_dir), records) if records else None
+
+    def at_the_end(self) -> None:
+        """Long after the last fault: every run is over, with a reason, and nothing of it is left in Slurm."""
+        run = self.run()
+        if run is None:
+            return
+        if not run.final:
+            self.breach(f"the run is still {run.state.value}")
+            return
+        self.world.trace(f"end: {run.state.value}: {run.final_reason}")
+        if not run.final_reason:
+            self.breach("the run ended without a reason")
+        left = [
+            job.number
+            for job in self.world.engine.jobs.values()
+            if not job.state.ended and run.token in job.comment
+        ]
+        if left:
+            self.breach(f"jobs {left} are left although the run is {run.state.value}")
+        if run.state is State.FINISHED and not self.exited:
+            self.breach("the run is called finished, its script never exited 0")
+        plan = self.world.plan
+        if run.state is State.FINISHED and self.reached != plan.steps and not self._left_early():
+            self.breach(f"the run finished at step {self.reached} of {plan.steps}")
+        if plan.must_finish and run.state is not State.FINISHED and not self._spent(run):
+            self.breach(f"the run was given up without need: {run.final_reason}")
+        self._budgets(run)
+        self._exclusions(run)
+
+    def _left_early(self) -> bool:
+        return any(fault.kind == "early-exit" for fault in self.world.plan.job)
+
+    def _spent(self, run: Run) -> bool:
+        """The budgets are really used up: a reason to stop that a plan cannot know beforehand."""
+        reason = run.final_reason
+        return any(words in reason for words in ("used without progress", "retries are used up", "came twice"))
+
+    def _budgets(self, run: Run) -> None:
+        """No class and no run spends more than it has."""
+        limit = int(run.settings.get("retries", 20))
+        lost = sum(record["kind"] == "submit.lost" for record in self.records())
+        if run.retries > limit:
+            self.breach(f"{run.retries} retries of {limit}")
+        if len(run.attempts) > 1 + limit + lost:
+            self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
+
+    def _exclusions(self, run: Run) -> None:
+        """Nobody innocent is excluded, and never more than the cap."""
+        forged = any(fault.kind == "forged" for fault in self.world.plan.job)
+        share = float(run.settings.get("exclude-cap", 0.1))
+        cap = max(1, int(share * self.world.plan.nodes))
+        current = exclusions_of(run.id, self.records())
+        for at_s, names in current:
+            innocent = names - self.guilty
+            if innocent and not forged:
+                self.breach(f"{sorted(innocent)} excluded at {at_s:.0f} although innocent")
+            if len(names) > cap:
+                self.breach(f"{sorted(names)} excluded at {at_s:.0f}, the cap is {cap}")
+
+
+def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[float, set[str]]]:
+    """The exclusions in force after each decision."""
+    found = []
+    run = events.Run(run_id)
+    for record in records:
+        run = run.after(record)
+        if record["kind"] == "decided":
+            found.append((record["at"], set(run.excluded_at(record["at"]))))
+    return found
+
+

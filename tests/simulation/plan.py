@@ -1,0 +1,255 @@
+"""What goes wrong in one simulated life, drawn from a seed. (pure)
+
+How it thinks. A plan is a swarm: most kinds of faults are switched off in any one life, so that those that are on meet often and
+in odd company. Faults of the job come at a step of the training, so the same plan without crashes of the supervisor
+meets the same faults; faults of everything else come at a time.
+
+`Plan.must_finish` says that nothing in the plan is a reason to stop: then the run has to finish, whatever else happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+__all__ = ["JobFault", "PersonAct", "Plan", "SlurmFault", "SupervisorFault", "draw"]
+
+# What a run survives as long as its budgets last. The other kinds are reasons to stop.
+RECOVERABLE = (
+    "crash",
+    "freeze",
+    "slurmd",
+    "xid",
+    "hang",
+    "hang-exit",
+    "torn",
+    "port",
+    "preempt",
+    "preempt-cancel",
+    "requeue",
+    "hold-launch",
+    "kill",
+    "survived",
+    "forged",
+)
+HOPELESS = ("bug", "oom", "early-exit")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFault:
+    """A fault of the job or of one of its nodes: once, when `at_step` is about to be made for the first time."""
+
+    kind: str
+    at_step: int
+    node: int  # which of the launch's nodes, modulo their number
+    for_s: float  # until the node is mended
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorFault:
+    """`crash` or `pause` at the `at_point`-th point of all supervisors together (see `office.Office.crash`)."""
+
+    kind: str
+    at_point: int
+    for_s: float  # until the next process starts, or until this one goes on
+    tear: int = 0  # bytes cut off the record that was being written; 0 = it was whole
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmFault:
+    """`down`, `hung` or `crash` of the controller; a crash loses jobs and sets others back."""
+
+    kind: str
+    at_s: float
+    for_s: float
+    lose: int = 0
+    rewind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAct:
+    """`scancel`, `requeue` by somebody else, or a request of the user: `cancel`, `stop`."""
+
+    kind: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One life. Probabilities in `client` hold until `calm_s`; every fault at a time comes before it."""
+
+    seed: int
+    nodes: int = 6
+    wanted: int = 2
+    steps: int = 30
+    step_s: float = 4.0
+    save_every: int = 5
+    graceful: bool = False  # the script saves and leaves when it is told to (SIGTERM)
+    requeue: bool = True
+    may_drain: bool = True
+    time_limit_s: float = 0.0  # 0 = none
+    settings: tuple[tuple[str, Any], ...] = ()
+    job: tuple[JobFault, ...] = ()
+    supervisors: tuple[SupervisorFault, ...] = ()
+    second_at_s: float = 0.0  # another supervisor from then on; 0 = none
+    skews_s: tuple[float, ...] = (0.0, 0.0)
+    slurm: tuple[SlurmFault, ...] = ()
+    client: tuple[tuple[str, float], ...] = ()
+    people: tuple[PersonAct, ...] = ()
+    blind_nodes_s: tuple[float, float] = (0.0, 0.0)  # the nodes do not see the run's folder from, for
+    front_dies_at: int = 0  # which step of `ftrun sbatch` is its last; 0 = none
+    front_pause: tuple[int, float] = (0, 0.0)  # before which step it stands still, for how long
+    calm_s: float = 0.0
+
+    @property
+    def must_finish(self) -> bool:
+        """Whether nothing in here is a reason to stop."""
+        return not (
+            any(fault.kind in HOPELESS for fault in self.job)
+            or any(act.kind != "requeue" for act in self.people)
+            or self.front_dies_at
+            or self.front_pause[0]
+            or self.front_may_fail
+        )
+
+    @property
+    def front_may_fail(self) -> bool:
+        """Whether the first submission may be refused or left unknown."""
+        early = any(fault.at_s < 60.0 for fault in self.slurm)
+        return early or any(name.startswith(("submit", "read")) and rate for name, rate in self.client)
+
+    @property
+    def crash_only(self) -> bool:
+        """Only supervisors die: the end must be that of the same life without."""
+        return bool(self.supervisors) and not (self.slurm or self.client or self.people or self.second_at_s)
+
+    def without_supervisor_faults(self) -> Plan:
+        """The same life with supervisors that live for ever."""
+        return replace(self, supervisors=(), second_at_s=0.0)
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed; the same one on every machine."""
+    luck = Random(f"ftrun simulation {seed}")
+    wanted = luck.choice((1, 2, 2, 3, 4))
+    nodes = wanted + luck.choice((0, 1, 2, 4, 8))
+    steps, step_s = luck.randint(12, 40), luck.choice((2.0, 4.0, 7.0))
+    whole_s = steps * step_s
+    people = _people(luck, whole_s)
+    slurm = _slurm(luck, whole_s)
+    front_dies_at, front_pause = _front(luck)
+    limit_s = luck.choice((whole_s * 0.6, whole_s * 0.8)) // 60 * 60 if luck.random() < 0.15 else 0.0
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        wanted=wanted,
+        steps=steps,
+        step_s=step_s,
+        save_every=luck.randint(2, 6),
+        graceful=luck.random() < 0.3,
+        requeue=luck.random() < 0.6,
+        may_drain=luck.random() < 0.6,
+        time_limit_s=limit_s if limit_s >= 60.0 else 0.0,
+        settings=_settings(luck),
+        job=_job(luck, steps, wanted),
+        supervisors=_supervisors(luck),
+        second_at_s=luck.uniform(1, whole_s) if luck.random() < 0.3 else 0.0,
+        skews_s=tuple(luck.choice((0.0, 3600.0, -3600.0, 5.0)) for _ in range(3)),
+        slurm=slurm,
+        client=_client(luck),
+        people=people,
+        blind_nodes_s=(luck.uniform(0, whole_s), luck.uniform(5, 100)) if luck.random() < 0.1 else (0.0, 0.0),
+        front_dies_at=front_dies_at,
+        front_pause=front_pause,
+        calm_s=max(whole_s * 2, *(act.at_s for act in people), *(s.at_s + s.for_s for s in slurm), 0.0),
+    )
+
+
+def _settings(luck: Random) -> tuple[tuple[str, Any], ...]:
+    chosen: dict[str, Any] = {
+        "poll": luck.choice((2.0, 5.0, 10.0)),
+        "lease": luck.choice((12.0, 20.0, 40.0)),
+        "end-wait": luck.choice((20.0, 60.0)),
+        "backoff": luck.choice((0.0, 5.0)),
+        "backoff-max": 60.0,
+        "exclude-for": luck.choice((120.0, 86_400.0)),
+        "exclude-cap": luck.choice((0.10, 0.5, 1.0)),
+    }
+    if luck.random() < 0.15:
+        chosen["retries"] = luck.choice((1, 2, 3))
+    if luck.random() < 0.3:
+        chosen["fence-wait"] = luck.choice((10.0, 60.0))
+    return tuple(sorted(chosen.items()))
+
+
+def _job(luck: Random, steps: int, wanted: int) -> tuple[JobFault, ...]:
+    kinds = luck.sample(RECOVERABLE, luck.randint(1, 4))
+    if luck.random() < 0.12:
+        kinds.append(luck.choice(HOPELESS))
+    faults = [
+        JobFault(luck.choice(kinds), luck.randint(1, steps), luck.randrange(wanted), luck.uniform(10, 400))
+        for _ in range(luck.choice((0, 1, 1, 2, 3, 5)))
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.at_step))
+
+
+def _supervisors(luck: Random) -> tuple[SupervisorFault, ...]:
+    if luck.random() < 0.25:
+        return ()
+    faults = []
+    for _ in range(luck.choice((1, 1, 2, 3, 5))):
+        kind = luck.choice(("crash", "crash", "pause"))
+        for_s = luck.choice((1.0, 15.0, 60.0, 300.0)) * luck.uniform(0.5, 1.5)
+        tear = luck.randint(1, 200) if kind == "crash" and luck.random() < 0.3 else 0
+        faults.append(SupervisorFault(kind, luck.randint(1, 60), for_s, tear))
+    return tuple(faults)
+
+
+def _slurm(luck: Random, whole_s: float) -> tuple[SlurmFault, ...]:
+    if luck.random() < 0.6:
+        return ()
+    faults = []
+    for _ in range(luck.choice((1, 1, 2))):
+        kind = luck.choice(("down", "hung", "crash"))
+        lose = luck.choice((0, 0, 1)) if kind == "crash" else 0
+        rewind = kind == "crash" and luck.random() < 0.3
+        faults.append(
+            SlurmFault(
+                kind, luck.uniform(0, whole_s * 1.5), luck.choice((5.0, 60.0, 90.0)), lose, rewind=rewind
+            )
+        )
+    return tuple(faults)
+
+
+def _client(luck: Random) -> tuple[tuple[str, float], ...]:
+    if luck.random() < 0.6:
+        return ()
+    names = (
+        "read_fails",
+        "stale",
+        "drop_row",
+        "submit_unheard",
+        "submit_late",
+        "submit_lost",
+        "submit_busy",
+        "submit_doubled",
+        "effect_unheard",
+        "effect_lost",
+    )
+    return tuple((name, luck.choice((0.02, 0.1, 0.4))) for name in sorted(luck.sample(names, 3)))
+
+
+def _people(luck: Random, whole_s: float) -> tuple[PersonAct, ...]:
+    if luck.random() < 0.75:
+        return ()
+    return (PersonAct(luck.choice(("scancel", "cancel", "stop", "requeue")), luck.uniform(0, whole_s * 1.5)),)
+
+
+def _front(luck: Random) -> tuple[int, tuple[int, float]]:
+    roll = luck.random()
+    if roll < 0.06:
+        return luck.randint(1, 8), (0, 0.0)
+    if roll < 0.10:
+        return 0, (luck.randint(1, 8), luck.choice((30.0, 300.0)))
+    return 0, (0, 0.0)

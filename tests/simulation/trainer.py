@@ -1,0 +1,427 @@
+"""What a simulated job does: the opening of hooks/batch.sh, then a training that logs, saves and gets hurt. (I/O)
+
+How it thinks. Each launch is a `Start`. It claims its attempt by the law, chooses its checkpoint by the rule of
+`supervisor/checkpoints.py`, writes the same records as batch.sh into the real run folder, and then makes one step after
+the other as long as the ranks on all its nodes live. Everything is an event of the launch's first node, so a frozen node
+freezes it and a dead one ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ftrun.slurm import memory_faults
+from ftrun.slurm.memory_records import Launch
+from ftrun.supervisor import checkpoints
+from tests.simulation.plan import JobFault
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["LINES", "Start", "fault_of"]
+
+PEERS_TIMEOUT_S = 60.0  # of a collective in which a rank is missing
+CLAIM_EVERY_S = 2.0
+UNSEEN_FOR_S = 1.0  # between claim and launch record
+
+XID = (
+    "[Tue Nov 14 22:13:20 2023] {node} kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=811, name=python3,"
+    " GPU has fallen off the bus."
+)
+WATCHDOG = (
+    "[rank{rank}]:[E1114 22:13:20.000000000 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation"
+    " timeout: WorkNCCL(SeqNum=1704, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60021"
+    " milliseconds before timing out."
+)
+LINES = {
+    "hardware-gpu": (XID,),
+    "hang": (WATCHDOG,),
+    "checkpoint": (
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+    ),
+    "port-conflict": (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
+        " port: 29500, useIpv6: true, code: -98, name: EADDRINUSE, message: address already in use",
+    ),
+    "user-code": (
+        "Traceback (most recent call last):",
+        '  File "train.py", line 41, in <module>',
+        "NameError: name 'optimiser' is not defined",
+    ),
+    "oom-gpu": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.15 GiB",
+    ),
+}
+
+
+class Start:
+    """One launch: from its first line to its last."""
+
+    def __init__(self, world: World, launch: Launch) -> None:
+        self.world = world
+        self.launch = launch
+        self.token = launch.request.token
+        self.attempt = int(self.token.rsplit(":", 1)[1])
+        self.folder = Path(world.run_dir) / "attempts" / str(self.attempt)
+        self.step = 0
+        self.training = False  # claimed, recorded, and not yet over
+        self.began_s = 0.0
+        self.last_step_s = 0.0
+        self.fatal_s: float | None = None  # when it wrote a line that training does not survive
+        self.over = False
+        self._waited_s = 0.0
+        self._stuck_s: float | None = None
+        launch.on_signal = self._signal
+        launch.after(0.5, self._open)
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} launch {self.launch.restarts} (job {self.launch.job_id})"
+
+    @property
+    def alive(self) -> bool:
+        """Its first node could write: a frozen node may thaw."""
+        processes = self.launch.processes.get(self.launch.head)
+        return processes is not None and processes.alive and not self.over
+
+    # ------------------------------------------------------------------ as batch.sh does it
+
+    def _open(self) -> None:
+        number = self.launch.restarts
+        verdict = self._claim(number)
+        if verdict == "unseen":
+            if self.attempt == 1 and number == 0:
+                self._begin(number)
+            elif self._waited_s >= self.world.claim_wait_s:
+                self._exit(1, record=False)
+            else:
+                self._waited_s += CLAIM_EVERY_S
+                self.launch.after(CLAIM_EVERY_S, self._open)
+        elif verdict == "taken":
+            self.world.trace(f"  job {self.launch.job_id}: attempt {self.attempt} is closed; not started")
+            self._exit(0, record=False)
+        elif verdict == "again":
+            self.world.trace(
+                f"  job {self.launch.job_id}: launch {number} was started before; not started again"
+            )
+            self._exit(1, record=False)
+        else:
+            self.launch.after(UNSEEN_FOR_S, lambda: self._begin(number))
+
+    def _claim(self, number: int) -> str:
+        if self.world.nodes_blind:
+            return "unseen"
+        names = ["claim", *(f"claim.{k}" for k in range(1, number + 1))]
+        for earlier in names[:-1]:
+            if _readlink(self.folder / earlier).startswith("closed."):
+                return "taken"
+        mine = f"{self.world.cluster_name}.{self.launch.job_id}.{number}.{self.token}"
+        try:
+            os.symlink(mine, self.folder / names[-1])
+        except FileExistsError:
+            if _readlink(self.folder / names[-1]) != mine:
+                return "taken"
+            # Our own words, by another start: Slurm started this launch twice (a controller that lost its memory).
+            return "again" if (self.folder / f"launch.{number}").exists() else "mine"
+        except OSError:
+            return "unseen"
+        return "mine"
+
+    def _begin(self, number: int) -> None:
+        world = self.world
+        chosen = checkpoints.newest(world.checkpoint, set_aside=self._set_aside(), cwd=world.cwd)
+        log = Path(self.launch.job.std_out)
+        offset = log.stat().st_size if log.exists() else 0
+        log.touch()
+        stat = log.stat()
+        record = {
+            "job": self.launch.job_id,
+            "restart": number,
+            "cluster": world.cluster_name,
+            "host": self.launch.head,
+            "nodes": ",".join(self.launch.nodes),
+            "pid": 1,
+            "started_s": int(world.clock.now()),
+            "stdout": log,
+            "stdout_dev": stat.st_dev,
+            "stdout_ino": stat.st_ino,
+            "stdout_offset": offset,
+            "stderr": log,
+            "stderr_dev": stat.st_dev,
+            "stderr_ino": stat.st_ino,
+            "stderr_offset": offset,
+            "resume_from": chosen,
+        }
+        if not world.nodes_blind and not self._record(f"launch.{number}", record):
+            self._exit(1, record=False)
+            return
+        self.training = True
+        self.began_s = self.last_step_s = world.clock.now()
+        world.laws.training_begins(self)
+        self.launch.after(1.0, lambda: self._load(chosen))
+
+    def _record(self, name: str, values: dict[str, object]) -> bool:
+        """Write a record that nobody wrote before; False when somebody did."""
+        path = self.folder / name
+        temporary = self.folder / f"{name}.{id(self)}.tmp"
+        temporary.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def _set_aside(self) -> tuple[str, ...]:
+        composed = self.folder / "submitted" / "train.sh"
+        found = re.search(rb"^_ft_skip='([^']*)'$", composed.read_bytes(), re.MULTILINE)
+        return tuple(found[1].decode().split("\n")) if found and found[1] else ()
+
+    # ------------------------------------------------------------------ training
+
+    def _load(self, path: str) -> None:
+        if path:
+            try:
+                content = Path(path).read_text()
+            except OSError:
+                content = ""
+            if not content.endswith("whole\n"):
+                self._fail("checkpoint", 1)
+                return
+            self.step = int(content.split()[1])
+        self.world.laws.resumed(self, path)
+        self._say(f"resuming at step {self.step}" if self.step else "starting from scratch")
+        self.launch.after(self.world.plan.step_s, self._next)
+
+    def _next(self) -> None:
+        if self.step >= self.world.plan.steps:
+            self._say("training finished")
+            self._exit(0)
+            return
+        if self._peers_missing():
+            return
+        fault = self.world.due(self.step + 1)
+        if fault is not None and fault_of(fault.kind)(self, fault):
+            return
+        self._make_step()
+
+    def _peers_missing(self) -> bool:
+        """A collective with a rank that does not answer: wait, then give up as the watchdog does."""
+        now = self.world.clock.now()
+        missing = [node for node in self.launch.nodes if not self.launch.running(node)]
+        if not missing:
+            self._stuck_s = None
+            return False
+        if self._stuck_s is None:
+            self._stuck_s = now
+        if now - self._stuck_s >= PEERS_TIMEOUT_S:
+            self._watchdog(missing)
+            self._exit(1)
+        else:
+            self.launch.after(2.0, self._next)
+        return True
+
+    def _watchdog(self, missing: list[str]) -> None:
+        for rank, node in enumerate(self.launch.nodes):
+            if node not in missing:
+                self._say(WATCHDOG.format(rank=rank))
+        self.fatal_s = self.world.clock.now()
+
+    def _make_step(self) -> None:
+        plan, now = self.world.plan, self.world.clock.now()
+        self.step += 1
+        self.last_step_s = now
+        self.world.laws.stepped(self)
+        self._say(f"step {self.step}/{plan.steps} loss {10.0 / self.step:.4f}")
+        if self.step % plan.save_every == 0 or self.step == plan.steps:
+            self.save()
+        self.launch.after(0.2 if self.step >= plan.steps else plan.step_s, self._next)
+
+    def save(self, *, torn: bool = False) -> None:
+        """Write a checkpoint, whole by rename or torn in place."""
+        folder = Path(self.world.cwd) / "ckpt"
+        path = folder / f"step-{self.step:06d}.pt"
+        if torn:
+            path.write_text(f"step {self.step} wh")
+            return
+        temporary = folder / f"{path.name}.tmp"
+        temporary.write_text(f"step {self.step} whole\n")
+        temporary.rename(path)
+        self.world.laws.saved(self, str(path))
+        self._say(f"saved checkpoint {path} at step {self.step}")
+
+    # ------------------------------------------------------------------ the end
+
+    def _say(self, line: str) -> None:
+        with open(self.launch.job.std_out, "a", encoding="utf-8") as log:
+            log.write(line + "\n")
+
+    def _fail(self, fault: str, code: int, node: str = "") -> None:
+        """The last words of a fault, then the end."""
+        for line in LINES[fault]:
+            self._say(line.format(node=node, rank=0))
+        self.fatal_s = self.world.clock.now()
+        self.launch.after(1.0, lambda: self._exit(code))
+
+    def _signal(self, name: str) -> bool:
+        if name != "TERM" or self.over:
+            return True
+        if self.training and self.world.plan.graceful:
+            if self.step and not self._stuck_s:
+                self.save()
+            self.launch.after(2.0, lambda: self._exit(0, 15))
+            return True
+        self._write_exit(0, 15)
+        self.over = True
+        return False
+
+    def _exit(self, code: int, signal: int = 0, *, record: bool = True) -> None:
+        if self.over:
+            return
+        if record:
+            self._write_exit(code, signal)
+        self.over = True
+        self.training = False
+        if code == 0 and not signal and record:
+            self.world.laws.script_finished(self)
+        self.launch.exit(code, signal)
+
+    def _write_exit(self, code: int, signal: int) -> None:
+        if not self.world.nodes_blind and self.training:
+            self._record(
+                f"exit.{self.launch.restarts}",
+                {
+                    "code": 128 + signal if signal else code,
+                    "signal": signal or "",
+                    "ended_s": int(self.world.clock.now()),
+                },
+            )
+
+
+# ---------------------------------------------------------------------- the faults of a plan
+
+
+def _node_fault(start: Start, fault: JobFault) -> bool:
+    world, nodes = start.world, start.launch.nodes
+    name = nodes[fault.node % len(nodes)]
+    world.hurt(name, fault.kind, fault.for_s)
+    # The step is tried again by what is left of the job; a dead first node says nothing more.
+    start.launch.after(world.plan.step_s, start._next)
+    return True
+
+
+def _xid(start: Start, fault: JobFault) -> bool:
+    node = start.launch.nodes[fault.node % len(start.launch.nodes)]
+    start.world.laws.guilty.add(node)
+    start._fail("hardware-gpu", 1, node)
+    return True
+
+
+def _hang(start: Start, fault: JobFault) -> bool:
+    """One rank stands still and the others say so; by themselves they never end."""
+    missing = [start.launch.nodes[fault.node % len(start.launch.nodes)]]
+    start.world.laws.guilty.update(missing)
+    start.launch.after(PEERS_TIMEOUT_S, lambda: start._watchdog(missing if len(start.launch.nodes) > 1 else []))
+    return True
+
+
+def _hang_exit(start: Start, fault: JobFault) -> bool:
+    _hang(start, fault)
+    start.launch.after(PEERS_TIMEOUT_S + 5.0, lambda: start._exit(1, 6))
+    return True
+
+
+def _torn(start: Start, fault: JobFault) -> bool:
+    """The process dies while it writes a checkpoint under its final name."""
+    start.step += 1
+    start.world.laws.stepped(start)
+    start.save(torn=True)
+    start._exit(0, 9)
+    return True
+
+
+def _survived(start: Start, _fault: JobFault) -> bool:
+    """A fatal line, and training goes on."""
+    start._say(WATCHDOG.format(rank=0))
+    return False
+
+
+def _forged(start: Start, fault: JobFault) -> bool:
+    """A user prints the words of a hardware fault."""
+    start._say(XID.format(node=start.launch.nodes[fault.node % len(start.launch.nodes)]))
+    return False
+
+
+def _slurm_does(act: Callable[[Start], None]) -> Callable[[Start, JobFault], bool]:
+    def happen(start: Start, _fault: JobFault) -> bool:
+        job = start.launch.job
+        if start.world.engine.jobs.get(job.number) is job and job.launch is start.launch:
+            start.world.engine.tell(lambda: act(start) if job.launch is start.launch else None)
+        start.launch.after(start.world.plan.step_s, start._next)
+        return True
+
+    return happen
+
+
+def _dies(fault: str, code: int) -> Callable[[Start, JobFault], bool]:
+    def happen(start: Start, planned: JobFault) -> bool:
+        start.world.again(planned)  # it is in the code: every attempt meets it
+        start._fail(fault, code)
+        return True
+
+    return happen
+
+
+def _port(start: Start, _fault: JobFault) -> bool:
+    start._fail("port-conflict", 1)
+    return True
+
+
+def _kill(start: Start, _fault: JobFault) -> bool:
+    start._exit(0, 9)
+    return True
+
+
+def _early_exit(start: Start, _fault: JobFault) -> bool:
+    start._exit(0)
+    return True
+
+
+_FAULTS: dict[str, Callable[[Start, JobFault], bool]] = {
+    "crash": _node_fault,
+    "freeze": _node_fault,
+    "slurmd": _node_fault,
+    "xid": _xid,
+    "hang": _hang,
+    "hang-exit": _hang_exit,
+    "torn": _torn,
+    "port": _port,
+    "survived": _survived,
+    "forged": _forged,
+    "kill": _kill,
+    "early-exit": _early_exit,
+    "bug": _dies("user-code", 1),
+    "oom": _dies("oom-gpu", 1),
+    "preempt": _slurm_does(lambda s: memory_faults.preempt(s.world.engine, s.launch.job_id)),
+    "preempt-cancel": _slurm_does(
+        lambda s: memory_faults.preempt(s.world.engine, s.launch.job_id, cancel=True)
+    ),
+    "requeue": _slurm_does(lambda s: memory_faults.requeue(s.world.engine, s.launch.job_id)),
+    "hold-launch": _slurm_does(lambda s: memory_faults.hold_launch(s.world.engine, s.launch.job_id)),
+}
+
+
+def fault_of(kind: str) -> Callable[[Start, JobFault], bool]:
+    """What a planned fault does to a start just before a step; True = the step is not made now."""
+    return _FAULTS[kind]
+
+
+def _readlink(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
