@@ -492,7 +492,7 @@ _ft_start() {
 # Waits until the script is really gone: its code into _ft_rc, its signal or 0 into _ft_sig.
 _ft_await() {
     while :; do
-        [ -n "$_ft_got" ] && _ft_forward
+        while [ -n "$_ft_got" ]; do _ft_forward; done
         wait "$_ft_child" 2>/dev/null
         _ft_rc=$?
         [ "$_ft_rc" -le 128 ] && break
