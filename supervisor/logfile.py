@@ -43,16 +43,13 @@ class Book:
     def __init__(self, catalog: Catalog | None) -> None:
         self.kept = 0
         self._scanner = Scanner(load() if catalog is None else catalog)
+        self.scanned = self._scanner.position  # where in the scanner's stream the last scan began
         self._order = 0
 
     def scan(self, segments: bytes) -> list[Hit]:
-        """Return the hits of whole segments; lines and offsets count from their beginning, both from 0."""
-        before = self._scanner.position
-        hits = self._scanner.feed(segments) + self._scanner.flush()
-        return [
-            replace(hit, line=hit.line - before.lines - 1, offset_bytes=hit.offset_bytes - before.size_bytes)
-            for hit in hits
-        ]
+        """Return the hits of whole segments; lines and offsets count in the scanner's stream, see `scanned`."""
+        self.scanned = self._scanner.position
+        return self._scanner.feed(segments) + self._scanner.flush()
 
     def number(self) -> int:
         """Return the next running number."""
@@ -203,7 +200,7 @@ class LogFile:
         hits = self._book.scan(segments)
         marked: list[tuple[int, int]] = []
         for at in self._worth_keeping(hits):
-            begins = hits[at].offset_bytes
+            begins = hits[at].offset_bytes - self._book.scanned.size_bytes
             ends = _SEPARATOR.search(segments, begins, begins + SEGMENT_BYTES + 1)
             end = ends.end() if ends is not None else begins + SEGMENT_BYTES
             self._read_steps(piece, self._offset + end, now_s, behind=behind)
@@ -229,7 +226,7 @@ class LogFile:
         advances = dict(marked)
         new: set[int] = set()
         for at, hit in enumerate(hits):
-            known = (self._offset + hit.offset_bytes, hit.signature) in self._numbers
+            known = (self._place(hit), hit.signature) in self._numbers
             number = self._number(hit)
             kept = self._kept.get(hit.signature)
             if kept is None:
@@ -253,7 +250,11 @@ class LogFile:
 
     def _number(self, hit: Hit) -> int:
         """Return the running number that the hit got when its line was provisional, or the next one."""
-        return self._numbers.get((self._offset + hit.offset_bytes, hit.signature)) or self._book.number()
+        return self._numbers.get((self._place(hit), hit.signature)) or self._book.number()
+
+    def _place(self, hit: Hit) -> int:
+        """Return where in the file the hit is: what was scanned last begins at `_offset`."""
+        return self._offset + hit.offset_bytes - self._book.scanned.size_bytes
 
     def _evidence(self, hit: Hit, now_s: float | None, number: int) -> Evidence:
         written = written_s(hit.text)
@@ -262,8 +263,8 @@ class LogFile:
             signature=hit.signature,
             text=hit.text,
             file=self.name,
-            line=0 if self._line is None else self._line + hit.line,
-            offset_bytes=self._offset + hit.offset_bytes,
+            line=0 if self._line is None else self._line + hit.line - self._book.scanned.lines - 1,
+            offset_bytes=self._place(hit),
             order=number,
             at_s=now_s if written is None else written,
             captures=hit.captures,

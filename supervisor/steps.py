@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 __all__ = ["WORDS", "Saved", "Seen", "checkpoint", "loss", "may_tell", "plain", "step"]
 
-# A line without any of these tells nothing: found by the thousandfold faster search for plain bytes.
-WORDS = (
-    b"tep", b"iter", b"Iter", b"poch", b"%|", b"atch", b"[=", "\u2501".encode(), b"oss", b"heckpoint", b"ckpt",
-    b"aving", b"aved", b"num_updates", b"Train",
-)  # fmt: skip
+# A line without any of these tells nothing: plain bytes are found many times faster than forms. Each costs a pass over
+# all text, so a form whose lines always have a loss or an epoch in them needs no word of its own.
+WORDS = (b"tep", b"iter", b"Iter", b"poch", b"%|", b"batch=", b"oss", b"heckpoint", b"ckpt", b"aved")
 
 GLOBAL, STEP, ITERATION, BAR, LOCAL = 5, 4, 3, 2, 1
 
@@ -42,6 +40,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
+    word: bytes  # every line of this form has it
     strength: int
     pattern: re.Pattern[bytes]
     epoch_base: int | None = None  # the number of the first epoch, where the form counts within epochs
@@ -54,62 +53,66 @@ _END = rb"(?![\d%]|\.\d|:\d\d|/s|\s*%|\s*(?:ms|sec|s|seconds|minutes|hours)\b)"
 _NUMBER = rb"(?P<step>\d{1,12})(?:\s*(?:/|of)\s*(?P<total>\d{1,12}))?" + _END
 
 
-def _form(strength: int, pattern: bytes, *, epoch_base: int | None = None, restarts: bool = False) -> _Form:
-    return _Form(strength, re.compile(pattern), epoch_base, restarts)
+def _form(
+    word: bytes, strength: int, pattern: bytes, *, epoch_base: int | None = None, restarts: bool = False
+) -> _Form:
+    return _Form(word, strength, re.compile(pattern), epoch_base, restarts)
 
 
+_EPOCH_SHARE = rb"\s*(?P<epoch>\d+)\s*\[\s*(?P<step>\d+)/(?P<total>\d+) \(\s*\d+%\)\]"
+_EPOCH_PLACE = rb"\[(?P<epoch>\d+)\]\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]"
+# At the beginning of the line (of srun -l, of a rank), or behind a bar whose carriage return was lost.
+_BAR_NAME = (
+    rb"(?:^(?:\[[^\]]*\]:?\s*|\d+:)?\s*|\]\s*)"
+    rb"(?:(?:[Tt]rain(?:ing)?|[Ss]teps?|[Ii]ter(?:ation)?s?|[Pp]rogress)[^:|\[\]]{0,20}:\s*)?"
+)
 _BAR = rb"\d+%\|[^|\r\n]*\|\s*(?P<step>\d+)/(?P<total>\d+) \["
 _FORMS = (
     # Megatron-LM, GPT-NeoX:  iteration      120/  500000 | consumed samples: ...
-    _form(GLOBAL, rb"\b[Ii]teration:?\s+(?P<step>\d+)\s*/\s*(?P<total>\d+)\b(?!\.\d)"),
+    _form(b"teration", GLOBAL, rb"\b[Ii]teration:?\s+(?P<step>\d+)\s*/\s*(?P<total>\d+)\b(?!\.\d)"),
     # DeepSpeed: step=120, skipped=0, lr=[...]
-    _form(GLOBAL, rb"\bstep=(?P<step>\d+), skipped="),
+    _form(b", skipped=", GLOBAL, rb"\bstep=(?P<step>\d+), skipped="),
     # MindFormers: { Epoch:[  1/  2], step:[   20/  100], loss:[2.3], ...
     _form(
+        b"step:[",
         GLOBAL,
-        rb"Epoch:\s*\[\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\],?\s*step:\s*\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\]",
+        rb"Epoch:\s*\[\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\],?\s*step:\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\]",
         epoch_base=1,
     ),
     # NeMo, DeepSpeed, PaddleNLP, verl: global_step=120, "global step 120 / 1000"; fairseq: num_updates=120
-    _form(GLOBAL, rb"(?<![A-Za-z0-9_])(?:global[_ ]?step|num_updates)" + _SEP + _NUMBER),
+    _form(b"global", GLOBAL, rb"(?<![A-Za-z0-9_])global[_ ]?step" + _SEP + _NUMBER),
+    _form(b"num_updates", GLOBAL, rb"(?<![A-Za-z0-9_])num_updates" + _SEP + _NUMBER),
     # MaxText: completed step: 120, seconds: 0.5, loss: 2.3
-    _form(GLOBAL, rb"\bcompleted step" + _SEP + _NUMBER),
+    _form(b"completed step", GLOBAL, rb"\bcompleted step" + _SEP + _NUMBER),
     # Most hand-written loops: step 120 loss 2.3, Step: 120, [Step 1/100], {'step': 120, ...}
     _form(
+        b"tep",
         STEP,
         _START + rb"(?:[Tt]rain(?:ing)?[_ /]|opt(?:imizer)?[_ ])?[Ss]tep" + _SEP + _NUMBER,
         restarts=True,
     ),
     # Composer: [batch=20/100]
-    _form(STEP, rb"\[(?:batch|step)=(?P<step>\d+)/(?P<total>\d+)\]"),
+    _form(b"batch=", STEP, rb"\[batch=(?P<step>\d+)/(?P<total>\d+)\]"),
     # nanoGPT, nanotron, detectron2, MMEngine: iter 120: loss, iteration: 10, Iter(train) [  50/1000]
-    _form(ITERATION, rb"\bIter\(train\)\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]"),
-    _form(ITERATION, _START + rb"[Ii]ter(?:ation)?" + _SEP + _NUMBER, restarts=True),
+    _form(b"Iter(train)", ITERATION, rb"\bIter\(train\)\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]"),
+    _form(b"ter", ITERATION, _START + rb"[Ii]ter(?:ation)?" + _SEP + _NUMBER, restarts=True),
     # Lightning: Epoch 1:  45%|####| 450/1000 [00:10<00:12, ...]
-    _form(BAR, rb"\bEpoch (?P<epoch>\d+)(?:/(?P<epochs>\d+))?:\s+" + _BAR, epoch_base=0),
+    _form(b"%|", BAR, rb"\bEpoch (?P<epoch>\d+)(?:/(?P<epochs>\d+))?:\s+" + _BAR, epoch_base=0),
     # tqdm, without a name or with one that means training; other names are loading, evaluating, downloading
-    _form(
-        BAR,
-        rb"(?:^(?:\[[^\]]*\]:?\s*|\d+:)?\s*|\]\s*)(?:(?:[Tt]rain(?:ing)?|[Ss]teps?|[Ii]ter(?:ation)?s?|[Pp]rogress)[^:|\[\]]{0,20}:\s*)?"
-        + _BAR,
-        restarts=True,
-    ),
+    _form(b"%|", BAR, _BAR_NAME + _BAR, restarts=True),
     # Keras:  45/100 [====>......] - loss: 2.3, or with a bar of heavy lines
-    _form(BAR, rb"^\s*(?P<step>\d+)/(?P<total>\d+)\s+(?:\[[=>.]|\xe2\x94\x81)", restarts=True),
+    _form(b"/", BAR, rb"^\s*(?P<step>\d+)/(?P<total>\d+)\s+(?:\[[=>.]|\xe2\x94\x81)", restarts=True),
     # PyTorch's examples: Train Epoch: 1 [640/60000 (1%)]; timm: Train: 0 [  50/1251 (  4%)]
-    _form(
-        LOCAL,
-        rb"Train Epoch:\s*(?P<epoch>\d+)\s*\[\s*(?P<step>\d+)/(?P<total>\d+) \(\s*\d+%\)\]",
-        epoch_base=1,
-    ),
-    _form(LOCAL, rb"Train:\s*(?P<epoch>\d+)\s*\[\s*(?P<step>\d+)/(?P<total>\d+) \(\s*\d+%\)\]", epoch_base=0),
+    _form(b"Train Epoch:", LOCAL, rb"Train Epoch:" + _EPOCH_SHARE, epoch_base=1),
+    _form(b"Train:", LOCAL, rb"Train:" + _EPOCH_SHARE, epoch_base=0),
     # Image classification: Epoch: [0][  10/5005]; MMEngine: Epoch(train)  [1][  50/1000]
-    _form(LOCAL, rb"Epoch: ?\[(?P<epoch>\d+)\]\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]", epoch_base=0),
-    _form(LOCAL, rb"Epoch\(train\)\s*\[(?P<epoch>\d+)\]\[\s*(?P<step>\d+)/(?P<total>\d+)\]", epoch_base=1),
+    _form(b"Epoch:", LOCAL, rb"Epoch: ?" + _EPOCH_PLACE, epoch_base=0),
+    _form(b"Epoch(train)", LOCAL, rb"Epoch\(train\)\s*" + _EPOCH_PLACE, epoch_base=1),
     # MXNet: Epoch[0] Batch [20-40]
-    _form(LOCAL, rb"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]"),
+    _form(b"] Batch [", LOCAL, rb"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]"),
     # [120/1000] loss=2.3
     _form(
+        b"oss",
         BAR,
         rb"\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\][^\[]{0,20}?\b[Ll]oss(?:\s*[:=]\s*|\s+)\d",
         restarts=True,
@@ -124,6 +127,7 @@ _TERMINAL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _LOSS = re.compile(
     rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
 )
+_SAVE_WORDS = (b"heckpoint", b"ckpt", b"aved", b"global_step")
 _SAVE = re.compile(
     rb"(?i)\bsav(?:ed|ing|e)\b|\bcheckpoint\b.*\b(?:is ready|complete[d]?|finalized|done|written)\b|\bwrote\b"
 )
@@ -160,6 +164,8 @@ def plain(line: bytes) -> bytes:
 def step(line: bytes) -> Seen | None:
     """The strongest counter in the line, the last one where a form occurs several times (bars without separators)."""
     for form in _FORMS:
+        if form.word not in line:
+            continue
         found = None
         for match in form.pattern.finditer(line):
             if _ours(line, match):
@@ -192,12 +198,14 @@ def _seen(form: _Form, match: re.Match[bytes]) -> Seen:
 
 def loss(line: bytes) -> float | None:
     """The training loss in the line."""
-    match = _LOSS.search(line)
+    match = _LOSS.search(line) if b"oss" in line else None
     return None if match is None else float(match["loss"])
 
 
 def checkpoint(line: bytes) -> Saved | None:
     """The checkpoint that the line says is saved, or being saved."""
+    if not any(word in line for word in _SAVE_WORDS):
+        return None
     verb = _SAVE.search(line)
     if verb is None or not _CHECKPOINT.search(line) or _FAILED.search(line):
         return None
