@@ -111,7 +111,7 @@ class ProgressReader:
         last = text.rfind(b"\n")
         body = self._offset + self._pending_bytes - first  # the offset of text[0]
         for start, line in _candidates(text, first + 1, last):
-            self._line(line, body + start)
+            self._telling(line, body + start)
         self._offset = body + last + 1
         self._pending = b""
         self._pending_bytes = 0
@@ -148,8 +148,10 @@ class ProgressReader:
             self._pending += part[:room]
 
     def _line(self, line: bytes, offset_bytes: int) -> None:
-        if not steps.may_tell(line):
-            return
+        if steps.may_tell(line):
+            self._telling(line, offset_bytes)
+
+    def _telling(self, line: bytes, offset_bytes: int) -> None:
         line = steps.plain(line)
         seen = steps.step(line)
         if seen is not None:
@@ -185,10 +187,12 @@ class ProgressReader:
             self._advances += 1
             self._settle_saving()
             before = self._progress or before
-        self._progress = replace(
-            before,
+        self._progress = Progress(  # not `replace`: this is the one line that every step costs
             step=highest,
             total=before.total if total is None else total,
+            loss=before.loss,
+            checkpoint_step=before.checkpoint_step,
+            checkpoint_path=before.checkpoint_path,
             offset_bytes=offset_bytes,
             steps_seen=before.steps_seen + (moved > 0),
         )

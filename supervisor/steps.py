@@ -59,24 +59,24 @@ def _form(
     return _Form(word, strength, re.compile(pattern), epoch_base, restarts)
 
 
-_EPOCH_SHARE = rb"\s*(?P<epoch>\d+)\s*\[\s*(?P<step>\d+)/(?P<total>\d+) \(\s*\d+%\)\]"
-_EPOCH_PLACE = rb"\[(?P<epoch>\d+)\]\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]"
+_EPOCH_SHARE = rb"\s*(?P<epoch>\d{1,12})\s*\[\s*(?P<step>\d{1,12})/(?P<total>\d{1,12}) \(\s*\d+%\)\]"
+_EPOCH_PLACE = rb"\[(?P<epoch>\d{1,12})\]\s*\[\s*(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"
 # At the beginning of the line (of srun -l, of a rank), or behind a bar whose carriage return was lost.
 _BAR_NAME = (
     rb"(?:^(?:\[[^\]]*\]:?\s*|\d+:)?\s*|\]\s*)"
     rb"(?:(?:[Tt]rain(?:ing)?|[Ss]teps?|[Ii]ter(?:ation)?s?|[Pp]rogress)[^:|\[\]]{0,20}:\s*)?"
 )
-_BAR = rb"\d+%\|[^|\r\n]*\|\s*(?P<step>\d+)/(?P<total>\d+) \["
+_BAR = rb"\d{1,3}%\|[^|\r\n]*\|\s*(?P<step>\d{1,12})/(?P<total>\d{1,12}) \["
 _FORMS = (
     # Megatron-LM, GPT-NeoX:  iteration      120/  500000 | consumed samples: ...
-    _form(b"teration", GLOBAL, rb"\b[Ii]teration:?\s+(?P<step>\d+)\s*/\s*(?P<total>\d+)\b(?!\.\d)"),
+    _form(b"teration", GLOBAL, rb"\b[Ii]teration:?\s+(?P<step>\d{1,12})\s*/\s*(?P<total>\d{1,12})\b(?!\.\d)"),
     # DeepSpeed: step=120, skipped=0, lr=[...]
-    _form(b", skipped=", GLOBAL, rb"\bstep=(?P<step>\d+), skipped="),
+    _form(b", skipped=", GLOBAL, rb"\bstep=(?P<step>\d{1,12}), skipped="),
     # MindFormers: { Epoch:[  1/  2], step:[   20/  100], loss:[2.3], ...
     _form(
         b"step:[",
         GLOBAL,
-        rb"Epoch:\s*\[\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\],?\s*step:\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\]",
+        rb"Epoch:\s*\[\s*(?P<epoch>\d{1,12})\s*/\s*(?P<epochs>\d{1,12})\s*\],?\s*step:\[\s*(?P<step>\d{1,12})\s*/\s*(?P<total>\d{1,12})\s*\]",
         epoch_base=1,
     ),
     # NeMo, DeepSpeed, PaddleNLP, verl: global_step=120, "global step 120 / 1000"; fairseq: num_updates=120
@@ -92,16 +92,18 @@ _FORMS = (
         restarts=True,
     ),
     # Composer: [batch=20/100]
-    _form(b"batch=", STEP, rb"\[batch=(?P<step>\d+)/(?P<total>\d+)\]"),
+    _form(b"batch=", STEP, rb"\[batch=(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"),
     # nanoGPT, nanotron, detectron2, MMEngine: iter 120: loss, iteration: 10, Iter(train) [  50/1000]
-    _form(b"Iter(train)", ITERATION, rb"\bIter\(train\)\s*\[\s*(?P<step>\d+)/(?P<total>\d+)\]"),
+    _form(b"Iter(train)", ITERATION, rb"\bIter\(train\)\s*\[\s*(?P<step>\d{1,12})/(?P<total>\d{1,12})\]"),
     _form(b"ter", ITERATION, _START + rb"[Ii]ter(?:ation)?" + _SEP + _NUMBER, restarts=True),
     # Lightning: Epoch 1:  45%|####| 450/1000 [00:10<00:12, ...]
-    _form(b"%|", BAR, rb"\bEpoch (?P<epoch>\d+)(?:/(?P<epochs>\d+))?:\s+" + _BAR, epoch_base=0),
+    _form(b"%|", BAR, rb"\bEpoch (?P<epoch>\d{1,12})(?:/(?P<epochs>\d{1,12}))?:\s+" + _BAR, epoch_base=0),
     # tqdm, without a name or with one that means training; other names are loading, evaluating, downloading
     _form(b"%|", BAR, _BAR_NAME + _BAR, restarts=True),
     # Keras:  45/100 [====>......] - loss: 2.3, or with a bar of heavy lines
-    _form(b"/", BAR, rb"^\s*(?P<step>\d+)/(?P<total>\d+)\s+(?:\[[=>.]|\xe2\x94\x81)", restarts=True),
+    _form(
+        b"/", BAR, rb"^\s*(?P<step>\d{1,12})/(?P<total>\d{1,12})\s+(?:\[[=>.]|\xe2\x94\x81)", restarts=True
+    ),
     # PyTorch's examples: Train Epoch: 1 [640/60000 (1%)]; timm: Train: 0 [  50/1251 (  4%)]
     _form(b"Train Epoch:", LOCAL, rb"Train Epoch:" + _EPOCH_SHARE, epoch_base=1),
     _form(b"Train:", LOCAL, rb"Train:" + _EPOCH_SHARE, epoch_base=0),
@@ -109,12 +111,12 @@ _FORMS = (
     _form(b"Epoch:", LOCAL, rb"Epoch: ?" + _EPOCH_PLACE, epoch_base=0),
     _form(b"Epoch(train)", LOCAL, rb"Epoch\(train\)\s*" + _EPOCH_PLACE, epoch_base=1),
     # MXNet: Epoch[0] Batch [20-40]
-    _form(b"] Batch [", LOCAL, rb"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]"),
+    _form(b"] Batch [", LOCAL, rb"Epoch\[(?P<epoch>\d{1,12})\] Batch \[(?:\d+-)?(?P<step>\d{1,12})\]"),
     # [120/1000] loss=2.3
     _form(
         b"oss",
         BAR,
-        rb"\[\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\s*\][^\[]{0,20}?\b[Ll]oss(?:\s*[:=]\s*|\s+)\d",
+        rb"\[\s*(?P<step>\d{1,12})\s*/\s*(?P<total>\d{1,12})\s*\][^\[]{0,20}?\b[Ll]oss(?:\s*[:=]\s*|\s+)\d",
         restarts=True,
     ),
 )

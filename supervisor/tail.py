@@ -232,7 +232,8 @@ class Tails:
     def _skip(self, turn: int) -> None:
         count = len(self.tails)
         for later in range(count - turn):
-            self.tails[(self._first + later) % count].more = True
+            tail = self.tails[(self._first + later) % count]
+            tail.more, tail.fresh = True, False
 
     @property
     def more(self) -> bool:
