@@ -11,6 +11,7 @@ a beginning after Slurm's own verdict means that a later submission was appended
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ RIVAL_DISTANCE = 5
 
 ENDED_BY_SLURM = frozenset({FaultClass.TIMELIMIT, FaultClass.PREEMPTED, FaultClass.CANCELLED})
 """What no training survives, whatever it still prints."""
+
+_KILLED_STEP = re.compile(
+    r"\bSTEP \S+ ON \S+ CANCELLED AT |srun: (?:forcing job termination|Force Terminated|Terminating)"
+)
 
 SUSPICIOUS_MAX = 5
 """So many lines are shown where no cause is known."""
@@ -92,6 +97,8 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     survived = [line for line, _ in fatal if line.progress_after]
     passed = _passed(known) if ended is None else {}
     left = [(line, of) for line, of in fatal if not line.progress_after and not _is_passed(line, passed)]
+    if ended is None:
+        left = _without_killed_steps(left)
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
     if not causes and ended is None:
         # A job has some seconds between Slurm's verdict and its end, and may print steps in them.
@@ -129,6 +136,22 @@ def _one_meaning(known: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evid
         if other is None or (signature.priority, signature.id) > (other[1].priority, other[1].id):
             best[place] = pair
     return list(best.values())
+
+
+def _without_killed_steps(left: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evidence, Signature]]:
+    """Leave out a cancelled step where something failed before: srun kills the other tasks when one fails.
+
+    A person who cancels a job leaves a line about the JOB as well.
+    """
+    cancels = [line for line, of in left if of.fault is FaultClass.CANCELLED]
+    if not cancels or any(not _KILLED_STEP.search(line.text) for line in cancels):
+        return list(left)
+    first = min(line.order for line in cancels)
+    before = any(
+        of.fault is not FaultClass.CANCELLED and of.role is not Role.CONSEQUENCE and line.order < first
+        for line, of in left
+    )
+    return [pair for pair in left if pair[1].fault is not FaultClass.CANCELLED] if before else list(left)
 
 
 def _passed(known: Sequence[tuple[Evidence, Signature]]) -> dict[str, int]:

@@ -275,6 +275,21 @@ def test_slurms_verdict_stands_though_steps_follow_it() -> None:
     assert FaultClass.TIMELIMIT is _judged(_line("due-to-time-limit", 2, progress_after=True)).fault
 
 
+def test_a_step_that_srun_killed_after_a_failure_was_not_cancelled_by_a_person() -> None:
+    """One task fails, srun kills the rest of the step; a person's cancel names the job as well."""
+    bug = _line("traceback", 1)
+    step = _line(
+        "step-cancelled", 2, text="slurmstepd: error: *** STEP 7.0 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***"
+    )
+    job = _line(
+        "step-cancelled", 3, text="slurmstepd: error: *** JOB 7 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***"
+    )
+
+    assert FaultClass.USER_CODE is _judged(bug, step).fault
+    assert FaultClass.CANCELLED is _judged(bug, step, job).fault
+    assert FaultClass.CANCELLED is _judged(step).fault
+
+
 def test_of_several_signatures_on_one_line_one_speaks() -> None:
     """A wrapper's line that also looks like an exception is the wrapper's."""
     lines = (_line("child-failed", 3, text="x"), _line("generic-error", 3, text="x"))
