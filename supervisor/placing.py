@@ -73,13 +73,14 @@ def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], t
     partition = case.cluster.partition
     if not partition:
         return (), ()
-    spare = len(set(case.cluster.available) | set(exclude)) - case.cluster.nodes_needed
+    usable = set(case.cluster.available) | (set(exclude) & set(partition))
+    spare = len(usable) - case.cluster.nodes_needed
     room = max(0, min(max(1, int(case.limits.exclude_cap * len(partition))), spare))
-    kept_out = exclude[room:]
-    old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in exclude]
+    new, kept_out = exclude[:room], exclude[room:]
+    old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in new]
     old.sort(key=lambda e: e.until_s, reverse=True)
     usable_old = [e for e in old if e.node in case.cluster.available]
-    left = max(0, room - len(exclude))
+    left = room - len(new)
     return tuple(e.node for e in usable_old[left:]), kept_out
 
 

@@ -71,6 +71,9 @@ def _drain(keeper: Keeper, world: World) -> None:
         if node in keeper.run.drained or f"drain:{node}" in keeper.memory.since:
             continue
         keeper.memory.since[f"drain:{node}"] = world.mono_s
+        if _drained_by_us(keeper, world, node):
+            keeper.record("drain.done", node=node, reason=world.nodes[node].reason)  # type: ignore[index]
+            continue
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
         reason = f"ftrun: {keeper.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
         keeper.record("drain.intended", node=node, reason=reason)
@@ -83,6 +86,12 @@ def _drain(keeper: Keeper, world: World) -> None:
             keeper.record("drain.refused", node=node, message=error.message)
         else:
             keeper.record("drain.done", node=node, reason=reason)
+
+
+def _drained_by_us(keeper: Keeper, world: World, node: str) -> bool:
+    """This run drained it already and died before it could say so."""
+    row = (world.nodes or {}).get(node)
+    return row is not None and row.drained and row.reason.startswith(f"ftrun: {keeper.run.id} ")
 
 
 def _drains_full(keeper: Keeper, world: World) -> bool:
