@@ -131,6 +131,14 @@ class Keeper:
             if self.run.state in (State.QUEUED, State.SUBMITTING):
                 return  # the world was looked at before this job was there
 
+    def glance(self, world: World) -> None:
+        """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
+        if self._journal is None or self.run.state not in (State.RUNNING, State.SUSPECT):
+            return
+        report = sense.watch(self, world)
+        if report is not None and not any("_" in row.job_id for row in self.rows(world)):
+            suspect.judge(self, world, report)  # a broken task must not end its array
+
     def _handlers(self) -> Mapping[State, Callable[[World], None]]:
         return {
             State.NEW: self._new,
@@ -286,9 +294,7 @@ class Keeper:
             self._record_end("job.requeued", row.state.value, row.reason, ())
             return
         if row.state is JobState.RUNNING:
-            report = sense.watch(self, world)
-            if report is not None and not any("_" in r.job_id for r in self.rows(world)):
-                suspect.judge(self, world, report)  # a broken task must not end its array
+            self.glance(world)
         if self.run.wish == "cancel" and self.run.state in (State.RUNNING, State.SUSPECT):
             self.intend_end(f"cancel by {self.run.wish_by or 'request'}")
         elif self.run.wish == "stop" and self.run.state in (State.RUNNING, State.SUSPECT):

@@ -12,11 +12,11 @@ import sys
 
 from ftrun.supervisor import store
 
-__all__ = ["ensure", "holder_alive_here"]
+__all__ = ["dies_at_logout", "ensure", "holder_alive_here"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # What belongs to one job or one submission and must not colour a process that serves all runs.
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "FTRUN_")
@@ -50,10 +50,30 @@ def holder_alive_here(home: str) -> bool:
     return store.same_machine(writer) and not store.provably_dead(writer)
 
 
+def dies_at_logout(files: Sequence[str] = ("/etc/systemd/logind.conf",)) -> bool:
+    """True where logind ends all processes of a user at logout (KillUserProcesses=yes): ours would be among them."""
+    if not os.path.isdir("/run/systemd/system"):
+        return False
+    for path in files:
+        try:
+            with open(path) as stream:
+                lines = [line.replace(" ", "").strip() for line in stream]
+        except OSError:
+            continue
+        if "KillUserProcesses=yes" in lines:
+            return True
+    return False
+
+
 def ensure(home: str, env: Mapping[str, str]) -> int:
     """Start a detached supervisor unless one is alive here. Returns its pid, or 0. Raises OSError."""
     if holder_alive_here(home):
         return 0
+    if dies_at_logout():
+        print(
+            "ftrun: nothing will watch after logout, logind ends all processes; see: ftrun doctor --units",
+            file=sys.stderr,
+        )
     os.makedirs(home, mode=0o700, exist_ok=True)
     clean = {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
     clean["FTRUN_HOME"] = home

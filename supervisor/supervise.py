@@ -14,6 +14,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
@@ -29,6 +30,9 @@ __all__ = ["Supervisor"]
 
 BROKEN_FOR_S = 60.0  # a run whose keeper failed is left alone for so long
 NODES_EVERY_S = 5.0
+MOVING_POLL_S = 0.5
+GLANCE_EVERY_S = 0.2
+GLANCE_SHARE = 20.0  # the pause between two glances is at least so many times what one costs
 _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
 
 
@@ -44,13 +48,15 @@ class Supervisor:
         self._nodes: tuple[float, dict[str, NodeRow]] | None = None
         self._told = ""
         self.ticks = 0
+        self._world: World | None = None
+        self._glance_every_s = GLANCE_EVERY_S
 
     # ------------------------------------------------------------------ one round
 
     def tick(self) -> None:
         """One look and one step of every run. Raises LeaseLost."""
         self._find_runs()
-        world = self._look()
+        world = self._world = self._look()
         for run_dir in list(self.keepers):
             self.lease.confirm()
             self._step(run_dir, world)
@@ -131,25 +137,32 @@ class Supervisor:
 
     def _step(self, run_dir: str, world: World) -> None:
         keeper = self.keepers[run_dir]
-        try:
-            keeper.step(world)
-        except (Moved, Stale):
-            return
-        except LeaseLost:
-            raise
-        except SlurmError as error:
-            self.office.tell("slurm.unseen", run=keeper.run.id, why=error.message)
-            return
-        except (JournalDamaged, JournalTooNew) as error:
-            self._drop(run_dir, str(error))
-            return
-        except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
-            self._drop(run_dir, f"{type(error).__name__}: {error}")
-            self.office.tell("run.failed-step", run=keeper.run.id, traceback=traceback.format_exc())
+        if not self._guarded(run_dir, lambda: keeper.step(world)):
             return
         if keeper.run.final and not _unanswered(keeper):
             self._drop(run_dir, "")
             self._final[run_dir] = _requests_stamp(run_dir)
+
+    def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
+        """Do something for one run so that no failure of it reaches another. False when it failed. Raises LeaseLost."""
+        keeper = self.keepers[run_dir]
+        try:
+            deed()
+        except (Moved, Stale):
+            return False
+        except LeaseLost:
+            raise
+        except SlurmError as error:
+            self.office.tell("slurm.unseen", run=keeper.run.id, why=error.message)
+            return False
+        except (JournalDamaged, JournalTooNew) as error:
+            self._drop(run_dir, str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
+            self._drop(run_dir, f"{type(error).__name__}: {error}")
+            self.office.tell("run.failed-step", run=keeper.run.id, traceback=traceback.format_exc())
+            return False
+        return True
 
     def _drop(self, run_dir: str, why: str) -> None:
         self.keepers.pop(run_dir).close()
@@ -184,7 +197,6 @@ class Supervisor:
 
     def run(self, *, poll_s: float, until: Callable[[Supervisor], bool], standby: bool = True) -> bool:
         """Lead and tick until `until` says so. False: somebody else leads and we were not to stand by."""
-        clock = self.office.clock
         while True:
             if not self._lead(standby=standby):
                 return False
@@ -192,7 +204,7 @@ class Supervisor:
             try:
                 while not until(self):
                     self.tick()
-                    clock.sleep(min(poll_s, 0.5) if self.moving else poll_s)
+                    self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
                 self.forget()
                 self.lease.release()
                 if not self._left_behind(until):
@@ -203,6 +215,28 @@ class Supervisor:
             finally:
                 keep_alive.stop()
                 self.lease.release()
+
+    def _wait(self, seconds: float) -> None:
+        """Until the next look at Slurm; logs are read meanwhile, since reading them costs Slurm nothing."""
+        clock = self.office.clock
+        end = clock.mono_s() + seconds
+        while (left := end - clock.mono_s()) > 0:
+            clock.sleep(min(left, self._glance_every_s))
+            if left > self._glance_every_s:
+                self._glance()
+
+    def _glance(self) -> None:
+        """New lines of live runs become evidence at once. With many runs the pause grows, so that the cost stays small."""
+        if self._world is None or self._world.jobs is None:
+            return
+        clock = self.office.clock
+        started = clock.mono_s()
+        world = replace(self._world, now_s=clock.now_s(), mono_s=started)
+        for run_dir in list(self.keepers):
+            keeper = self.keepers[run_dir]
+            if keeper.run.state in (State.RUNNING, State.SUSPECT):
+                self._guarded(run_dir, lambda k=keeper: k.glance(world))  # type: ignore[misc]
+        self._glance_every_s = max(GLANCE_EVERY_S, GLANCE_SHARE * (clock.mono_s() - started))
 
     def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
         """A run that came in our last moments: its `ftrun sbatch` saw us alive and started nobody else."""
