@@ -434,10 +434,18 @@ _ft_forward() {
         _ft_got=
         return
     fi
-    _ft_sigs=$_ft_got
-    _ft_got=
-    # Signals to several processes leave Slurm one by one, at once if the node is idle.
-    sleep 0.1
+    _ft_sigs=
+    # Signals to several processes leave Slurm one by one, at once if the node is idle; and they come
+    # in pairs (CONT before the one meant).  Those are handed on together, in their order; the same one again is a
+    # matter of its own.
+    while [ -n "$_ft_got" ]; do
+        for _ft_i in $_ft_got; do
+            case "$_ft_sigs " in *" $_ft_i "*) break 2 ;; esac
+        done
+        _ft_sigs=$_ft_sigs$_ft_got
+        _ft_got=
+        sleep 0.1
+    done
     _ft_ask
     # What is heard of beyond these belongs to a signal that reaches this shell a moment later.
     _ft_without "$_ft_group"

@@ -236,6 +236,19 @@ def test_signals_to_the_parent_alone_reach_the_script_once(
     assert (sent, b"") == ((done := job.communicate(timeout=30))[0].decode().split(), done[1])
 
 
+def test_signals_that_come_close_together_all_arrive(attempt: Attempt) -> None:
+    """One that comes while another is handed on is not left lying."""
+    script = '#!/bin/bash\nfor s in USR1 USR2 TERM CONT; do trap "echo $s" $s; done\n'
+    job = attempt.start(script + "touch ready\nwhile [ ! -e go ]; do sleep 0.05; done\n")
+    wait_for((attempt.folder / "ready").exists)
+    for name, pause_s in (("CONT", 0.03), ("USR1", 0.12), ("USR2", 0.07), ("TERM", 1.0)):
+        os.kill(job.pid, getattr(signal, "SIG" + name))
+        time.sleep(pause_s)
+    (attempt.folder / "go").touch()
+
+    assert ["CONT", "TERM", "USR1", "USR2"] == sorted(job.communicate(timeout=30)[0].decode().split())
+
+
 def test_what_the_shell_sees_is_what_slurm_gave(attempt: Attempt) -> None:
     """Environment, exported functions, arguments and open files are the job's own; nothing of ours leaks."""
     attempt.env |= {
