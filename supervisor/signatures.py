@@ -32,7 +32,7 @@ CAPTURES = frozenset({"host", "rank", "local_rank", "pci", "device", "ip", "peer
 
 _FOLDER = Path(__file__).parent / "catalog"
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_FORBIDDEN = re.compile(r"\(\?(?:[=!]|<[=!])|\(\?P=|\\[1-9]|\.[*+]\??$")
+_FORBIDDEN = re.compile(r"\(\?(?:[=!]|<[=!])|\(\?P=|\\[1-9]|\.(?:[*+]|\{\d*,\d*\})\??(?:\)*$|\|)")
 _E = TypeVar("_E", bound=Enum)
 
 
