@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from ftrun.slurm import nodeset
 from ftrun.supervisor.model import Blame, Evidence, Topology
 
-__all__ = ["Blamed", "blamed", "laggards", "learned", "speaker"]
+__all__ = ["Blamed", "blamed", "laggards", "learned", "rank_of", "speaker"]
 
 ENOUGH_PAIRS = 2
 """A link is judged by counting from two witnesses on; one line is one opinion."""
@@ -82,7 +82,7 @@ def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: To
     Who wrote one of `spoken`, the consequences, was alive and is not missing. Where lines of a storm were counted only, it is
     not known who reported, and nobody is missing.
     """
-    by_rank = {rank: line for line in lines if (rank := _rank(line)) is not None}
+    by_rank = {rank: line for line in lines if (rank := rank_of(line)) is not None}
     if all(line.count == 1 for line in lines):
         absent = _absent_ranks(by_rank, spoken, topology) or _absent_nodes(lines, spoken, topology)
         if absent is not None:
@@ -101,7 +101,7 @@ def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: To
 
 def _absent_ranks(reported: Collection[int], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
     world = topology.rank_node
-    missing = sorted(set(world) - set(reported) - {_rank(line) for line in spoken})
+    missing = sorted(set(world) - set(reported) - {rank_of(line) for line in spoken})
     if not missing or len(missing) >= len(reported):
         return None
     return _ranks(missing, topology, f"{len(reported)} of {len(world)} ranks report a time-out, without:")
@@ -185,7 +185,7 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
 
 def _names_in(line: Evidence) -> list[str]:
     """What a line says of itself, best first: captures of its signature, then the prefix that a launcher put there."""
-    rank = _rank(line)
+    rank = rank_of(line)
     names = [_host(line), line.captures.get("ip", ""), f"rank {rank}" if rank is not None else ""]
     return [name for name in names if name]
 
@@ -200,7 +200,8 @@ def _host(line: Evidence) -> str:
     return found["host"] if found else ""
 
 
-def _rank(line: Evidence) -> int | None:
+def rank_of(line: Evidence) -> int | None:
+    """The global rank that a line names or that its launcher put in front of it; None where there is none."""
     captured = line.captures.get("rank", "")
     if captured.isdigit():
         return int(captured)
@@ -217,7 +218,7 @@ def _seat(line: Evidence) -> tuple[int | None, str]:
     if captured.isdigit() and line.captures.get("host"):
         return int(captured), line.captures["host"]
     prefix = _NCCL_PREFIX.search(line.text)
-    return (_rank(line), prefix["host"]) if prefix else (None, "")
+    return (rank_of(line), prefix["host"]) if prefix else (None, "")
 
 
 def _admitted(name: str, topology: Topology) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ftrun.supervisor.culprits import speaker
+from ftrun.supervisor.culprits import rank_of, speaker
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Topology
 
 __all__ = ["REFINEMENTS", "refined"]
@@ -67,7 +67,24 @@ def _crashed_everywhere_at_start(
     return replace(found, retry=False, action=Action.STOP, rests_on=words)
 
 
-REFINEMENTS: tuple[Refinement, ...] = (_wrong_before_the_first_step, _crashed_everywhere_at_start)
+def _damaged_for_every_rank(
+    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, trained: bool
+) -> Diagnosis | None:
+    """A file that several ranks cannot read before the first step is one they all read: the configuration, not a sample."""
+    ranks = {rank for line in lines if (rank := rank_of(line)) is not None}
+    if found.fault is not FaultClass.DATA or trained or len(ranks) < 2:
+        return None
+    words = (*found.rests_on, f"the same for {len(ranks)} ranks before the first step: a file of the set-up")
+    return replace(
+        found, fault=FaultClass.CONFIG, confidence=round(found.confidence * 0.8, 2), rests_on=words
+    )
+
+
+REFINEMENTS: tuple[Refinement, ...] = (
+    _wrong_before_the_first_step,
+    _crashed_everywhere_at_start,
+    _damaged_for_every_rank,
+)
 
 
 def _is_before_first(step: str) -> bool:

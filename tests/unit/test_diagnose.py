@@ -71,6 +71,7 @@ ROWS = (
     _signature("peer-closed", "network", role=Role.CONSEQUENCE, priority=30),
     _signature("link-flap", "network", role=Role.INFO, priority=30),
     _signature("training-done", "healthy", priority=10),
+    _signature("damaged", "data"),
     _signature("job-begins", "healthy", role=Role.EITHER, priority=10),
     _signature("generic-error", "user-code", priority=15),
     _signature(
@@ -316,6 +317,15 @@ def test_a_crash_on_all_hosts_before_the_first_step_comes_again() -> None:
     assert _judged(lines[0]).retry
     assert not _judged(*lines).retry
     assert _judged(*lines, progress=_progress(0)).retry
+
+
+def test_a_file_that_no_rank_can_read_at_the_start_is_the_configuration() -> None:
+    """Ranks read samples of their own and settings in common."""
+    lines = [_line("damaged", i, rank=str(i)) for i in (0, 1)]
+
+    assert FaultClass.DATA is _judged(lines[0]).fault
+    assert FaultClass.CONFIG is _judged(*lines).fault
+    assert FaultClass.DATA is _judged(*lines, progress=_progress(0)).fault
 
 
 def test_a_good_end_in_the_text_does_not_outvote_a_record_of_failure() -> None:
