@@ -26,6 +26,9 @@ ENOUGH_PAIRS = 2
 MANY_HOSTS = 4
 """Broken devices on so many hosts of one job at the same time are not the devices' fault."""
 
+NOBODY = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104
+"""Names that every host has."""
+
 _RANK_PREFIX = re.compile(
     r"^\s*(?:\[(?:default)?(?P<torchrun>\d+)\]:|(?P<srun>\d{1,6}):\s|\[rank(?P<torch>\d+)\]|\[(?P<horovod>\d+)\]<std)"
 )
@@ -223,7 +226,7 @@ def _seat(line: Evidence) -> tuple[int | None, str]:
 
 def _admitted(name: str, topology: Topology) -> str | None:
     """`name` as a node of the attempt; as it stands where the attempt's nodes are not known."""
-    if not name:
+    if not name or name in NOBODY:
         return None
     if topology.nodes:
         return topology.node_of(name)

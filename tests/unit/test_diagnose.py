@@ -503,6 +503,11 @@ def test_sources_that_agree_raise_confidence() -> None:
     assert both.confidence > _judged(log).confidence
 
 
+def test_a_name_that_every_host_has_is_nobodys() -> None:
+    """`localhost` in a line says nothing, with or without the nodes of the job."""
+    assert () == _judged(_line("ecc", host="localhost"), topology=OFFLINE).nodes
+
+
 def test_unknown_evidence_is_left_aside() -> None:
     """A journal of a newer catalog is read without harm."""
     assert FaultClass.HEALTHY is _judged(_line("of-the-future")).fault
