@@ -81,12 +81,13 @@ class Scanner:
     """
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
-        self._ids = tuple(signature.id for signature in catalog.signatures)
-        order = sorted(range(len(self._ids)), key=lambda index: -catalog.signatures[index].priority)
-        self._rank = {index: place for place, index in enumerate(order)}
-        patterns = tuple(signature.pattern for signature in catalog.signatures)
-        self._patterns = _compile(patterns)
-        self._sieve = _sieve(patterns, catalog.digest, engine)
+        known = catalog.signatures
+        self._compiled = _compiled(
+            tuple(signature.id for signature in known),
+            tuple(signature.pattern for signature in known),
+            tuple(signature.priority for signature in known),
+        )
+        self._sieve = _sieve(self._compiled.expressions, engine)
         self._tail = b""
         self._line = 1
         self._offset = 0  # of the first byte of the tail
@@ -134,6 +135,7 @@ class Scanner:
 
         One voice for each segment: of the signatures that `re` confirms, the one with the highest priority.
         """
+        compiled = self._compiled
         starts = None if raw is block else [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))]
         hits: list[Hit] = []
         # Counting goes on from the segment before: one pass over the block however many hits it has.
@@ -145,10 +147,10 @@ class Scanner:
             done, raw_done = start, raw_start
             end = block.find(b"\n", start)
             segment = block[start:] if end < 0 else block[start:end]
-            for index in sorted(found[start], key=self._rank.__getitem__):
-                match = self._patterns[index].search(segment)
+            for index in sorted(found[start], key=compiled.rank.__getitem__):
+                match = compiled.patterns[index].search(segment)
                 if match is not None:
-                    hits.append(_hit(self._ids[index], line, self._offset + raw_start, segment, match))
+                    hits.append(_hit(compiled.ids[index], line, self._offset + raw_start, segment, match))
                     break
         return hits
 
@@ -189,12 +191,27 @@ def _hit(signature: str, line: int, offset_bytes: int, segment: bytes, match: re
     return Hit(signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What all scanners of a catalog share, by the index of the signature; `rank` 0 has the highest priority."""
+
+    ids: tuple[str, ...]
+    expressions: tuple[str, ...]
+    patterns: tuple[re.Pattern[bytes], ...]
+    rank: tuple[int, ...]
+
+
 @lru_cache(CATALOGS)
-def _compile(patterns: tuple[str, ...]) -> tuple[re.Pattern[bytes], ...]:
-    return tuple(re.compile(pattern.encode()) for pattern in patterns)
+def _compiled(ids: tuple[str, ...], expressions: tuple[str, ...], priorities: tuple[int, ...]) -> Compiled:
+    order = sorted(range(len(ids)), key=lambda index: -priorities[index])
+    rank = [0] * len(ids)
+    for place, index in enumerate(order):
+        rank[index] = place
+    patterns = tuple(re.compile(expression.encode()) for expression in expressions)
+    return Compiled(ids, expressions, patterns, tuple(rank))
 
 
-def _sieve(patterns: tuple[str, ...], digest: str, engine: str) -> Sieve:
+def _sieve(patterns: tuple[str, ...], engine: str) -> Sieve:
     """Return the sieve that all scanners of a catalog share."""
     if engine not in {"auto", "hyperscan", "re"}:
         raise ValueError(f"no engine is called {engine!r}; there are auto, hyperscan and re")
@@ -206,7 +223,7 @@ def _sieve(patterns: tuple[str, ...], digest: str, engine: str) -> Sieve:
         if engine == "hyperscan":
             raise
         return _literal_sieve(patterns)
-    return _hyperscan_sieve(hyperscan, patterns, digest)
+    return _hyperscan_sieve(hyperscan, patterns)
 
 
 @lru_cache(CATALOGS)
@@ -215,8 +232,8 @@ def _literal_sieve(patterns: tuple[str, ...]) -> LiteralSieve:
 
 
 @lru_cache(CATALOGS)
-def _hyperscan_sieve(module: Any, patterns: tuple[str, ...], digest: str) -> HyperscanSieve:
-    return HyperscanSieve(module, _loaded(module, patterns, digest))
+def _hyperscan_sieve(module: Any, patterns: tuple[str, ...]) -> HyperscanSieve:
+    return HyperscanSieve(module, _loaded(module, patterns))
 
 
 class LiteralSieve:
@@ -285,23 +302,39 @@ def _anonymous(pattern: str) -> bytes:
     return re.sub(r"\.\{0,\d+\}", ".*", re.sub(r"\(\?P<\w+>", "(?:", pattern)).encode()
 
 
-def _loaded(module: Any, patterns: Sequence[str], digest: str) -> Any:
+def _loaded(module: Any, patterns: Sequence[str]) -> Any:
     """Return the compiled database from the cache, or compile it and keep it there; a cache that fails changes nothing."""
-    name = hashlib.sha256(f"{digest} {module.__version__} {os.uname().machine}".encode()).hexdigest()[:32]
-    path = _cache_folder() / f"signatures-{name}.hs"
-    content = _read_own(path)
+    path = _cache_path(module, patterns)
+    content = _read_own(path) if path else None
     if content is not None:
         with suppress(module.error, ValueError):
-            return module.loadb(content, module.HS_MODE_BLOCK)
+            kept = module.loadb(content, module.HS_MODE_BLOCK)
+            module.Scratch(kept)  # refuses a database that is not for this processor
+            return kept
     database = _database(module, patterns)
-    with suppress(OSError):
-        _keep(path, module.dumpb(database))
+    if path:
+        with suppress(OSError):
+            _keep(path, module.dumpb(database))
     return database
 
 
-def _cache_folder() -> Path:
+def _cache_path(module: Any, patterns: Sequence[str]) -> Path | None:
+    """Return the file for these expressions, this hyperscan and this kind of processor; None where there is no home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ftrun"
+    base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):
+        return None
+    key = hashlib.sha256(f"{module.__version__} {os.uname().machine} {_processor()}".encode())
+    for pattern in patterns:
+        key.update(_anonymous(pattern) + b"\n")
+    return Path(base) / "ftrun" / f"signatures-{key.hexdigest()[:32]}.hs"
+
+
+def _processor() -> str:
+    """Return the features of the processor: a home that machines share has a database for each kind."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        return next((line for line in file if line.startswith(("flags", "Features"))), "")
+    return ""
 
 
 def _read_own(path: Path) -> bytes | None:
