@@ -21,7 +21,7 @@ from ftrun.supervisor.errors import UserError
 LANES_MAX = 4
 
 
-def drill(
+def drill(  # noqa: PLR0917 - options are given by name
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Which drills [default: the first of the list].", metavar="[NAME]..."),
@@ -109,7 +109,7 @@ def _signals() -> Iterator[None]:
         return
     ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(*_: object) -> None:
         for one in ours:
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt

@@ -20,13 +20,18 @@ class Chronicle:
     def __init__(self) -> None:
         self._runs: Mapping[str, Run] = {}
         self._hurts: dict[int, int] = {}
+        self._refused: dict[int, int] = {}
 
     def news(self, runs: Sequence[Run], ledgers: Sequence[Ledger]) -> list[str]:
         """Lines about what is new in these runs and in what the trainers wrote down."""
         lines: list[str] = []
         for number, ledger in enumerate(ledgers):
             lines += _hurts(ledger, self._hurts.get(number, 0))
-            self._hurts[number] = len(ledger.hurts)
+            lines += [
+                f"attempt {line['attempt']} woke up and left its checkpoint of step {line['step']} unwritten"
+                for line in ledger.refused[self._refused.get(number, 0) :]
+            ]
+            self._hurts[number], self._refused[number] = len(ledger.hurts), len(ledger.refused)
         for run in runs:
             before = self._runs.get(run.id)
             name = f"{run.id}: " if len(runs) > 1 else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.drill import trainer
+from ftrun.supervisor.drill import weights
 from ftrun.supervisor.drill.terms import Ledger
 
 __all__ = ["checkpoints", "read"]
@@ -21,6 +21,7 @@ def read(folder: Path) -> Ledger:
         saving=_lines(folder / "saving.log"),
         hurts=_lines(folder / "hurt.log"),
         ranks=_lines(folder / "ranks.log"),
+        refused=_lines(folder / "refused.log"),
         finals=_lines(folder / "final.log"),
     )
 
@@ -30,7 +31,7 @@ def checkpoints(folder: Path) -> dict[str, Mapping[str, Any] | str]:
     found: dict[str, Mapping[str, Any] | str] = {}
     for path in sorted((folder / "checkpoints").glob("ckpt-*.pt")):
         try:
-            found[str(path)] = trainer.read_checkpoint(str(path))
+            found[str(path)] = weights.read_checkpoint(str(path))
         except (RuntimeError, OSError) as error:
             found[str(path)] = str(error)
     return found

@@ -195,7 +195,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         collective_timeout_s=3.0,
         on_timeout="wait",
         settings={"end-wait": "4s"},
-        expect=Expect(classes=("hang",), attempts=2, steps_lost_max=4, ended_by_us=True),
+        expect=Expect(classes=("hang",), blamed="hurt", attempts=2, steps_lost_max=4, ended_by_us=True),
     ),
     Scenario(
         "user-bug",
@@ -259,7 +259,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "self-requeue",
         "The script puts its own job back into the queue",
         faults=(Fault("requeue-itself", (14,), starts=(1,)),),
-        expect=Expect(attempts=1, starts=2, steps_lost_max=4),
+        expect=Expect(classes=("preempted?",), blamed="nobody", attempts=1, starts=2, steps_lost_max=4),
     ),
     Scenario(
         "preemption",
@@ -283,8 +283,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         "time-limit",
         "The time limit comes, with progress",
         sbatch=("--time=1",),
-        steps=420,
+        steps=380,
         every=20,
+        step_s=0.3,
         expect=Expect(classes=("timelimit",), blamed="nobody", attempts=2, steps_lost_max=20),
         timeout_s=240.0,
     ),
@@ -293,17 +294,16 @@ SCENARIOS: tuple[Scenario, ...] = (
         "The same bad node again",
         faults=(Fault("hang", (10,), rank=1, sticky=True),),
         collective_timeout_s=2.0,
-        ranks=3,
-        sbatch=("--nodes=3",),
+        on_timeout="wait",
         settings={"end-wait": "3s"},
-        expect=Expect(classes=("hang", "hang"), attempts=3, avoided=True),
+        expect=Expect(classes=("hang", "hang"), blamed="hurt", attempts=3, avoided=True),
     ),
     Scenario(
         "scancel-pending",
         "The user cancels a job that has not started",
         sbatch=("--begin=now+600",),
         moves=(scancel(both(in_state("queued"), after(2.0))),),
-        expect=Expect(end="stopped", attempts=1, starts=0, reason="cancel"),
+        expect=Expect(end="stopped", classes=("cancelled",), attempts=1, starts=0, reason="cancel"),
         linger_s=5.0,
     ),
     Scenario(
@@ -311,7 +311,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "The user cancels a running job",
         moves=(scancel(at_step(8)),),
         quick=True,
-        expect=Expect(end="stopped", attempts=1, starts=1, reason="cancel"),
+        expect=Expect(end="stopped", classes=("cancelled",), attempts=1, starts=1, reason="cancel"),
         linger_s=5.0,
     ),
     Scenario(
@@ -324,7 +324,7 @@ SCENARIOS: tuple[Scenario, ...] = (
                 "the user says ftrun cancel", "cancel", "{run}", when=in_state("settling", "recovering")
             ),
         ),
-        expect=Expect(end="stopped", attempts=1, starts=1, reason="cancel"),
+        expect=Expect(end="stopped", classes=("hardware-gpu",), attempts=1, starts=1, reason="cancel"),
         linger_s=5.0,
     ),
     Scenario(
@@ -332,7 +332,9 @@ SCENARIOS: tuple[Scenario, ...] = (
         "The user cancels the second attempt",
         faults=(BAD_GPU,),
         moves=(scancel(on_attempt(2)),),
-        expect=Expect(end="stopped", attempts=2, starts=2, reason="cancel"),
+        expect=Expect(
+            end="stopped", classes=("hardware-gpu", "cancelled"), attempts=2, starts=2, reason="cancel"
+        ),
         linger_s=5.0,
     ),
     Scenario(

@@ -25,7 +25,7 @@ from typing import Any
 
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 from ftrun.supervisor import events, journal, store
-from ftrun.supervisor.drill import hands, ledger, trainer, verdict
+from ftrun.supervisor.drill import hands, ledger, trainer, verdict, weights
 from ftrun.supervisor.drill.chronicle import Chronicle
 from ftrun.supervisor.drill.scenarios import by_name
 from ftrun.supervisor.drill.terms import Event, Result, Scenario, Sight, Story
@@ -271,11 +271,16 @@ class Stage:
             ],
         }
         (work / "plan.json").write_text(json.dumps(plan, indent=1))
-        shutil.copy(trainer.__file__, work / "trainer.py")
+        # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
+        tree = work / "ftrun" / "supervisor" / "drill"
+        tree.mkdir(parents=True)
+        for module in (trainer, weights):
+            shutil.copy(str(module.__file__), tree)
         python = sys.executable if self._box is not None else "python3"
         bad = "--kill-on-bad-exit=1 " if s.kill_on_bad_exit else ""
         (work / "train.sh").write_text(
-            f'#!/bin/sh\nexec srun {bad}--unbuffered {python} {work}/trainer.py {work}/plan.json "$@"\n'
+            f"#!/bin/sh\nexport PYTHONPATH={work}\n"
+            f'exec srun {bad}--unbuffered {python} -m {trainer.__name__} {work}/plan.json "$@"\n'
         )
 
     def _clear(self, *, keep: bool) -> None:

@@ -48,6 +48,7 @@ class Ledger:
     saving: tuple[Mapping[str, Any], ...] = ()
     hurts: tuple[Mapping[str, Any], ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
+    refused: tuple[Mapping[str, Any], ...] = ()
     finals: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -121,7 +122,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What must be true at the end. A text with `|` allows any of its words.
+    """What must be true at the end. In `classes` "a|b" is either and "a?" may be missing.
 
     `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
     `avoided`: no later attempt runs on a hurt node.

@@ -1,16 +1,15 @@
 """A small data-parallel trainer that is real where it matters, and hurts itself on command. (I/O)
 
 How it thinks. One rank a node, started by srun. Every step each rank makes a gradient, the gradients are summed over TCP
-sockets, and all ranks apply the same sum to the same weights. The arithmetic is exact and depends on the order of steps, so
-weights that equal those of an undisturbed training prove that no step was lost and none applied twice. Rank 0 prints
-steps as training code does, and writes checkpoints: a zip file, as torch's are, moved into place when it is whole.
+sockets, and all ranks apply the same sum to the same weights (see weights). Rank 0 prints steps as training code does, and
+writes checkpoints, moved into place when they are whole.
 
-    python3 trainer.py PLAN [--resume CHECKPOINT]
+    python3 -m ftrun.supervisor.drill.trainer PLAN [--resume=CHECKPOINT]
 
 PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (FAULTS below). A fault
 with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank is placed on it. What happened is
 appended to the plan's folder, one JSON line an event: steps.log, saves.log, hurt.log, final.log,
-ranks.log (who started where) and saving.log.
+ranks.log (who started where), saving.log and refused.log (a checkpoint begun, and one not put into place).
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -26,53 +25,24 @@ import struct
 import subprocess
 import sys
 import time
-import zipfile
-import zlib
-from typing import Any, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-__all__ = ["checksum", "initial_weights", "main", "read_checkpoint", "weights_after"]
+from ftrun.supervisor.drill.weights import (
+    PACKED,
+    WIDTH,
+    apply,
+    checksum,
+    gradient,
+    initial_weights,
+    loss_at,
+    read_checkpoint,
+    write_checkpoint,
+)
 
-WIDTH = 8
-PRIME = 2_147_483_647
-PACKED = struct.Struct(f"<{WIDTH}Q")
+__all__ = ["FAULTS", "Trainer", "main"]
+
 MEET_WITHIN_S = 60.0
-
-
-# ---------------------------------------------------------------------------- the model
-
-
-def initial_weights() -> list[int]:
-    """The weights before the first step."""
-    return [1000 + i for i in range(WIDTH)]
-
-
-def gradient(weights: Sequence[int], rank: int, step: int) -> list[int]:
-    """One rank's gradient of one step."""
-    return [(w * (rank + 3) + step * 7919 + i * 104_729) % PRIME for i, w in enumerate(weights)]
-
-
-def apply(weights: Sequence[int], total: Sequence[int], step: int) -> list[int]:
-    """The weights after one step; order matters."""
-    return [(w * 48_271 + t + step) % PRIME for w, t in zip(weights, total)]
-
-
-def weights_after(steps: int, size: int) -> list[int]:
-    """The weights of an undisturbed training of `size` ranks."""
-    weights = initial_weights()
-    for step in range(1, steps + 1):
-        parts = [gradient(weights, rank, step) for rank in range(size)]
-        weights = apply(weights, [sum(column) for column in zip(*parts)], step)
-    return weights
-
-
-def checksum(weights: Sequence[int]) -> str:
-    """Eight hex digits that tell weights apart."""
-    return f"{zlib.crc32(PACKED.pack(*weights)):08x}"
-
-
-def loss_at(weights: Sequence[int], step: int) -> float:
-    """A number that falls as losses do."""
-    return 10.0 / (1.0 + step / 8.0) + (weights[0] % 1000) / 20_000.0
 
 
 # ---------------------------------------------------------------------------- the ranks
@@ -122,7 +92,7 @@ class Group:
                 link.sendall(struct.pack("<I", self.rank))
                 self._links[0] = link
                 return
-            except (OSError, ValueError):
+            except (OSError, ValueError):  # noqa: PERF203 - nobody is there yet
                 if time.monotonic() > deadline:
                     raise TimedOut(f"rank {self.rank}: nobody at the meeting point {meeting}") from None
                 time.sleep(0.05)
@@ -162,33 +132,6 @@ def _receive(link: socket.socket, size: int) -> bytes:
     return data
 
 
-# ---------------------------------------------------------------------------- checkpoints
-
-
-def read_checkpoint(path: str) -> dict[str, Any]:
-    """Step, weights and who wrote them. Raises RuntimeError, in torch's words, for a torn or foreign file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            state: dict[str, Any] = json.loads(archive.read("archive/data.json"))
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        raise RuntimeError(
-            "PytorchStreamReader failed reading zip archive: failed finding central directory"
-        ) from error
-    if state["checksum"] != checksum(state["weights"]):
-        raise RuntimeError(f"PytorchStreamReader failed reading file data/0: checksum mismatch in {path}")
-    return state
-
-
-def write_checkpoint(path: str, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint file and wait until it is on disk."""
-    with open(path, "wb") as stream:
-        with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr("archive/data.json", json.dumps(state))
-            archive.writestr("archive/version", "3\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 # ---------------------------------------------------------------------------- one start of one rank
 
 
@@ -214,17 +157,20 @@ class Trainer:
         self.group = self._meet()
 
     def _meet(self) -> Group:
-        step_id = os.environ.get("SLURM_STEP_ID", "0")
-        meeting = os.path.join(self.folder, f"meet.{self.job}.{self.launch}.{step_id}")
-        host = str(self.plan.get("host") or socket.gethostbyname(self._own_name()))
-        return Group(self.rank, self.size, meeting, host)
-
-    def _own_name(self) -> str:
-        try:
-            socket.gethostbyname(self.node)
-            return self.node
-        except OSError:
-            return socket.gethostname()
+        """Rank 0 waits at its node's address; the others find it in a file."""
+        host = str(self.plan.get("host", ""))
+        for name in (self.node, socket.gethostname()):
+            with contextlib.suppress(OSError):
+                host = host or socket.gethostbyname(name)
+        meeting = os.path.join(
+            self.folder, f"meet.{self.job}.{self.launch}.{os.environ.get('SLURM_STEP_ID', '0')}"
+        )
+        group = Group(self.rank, self.size, meeting, host)
+        self.say(
+            f"{self.node}:{os.getpid()}:{os.getpid()} [0] NCCL INFO ncclCommInitRank comm 0x55d0c2a8e010 rank {self.rank} nranks"
+            f" {self.size} cudaDev 0 busId 3b000 commId 0x9f1e - Init COMPLETE"
+        )
+        return group
 
     def say(self, text: str, *, only_rank: int | None = None) -> None:
         """A line on stdout, as a whole."""
@@ -293,6 +239,7 @@ class Trainer:
             time.sleep(float(self.plan["save_s"]))
         if self._replaced():
             os.unlink(temporary)
+            self.note("refused.log", step=self.step)
             self.say(f"checkpoint {path} not written: attempt {self.attempt} is no longer the run's")
             os._exit(1)
         os.replace(temporary, path)
@@ -331,15 +278,15 @@ class Trainer:
             f" Timeout(ms)={limit_ms}) ran for {limit_ms + 12} milliseconds before timing out."
         )
         if self.plan.get("on_timeout") == "wait":
-            while True:
-                time.sleep(3600)
+            self.hang()
         self.say(
             f"[rank{self.rank}]:[E{stamp}.000000000 ProcessGroupNCCL.cpp:630] [Rank {self.rank}] To avoid data inconsistency,"
             " we are taking the entire process down."
         )
-        return self._abort()
+        return self.abort()
 
-    def _abort(self) -> int:
+    def abort(self) -> int:
+        """Die of SIGABRT, as CUDA and NCCL do, without a core file."""
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         with contextlib.suppress(ImportError, ValueError, OSError):
             import resource
@@ -357,15 +304,15 @@ class Trainer:
                 FAULTS[fault["what"]](self)
 
     def _struck(self, number: int, fault: Mapping[str, Any], step: int) -> bool:
-        if fault.get("starts") and self.start not in fault["starts"]:
+        if fault["starts"] and self.start not in fault["starts"]:
             return False
         mark = os.path.join(self.folder, f"bad-node-{number}")
-        if fault.get("sticky") and os.path.exists(mark):
+        if fault["sticky"] and os.path.exists(mark):
             with open(mark) as stream:
                 return stream.read() == self.node
-        if fault.get("rank", -1) not in (-1, self.rank) or step not in fault["steps"]:
+        if fault["rank"] not in (-1, self.rank) or step not in fault["steps"]:
             return False
-        if fault.get("sticky"):
+        if fault["sticky"]:
             with open(mark, "w") as stream:
                 stream.write(self.node)
         return True
@@ -374,83 +321,70 @@ class Trainer:
         """A line of the kernel's log, as a job shows it that follows the log of its node."""
         self.say(f"{time.strftime('%b %d %H:%M:%S')} {self.node} kernel: {text}")
 
+    def lose_gpu(self) -> None:
+        """The kernel's word, CUDA's word, the end."""
+        self.kernel_says(f"NVRM: Xid (PCI:0000:3b:00): 79, pid={os.getpid()}, GPU has fallen off the bus.")
+        self.say(f"[rank{self.rank}]: RuntimeError: CUDA error: unknown error")
+        self.abort()
 
-def _gpu_lost(rank: Trainer) -> None:
-    rank.kernel_says(f"NVRM: Xid (PCI:0000:3b:00): 79, pid={os.getpid()}, GPU has fallen off the bus.")
-    rank.say(f"[rank{rank.rank}]: RuntimeError: CUDA error: unknown error")
-    rank._abort()  # noqa: SLF001
+    def hang(self) -> None:
+        """Stand still for good."""
+        while True:
+            time.sleep(3600)
 
+    def have_a_bug(self) -> None:
+        """What a wrong line of the user's does."""
+        nothing: Any = None
+        self.weights[0] += nothing
 
-def _hang(rank: Trainer) -> None:
-    while True:
-        time.sleep(3600)
+    def use_up_memory(self) -> None:
+        """The kernel's word, Slurm's word, SIGKILL."""
+        self.kernel_says(
+            f"Out of memory: Killed process {os.getpid()} (python3) total-vm:94371840kB, anon-rss:62914560kB"
+        )
+        step = f"{self.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
+        self.say(
+            f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}. Some of the step tasks have been OOM Killed."
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
 
+    def tear_checkpoint(self) -> None:
+        """The end comes while a checkpoint is written by code that does not move it into place when it is whole."""
+        path = os.path.join(self.folder, "checkpoints", f"ckpt-{self.step + 1:06d}.pt")
+        write_checkpoint(path + ".tmp", {"step": self.step, "weights": self.weights})
+        os.truncate(path + ".tmp", os.path.getsize(path + ".tmp") // 2)
+        os.replace(path + ".tmp", path)
+        self.lose_gpu()
 
-def _user_bug(rank: Trainer) -> None:
-    batch: Any = None
-    _ = rank.weights[0] + batch
+    def requeue_itself(self) -> None:
+        """As scripts do that know their time limit."""
+        if self.rank == 0:
+            subprocess.run(["scontrol", "requeue", self.job], check=False)
+        self.hang()
 
-
-def _out_of_memory(rank: Trainer) -> None:
-    step_id = f"{rank.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
-    rank.kernel_says(
-        f"Out of memory: Killed process {os.getpid()} (python3) total-vm:94371840kB, anon-rss:62914560kB, file-rss:0kB"
-    )
-    rank.say(
-        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step_id}. Some of the step tasks have been OOM Killed."
-    )
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _torn_save(rank: Trainer) -> None:
-    """Power is lost while a checkpoint is written by code that does not move it into place."""
-    state = {"step": rank.step, "weights": rank.weights, "checksum": checksum(rank.weights)}
-    path = os.path.join(rank.folder, "checkpoints", f"ckpt-{rank.step + 1:06d}.pt")
-    write_checkpoint(path + ".tmp", state)
-    os.truncate(path + ".tmp", os.path.getsize(path + ".tmp") // 2)
-    os.replace(path + ".tmp", path)
-    _gpu_lost(rank)
-
-
-def _requeue_itself(rank: Trainer) -> None:
-    if rank.rank == 0:
-        rank.say("going back into the queue")
-        subprocess.run(["scontrol", "requeue", rank.job], check=False)
-    time.sleep(60)
-
-
-def _link_flap(rank: Trainer) -> None:
-    rank.kernel_says("mlx5_core 0000:5e:00.0 ibs3: Link down")
-    rank.kernel_says("mlx5_core 0000:5e:00.0 ibs3: Link up")
-
-
-def _quiet_exit(rank: Trainer) -> None:
-    os._exit(3)
+    def flap_link(self) -> None:
+        """A link goes and comes back; training does not notice."""
+        self.kernel_says("mlx5_core 0000:5e:00.0 ibs3: Link down")
+        self.kernel_says("mlx5_core 0000:5e:00.0 ibs3: Link up")
 
 
 FAULTS: Mapping[str, Callable[[Trainer], None]] = {
-    "gpu-lost": _gpu_lost,
-    "hang": _hang,
-    "user-bug": _user_bug,
-    "out-of-memory": _out_of_memory,
-    "torn-save": _torn_save,
-    "requeue-itself": _requeue_itself,
-    "link-flap": _link_flap,
-    "quiet-exit": _quiet_exit,
+    "gpu-lost": Trainer.lose_gpu,
+    "hang": Trainer.hang,
+    "user-bug": Trainer.have_a_bug,
+    "out-of-memory": Trainer.use_up_memory,
+    "torn-save": Trainer.tear_checkpoint,
+    "requeue-itself": Trainer.requeue_itself,
+    "link-flap": Trainer.flap_link,
 }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train as the plan says. Returns the exit status."""
-    resume = ""
-    for number, word in enumerate(arguments):
-        if word == "--resume":
-            resume = arguments[number + 1]
-        elif word.startswith("--resume="):
-            resume = word[len("--resume=") :]
+    resume = [word[len("--resume=") :] for word in arguments if word.startswith("--resume=")]
     with open(arguments[0]) as stream:
         plan = json.load(stream)
-    return Trainer(plan, resume).train()
+    return Trainer(plan, resume[-1] if resume else "").train()
 
 
 if __name__ == "__main__":
