@@ -48,7 +48,8 @@ def settle(keeper: Keeper, world: World) -> None:
     )
     incident = f"{attempt.number}.{attempt.launch}"
     if diagnosis.fault is not FaultClass.HEALTHY:
-        first = min((e.at_s for e in keeper.memory.evidence if e.at_s is not None), default=None)
+        told = [e.at_s for e in keeper.memory.evidence if e.signature == diagnosis.signature]
+        first = min((at for at in told if at is not None), default=None)
         keeper.record(
             "diagnosed",
             incident=incident,
