@@ -15,78 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.supervisor.lifecycle import FINAL, State, next_state
+from ftrun.supervisor.parts import Attempt, Exclusion, Incident
 
 __all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
 
 Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try of a run. `submission` is one of: opened, intended, unknown, done, refused, lost."""
-
-    number: int
-    opened_at_s: float
-    token: str = ""
-    submission: str = "opened"
-    refusal: str = ""
-    job: str = ""
-    cluster: str = ""
-    launch: int = 0
-    submitted_at_s: float | None = None
-    started_at_s: float | None = None  # as Slurm says, of the present launch
-    running_seen_at_s: float | None = None  # when we saw it
-    ended_at_s: float | None = None  # when we saw the end of the present launch
-    nodes: tuple[str, ...] = ()
-    end_state: str = ""  # Slurm's state at the end of the launch, or PENDING after a requeue
-    end_reason: str = ""
-    exit_code: int | None = None
-    exit_signal: int | None = None
-    derived_exit_code: int = 0
-    requeued: bool = False  # ended by a requeue: the job may start again by itself
-    end_intended: str = ""  # why we asked for its end; "" = we did not
-    end_done: bool = False
-    claim_seen: bool = False
-    over: bool = False
-    closed: bool = False
-    excluded: tuple[str, ...] = ()
-    resume_from: str = ""
-    dependents_held: tuple[str, ...] = ()
-    failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
-    last_step: int | None = None
-    last_loss: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """A node that the next attempts avoid until `until_s`."""
-
-    node: str
-    until_s: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """One fault of a run. Times are Unix seconds."""
-
-    id: str
-    attempt: int
-    launch: int
-    fault: str
-    signature: str
-    title: str
-    nodes: tuple[str, ...]
-    attempt_nodes: tuple[str, ...]
-    step: int | None
-    first_evidence_at_s: float | None
-    ended_at_s: float | None
-    diagnosed_at_s: float
-    diagnosis: Mapping[str, Any]
-    decision: Mapping[str, Any] = field(default_factory=dict)
-    decided_at_s: float | None = None
-    running_again_at_s: float | None = None
-    first_step_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +252,11 @@ def _decided(run: Run, record: Record) -> Run:
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
     )
-    return _incident_decided(run, record)
+    return _incident_decided(_at_step(run, data), record)
+
+
+def _at_step(run: Run, data: Mapping[str, Any]) -> Run:
+    return run if data.get("step") is None or not run.attempts else run.with_attempt(last_step=data["step"])
 
 
 def _higher(one: int | None, other: int | None) -> int | None:
@@ -343,7 +280,7 @@ def _final(run: Run, record: Record) -> Run:
         exit_code=data.get("exit_code"),
         decision={},
     )
-    return _incident_decided(run, record)
+    return _incident_decided(_at_step(run, data), record)
 
 
 def _resumed(run: Run, record: Record) -> Run:

@@ -33,7 +33,7 @@ _TOLD = {
     "fault.survived": lambda d: f"suspicion taken back: {d['why']}",
     "end.intended": lambda d: f"ending the attempt: {d['reason']}",
     "job.ended": lambda d: f"job ended: {d['state']}" + (f", exit {d['exit_code']}" if d.get("exit_code") is not None else ""),
-    "job.requeued": lambda d: f"Slurm requeued the job: {d.get('reason') or d['state']}",
+    "job.requeued": lambda d: f"Slurm requeued the job: {d['state'] if d.get('reason', '') in ('', 'None') else d['reason']}",
     "launch.kept": lambda d: "left in the queue: Slurm starts it again",
     "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",

@@ -43,7 +43,7 @@ CLIENTS = {
     "prometheus_client": {"supervisor/metrics.py"},
     "psycopg": {"supervisor/postgres.py"},
     "pyslurm": {"slurm/native.py"},
-    "structlog": {"supervisor/log.py"},
+    "structlog": {"supervisor/logs.py"},
     "tenacity": {"slurm/commands.py"},
 }
 TYPER_FOLDER = "supervisor/cli/"

@@ -1,0 +1,77 @@
+"""The parts of a run as its journal tells it: attempts, exclusions, incidents. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Attempt", "Exclusion", "Incident"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a run. `submission` is one of: opened, intended, unknown, done, refused, lost."""
+
+    number: int
+    opened_at_s: float
+    token: str = ""
+    submission: str = "opened"
+    refusal: str = ""
+    job: str = ""
+    cluster: str = ""
+    launch: int = 0
+    submitted_at_s: float | None = None
+    started_at_s: float | None = None  # as Slurm says, of the present launch
+    running_seen_at_s: float | None = None  # when we saw it
+    ended_at_s: float | None = None  # when we saw the end of the present launch
+    nodes: tuple[str, ...] = ()
+    end_state: str = ""  # Slurm's state at the end of the launch, or PENDING after a requeue
+    end_reason: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    derived_exit_code: int = 0
+    requeued: bool = False  # ended by a requeue: the job may start again by itself
+    end_intended: str = ""  # why we asked for its end; "" = we did not
+    end_done: bool = False
+    claim_seen: bool = False
+    over: bool = False
+    closed: bool = False
+    excluded: tuple[str, ...] = ()
+    resume_from: str = ""
+    dependents_held: tuple[str, ...] = ()
+    failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
+    last_step: int | None = None
+    last_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A node that the next attempts avoid until `until_s`."""
+
+    node: str
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One fault of a run. Times are Unix seconds."""
+
+    id: str
+    attempt: int
+    launch: int
+    fault: str
+    signature: str
+    title: str
+    nodes: tuple[str, ...]
+    attempt_nodes: tuple[str, ...]
+    step: int | None
+    first_evidence_at_s: float | None
+    ended_at_s: float | None
+    diagnosed_at_s: float
+    diagnosis: Mapping[str, Any]
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    decided_at_s: float | None = None
+    running_again_at_s: float | None = None
+    first_step_at_s: float | None = None
