@@ -123,7 +123,7 @@ def run_dirs(home: str) -> list[str]:
     """Every run folder, sorted by name."""
     runs = os.path.join(home, "runs")
     try:
-        names = sorted(os.listdir(runs))
+        names = sorted(name for name in os.listdir(runs) if not name.startswith("."))
     except FileNotFoundError:
         return []
     return [

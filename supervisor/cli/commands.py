@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
     "cancel": Command("ftrun.supervisor.cli.control", "cancel", "End a run now, for good."),
     "stop": Command("ftrun.supervisor.cli.control", "stop", "End a run after its next checkpoint."),
     "resume": Command("ftrun.supervisor.cli.control", "resume", "Let a stopped run go on."),
+    "prune": Command("ftrun.supervisor.cli.prune", "prune", "Remove runs that have been over for long."),
     "doctor": Command(
         "ftrun.supervisor.cli.doctor", "doctor", "What this site lets ftrun do, and what is in its way."
     ),
