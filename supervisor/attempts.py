@@ -24,6 +24,7 @@ __all__ = [
     "exit_record",
     "has_tasks",
     "launch_record",
+    "owner",
     "task_records",
 ]
 
@@ -94,20 +95,32 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
     return tuple(sorted(found, key=lambda claim: claim.launch))
 
 
-def close(run_dir: str, attempt: int, epoch: int) -> Claim | None:
-    """Take the first free claim. None when the attempt is closed (now or before); the last job's claim otherwise has
-    been followed by ours. A launch that slips in between makes us try the next number, and is returned."""
+def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
+    """Take the first free claim. None when the attempt is closed (now or before).
+
+    `started` False: no job is known to have started, so only the first claim is tried. A job that has it, or that
+    slips in between, is returned: then nothing is closed.
+    """
     folder = store.attempt_dir(run_dir, attempt)
     before = claims(run_dir, attempt)
     if any(claim.closed for claim in before):
         return None
-    number = before[-1].launch + 1 if before else 0
+    number = before[-1].launch + 1 if before and started else 0
     path = os.path.join(folder, f"claim.{number}" if number else "claim")
     try:
         os.symlink(f"closed.{epoch}", path)
     except FileExistsError:
         return Claim(number, os.readlink(path))
     return None
+
+
+def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
+    """Who has the claim of one launch; None where nobody has, or it cannot be seen."""
+    name = f"claim.{launch}" if launch else "claim"
+    try:
+        return Claim(launch, os.readlink(os.path.join(store.attempt_dir(run_dir, attempt), name)))
+    except OSError:
+        return None
 
 
 def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:

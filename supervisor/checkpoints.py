@@ -11,8 +11,9 @@ from __future__ import annotations
 import glob as globbing
 import os
 import re
+from collections.abc import Iterable
 
-__all__ = ["newer", "newest", "step_of"]
+__all__ = ["newer", "newest", "stamp", "step_of", "still_aside"]
 
 _WORDS = ("step", "iter", "epoch")
 _BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
@@ -45,6 +46,21 @@ def newer(path: str, than: str, since_s: float) -> bool:
         return os.path.getmtime(path) > since_s
     except OSError:
         return False
+
+
+def stamp(path: str) -> str:
+    """What tells one writing of a checkpoint from the next; "" where it is gone."""
+    try:
+        entries = [path, *(entry.path for entry in os.scandir(path))] if os.path.isdir(path) else [path]
+        facts = [os.stat(entry) for entry in entries]
+    except OSError:
+        return ""
+    return f"{max(fact.st_mtime_ns for fact in facts)}.{sum(fact.st_size for fact in facts)}.{len(facts)}"
+
+
+def still_aside(set_aside: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Of (path, its stamp when it was set aside) those paths that nobody wrote anew since."""
+    return tuple(path for path, then in set_aside if not then or stamp(path) == then)
 
 
 def step_of(path: str) -> int | None:

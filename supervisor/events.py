@@ -40,7 +40,7 @@ class Run:
     retries: int = 0  # against the ceiling, never refilled
     best_step: int | None = None
     best_checkpoint: str = ""
-    set_aside: tuple[str, ...] = ()  # checkpoints that a start failed to load
+    set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
     drained: tuple[str, ...] = ()
     wish: str = ""  # "", "cancel", "stop": what a person asked for
     wish_by: str = ""
@@ -198,10 +198,6 @@ def _end_intended(run: Run, record: Record) -> Run:
     return run.with_attempt(end_intended=record["data"]["reason"], end_done=False)
 
 
-def _evidence(run: Run, record: Record) -> Run:
-    return replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]})
-
-
 def _progress(run: Run, record: Record) -> Run:
     data = record["data"]
     run = run.with_attempt(last_step=data.get("step"), last_loss=data.get("loss"))
@@ -307,6 +303,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "submit.lost": _submit_lost,
     "job.started": _started,
     "launch.seen": _launch_seen,
+    "job.adopted": lambda run, record: run.with_attempt(job=record["job"]),
     "launch.kept": lambda run, record: run.with_attempt(
         requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False
     ),
@@ -318,7 +315,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "tasks.failed": lambda run, record: run.with_attempt(
         failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *record["data"]["tasks"]}))
     ),
-    "evidence": _evidence,
+    "evidence": lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
     "launch.progress": _progress,
     "diagnosed": _diagnosed,
     "decided": _decided,
@@ -326,7 +323,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "attempt.closed": lambda run, record: run.with_attempt(closed=True),
     "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),
     "checkpoint.set-aside": lambda run, record: replace(
-        run, set_aside=(*run.set_aside, record["data"]["path"])
+        run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
     ),
     "request.seen": _request,
     "run.finished": _final,

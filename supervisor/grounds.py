@@ -98,6 +98,7 @@ class ClusterView:
     partition: tuple[str, ...] = ()  # every node the job could be placed on
     available: frozenset[str] = frozenset()  # of these: up and not drained
     idle: frozenset[str] = frozenset()  # of these: nothing runs there now
+    lost: frozenset[str] = frozenset()  # of these: down or not responding
     nodes_needed: int = 1
     ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
     may_drain: bool = False

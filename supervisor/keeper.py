@@ -196,7 +196,7 @@ class Keeper:
         if first and self._journal is None and not self._front_gone(world):
             return
         if self.attempt.submission == "opened":
-            self._submission_lost("sbatch was not called")
+            self._not_submitted("sbatch was not called")
             return
         found = [
             row
@@ -206,22 +206,21 @@ class Keeper:
         if found:
             self._found(found[0].raw_job_id or found[0].job_id)
         elif self.memory.for_how_long(f"lookup:{self.attempt.token}", world.mono_s) >= LOOKUP_FOR_S:
-            taken = attempts.close(self.run_dir, self.attempt.number, self.office.lead.epoch)
-            if taken is not None and taken.job:
-                self._found(taken.job)
-            else:
-                self._submission_lost("no job bears its token")
+            self._not_submitted("no job bears its token")
 
     def _found(self, job: str) -> None:
         self.record("submit.done", job_id=job, cluster=self.office.facts().name, found=True)
         store.index(self.office.home, job, self.run.id)
 
-    def _submission_lost(self, why: str) -> None:
-        if self.attempt.number == 1 and not self.run.incidents:
+    def _not_submitted(self, why: str) -> None:
+        """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
+        taken = attempts.close(self.run_dir, self.attempt.number, self.office.lead.epoch, started=False)
+        if taken is not None and taken.job:
+            self._found(taken.job)
+        elif self.attempt.number == 1 and not self.run.incidents:
             reason = f"the submission did not come about: {why}"
             self.record("run.abandoned", reason=reason, **{"class": "scheduler"})
         else:
-            attempts.close(self.run_dir, self.attempt.number, self.office.lead.epoch)
             self.record("submit.lost", why=why, decision={"kind": "resubmit", "reason": why, "exclude": []})
 
     # ------------------------------------------------------------------ in Slurm's hands
@@ -244,6 +243,8 @@ class Keeper:
         self.memory.absent_since_s = None
         if row.state.ended:
             self._ended(world, row)
+        elif sense.is_anothers(self, world, row):
+            pass  # its row comes with the next look
         elif row.state.live:
             self._started(row)
         elif "launch failed requeued held" in row.reason.lower():
@@ -290,7 +291,7 @@ class Keeper:
             return
         if len(self.rows(world)) > 1:
             self._note_tasks(world)
-        elif row.state.pending or self._started_again(row):
+        elif row.state.pending or self.started_again(row):
             self._record_end("job.requeued", row.state.value, row.reason, ())
             return
         if row.state is JobState.RUNNING:
@@ -306,8 +307,8 @@ class Keeper:
         if failed:
             self.record("tasks.failed", tasks=sorted(failed))
 
-    def _started_again(self, row: JobRow) -> bool:
-        """A requeue so quick that no look fell into its pending time."""
+    def started_again(self, row: JobRow) -> bool:
+        """Slurm shows a later launch than the one that we know."""
         if row.restarts is not None:
             return row.restarts > self.attempt.launch
         then = self.attempt.started_at_s
@@ -324,6 +325,8 @@ class Keeper:
             self.intend_end(f"stop by {self.run.wish_by or 'request'}, after a checkpoint")
 
     def _ended(self, world: World, row: JobRow) -> None:
+        if sense.is_anothers(self, world, row):
+            return
         sense.note_launch(self, world)
         self._note_tasks(world)
         state = row.state.value

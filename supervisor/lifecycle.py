@@ -98,6 +98,7 @@ NEUTRAL = frozenset(
         "run.created",
         "submit.intended",
         "submit.unknown",
+        "job.adopted",
         "launch.seen",
         "evidence",
         "tasks.failed",

@@ -7,12 +7,13 @@ schedulable; the newest culprit counts more than the oldest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, Case
-from ftrun.supervisor.model import Decision
+from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, Case, ClusterView
+from ftrun.supervisor.model import Decision, Source
 
-__all__ = ["with_nodes"]
+__all__ = ["left_out", "with_nodes"]
 
 
 def with_nodes(case: Case, decision: Decision) -> Decision:
@@ -38,6 +39,21 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
         drain=drain,
         notes=(*decision.notes, *notes, *drain_notes),
     )
+
+
+def left_out(
+    cluster: ClusterView, excluded: Iterable[str], avoided: Iterable[str], silent: Iterable[str]
+) -> tuple[str, ...]:
+    """The nodes that the next attempt names in --exclude: as many as leave it enough to run on, the blamed ones first.
+
+    Slurm itself starts nothing on a silent node, so that one is the first to be left unnamed.
+    """
+    wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
+    if not cluster.partition:
+        return tuple(sorted(wanted))
+    room = max(0, len(cluster.partition) - cluster.nodes_needed)
+    inside = [node for node in wanted if node in cluster.partition]
+    return tuple(sorted(inside[:room]))
 
 
 def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -90,6 +106,9 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
         return (), ()
     if not set(case.diagnosis.sources) & PROOF_SOURCES:
         return (), ("not drained: only the job's own log says so",)
+    others = set(case.diagnosis.sources) & PROOF_SOURCES - {Source.SLURM}
+    if not others and not set(exclude) <= case.cluster.lost:
+        return (), ("not drained: Slurm has not lost the node",)
     if not case.cluster.may_drain:
         return (), ("not drained: this user may not",)
     cap = case.limits.drains(len(case.cluster.partition))

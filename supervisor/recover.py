@@ -15,11 +15,13 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
-from ftrun.supervisor import attempts, context, grounds, settle, store, submit
+from ftrun.supervisor import attempts, checkpoints, context, grounds, placing, settle, store, submit
 from ftrun.supervisor.model import Decision
 
 if TYPE_CHECKING:
+    from ftrun.slurm.client import JobRow
     from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
@@ -61,8 +63,9 @@ def _keep(keeper: Keeper) -> None:
 
 def _set_aside(keeper: Keeper) -> None:
     path = keeper.attempt.resume_from
-    if keeper.run.decision.get("older_checkpoint") and path and path not in keeper.run.set_aside:
-        keeper.record("checkpoint.set-aside", path=path)
+    aside = checkpoints.still_aside(keeper.run.set_aside)
+    if keeper.run.decision.get("older_checkpoint") and path and path not in aside:
+        keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
 
 
 def _drain(keeper: Keeper, world: World) -> None:
@@ -119,11 +122,19 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
             keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
             keeper.record("cancel.done", what=f"requeued job {row.job_id}")
         return False
-    if keeper.attempt.requeued and row.state.live and row.nodes and row.state.value == "RUNNING":
-        launch = row.restarts if row.restarts is not None else keeper.attempt.launch + 1
-        keeper.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
-        keeper.intend_end("the requeued job started before it could be taken out of the queue")
+    if keeper.attempt.requeued and row.state is JobState.RUNNING and keeper.started_again(row):
+        _follow_requeued(keeper, row)
     return False
+
+
+def _follow_requeued(keeper: Keeper, row: JobRow) -> None:
+    """The job started again before it was taken out of the queue: a healthy launch is not ended for that."""
+    launch = row.restarts if row.restarts is not None else keeper.attempt.launch + 1
+    blamed = set(keeper.run.decision.get("exclude", ())) & set(row.nodes)
+    keeper.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
+    keeper.forget(launch)
+    if blamed:
+        keeper.intend_end(f"the requeued job started again on {', '.join(sorted(blamed))}")
 
 
 def _over(keeper: Keeper, world: World) -> bool:
@@ -222,13 +233,14 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
         return
     number = store.latest_attempt(keeper.run_dir) + 1
     decision = keeper.run.decision
-    exclude = sorted(
-        {*keeper.run.excluded_at(world.now_s), *decision.get("avoid", ()), *_silent(keeper, world)}
+    view = settle.cluster_view(keeper, world)
+    exclude = placing.left_out(
+        view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), _silent(keeper, world)
     )
     previous = keeper.attempt
     keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number))
-    keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=exclude)
-    idle = tuple(sorted(settle.cluster_view(keeper, world).available - set(exclude)))
+    keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude))
+    idle = tuple(sorted(view.available - set(exclude)))
     keeper.forget(0)
     token = f"{keeper.run.token}:{number}"
     try:
@@ -236,10 +248,10 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             keeper.run_dir,
             number,
             token=token,
-            exclude=tuple(exclude),
+            exclude=exclude,
             restart=number - 1,
             last_fault=str(decision.get("class", "")),
-            set_aside=keeper.run.set_aside,
+            set_aside=checkpoints.still_aside(keeper.run.set_aside),
             idle=idle,
             array=_narrowed(keeper, previous),
         )

@@ -10,18 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import attempts, settle
+from ftrun.supervisor import attempts, settle, store
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
 if TYPE_CHECKING:
+    from ftrun.slurm.client import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["Memory", "note_launch", "watch"]
+__all__ = ["Memory", "is_anothers", "note_launch", "watch"]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
+OWNER_EVERY_S = 15.0
 EVIDENCE_RECORDS_MAX = 200  # of one run
 TASK_LOGS_MAX = 64  # of the failed tasks of one array, so many logs are read
 
@@ -90,6 +92,18 @@ def note_launch(keeper: Keeper, world: World) -> None:
             "warned",
             message=f"nothing seen of attempt {attempt.number} in {keeper.run_dir}: do the nodes see this folder?",
         )
+
+
+def is_anothers(keeper: Keeper, world: World, row: JobRow) -> bool:
+    """sbatch may have made two jobs of one token: the one that holds the claim is the attempt, the other leaves by itself."""
+    if not row.state.ended and not keeper.memory.due("owner", world.mono_s, OWNER_EVERY_S):
+        return False
+    owner = attempts.owner(keeper.run_dir, keeper.attempt.number, keeper.attempt.launch)
+    if owner is None or not owner.job or owner.job == keeper.attempt.job or len(keeper.rows(world)) > 1:
+        return False
+    keeper.record("job.adopted", job_id=owner.job, instead_of=keeper.attempt.job)
+    store.index(keeper.office.home, owner.job, keeper.run.id)
+    return True
 
 
 def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport | None:

@@ -166,7 +166,7 @@ def newest_checkpoint(keeper: Keeper) -> str:
     return checkpoints.newest(
         str(settings.get("checkpoint", "")),
         marker=str(settings.get("checkpoint-marker", "")),
-        set_aside=keeper.run.set_aside,
+        set_aside=checkpoints.still_aside(keeper.run.set_aside),
         cwd=context.cwd(keeper.run_dir),
     )
 
@@ -209,6 +209,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
     return grounds.ClusterView(
         partition=members,
         available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
+        lost=frozenset(n for n in members if n in world.nodes and not world.nodes[n].responding),
         idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
         nodes_needed=max(1, len(keeper.attempt.nodes), row.node_count if row is not None else 1),
         ftrun_drains=sum(

@@ -50,7 +50,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
         "exclusions": [
             {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
         ],
-        "checkpoints_set_aside": list(run.set_aside),
+        "checkpoints_set_aside": [path for path, _ in run.set_aside],
         "best_step": run.best_step,
         "best_checkpoint": run.best_checkpoint,
         "drained": list(run.drained),
