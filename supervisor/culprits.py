@@ -37,6 +37,8 @@ _NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _SYSLOG_PREFIX = re.compile(
     r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
 )
+# `n7: text`, as clush, pdsh and many a script put it; believed of nodes of the attempt only, since any word may stand there.
+_LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
 _SRUN_PREFIX = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? ")
 _SEQUENCE = re.compile(r"SeqNum=(\d+)")
 
@@ -63,7 +65,8 @@ def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
 
 def speaker(line: Evidence, topology: Topology) -> str | None:
     """Who wrote `line`: a host, or "rank N" where no host is known; None where the line does not say."""
-    for name in _names_in(line):
+    label = _LABEL.match(line.text) if topology.nodes else None
+    for name in [*_names_in(line), *([label["host"]] if label else [])]:
         known = _admitted(name, topology)
         if known:
             return known

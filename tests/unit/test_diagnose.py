@@ -566,3 +566,13 @@ def test_the_order_of_arrival_changes_nothing(
         second.signature,
         set(second.nodes),
     )
+
+
+def test_a_label_in_front_of_a_line_names_a_node_of_the_attempt_and_nothing_else() -> None:
+    """`n1: text` was written by n1 where n1 is of the attempt; the same form with another word names nobody."""
+    text = "NVRM: Xid 79"
+    labelled = _judged(_line("xid-off-the-bus", text=f"n1: {text}"), topology=FOUR)
+    assert labelled.nodes == ("n1",)
+    for word in ("gpu-9", "RuntimeError"):
+        assert _judged(_line("xid-off-the-bus", text=f"{word}: {text}"), topology=FOUR).nodes == ()
+        assert _judged(_line("xid-off-the-bus", text=f"{word}: {text}"), topology=OFFLINE).nodes == ()
