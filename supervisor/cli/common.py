@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.supervisor import config, events, journal, lifecycle, store
@@ -19,12 +20,17 @@ FOREIGN_LOOK_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Whether somebody looks after the runs. `since_s` is how long the counter has stood still by its file's own time."""
+    """Whether somebody looks after the runs.
+
+    `since_s`: since when the counter has stood still (Unix seconds, by its file's own time); `blind_since_s`: since when
+    Slurm has not answered; `set_aside`: runs that the supervisor cannot look after, with the reason.
+    """
 
     watched: bool
     by: str
     since_s: float | None
     blind_since_s: float | None
+    set_aside: Mapping[str, str] = field(default_factory=dict)
 
 
 def home() -> str:
@@ -82,34 +88,35 @@ def watch_state(home_dir: str) -> Watch:
     from ftrun.supervisor import lease, spawn
 
     holder = lease.look(home_dir)
-    blind = _blind_since(home_dir)
+    told = _told(home_dir)
+    blind, aside = told.get("blind_since_s"), dict(told.get("set_aside", {}))
     if not holder.epoch:
-        return Watch(False, "", None, blind)
+        return Watch(False, "", None, blind, aside)
     host = holder.writer.split(".")[0]
     if spawn.holder_alive_here(home_dir):
-        return Watch(True, host, None, blind)
+        return Watch(True, host, None, blind, aside)
     if holder.counter != "released" and not store.same_machine(holder.writer):
         time.sleep(FOREIGN_LOOK_S)
         if lease.look(home_dir) != holder:
-            return Watch(True, host, None, blind)
+            return Watch(True, host, None, blind, aside)
     path = os.path.join(home_dir, "lease", f"counter-{holder.epoch:06d}")
     try:
         since = os.stat(path).st_mtime
     except OSError:
         since = None
-    return Watch(False, host, since, blind)
+    return Watch(False, host, since, blind, aside)
 
 
-def _blind_since(home_dir: str) -> float | None:
+def _told(home_dir: str) -> dict[str, Any]:
+    """What the last supervisor wrote of itself; nothing where it cannot be read."""
     import json
 
     try:
         with open(os.path.join(home_dir, "supervisor.json"), encoding="utf-8") as stream:
-            facts: dict[str, Any] = json.load(stream)
+            facts = json.load(stream)
     except (OSError, ValueError):
-        return None
-    value = facts.get("blind_since_s")
-    return float(value) if value is not None else None
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def ensure_supervisor(home_dir: str) -> bool:

@@ -36,6 +36,7 @@ def status(
             "by": watch.by,
             "not_since": watch.since_s,
             "slurm_unseen_since": watch.blind_since_s,
+            "set_aside": dict(watch.set_aside),
         }
         output.emit_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
@@ -73,6 +74,11 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float) -> None:
+    """Who looks after the runs, on stderr: the table on stdout stays a table."""
+    if watch.watched:
+        print(f"watched from {watch.by}", file=sys.stderr)
+        for run, why in watch.set_aside.items():
+            print(f"{run} is not looked after: {why}", file=sys.stderr)
     if watch.blind_since_s is not None and watch.watched:
         print(
             f"Slurm has not answered for {_ago(now - watch.blind_since_s)}: nothing is done until it does",
