@@ -1,0 +1,57 @@
+"""Writes the table of classes into docs/policy.md from the class rules; `--check` compares. (I/O)"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, ClassRule
+from ftrun.supervisor.model import Action, FaultClass
+from ftrun.supervisor.verdicts import CLASS_DEFAULTS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
+BEGIN = "<!-- classes: begin, written by `make docs` from supervisor/grounds.py -->"
+END = "<!-- classes: end -->"
+HEAD = "| class | another try | budget without progress | the culprit node is left out | drained | elsewhere first | waits first |\n|---|---|---|---|---|---|---|"
+EXCLUDED = {
+    "always": "at once",
+    "proven": "when proven or repeated",
+    "never": "never",
+}
+
+
+def table() -> str:
+    """Return the classes as a table, in the order of the rules."""
+    return "\n".join([HEAD, *(_row(fault, rule) for fault, rule in CLASS_RULES.items())])
+
+
+def _row(fault: FaultClass, rule: ClassRule) -> str:
+    default = CLASS_DEFAULTS[fault]
+    again = "yes" if default.retry else "-" if default.action is Action.NONE else "no"
+    budget = "no limit" if rule.budget >= UNLIMITED else str(rule.budget)
+    cells = [
+        f"`{fault.value}`",
+        again,
+        budget,
+        EXCLUDED[rule.exclude],
+        "when corroborated" if rule.drain else "never",
+        "yes" if rule.elsewhere else "no",
+        f"{rule.back_off:g} x `backoff`" if rule.back_off else "no",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def renewed(text: str) -> str:
+    """Return the page's text with the table between the two marks replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"{PAGE.name} must have these two lines once:\n{BEGIN}\n{END}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    present = PAGE.read_text(encoding="utf-8")
+    if "--check" not in sys.argv:
+        PAGE.write_text(renewed(present), encoding="utf-8")
+    elif present != renewed(present):
+        sys.exit("the table in docs/policy.md is not current: run `make docs`")
