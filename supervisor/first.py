@@ -136,9 +136,12 @@ class Run:
 
     def _abandon(self, message: str) -> None:
         """Nobody can tell whether there will be a job: should it appear, the supervisor cancels it."""
+        from ftrun.supervisor import attempts
+
         assert self.journal is not None
         fault: dict[str, Any] = {"class": "scheduler"}
         try:
+            attempts.close(self.run_dir, 1, 0)  # a late job then ends before the user's script begins (P4)
             self.journal.append("submit.unknown", attempt=1, message=message)
             reason = f"the outcome of the submission is unknown: {message}"
             self.journal.append("run.abandoned", attempt=1, reason=reason, **fault)

@@ -388,6 +388,9 @@ def abandoned(keeper: Keeper, world: World) -> None:
     due = world.mono_s - keeper.memory.since.get("strays", float("-inf")) >= STRAYS_EVERY_S
     if since <= STRAYS_FOR_S and due:
         keeper.memory.since["strays"] = world.mono_s
+        if not attempt.closed:  # a late job then ends before the user's script begins (P4)
+            attempts.close(keeper.run_dir, attempt.number, keeper.office.lead.epoch)
+            keeper.record("attempt.closed")
         _strays(keeper, world, keeper.run.token)
 
 
