@@ -72,6 +72,12 @@ class Keeper:
             return False
         return 0 <= self.office.clock.now_s() - attempt.submitted_at_s < JUST_SUBMITTED_S
 
+    @property
+    def watch_only(self) -> bool:
+        """ftrun may only watch this run, and nobody has asked for more."""
+        only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
+        return only and not self.run.wish
+
     def close(self) -> None:
         """Let go of files."""
         self.memory.close()
@@ -370,8 +376,7 @@ class Keeper:
     def intend_end(self, reason: str) -> None:
         """Announce that this attempt is to be ended; `_ending` carries it out. Where ftrun may only watch (`observe`, or
         `retries` 0), its own opinion is shown and nothing more; what a person asks for is done."""
-        watch_only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
-        if watch_only and not self.run.wish:
+        if self.watch_only:
             if "observed-end" not in self.memory.since:
                 self.memory.since["observed-end"] = 0.0
                 self.record("observed", decision={"kind": "end", "reason": reason})

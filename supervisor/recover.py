@@ -337,9 +337,7 @@ def _move_dependents(keeper: Keeper, world: World, old_job: str) -> None:
 def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any]) -> None:
     """The run is over. A job of it that could still start is taken out of the queue first."""
     row = keeper.row(world) if keeper.attempt.job else None
-    watched = bool(keeper.settings.get("observe")) or int(keeper.settings.get("retries", 20)) == 0
-    watched = watched and not keeper.run.wish
-    if row is not None and row.state.pending and not watched:
+    if row is not None and row.state.pending and not keeper.watch_only:
         keeper.record("cancel.intended", what=f"job {row.job_id}")
         keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
         keeper.record("cancel.done", what=f"job {row.job_id}")
