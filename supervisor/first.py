@@ -68,7 +68,8 @@ class Run:
             settings=self.kept["settings"],
             submitter={"writer": store.identity(), "user": self.kept["user"], "host": self.kept["host"]},
         )
-        store.open_attempt(self.run_dir, 1)
+        if store.open_attempt(self.run_dir, 1) is None:
+            raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
         self.journal.append("attempt.opened", attempt=1)
         self.plan.write()
         self.journal.append("submit.intended", attempt=1, token=attempt_token)

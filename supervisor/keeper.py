@@ -139,8 +139,10 @@ class Keeper:
 
     def glance(self, world: World) -> None:
         """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
-        if self._journal is None or self.run.state not in (State.RUNNING, State.SUSPECT):
-            return
+        if self._journal is not None and self.run.state in (State.RUNNING, State.SUSPECT):
+            self._watch(world)
+
+    def _watch(self, world: World) -> None:
         report = sense.watch(self, world)
         if report is not None and not any("_" in row.job_id for row in self.rows(world)):
             suspect.judge(self, world, report)  # a broken task must not end its array
@@ -183,8 +185,10 @@ class Keeper:
     # ------------------------------------------------------------------ submitting
 
     def _new(self, world: World) -> None:
-        """`ftrun sbatch` died before it opened an attempt: no sbatch was called."""
+        """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
         if self._front_gone(world):
+            store.open_attempt(self.run_dir, 1)
+            attempts.close(self.run_dir, 1, self.office.lead.epoch)
             self.record(
                 "run.stopped",
                 reason="ftrun sbatch was interrupted before it submitted",
@@ -301,7 +305,7 @@ class Keeper:
             self._record_end("job.requeued", row.state.value, row.reason, ())
             return
         if row.state is JobState.RUNNING:
-            self.glance(world)
+            self._watch(world)
         if self.run.wish == "cancel" and self.run.state in (State.RUNNING, State.SUSPECT):
             self.intend_end(f"cancel by {self.run.wish_by or 'request'}")
         elif self.run.wish == "stop" and self.run.state in (State.RUNNING, State.SUSPECT):

@@ -158,6 +158,10 @@ class Supervisor:
         except (JournalDamaged, JournalTooNew) as error:
             self._drop(run_dir, str(error))
             return False
+        except FileNotFoundError as error:
+            gone = not os.path.isdir(run_dir)  # a clean refusal: `ftrun sbatch` leaves no run behind
+            self._drop(run_dir, "" if gone else str(error))
+            return False
         except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
             self._drop(run_dir, f"{type(error).__name__}: {error}")
             self.office.tell("run.failed-step", run=keeper.run.id, traceback=traceback.format_exc())
