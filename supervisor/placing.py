@@ -106,8 +106,11 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
         return (), ()
     if not set(case.diagnosis.sources) & PROOF_SOURCES:
         return (), ("not drained: only the job's own log says so",)
-    others = set(case.diagnosis.sources) & PROOF_SOURCES - {Source.SLURM}
-    if not others and not set(exclude) <= case.cluster.lost:
+    if not set(case.diagnosis.sources) & PROOF_SOURCES - {
+        Source.SLURM
+    }:  # then Slurm must say it of this very node
+        exclude = tuple(node for node in exclude if node in case.cluster.lost)
+    if not exclude:
         return (), ("not drained: Slurm has not lost the node",)
     if not case.cluster.may_drain:
         return (), ("not drained: this user may not",)

@@ -94,9 +94,10 @@ def incident(fault: F, attempt: int = 1, **changes: Any) -> Incident:
 
 
 def cluster(**changes: Any) -> ClusterView:
-    """Forty nodes, all up; those of the attempt are busy, the others idle."""
+    """Forty nodes; those of the attempt are busy, or lost since a moment (all but n4), the others idle."""
     free = frozenset(PARTITION)
-    plain = ClusterView(PARTITION, free, free - set(NODES), nodes_needed=4, may_drain=True)
+    idle = free - set(NODES)
+    plain = ClusterView(PARTITION, free, idle, lost=frozenset(NODES[:3]), nodes_needed=4, may_drain=True)
     return replace(plain, **changes)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ftrun.supervisor.events import Exclusion
 from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, ClusterView, Limits
 from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, Source
+from ftrun.supervisor.placing import left_out
 from tests.unit.cases import NODES, NOW, PARTITION, F, cluster, diagnosis, earlier_exclusions, incident, rule
 
 # ---------------------------------------------------------------------- who is left out
@@ -127,6 +128,17 @@ def test_a_drain_needs_a_source_that_no_user_can_write(source: Source) -> None:
     assert ("n2",) == ruling.decision.drain
 
 
+@pytest.mark.parametrize("source", sorted(PROOF_SOURCES))
+def test_slurms_word_counts_for_the_nodes_that_it_has_lost(source: Source) -> None:
+    """That a job failed is Slurm's word on the job; a probe or a check speaks of the node itself."""
+    found = diagnosis(F.HARDWARE_GPU, nodes=("n2", "n3"), sources=(source,))
+
+    decision = rule(found, view=cluster(lost=frozenset({"n3"}))).decision
+
+    assert ("n2", "n3") == decision.exclude
+    assert (("n3",) if source is Source.SLURM else ("n2", "n3")) == decision.drain
+
+
 @pytest.mark.parametrize("source", sorted(set(Source) - PROOF_SOURCES))
 def test_what_a_user_can_write_drains_nothing(source: Source) -> None:
     """Log, exit record, silence and checkpoints are the job's own: excluded, not drained, and noted."""
@@ -211,6 +223,7 @@ _VIEWS = st.builds(
         PARTITION[:size],
         frozenset(up) & set(PARTITION[:size]),
         frozenset(up) & set(PARTITION[:size]),
+        frozenset(PARTITION[:size:2]),
         needed,
         drains,
         may,
@@ -279,6 +292,7 @@ def _nodes_are_treated_lawfully(
     assert set(exclude) <= set(found.nodes) & set(attempt["nodes"])
     assert set(drain) <= set(exclude)
     assert not drain or set(found.sources) & PROOF_SOURCES
+    assert set(drain) <= view.lost or set(found.sources) & PROOF_SOURCES - {Source.SLURM}
     assert set(avoid) <= set(attempt["nodes"])
     assert not avoid or len(view.idle - set(avoid)) >= view.nodes_needed
 
@@ -300,3 +314,23 @@ def _the_job_stays_schedulable(
     assert len(left_out) <= max(1, int(limits.exclude_cap * len(view.partition)))
     if len(usable) >= view.nodes_needed:
         assert len(usable - left_out) >= view.nodes_needed
+
+
+@given(
+    st.sets(st.sampled_from(PARTITION[:8])),
+    st.sets(st.sampled_from(PARTITION[:8])),
+    st.sets(st.sampled_from(PARTITION[:8])),
+    st.integers(1, 8),
+)
+def test_what_is_named_in_exclude_leaves_the_job_enough(
+    excluded: set[str], avoided: set[str], silent: set[str], needed: int
+) -> None:
+    """As many nodes as the job needs stay unnamed; where not all fit, those that are blamed are named first."""
+    view = ClusterView(PARTITION[:6], nodes_needed=needed)
+
+    named = left_out(view, excluded, avoided, silent)
+
+    assert set(named) <= (excluded | avoided | silent) & set(view.partition)
+    assert len(set(view.partition) - set(named)) >= min(needed, 6)
+    if set(named) - excluded:
+        assert excluded & set(view.partition) <= set(named)
