@@ -93,7 +93,7 @@ class Keeper:
         self._own_journal()
         assert self._journal is not None
         self.run = self.run.after(self._journal.append(kind, **numbers, start=1, **data))
-        self.office.crash("record:after")
+        self.office.crash(f"record:after:{kind}")
         self.office.tell(
             kind, run=self.run.id, attempt=numbers["attempt"], job=numbers["job"], **_brief(data)
         )

@@ -2,7 +2,8 @@
 
 An effect is intent, act, fact: the intent is journalled and synced, the lease is proven, the act is done once, the
 fact is journalled. `Office.act` stands between: it refuses to act on a view of the world that is older than
-`STALE_AFTER_S`, and it is the place where tests cut the supervisor down (FTRUN_CRASH_AT=<effect>:before|after[:n]).
+`STALE_AFTER_S`, and it is the place where tests cut the supervisor down (FTRUN_CRASH_AT=<effect>:before|after[:n] or
+record:after[:kind][:n]).
 """
 
 from __future__ import annotations
@@ -107,15 +108,18 @@ class Office:
 
 
 def crash_plan(text: str) -> Callable[[str], None]:
-    """From `submit:after:2` a function that kills this process (SIGKILL) at the second such point; from "" nothing."""
+    """From `submit:after:2` a function that kills this process (SIGKILL) at the second such point; from "" nothing.
+
+    Points are `<effect>:before`, `<effect>:after` and `record:after:<kind>`; a shorter name stands for all that begin so.
+    """
     if not text:
         return lambda point: None
-    parts = text.split(":")
-    wanted = ":".join(parts[:2])
-    left = [int(parts[2]) if len(parts) > 2 else 1]
+    name, _, number = text.rpartition(":")
+    wanted = name if number.isdigit() else text
+    left = [int(number) if number.isdigit() else 1]
 
     def maybe(point: str) -> None:
-        if point == wanted:
+        if point == wanted or point.startswith(wanted + ":"):
             left[0] -= 1
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
