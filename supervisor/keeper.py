@@ -74,7 +74,7 @@ class Keeper:
 
     @property
     def watch_only(self) -> bool:
-        """ftrun may only watch this run, and nobody has asked for more."""
+        """ftrun may only watch this run (`observe`, or `retries` 0), and nobody has asked for more."""
         only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
         return only and not self.run.wish
 
@@ -378,8 +378,7 @@ class Keeper:
             self.office.act("cancel", world, lambda: self.office.cluster.cancel(self.attempt.job))
 
     def intend_end(self, reason: str) -> None:
-        """Announce that this attempt is to be ended; `_ending` carries it out. Where ftrun may only watch (`observe`, or
-        `retries` 0), its own opinion is shown and nothing more; what a person asks for is done."""
+        """Announce that this attempt is to be ended; `_ending` carries it out. Where ftrun may only watch, it is shown."""
         if self.watch_only:
             if "observed-end" not in self.memory.since:
                 self.memory.since["observed-end"] = 0.0
