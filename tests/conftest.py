@@ -16,6 +16,11 @@ import pytest
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", type=int, default=200, help="simulation: how many lives")
+    parser.addoption("--seed", type=int, default=None, help="simulation: replay this life and tell its story")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs the Slurm packages (./test installs them)")
     config.addinivalue_line("markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)")

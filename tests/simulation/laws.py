@@ -36,7 +36,8 @@ class Laws:
         self.guilty: set[str] = set()  # nodes that a fault of the plan was on
         self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
         self.person_ended: set[int] = set()  # jobs that a person cancelled before ftrun meant to
-        self.whole: dict[str, int] = {}  # checkpoints that were saved whole -> their step
+        self.whole: dict[str, tuple[int, float]] = {}  # checkpoints that were saved whole -> their step, when
+        self.decided_s = 0.0  # when ftrun decided last
         self.exited = False  # a script exited 0
         self.reached = 0  # the highest step that the script finished at
         self.wished_s: float | None = None  # since when a request of the user lies there
@@ -80,12 +81,13 @@ class Laws:
 
     def saved(self, start: Start, path: str) -> None:
         """A whole checkpoint exists."""
-        self.whole[path] = start.step
+        self.whole[path] = (start.step, self.world.clock.now())
 
     def resumed(self, start: Start, path: str) -> None:
         """Nothing is lost: a start goes on from the newest whole checkpoint."""
-        newest = max(self.whole.values(), default=0)
-        if start.step < newest:
+        newest = max((step for step, at_s in self.whole.values() if at_s < start.began_s), default=0)
+        # What was set aside, and then written anew, is known again at the next submission only.
+        if start.step < newest and not start.launch.restarts:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
         self.world.trace(f"  {start} resumes at step {start.step}")
 
@@ -119,6 +121,16 @@ class Laws:
         world.trace(f"  sbatch of attempt {attempt} without {','.join(sorted(excluded)) or 'nothing'}")
         if world.plan.nodes - len(excluded) < world.plan.wanted:
             self.breach(f"attempt {attempt} excludes so many nodes that it cannot run: {sorted(excluded)}")
+        decided = [record["data"] for record in self.records() if record["kind"] == "decided"]
+        avoided = set(decided[-1].get("avoid", ())) if decided else set()
+        nodes = world.engine.nodes
+        usable = {n for n in excluded - avoided if not (nodes[n].down or nodes[n].not_responding)}
+        usable -= {
+            n for n in usable if world.mended_s.get(n, 0.0) > self.decided_s
+        }  # it was not in the way then
+        cap = max(1, int(world.exclude_cap * world.plan.nodes))
+        if len(usable) > cap:
+            self.breach(f"attempt {attempt} excludes {sorted(usable)}, the cap is {cap}")
 
     def cancels(self, job: Job | None) -> None:
         """No healthy job is cancelled: only what stands still after a fatal line, what the user gave up, and strays."""
@@ -163,7 +175,8 @@ class Laws:
         """A person ends a job that ftrun has not meant to end."""
         run = self.run()
         meant = run is not None and run.attempt is not None and run.attempt.end_intended
-        if not meant and not self._cancel_intended() and not self._is_stray(job):
+        waits_or_runs = job.state in (JobState.PENDING, JobState.RUNNING)  # Slurm ignores it afterwards
+        if waits_or_runs and not meant and not self._cancel_intended() and not self._is_stray(job):
             self.person_ended.add(job.number)
 
     def _cancel_intended(self) -> bool:
@@ -219,7 +232,10 @@ class Laws:
     def _spent(self, run: Run) -> bool:
         """The budgets are really used up: a reason to stop that a plan cannot know beforehand."""
         reason = run.final_reason
-        return any(words in reason for words in ("used without progress", "retries are used up", "came twice"))
+        return any(
+            words in reason
+            for words in ("used without progress", "retries are used up", "came twice", "never seen from")
+        )
 
     def _budgets(self, run: Run) -> None:
         """No class and no run spends more than it has."""
@@ -231,17 +247,13 @@ class Laws:
             self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
 
     def _exclusions(self, run: Run) -> None:
-        """Nobody innocent is excluded, and never more than the cap."""
+        """Nobody innocent is excluded by a log that tells the truth."""
         forged = any(fault.kind == "forged" for fault in self.world.plan.job)
-        share = float(run.settings.get("exclude-cap", 0.1))
-        cap = max(1, int(share * self.world.plan.nodes))
         current = exclusions_of(run.id, self.records())
         for at_s, names in current:
             innocent = names - self.guilty
             if innocent and not forged:
                 self.breach(f"{sorted(innocent)} excluded at {at_s:.0f} although innocent")
-            if len(names) > cap:
-                self.breach(f"{sorted(names)} excluded at {at_s:.0f}, the cap is {cap}")
 
 
 def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[float, set[str]]]:
@@ -253,5 +265,3 @@ def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[floa
         if record["kind"] == "decided":
             found.append((record["at"], set(run.excluded_at(record["at"]))))
     return found
-
-

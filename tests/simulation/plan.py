@@ -139,6 +139,7 @@ def draw(seed: int) -> Plan:
     people = _people(luck, whole_s)
     slurm = _slurm(luck, whole_s)
     front_dies_at, front_pause = _front(luck)
+    blind_s = (luck.uniform(0, whole_s), luck.uniform(5, 100)) if luck.random() < 0.1 else (0.0, 0.0)
     limit_s = luck.choice((whole_s * 0.6, whole_s * 0.8)) // 60 * 60 if luck.random() < 0.15 else 0.0
     return Plan(
         seed=seed,
@@ -152,14 +153,14 @@ def draw(seed: int) -> Plan:
         may_drain=luck.random() < 0.6,
         time_limit_s=limit_s if limit_s >= 60.0 else 0.0,
         settings=_settings(luck),
-        job=_job(luck, steps, wanted),
+        job=tuple(f for f in _job(luck, steps, wanted) if not blind_s[1] or not f.kind.startswith("hang")),
         supervisors=_supervisors(luck),
         second_at_s=luck.uniform(1, whole_s) if luck.random() < 0.3 else 0.0,
         skews_s=tuple(luck.choice((0.0, 3600.0, -3600.0, 5.0)) for _ in range(3)),
-        slurm=slurm,
+        slurm=tuple(replace(fault, rewind=fault.rewind and not blind_s[1]) for fault in slurm),
         client=_client(luck),
         people=people,
-        blind_nodes_s=(luck.uniform(0, whole_s), luck.uniform(5, 100)) if luck.random() < 0.1 else (0.0, 0.0),
+        blind_nodes_s=blind_s,
         front_dies_at=front_dies_at,
         front_pause=front_pause,
         calm_s=max(whole_s * 2, *(act.at_s for act in people), *(s.at_s + s.for_s for s in slurm), 0.0),

@@ -247,10 +247,12 @@ class Start:
         path = folder / f"step-{self.step:06d}.pt"
         if torn:
             path.write_text(f"step {self.step} wh")
+            os.utime(path, (self.world.clock.now(), self.world.clock.now()))
             return
         temporary = folder / f"{path.name}.tmp"
         temporary.write_text(f"step {self.step} whole\n")
         temporary.rename(path)
+        os.utime(path, (self.world.clock.now(), self.world.clock.now()))
         self.world.laws.saved(self, str(path))
         self._say(f"saved checkpoint {path} at step {self.step}")
 
@@ -325,7 +327,9 @@ def _hang(start: Start, fault: JobFault) -> bool:
     """One rank stands still and the others say so; by themselves they never end."""
     missing = [start.launch.nodes[fault.node % len(start.launch.nodes)]]
     start.world.laws.guilty.update(missing)
-    start.launch.after(PEERS_TIMEOUT_S, lambda: start._watchdog(missing if len(start.launch.nodes) > 1 else []))
+    start.launch.after(
+        PEERS_TIMEOUT_S, lambda: start._watchdog(missing if len(start.launch.nodes) > 1 else [])
+    )
     return True
 
 
@@ -354,6 +358,11 @@ def _forged(start: Start, fault: JobFault) -> bool:
     """A user prints the words of a hardware fault."""
     start._say(XID.format(node=start.launch.nodes[fault.node % len(start.launch.nodes)]))
     return False
+
+
+def _launch_failed(start: Start) -> None:
+    start.world.laws.guilty.add(start.launch.head)
+    memory_faults.hold_launch(start.world.engine, start.launch.job_id)
 
 
 def _slurm_does(act: Callable[[Start], None]) -> Callable[[Start, JobFault], bool]:
@@ -411,7 +420,7 @@ _FAULTS: dict[str, Callable[[Start, JobFault], bool]] = {
         lambda s: memory_faults.preempt(s.world.engine, s.launch.job_id, cancel=True)
     ),
     "requeue": _slurm_does(lambda s: memory_faults.requeue(s.world.engine, s.launch.job_id)),
-    "hold-launch": _slurm_does(lambda s: memory_faults.hold_launch(s.world.engine, s.launch.job_id)),
+    "hold-launch": _slurm_does(_launch_failed),
 }
 
 

@@ -110,6 +110,8 @@ class Process:
         """What the supervisor logs."""
         told = " ".join(f"{key}={value}" for key, value in fields.items() if key != "run")
         self.world.trace(f"{self.name}: {event} {told}")
+        if event == "decided":
+            self.world.laws.decided_s = self.world.clock.now()
         if event == "run.failed-step":
             self.world.laws.breach(f"a step failed: {fields['traceback'].splitlines()[-1]}")
 
@@ -127,7 +129,7 @@ class Process:
             self.paused = False
             world.trace(f"{self.name}: goes on")
             return
-        if fault.tear and name == "record:after":
+        if fault.tear and name.startswith("record:after"):
             self._tear(fault.tear)
         raise Crash(name)
 
@@ -214,13 +216,16 @@ class World:
         self._faults = list(plan.job)
         self._luck = Random(plan.seed)
         self._made = 0
-        self._settings = settings.defaults() | dict(plan.settings) | {"checkpoint": self.checkpoint}
-        self.poll_s = float(self._settings["poll"])  # type: ignore[arg-type]
-        self.lease_s = float(self._settings["lease"])  # type: ignore[arg-type]
-        self.end_wait_s = float(self._settings["end-wait"])  # type: ignore[arg-type]
-        self.claim_wait_s = float(self._settings["claim-wait"])  # type: ignore[arg-type]
+        self._settings: dict[str, Any] = (
+            settings.defaults() | dict(plan.settings) | {"checkpoint": self.checkpoint}
+        )
+        self.poll_s = float(self._settings["poll"])
+        self.lease_s = float(self._settings["lease"])
+        self.end_wait_s = float(self._settings["end-wait"])
+        self.claim_wait_s = float(self._settings["claim-wait"])
+        self.exclude_cap = float(self._settings["exclude-cap"])
         fence = self._settings["fence-wait"]
-        self.fence_wait_s = float(fence) if fence != "" else TIMING.slurmd_timeout_s + 30.0  # type: ignore[arg-type]
+        self.fence_wait_s = float(fence) if fence != "" else TIMING.slurmd_timeout_s + 30.0
 
     def trace(self, line: str) -> None:
         """A line of the story, for whoever replays a seed."""
@@ -310,7 +315,9 @@ class World:
     def _slurm_fault(self, fault: SlurmFault) -> None:
         self.trace(f"slurmctld: {fault.kind} for {fault.for_s:.0f} s")
         if fault.kind == "crash":
-            live = [number for number, job in self.engine.jobs.items() if job.state.live] if fault.rewind else []
+            live = (
+                [number for number, job in self.engine.jobs.items() if job.state.live] if fault.rewind else []
+            )
             self.rewound = self.rewound or bool(live)
             memory_faults.crash_controller(self.engine, lose_last=fault.lose, rewind=live)
         else:
@@ -321,7 +328,9 @@ class World:
         self.trace(f"person: {act.kind}")
         if act.kind in ("cancel", "stop"):
             if self.run_dir and os.path.isdir(os.path.join(self.run_dir, "requests")):
-                path = os.path.join(self.run_dir, "requests", f"{int(self.clock.now() * 1e9)}-{act.kind}.json")
+                path = os.path.join(
+                    self.run_dir, "requests", f"{int(self.clock.now() * 1e9)}-{act.kind}.json"
+                )
                 store.write_atomically(path, f'{{"want":"{act.kind}","by":"ann"}}'.encode())
                 self.laws.wished_s = self.clock.now()
             return

@@ -1,0 +1,81 @@
+"""Lives of runs in a simulated world: thousands of faults and crashes, and the laws that hold through all of them.
+
+`--seeds N` says how many lives, `--seed K` replays one of them and tells its story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftrun.supervisor.signatures import load
+from tests.simulation.plan import JobFault, Plan, SupervisorFault, draw
+from tests.simulation.trainer import LINES
+from tests.simulation.world import live
+
+REPLAY = "python -m pytest -s tests/simulation --seed"
+
+# Short lives that together pass every step of a recovery.
+CUT: dict[str, Plan] = {
+    "bad-device": Plan(1, steps=10, job=(JobFault("xid", 6, 1, 60.0),)),
+    "dead-node": Plan(2, steps=10, job=(JobFault("crash", 6, 1, 120.0),)),
+    "requeued": Plan(3, steps=10, job=(JobFault("preempt", 6, 0, 0.0),)),
+    "torn": Plan(4, steps=12, save_every=3, job=(JobFault("torn", 8, 0, 0.0),)),
+    "hang": Plan(5, steps=8, job=(JobFault("hang", 4, 1, 0.0),), settings=(("end-wait", 20.0),)),
+    "bug": Plan(6, steps=8, job=(JobFault("bug", 4, 0, 0.0),)),
+}
+
+
+def test_every_life_keeps_the_laws(request: pytest.FixtureRequest) -> None:
+    """Whatever fails and whoever dies: one attempt trains, no budget is overspent, no healthy job is ended, nothing is lost."""
+    chosen = request.config.getoption("--seed")
+    seeds = [chosen] if chosen is not None else range(request.config.getoption("--seeds"))
+    failed = []
+    for seed in seeds:
+        broken = _broken(draw(seed), show=chosen is not None)
+        if broken:
+            failed.append(f"{broken[0]}\n    replay: {REPLAY} {seed}")
+
+    assert not failed, f"{len(failed)} of {len(seeds)} lives:\n" + "\n".join(failed[:20])
+
+
+def _broken(plan: Plan, *, show: bool = False) -> list[str]:
+    """The laws that a life broke; a life in which only supervisors died ends as it does without their deaths."""
+    if show:
+        print(plan)
+    outcome, broken, _ = live(plan, show=show)
+    if not broken and plan.crash_only:
+        undisturbed, _, _ = live(plan.without_supervisor_faults())
+        if undisturbed != outcome:
+            broken = [f"the run is {outcome}; where no supervisor dies, it is {undisturbed}"]
+    return broken
+
+
+@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("tear", [0, 40], ids=["whole", "torn"])
+def test_a_supervisor_may_die_anywhere(name: str, tear: int) -> None:
+    """After every record, before and after every effect: the next supervisor comes to the same end, and submits nothing twice."""
+    plan = CUT[name]
+    outcome, broken, world = live(plan)
+    assert not broken
+
+    ends = {}
+    for point in range(1, world.points + 1):
+        cut = replace(plan, supervisors=(SupervisorFault("crash", point, 15.0, tear),))
+        end, broken, _ = live(cut)
+        ends[point] = broken[0] if broken else end
+
+    assert dict.fromkeys(ends, outcome) == ends
+
+
+def test_the_faults_of_the_simulation_are_known_faults() -> None:
+    """A simulated log speaks as real ones do: the catalog knows its last words, and takes them for what they are."""
+    import re
+
+    known = load().signatures
+    for fault, lines in LINES.items():
+        classes = {
+            s.fault.value for s in known for line in lines if re.search(s.pattern.encode(), line.encode())
+        }
+        assert fault in classes
