@@ -197,6 +197,26 @@ def _older_checkpoint(case: Case) -> Decision | None:
     return Decision("resubmit", f"{_what(case)}: once more", spends=FaultClass.CHECKPOINT.value)
 
 
+def _silent_checkpoint(case: Case) -> Decision | None:
+    """Twice from the same checkpoint, twice over without a word before the first step: once, an older one is tried.
+
+    `srun --kill-on-bad-exit` may cut off the last lines of the ranks that failed, so a torn checkpoint need not be named.
+    """
+    path, before = case.attempt.resume_from, case.before
+    if case.diagnosis.fault is not FaultClass.UNKNOWN or not path or before is None:
+        return None
+    earlier = next((a for a in case.run.attempts if a.number == before.attempt), None)
+    same = earlier is not None and earlier.number < case.attempt.number and earlier.resume_from == path
+    if not same or case.step is not None or before.step is not None:
+        return None
+    if FaultClass.CHECKPOINT.value in case.spent or not case.limits.budget(FaultClass.CHECKPOINT):
+        return None
+    reason = (
+        f"{_what(case)}: twice before the first step from the same checkpoint; resuming from an older one"
+    )
+    return Decision("resubmit", reason, older_checkpoint=True, spends=FaultClass.CHECKPOINT.value)
+
+
 def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
     return Decision("resubmit", _what(case), spends=_spends(case), delay_s=_delay_s(case, rule))
@@ -212,6 +232,7 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _hopeless,
     _deterministic,
     _ceiling,
+    _silent_checkpoint,
     _budget,
     _older_checkpoint,
     _resubmit,
