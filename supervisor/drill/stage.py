@@ -264,6 +264,7 @@ class Stage:
             "collective_timeout_s": s.collective_timeout_s,
             "on_timeout": s.on_timeout,
             "on_loss": s.on_loss,
+            "speechless": s.speechless,
             "host": "127.0.0.1" if self._box is not None and not self._box.plan.hosts else "",
             "faults": [
                 {"what": f.what, "steps": f.steps, "rank": f.rank, "starts": f.starts, "sticky": f.sticky}

@@ -157,7 +157,8 @@ class Scenario:
     collective_timeout_s: float = 120.0
     on_timeout: str = "exit"
     on_loss: str = "exit"
-    kill_on_bad_exit: bool = True
+    speechless: bool = False  # a checkpoint that cannot be loaded is not named
+    kill_on_bad_exit: bool = False
     sbatch: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -384,7 +384,13 @@ def main(arguments: Sequence[str]) -> int:
     resume = [word[len("--resume=") :] for word in arguments if word.startswith("--resume=")]
     with open(arguments[0]) as stream:
         plan = json.load(stream)
-    return Trainer(plan, resume[-1] if resume else "").train()
+    try:
+        trainer = Trainer(plan, resume[-1] if resume else "")
+    except RuntimeError:
+        if plan.get("speechless"):  # srun --kill-on-bad-exit cuts off what the ranks say last
+            return 1
+        raise
+    return trainer.train()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,137 @@
+"""Drills on real Slurm: what a user runs with `ftrun drill` is what passes here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.sandbox import Sandbox
+from ftrun.supervisor.drill import company, hands
+from ftrun.supervisor.drill.scenarios import SCENARIOS
+from ftrun.supervisor.drill.terms import Event
+
+pytestmark = pytest.mark.slurm
+
+FTRUN = (sys.executable, "-m", "ftrun.supervisor")
+LANES = 4
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Not tmp_path: Unix sockets need a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hold(names: list[str], folder: Path) -> None:
+    """Hold these drills side by side; each must come as it must."""
+    told: list[str] = []
+
+    def on_event(event: Event) -> None:
+        if not event.passing:
+            told.append(f"+{event.after_s} s {event.drill} {event.text}")
+
+    results = company.run_all(
+        names, lanes=LANES, parent=folder, on_event=on_event, on_end=lambda result: None
+    )
+
+    wrong = [
+        f"{result.name}: wanted: {check.wanted}; seen: {check.seen}"
+        for result in results
+        for check in result.checks
+        if not check.held
+    ]
+    assert not wrong, "\n".join([*wrong, "", *told])
+
+
+def test_the_quick_drills_end_as_they_must(short_folder: Path) -> None:
+    """A fault is named, its node blamed and avoided, the training is that of an undisturbed one; or the run stops with its reason."""
+    _hold([s.name for s in SCENARIOS if s.quick], short_folder)
+
+
+@pytest.mark.drills
+def test_all_other_drills_end_as_they_must(short_folder: Path) -> None:
+    """The same for every other drill."""
+    _hold([s.name for s in SCENARIOS if not s.quick], short_folder)
+
+
+def test_a_drill_that_is_interrupted_leaves_nothing_behind(short_folder: Path) -> None:
+    """Ctrl-C ends supervisor, jobs and sandbox, and removes the folder."""
+    process = subprocess.Popen(
+        [*FTRUN, "drill", "--folder", str(short_folder)], stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "attempt 1 runs on" in line:
+            break
+    (folder,) = short_folder.iterdir()
+    assert hands.supervisors(folder / "home")
+
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+
+    assert process.wait(60) == 130
+    assert list(short_folder.iterdir()) == []
+    assert _processes_that_name(str(folder)) == []
+
+
+def test_a_drill_on_the_slurm_of_the_shell_cleans_its_jobs_away(
+    slurm_sandbox: Sandbox, short_folder: Path
+) -> None:
+    """With --here no sandbox is made; facts come as JSON, and the exit status says that all was as expected."""
+    done = subprocess.run(
+        [*FTRUN, "drill", "user-bug", "--here", "--json", "--folder", str(short_folder)],
+        env=slurm_sandbox.env(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    facts = json.loads(done.stdout)
+    assert (done.returncode, facts["held"]) == (0, True), done.stdout + done.stderr
+    assert facts["drills"][0]["rows"][0]["diagnosed_as"].startswith("user-code")
+    assert slurm_sandbox.run(["squeue", "-h"]).stdout == ""
+    assert list(short_folder.iterdir()) == []
+
+
+def test_a_drill_that_breaks_nodes_is_refused_on_somebody_s_cluster() -> None:
+    """Wrong usage is exit 2 and one line, before anything is made."""
+    done = subprocess.run([*FTRUN, "drill", "node-crash", "--here"], capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert done.stderr == "ftrun: node-crash breaks nodes or the controller: it runs in a sandbox only\n"
+
+
+def _processes_that_name(text: str) -> list[str]:
+    """Command lines of living processes that name a folder; the dead may take a moment to be gone."""
+    deadline = time.monotonic() + 5.0
+    while True:
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    line = (
+                        Path("/proc", entry, "cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode(errors="replace")
+                    )
+                except OSError:
+                    continue
+                if text in line:
+                    found.append(line)
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
