@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ __all__ = [
     "close",
     "exit_record",
     "has_tasks",
+    "latest_launch",
     "launch_record",
     "owner",
     "task_records",
@@ -161,6 +162,16 @@ def _launch(path: Path, launch: int) -> Launch | None:
         resume_from=values.get("resume_from", ""),
         started_s=_seconds(values.get("started_s")),
     )
+
+
+def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> Launch | None:
+    """The last launch that began, of (attempt, its highest launch) oldest first: an attempt may end before it starts."""
+    for attempt, highest in reversed(tries):
+        for launch in range(highest, -1, -1):
+            found = launch_record(run_dir, attempt, launch)
+            if found is not None:
+                return found
+    return None
 
 
 def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:

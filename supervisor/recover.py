@@ -361,7 +361,8 @@ def _final_line(keeper: Keeper, fields: dict[str, Any]) -> None:
         f"ftrun: error,exiting run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
         f"class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
     )
-    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
+    tries = [(one.number, one.launch) for one in keeper.run.attempts]
+    launch = attempts.latest_launch(keeper.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return
     try:
