@@ -162,7 +162,8 @@ def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> di
             if record["kind"] != "journal.opened":
                 continue
             for older, length in record["data"]["believed"].items():
-                limits[older] = min(limits.get(older, length), length)
+                if older < name:  # a paused writer that opens its file late fences nobody who came after it
+                    limits[older] = min(limits.get(older, length), length)
             for older in names:  # a file that the new holder did not see at all
                 if older < name and older not in record["data"]["believed"]:
                     limits[older] = 0

@@ -20,6 +20,7 @@ from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import attempts, events, journal, recover, rows, sense, settle, store, suspect
 from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor.lease import LeaseLost
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import Office, World
 from ftrun.supervisor.sense import Memory
@@ -100,6 +101,8 @@ class Keeper:
 
     def _own_journal(self) -> None:
         if self._journal is not None:
+            if self._journal.epoch != self.office.lead.epoch:
+                raise LeaseLost("this file belongs to an epoch that is over")
             return
         self.office.lead.confirm()
         believed = journal.believed_lengths(self.run_dir)
@@ -189,11 +192,8 @@ class Keeper:
         if self._front_gone(world):
             store.open_attempt(self.run_dir, 1)
             attempts.close(self.run_dir, 1, self.office.lead.epoch)
-            self.record(
-                "run.stopped",
-                reason="ftrun sbatch was interrupted before it submitted",
-                **{"class": "cancelled"},
-            )
+            reason = "ftrun sbatch was interrupted before it submitted"
+            self.record("run.stopped", reason=reason, **{"class": "cancelled"})
 
     def _front_gone(self, world: World) -> bool:
         writer = str(self.run.submitter.get("writer", ""))
@@ -358,8 +358,8 @@ class Keeper:
             }
         elif written is not None:
             data |= {"exit_code": written.code, "exit_signal": written.signal}
-        if state == "GONE" and written is not None:
-            data["state"] = "COMPLETED" if written.code == 0 and not written.signal else "FAILED"
+        if state == "GONE" and written is not None and not written.code and not written.signal:
+            data["state"] = "COMPLETED"
         self.memory.since.pop("settle", None)
         self.record(kind, **data)
 

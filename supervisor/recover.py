@@ -30,6 +30,7 @@ __all__ = ["abandoned", "end_attempt", "finish", "recover", "resume"]
 
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
+PARTITION_WITHIN_S = 60.0
 
 
 def recover(keeper: Keeper, world: World) -> None:
@@ -234,6 +235,8 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     number = store.latest_attempt(keeper.run_dir) + 1
     decision = keeper.run.decision
     view = settle.cluster_view(keeper, world)
+    if not view.partition and keeper.memory.for_how_long("no-partition", world.mono_s) < PARTITION_WITHIN_S:
+        return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
     exclude = placing.left_out(
         view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), _silent(keeper, world)
     )
@@ -281,11 +284,8 @@ def _submit(keeper: Keeper, world: World, request: Any) -> None:
     except OutcomeUnknown as error:
         keeper.record("submit.unknown", message=error.message)
     else:
-        keeper.record(
-            "submit.done",
-            job_id=answer.job_id,
-            cluster=answer.cluster or keeper.office.facts().name,
-        )
+        cluster = answer.cluster or keeper.office.facts().name
+        keeper.record("submit.done", job_id=answer.job_id, cluster=cluster)
         store.index(keeper.office.home, answer.job_id, keeper.run.id)
 
 

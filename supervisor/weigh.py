@@ -184,7 +184,7 @@ def _can_be_cause(signature: Signature, ended: Ended | None) -> bool:
     if signature.role is Role.CONSEQUENCE:
         return False
     # Slurm's record says how it ended: what slurmstepd prints of a cancel is then our own, or that of one step.
-    cancelled_by_other = ended is None or (ended.state == "CANCELLED" and not ended.by_us)
+    cancelled_by_other = ended is None or (ended.state in {"CANCELLED", "GONE"} and not ended.by_us)
     return signature.fault is not FaultClass.CANCELLED or cancelled_by_other
 
 
