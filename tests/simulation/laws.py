@@ -145,7 +145,7 @@ class Laws:
         start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
         if start is None or job.state is not JobState.RUNNING:
             return  # it never trained, or is ending already
-        fatal_s = start.fatal_s
+        fatal_s = start.fatal_s or (start.last_step_s if start.hung else None)
         quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
         if fatal_s is None or quiet_s < self.world.end_wait_s - 1.0:
             self.breach(f"job {job.number} is cancelled at step {start.step} although {start} is healthy")

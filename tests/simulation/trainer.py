@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.slurm import memory_faults
+from ftrun.slurm.client import JobState
 from ftrun.slurm.memory_records import Launch
 from ftrun.supervisor import checkpoints
 from tests.simulation.plan import JobFault
@@ -44,8 +45,8 @@ LINES = {
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
     ),
     "port-conflict": (
-        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
-        " port: 29500, useIpv6: true, code: -98, name: EADDRINUSE, message: address already in use",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address.",
+        "RuntimeError: port: 29500, useIpv6: true, code: -98, name: EADDRINUSE, message: address already in use",
     ),
     "user-code": (
         "Traceback (most recent call last):",
@@ -72,6 +73,7 @@ class Start:
         self.began_s = 0.0
         self.last_step_s = 0.0
         self.fatal_s: float | None = None  # when it wrote a line that training does not survive
+        self.hung = False  # a rank stands still, and it will never go on by itself
         self.over = False
         self._waited_s = 0.0
         self._stuck_s: float | None = None
@@ -275,11 +277,23 @@ class Start:
         if self.training and self.world.plan.graceful:
             if self.step and not self._stuck_s:
                 self.save()
+            self._told()
             self.launch.after(2.0, lambda: self._exit(0, 15))
             return True
+        self._told()
         self._write_exit(0, 15)
         self.over = True
         return False
+
+    def _told(self) -> None:
+        """slurmstepd says in the job's own log why it ends it."""
+        job = self.launch.job
+        why = {"TIMEOUT": " DUE TO TIME LIMIT", "PREEMPTED": " DUE TO PREEMPTION"}.get(job.becomes.value, "")
+        if job.state is JobState.COMPLETING and job.becomes is JobState.PENDING:
+            why = " DUE TO PREEMPTION" if job.reason == "Preempted" else " DUE TO JOB REQUEUE"
+        self._say(
+            f"slurmstepd: error: *** JOB {job.number} ON {self.launch.head} CANCELLED AT 2023-11-14T22:13:20{why} ***"
+        )
 
     def _exit(self, code: int, signal: int = 0, *, record: bool = True) -> None:
         if self.over:
@@ -327,6 +341,7 @@ def _hang(start: Start, fault: JobFault) -> bool:
     """One rank stands still and the others say so; by themselves they never end."""
     missing = [start.launch.nodes[fault.node % len(start.launch.nodes)]]
     start.world.laws.guilty.update(missing)
+    start.hung = True
     start.launch.after(
         PEERS_TIMEOUT_S, lambda: start._watchdog(missing if len(start.launch.nodes) > 1 else [])
     )

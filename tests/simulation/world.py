@@ -8,6 +8,7 @@ still between two of its system calls; a crash is `office.Crash` at such a point
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -155,6 +156,7 @@ class Process:
         """One turn of `Supervisor.run`. Returns the seconds until the next."""
         try:
             if not self.lease.held:
+                self.supervisor.forget()
                 if not self.lease.acquire():
                     return 1.0
                 self.world.trace(f"{self.name}: leads, epoch {self.lease.epoch}")
@@ -172,10 +174,8 @@ class Process:
         if self.dead:
             return
         if self.lease.held and not self.paused:
-            try:
+            with contextlib.suppress(LeaseLost, OSError):
                 self.lease.renew()
-            except (LeaseLost, OSError):
-                pass
         self.world.clock.after(self.lease.term_s / 10, self._renew)
 
     def _die(self) -> None:
@@ -354,9 +354,8 @@ class World:
 
     def _front(self) -> Generator[float, None, None]:
         """The records of `ftrun sbatch`, one after the other; it may stand still or die between any two."""
-        plan, step = self.plan, 0
-        for deed in self._front_steps():
-            step += 1
+        plan = self.plan
+        for step, deed in enumerate(self._front_steps(), start=1):
             if step == plan.front_dies_at:
                 self.trace("front: dies")
                 return
@@ -408,10 +407,10 @@ class World:
             return True
 
         yield create
-        yield lambda: note("run.created", name="train", token=token, settings=self._settings)()
+        yield note("run.created", name="train", token=token, settings=self._settings)
         yield lambda: store.open_attempt(self.run_dir, 1) is not None
         yield note("attempt.opened", attempt=1)
-        yield lambda: note("submit.intended", attempt=1, token=f"{token}:1")()
+        yield note("submit.intended", attempt=1, token=f"{token}:1")
         yield call
         if heard:
             yield note("submit.done", attempt=1, job=heard[0].job_id, cluster="memory")
