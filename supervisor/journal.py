@@ -4,7 +4,8 @@ How it thinks
 - `journal/<epoch>-<writer>.jsonl`: a file is written by one process ever. `ftrun sbatch` writes epoch 0; every later
   writer holds the lease and names its files after the lease's epoch, which is unique.
 - The first record of a later file is `journal.opened` with `believed`: the length in bytes up to which the writer read
-  each older file. Whatever an older, paused writer appends afterwards lies beyond that length and is ignored for ever.
+  each older file. Whatever an older, paused writer appends afterwards lies beyond that length and is ignored for ever,
+  and so is a file that such a writer opens afterwards, with what it believed.
 - A record is one line of JSON that ends in a newline. A last line without newline, or one that does not parse, is a torn
   tail: the crash hit in mid-write, the effect was not begun (intent is synced before the act). Damage *before* the
   tail is no crash of ours: the run is reported damaged and nobody acts on it.
@@ -79,7 +80,12 @@ class Journal:
         )  # after a failed step: anew
         path = os.path.join(folder, f"{epoch:06d}-{writer}.{opened:03d}.jsonl")
         journal = cls(path, epoch=epoch, writer=writer, now=now)
-        journal.append("journal.opened", believed=believed)
+        try:
+            journal.append("journal.opened", believed=believed)
+        except OSError:  # disk full: tried again every minute, so nothing may be left behind
+            journal.close()
+            os.unlink(path)
+            raise
         return journal
 
     def append(
@@ -156,14 +162,14 @@ def believed_lengths(run_dir: str) -> dict[str, int]:
 
 
 def _limits(names: list[str], parsed: dict[str, list[tuple[int, Record]]]) -> dict[str, float]:
+    """Up to which byte each file counts. The newest first: a file that a later holder does not believe has no say."""
     limits: dict[str, float] = dict.fromkeys(names, float("inf"))
-    for name in names:
-        for _, record in parsed[name][:1]:
-            if record["kind"] != "journal.opened":
+    for name in reversed(names):
+        for end, record in parsed[name][:1]:
+            if record["kind"] != "journal.opened" or end > limits[name]:
                 continue
             for older, length in record["data"]["believed"].items():
-                if older < name:  # a paused writer that opens its file late fences nobody who came after it
-                    limits[older] = min(limits.get(older, length), length)
+                limits[older] = min(limits.get(older, length), length)
             for older in names:  # a file that the new holder did not see at all
                 if older < name and older not in record["data"]["believed"]:
                     limits[older] = 0
