@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.drill import weights
+from ftrun.supervisor.drill import saved
 from ftrun.supervisor.drill.terms import Ledger
 
 __all__ = ["checkpoints", "read"]
@@ -31,7 +31,7 @@ def checkpoints(folder: Path) -> dict[str, Mapping[str, Any] | str]:
     found: dict[str, Mapping[str, Any] | str] = {}
     for path in sorted((folder / "checkpoints").glob("ckpt-*.pt")):
         try:
-            found[str(path)] = weights.read_checkpoint(str(path))
+            found[str(path)] = saved.read_checkpoint(str(path))
         except (RuntimeError, OSError) as error:
             found[str(path)] = str(error)
     return found

@@ -25,15 +25,17 @@ from typing import Any
 
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 from ftrun.supervisor import events, journal, store
-from ftrun.supervisor.drill import hands, ledger, trainer, verdict, weights
+from ftrun.supervisor.drill import hands, ledger, saved, trainer, verdict, weights
 from ftrun.supervisor.drill.chronicle import Chronicle
 from ftrun.supervisor.drill.scenarios import by_name
-from ftrun.supervisor.drill.terms import Event, Result, Scenario, Sight, Story
+from ftrun.supervisor.drill.terms import Event, Move, Result, Scenario, Sight, Story
 from ftrun.supervisor.errors import UserError
 
-__all__ = ["DrillFailed", "run_scenario"]
+__all__ = ["USUAL", "DrillFailed", "run_scenario"]
 
 LOOK_EVERY_S = 0.25
+# Waits that a user may shorten as well; a tenth of four nodes would be none.
+USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
@@ -147,7 +149,7 @@ class Stage:
             if moves:
                 sight = self._sight(runs[0], moved)
                 if moves[0].when(sight):
-                    self._make(doer, moves.pop(0), sight)
+                    self._make(doer, moves[0] if moves[0].repeats else moves.pop(0), sight)
                     moved = time.monotonic()
                     continue
             if all(run.final for run in runs) and len(runs) == self.scenario.chain:
@@ -165,7 +167,7 @@ class Stage:
             self._tell(self._runs())
             self._pause(LOOK_EVERY_S)
 
-    def _make(self, doer: hands.Doer, move: Any, sight: Sight) -> None:
+    def _make(self, doer: hands.Doer, move: Move, sight: Sight) -> None:
         node = move.hurts(sight) if move.hurts is not None else ""
         self._say(move.says + (f": {node}" if node else ""))
         if move.hurts is not None:
@@ -213,6 +215,7 @@ class Stage:
         for work in self._works:
             (work / "checkpoints").mkdir(parents=True)
         self.home.mkdir(mode=0o700)
+        (self.folder / "tmp").mkdir()
         (self.folder / "config.toml").write_text("poll = 0.5\n")
         if self._own_box:
             self._box = up(
@@ -226,6 +229,8 @@ class Stage:
             "FTRUN_SITE_CONFIG": str(self.folder / "config.toml"),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             "PWD": str(self.folder),
+            # A node that dies leaves its private files behind.
+            "TMPDIR": str(self.folder / "tmp"),
         }
         self._doer = hands.Doer(self._box, self.folder, self.home, env)
         return self._doer
@@ -243,7 +248,12 @@ class Stage:
 
     def _words(self, work: Path) -> list[str]:
         s = self.scenario
-        ours = {"checkpoint": f"{work}/checkpoints/ckpt-*.pt", "resume-arg": "--resume={checkpoint}", "settle": "1s", "settle-max": "4s", "exclude-cap": "50%", "backoff": "1s", **s.settings}  # fmt: skip
+        ours = {
+            "checkpoint": f"{work}/checkpoints/ckpt-*.pt",
+            "resume-arg": "--resume={checkpoint}",
+            **USUAL,
+            **s.settings,
+        }
         return [
             f"--job-name={self._job_name}",
             f"--nodes={s.ranks}",
@@ -275,7 +285,7 @@ class Stage:
         # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
         tree = work / "ftrun" / "supervisor" / "drill"
         tree.mkdir(parents=True)
-        for module in (trainer, weights):
+        for module in (trainer, saved, weights):
             shutil.copy(str(module.__file__), tree)
         python = sys.executable if self._box is not None else "python3"
         bad = "--kill-on-bad-exit=1 " if s.kill_on_bad_exit else ""

@@ -109,15 +109,16 @@ class Hands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One act of the drill: done once, as soon as `when` holds and all moves before it are done.
+    """One act of the drill: done as soon as `when` holds and all moves before it are done.
 
-    `hurts` names the fault where the act is one.
+    Where the act is a fault, `hurts` tells which node it hurts. With `repeats`, the last move is made again whenever `when` holds.
     """
 
     says: str
     when: Callable[[Sight], bool]
     act: Callable[[Hands, Sight], None]
-    hurts: Callable[[Sight], str] | None = None  # the node that is hurt; "" = no node
+    hurts: Callable[[Sight], str] | None = None  # "" = no node in particular
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,17 +28,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ftrun.supervisor.drill.weights import (
-    PACKED,
-    WIDTH,
-    apply,
-    checksum,
-    gradient,
-    initial_weights,
-    loss_at,
-    read_checkpoint,
-    write_checkpoint,
-)
+from ftrun.supervisor.drill.saved import read_checkpoint, write_checkpoint
+from ftrun.supervisor.drill.weights import PACKED, WIDTH, apply, checksum, gradient, initial_weights, loss_at
 
 __all__ = ["FAULTS", "Trainer", "main"]
 

@@ -224,7 +224,7 @@ def _row(incident: Incident, hurts: Sequence[Mapping[str, Any]], ledger: Ledger)
     ]
     detected = min((t for t in seen if at is None or t >= at - 0.5), default=incident.diagnosed_at_s)
     return Row(
-        fault=str(mine[0]["what"]) if mine else "-",
+        fault=str(mine[0]["what"]) if mine else incident.title,
         detected_after_s=round(max(0.0, detected - at), 1) if at is not None else None,
         diagnosed_as=incident.fault + (f" ({incident.signature})" if incident.signature else ""),
         node_blamed=",".join(incident.nodes) or None,

@@ -1,18 +1,14 @@
-"""The model of the drills' trainer: weights, gradients, checkpoints. (I/O for the checkpoints alone)
+"""The model of the drills' trainer: weights and gradients. (pure)
 
 The arithmetic is exact and depends on the order of steps, so weights that equal those of an undisturbed training prove that no step
-was lost and none applied twice. A checkpoint is a zip file, as torch's are. Standard library only, Python 3.9: it runs on nodes.
+was lost and none applied twice. Standard library only, Python 3.9: it runs on nodes.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import struct
-import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 __all__ = [
     "PACKED",
@@ -22,9 +18,7 @@ __all__ = [
     "gradient",
     "initial_weights",
     "loss_at",
-    "read_checkpoint",
     "weights_after",
-    "write_checkpoint",
 ]
 
 WIDTH = 8
@@ -64,27 +58,3 @@ def checksum(weights: Sequence[int]) -> str:
 def loss_at(weights: Sequence[int], step: int) -> float:
     """A number that falls as losses do."""
     return 10.0 / (1.0 + step / 8.0) + (weights[0] % 1000) / 20_000.0
-
-
-def read_checkpoint(path: str) -> dict[str, Any]:
-    """Step, weights and who wrote them. Raises RuntimeError, in torch's words, for a torn or foreign file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            state: dict[str, Any] = json.loads(archive.read("archive/data.json"))
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        raise RuntimeError(
-            "PytorchStreamReader failed reading zip archive: failed finding central directory"
-        ) from error
-    if state["checksum"] != checksum(state["weights"]):
-        raise RuntimeError(f"PytorchStreamReader failed reading file data/0: checksum mismatch in {path}")
-    return state
-
-
-def write_checkpoint(path: str, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint file and wait until it is on disk."""
-    with open(path, "wb") as stream:
-        with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr("archive/data.json", json.dumps(state))
-            archive.writestr("archive/version", "3\n")
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -1,0 +1,139 @@
+"""When a drill moves, and what it does. (pure)
+
+Conditions look at steps reached and states, never at the clock alone, so a slow machine makes a drill longer and not wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ftrun.supervisor.drill.terms import Hands, Move, Sight
+
+__all__ = [
+    "NO_NODE",
+    "after",
+    "at_step",
+    "both",
+    "controller",
+    "crash",
+    "freeze",
+    "ftrun_command",
+    "in_state",
+    "kill_supervisor",
+    "new_attempt_saved",
+    "on_attempt",
+    "saving",
+    "scancel",
+    "thaw",
+    "unsupervised",
+]
+
+When = Callable[[Sight], bool]
+
+
+# ---------------------------------------------------------------------------- conditions
+
+
+def at_step(step: int, start: int = 1) -> When:
+    """Training reached a step, in this start of the script or a later one."""
+    return lambda sight: (sight.ledger.start, sight.ledger.step) >= (start, step)
+
+
+def on_attempt(number: int) -> When:
+    """This attempt (or a later one) is trained by."""
+    return lambda sight: bool(sight.ledger.steps) and sight.ledger.steps[-1]["attempt"] >= number
+
+
+def in_state(*states: str) -> When:
+    """The run is in one of these states."""
+    return lambda sight: sight.run.state.value in states
+
+
+def after(seconds: float) -> When:
+    """So long after the last move."""
+    return lambda sight: sight.since_move_s >= seconds
+
+
+def saving(sight: Sight) -> bool:
+    """Rank 0 is writing a checkpoint that is not in its place yet, beyond the first."""
+    begun = [line for line in sight.ledger.saving if line["start"] == 1]
+    done = [line for line in sight.ledger.saves if line["start"] == 1]
+    return len(begun) >= 2 and len(begun) > len(done)
+
+
+def unsupervised(sight: Sight) -> bool:
+    """The supervisor is dead."""
+    return not sight.supervised
+
+
+def new_attempt_saved(sight: Sight) -> bool:
+    """The second attempt has written a checkpoint."""
+    return any(line["attempt"] >= 2 for line in sight.ledger.saves)
+
+
+def both(one: When, other: When) -> When:
+    """Two conditions at once."""
+    return lambda sight: one(sight) and other(sight)
+
+
+# ---------------------------------------------------------------------------- acts
+
+NO_NODE: Callable[[Sight], str] = lambda sight: ""  # noqa: E731 - a fault that hurts nobody in particular
+
+
+def node_of(rank: int) -> Callable[[Sight], str]:
+    """The node on which this rank was placed at the time of the first start."""
+
+    def find(sight: Sight) -> str:
+        return next((str(line["node"]) for line in sight.ledger.ranks if line["rank"] == rank), "")
+
+    return find
+
+
+def crash(rank: int, when: When) -> Move:
+    """The node of a rank loses power."""
+    node = node_of(rank)
+    return Move("a node loses power", when, lambda hands, sight: hands.crash(node(sight)), node)
+
+
+def freeze(rank: int, when: When) -> Move:
+    """The node of a rank freezes."""
+    node = node_of(rank)
+    return Move("a node freezes", when, lambda hands, sight: hands.freeze(node(sight)), node)
+
+
+def thaw(rank: int, when: When) -> Move:
+    """The node of a rank comes back, with its old processes."""
+    node = node_of(rank)
+    return Move("the node thaws", when, lambda hands, sight: hands.mend(node(sight)))
+
+
+def _scancel(hands: Hands, sight: Sight) -> None:
+    assert sight.run.attempt is not None
+    hands.scancel(sight.run.attempt.job)
+
+
+def scancel(when: When) -> Move:
+    """The user cancels the present job."""
+    return Move("the user says scancel", when, _scancel, NO_NODE)
+
+
+def ftrun_command(says: str, *words: str, when: When, repeats: bool = False) -> Move:
+    """A person or a timer runs ftrun; {run} stands for the run's id."""
+
+    def act(hands: Hands, sight: Sight) -> None:
+        hands.ftrun(*(word.replace("{run}", sight.run.id) for word in words))
+
+    return Move(says, when, act, repeats=repeats)
+
+
+def controller(up: bool, when: When) -> Move:
+    """slurmctld ends, or comes back."""
+    if up:
+        return Move("slurmctld comes back", when, lambda hands, sight: hands.controller_up())
+    return Move("slurmctld ends", when, lambda hands, sight: hands.controller_down(), NO_NODE)
+
+
+def kill_supervisor(when: When) -> Move:
+    """kill -9 to the supervisor."""
+    return Move("the supervisor is killed", when, lambda hands, sight: hands.kill_supervisor())
