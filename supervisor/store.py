@@ -54,7 +54,8 @@ def create_run(home: str, job_name: str) -> str:
     """
     name = run_name(job_name)
     runs = os.path.join(home, "runs")
-    os.makedirs(runs, mode=0o700, exist_ok=True)
+    for folder in (home, runs):  # makedirs gives its mode to the last folder only
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     taken = [entry[len(name) + 1 :] for entry in os.listdir(runs) if entry.startswith(name + "-")]
     number = max((int(rest) for rest in taken if rest.isdigit()), default=0) + 1
     while number <= _RUNS_MAX:
