@@ -293,6 +293,11 @@ def _request(run: Run, record: Record) -> Run:
     return replace(run, requests_seen=seen)
 
 
+def _dependents_moved(run: Run, record: Record) -> Run:
+    attempts = tuple(replace(attempt, dependents_held=()) for attempt in run.attempts)
+    return replace(run, attempts=attempts).with_attempt(dependents_moved=bool(record["data"]["to"]))
+
+
 _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "run.created": _created,
     "attempt.opened": _opened,
@@ -312,6 +317,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "end.intended": _end_intended,
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.held": lambda run, record: run.with_attempt(dependents_held=tuple(record["data"]["jobs"])),
+    "dependents.moved": _dependents_moved,
     "tasks.failed": lambda run, record: run.with_attempt(
         failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *record["data"]["tasks"]}))
     ),

@@ -18,8 +18,8 @@ from typing import Any
 
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
-from ftrun.supervisor import attempts, events, journal, recover, rows, sense, settle, store, suspect
-from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor import attempts, dependents, journal, recover, rows, sense, settle, store, suspect
+from ftrun.supervisor.events import Attempt, Run, fold
 from ftrun.supervisor.lease import LeaseLost
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import Office, World
@@ -51,7 +51,7 @@ class Keeper:
         """Fold the journal anew (while another process still writes it)."""
         self._sizes = journal.sizes(self.run_dir)
         self._lengths = journal.believed_lengths(self.run_dir)
-        self.run = events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+        self.run = fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
 
     @property
     def attempt(self) -> Attempt:
@@ -132,6 +132,7 @@ class Keeper:
         self._read_requests()
         if world.jobs is None or world.nodes is None:
             return
+        dependents.move(self, world)
         for _ in range(STEPS_MAX):
             before = (self.run.state, len(self.run.attempts))
             self._handlers()[self.run.state](world)
@@ -380,8 +381,7 @@ class Keeper:
     def intend_end(self, reason: str) -> None:
         """Announce that this attempt is to be ended; `_ending` carries it out. Where ftrun may only watch, it is shown."""
         if self.watch_only:
-            if "observed-end" not in self.memory.since:
-                self.memory.since["observed-end"] = 0.0
+            if self.memory.due("observed-end", 0.0, float("inf")):
                 self.record("observed", decision={"kind": "end", "reason": reason})
             return
         self.memory.since.pop("cancelled", None)

@@ -40,6 +40,7 @@ class Attempt:
     excluded: tuple[str, ...] = ()
     resume_from: str = ""
     dependents_held: tuple[str, ...] = ()
+    dependents_moved: bool = False  # what waited for an earlier attempt waits for this one
     failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
     last_step: int | None = None
     last_loss: float | None = None

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
-from ftrun.supervisor import attempts, checkpoints, context, grounds, placing, settle, store, submit
+from ftrun.supervisor import (
+    attempts,
+    checkpoints,
+    context,
+    dependents,
+    grounds,
+    placing,
+    settle,
+    store,
+    submit,
+)
 from ftrun.supervisor.model import Decision
 
 if TYPE_CHECKING:
@@ -118,7 +128,7 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
         ):
             keeper.memory.since["requeued-cancel"] = world.mono_s
             keeper.memory.since["requeued-cancelled"] = world.mono_s
-            _hold_dependents(keeper, world)
+            dependents.hold(keeper, world)
             keeper.record("cancel.intended", what=f"requeued job {row.job_id}")
             keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
             keeper.record("cancel.done", what=f"requeued job {row.job_id}")
@@ -264,7 +274,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     keeper.record("submit.intended", token=token)
     _submit(keeper, world, request)
     if keeper.attempt.submission == "done":
-        _move_dependents(keeper, world, previous.job)
+        dependents.move(keeper, world)
 
 
 def _narrowed(keeper: Keeper, previous: Attempt) -> str:
@@ -294,44 +304,9 @@ def _submit(keeper: Keeper, world: World, request: Any) -> None:
 
 def end_attempt(keeper: Keeper, world: World) -> None:
     """Carry out an announced end: dependents are held first, then the job is cancelled."""
-    _hold_dependents(keeper, world)
+    dependents.hold(keeper, world)
     keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
     keeper.record("end.done")
-
-
-def _hold_dependents(keeper: Keeper, world: World) -> None:
-    """Pending jobs of the same user that wait for this job must not be set off by an end that is ours."""
-    if keeper.attempt.dependents_held or keeper.run.wish == "cancel":
-        return
-    jobs = tuple(sorted(keeper.office.cluster.dependents(keeper.attempt.job)))
-    if not jobs:
-        return
-    keeper.record("dependents.held", jobs=list(jobs))
-    for job in jobs:
-        keeper.office.act("hold", world, lambda j=job: keeper.office.cluster.hold(j))  # type: ignore[misc]
-
-
-def _move_dependents(keeper: Keeper, world: World, old_job: str) -> None:
-    """Jobs that wait for the old job wait for the new one from now on."""
-    if not old_job:
-        return
-    cluster, new_job = keeper.office.cluster, keeper.attempt.job
-    held = {job for a in keeper.run.attempts for job in a.dependents_held}
-    try:
-        waiting = cluster.dependents(old_job)
-        for job, text in sorted(waiting.items()):
-            moved = context.replace_job(text, old_job, new_job)
-            keeper.office.act("dependency", world, lambda j=job, m=moved: cluster.set_dependency(j, m))  # type: ignore[misc]
-            if job in held:
-                keeper.office.act("release", world, lambda j=job: cluster.release(j))  # type: ignore[misc]
-    except SlurmError as error:
-        keeper.record(
-            "warned",
-            message=f"jobs that depend on {old_job} could not be moved to {new_job}: {error.message}",
-        )
-        return
-    if waiting:
-        keeper.record("dependents.moved", jobs=sorted(waiting), to=new_job)
 
 
 def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any]) -> None:
@@ -341,6 +316,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
         keeper.record("cancel.intended", what=f"job {row.job_id}")
         keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
         keeper.record("cancel.done", what=f"job {row.job_id}")
+    dependents.let_go(keeper, world)
     attempt = keeper.attempt
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**settle.decision_json(decision), **data, "exit_code": code}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import attempts, checkpoints, context, grounds, policy, recover, sense
+from ftrun.supervisor import attempts, checkpoints, context, dependents, grounds, policy, recover, sense
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
 from ftrun.supervisor.watch import LogPath
@@ -80,6 +80,7 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
             keeper.record("run.stopped", **data | {"reason": f"observe: would resubmit: {decision.reason}"})
             return
     if decision.kind == "resubmit" and _unseen(keeper):
+        dependents.let_go(keeper, world)
         reason = f"{decision.reason}; not resubmitted: {keeper.run_dir} was never seen from the nodes"
         keeper.record("run.stopped", **data | {"reason": reason})
         return

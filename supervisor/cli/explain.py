@@ -39,7 +39,8 @@ _TOLD = {
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
     "cancel.done": lambda d: f"cancelled {d['what']}",
     "checkpoint.set-aside": lambda d: f"checkpoint set aside: {d['path']}",
-    "dependents.moved": lambda d: f"jobs {', '.join(d['jobs'])} now wait for job {d['to']}",
+    "dependents.held": lambda d: f"jobs that wait for this one are held: {', '.join(d['jobs'])}",
+    "dependents.moved": lambda d: (f"jobs {', '.join(d['jobs'])} " + (f"now wait for job {d['to']}" if d["to"] else "are released")) if d["jobs"] else "",
     "request.seen": lambda d: f"{d['want']} asked by {d['by'] or 'somebody'}",
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
@@ -77,7 +78,9 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
         yield f"    budgets used since the last progress: {spent}; retries so far: {data['retries']}"
     elif kind in _TOLD:
-        yield _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
+        line = _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
+        if line:
+            yield line
 
 
 def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,103 @@
+"""Jobs of the same user that wait for a job of this run: what waits for an attempt waits for the run (P5). (I/O)
+
+How it thinks. Where ftrun ends an attempt its dependents are held first, so that an end of ours sets nobody off; once the
+next attempt has a job, they wait for that one and are released. Both steps do no harm when done twice, and are done
+again after a crash until the journal says that they are done. A dependent that is gone, or that somebody changed in the
+meantime, is told and never holds the run up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.supervisor import context
+from ftrun.supervisor.lifecycle import State
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["hold", "let_go", "move"]
+
+AGAIN_AFTER_S = 15.0
+
+
+def hold(keeper: Keeper, world: World) -> None:
+    """Before an end that is ours: hold what waits for this attempt's job. Not where a person cancels: that end is meant."""
+    if keeper.run.wish == "cancel":
+        return
+    cluster = keeper.office.cluster
+    jobs = keeper.attempt.dependents_held
+    if not jobs:
+        jobs = tuple(sorted(cluster.dependents(keeper.attempt.job)))
+        if not jobs:
+            return
+        keeper.record("dependents.held", jobs=list(jobs))
+    for job in jobs:
+        _try(keeper, world, "hold", job, partial(cluster.hold, job))
+
+
+def move(keeper: Keeper, world: World) -> None:
+    """Once attempt n has a job: what still waits for an earlier one waits for this one from now on."""
+    attempt = keeper.attempt if keeper.run.attempt else None
+    if attempt is None or attempt.number == 1 or attempt.dependents_moved or not attempt.job:
+        return
+    if keeper.run.state not in (State.QUEUED, State.RUNNING, State.SUSPECT):
+        return
+    if not keeper.memory.due(f"dependents:{attempt.number}", world.mono_s, AGAIN_AFTER_S):
+        return
+    moved: set[str] = set()
+    try:
+        for old in _earlier_jobs(keeper):
+            moved |= _move_from(keeper, world, old)
+        moved |= _release(keeper, world)
+    except (Unreachable, OutcomeUnknown) as error:
+        keeper.office.tell("slurm.unseen", run=keeper.run.id, why=error.message)
+        return
+    keeper.record("dependents.moved", jobs=sorted(moved), to=attempt.job)
+
+
+def let_go(keeper: Keeper, world: World) -> None:
+    """The run is over: what was held for a next attempt meets the end as it is."""
+    released = _release(keeper, world)
+    if released:
+        keeper.record("dependents.moved", jobs=sorted(released), to="")
+
+
+def _earlier_jobs(keeper: Keeper) -> list[str]:
+    """The jobs for which something may still wait: from the last attempt that took over the others' dependents."""
+    earlier = keeper.run.attempts[:-1]
+    since = max((i for i, a in enumerate(earlier) if a.dependents_moved), default=0)
+    return sorted({a.job for a in earlier[since:] if a.job} - {keeper.attempt.job})
+
+
+def _move_from(keeper: Keeper, world: World, old: str) -> set[str]:
+    cluster, new = keeper.office.cluster, keeper.attempt.job
+    done = set()
+    for job, text in sorted(cluster.dependents(old).items()):
+        deed = partial(cluster.set_dependency, job, context.replace_job(text, old, new))
+        if _try(keeper, world, "dependency", job, deed):
+            done.add(job)
+    return done
+
+
+def _release(keeper: Keeper, world: World) -> set[str]:
+    cluster = keeper.office.cluster
+    held = {job for attempt in keeper.run.attempts for job in attempt.dependents_held}
+    return {job for job in sorted(held) if _try(keeper, world, "release", job, partial(cluster.release, job))}
+
+
+def _try(keeper: Keeper, world: World, name: str, job: str, deed: Callable[[], None]) -> bool:
+    """One effect on a dependent. False where Slurm refused it, which is told. Raises Unreachable, OutcomeUnknown."""
+    try:
+        keeper.office.act(name, world, deed)
+    except (RefusedForGood, RefusedForNow) as error:
+        told = {"hold": "held", "dependency": "moved to the new attempt", "release": "released"}[name]
+        keeper.record(
+            "warned", message=f"job {job}, which depends on this run, could not be {told}: {error.message}"
+        )
+        return False
+    return True
