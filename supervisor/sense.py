@@ -45,6 +45,10 @@ class Memory:
     absent_since_s: float | None = None
     provisional: Diagnosis | None = None
     suspect_step: int | None = None
+    suspect_life: tuple[int, float | None] = (0, None)  # steps seen and growth when the wait for life began
+    steps_seen: int = 0
+    moved_s: float | None = None  # when the counter of steps moved last, from its second move on
+    longest_gap_s: float = 0.0  # between two such moves: what this launch is used to
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
 
     @property
@@ -169,6 +173,7 @@ def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:
     memory.saved_step = (
         progress.checkpoint_step if progress.checkpoint_step is not None else memory.saved_step
     )
+    _note_pace(memory, world, report, progress.steps_seen)
     if memory.step is not None and progress.step <= memory.step:
         return
     first = memory.step is None
@@ -177,3 +182,14 @@ def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:
     if due:
         memory.progress_recorded_s = world.mono_s
         keeper.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first)
+
+
+def _note_pace(memory: Memory, world: World, report: WatchReport, steps_seen: int) -> None:
+    """The longest time between two looks that saw steps; the first of all may have been spent on compiling."""
+    if steps_seen == memory.steps_seen:
+        return
+    if memory.moved_s is not None and not report.behind:
+        memory.longest_gap_s = max(memory.longest_gap_s, world.mono_s - memory.moved_s)
+    if memory.steps_seen and not report.behind:
+        memory.moved_s = world.mono_s
+    memory.steps_seen = steps_seen

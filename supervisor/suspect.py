@@ -2,14 +2,20 @@
 
 Law P7. Slurm, the node or a process exit confirm a fault by themselves and end the launch without us. Otherwise a fatal
 line must be followed by no progress for `max(end-wait, 5 x the median step)` while the log can be read: a line alone
-never ends a live run, and a silent log alone is no hang. A script that restarts by itself gets that time, since new steps
-take the suspicion back.
+never ends a live run, and a silent log alone is no hang. A script that restarts by itself gets that time: each step that
+it makes, be it one that was made before, begins it anew, and a step beyond all others takes the suspicion back.
+
+No progress means longer without a step than this launch is used to. Steps that come in bursts (a buffered log) or a line
+every thousand steps make the patience longer; where the pace is not known yet it is ten times `end-wait`, and before
+the first step any output is a sign of life: a handled traceback at the start of a slow set-up ends nothing. The time
+counts only while Slurm says RUNNING (not suspended) and while all that was written has been read.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.client import JobState
 from ftrun.supervisor import sense, settle
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.lifecycle import State
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fatal", "judge", "patience_s"]
 
+PACE_UNKNOWN = 10.0  # times `end-wait`, until three looks saw steps
 _NOT_FATAL = frozenset(
     {FaultClass.HEALTHY, FaultClass.UNKNOWN, FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.CANCELLED}
 )
@@ -32,49 +39,76 @@ def fatal(diagnosis: Diagnosis) -> bool:
     return diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)
 
 
-def patience_s(end_wait_s: float, median_step_s: float | None) -> float:
+def patience_s(end_wait_s: float, median_step_s: float | None, longest_gap_s: float = 0.0) -> float:
     """How long no progress must follow a fatal line before a live run may be ended. (pure)"""
-    return max(end_wait_s, 5.0 * (median_step_s or 0.0))
+    if median_step_s is None:
+        return max(PACE_UNKNOWN * end_wait_s, 2.0 * longest_gap_s)
+    return max(end_wait_s, 5.0 * median_step_s, 2.0 * longest_gap_s)
 
 
 def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
-    """Suspect, clear or end the live attempt by what its log says. Nothing while the log cannot be read."""
+    """Suspect, clear or end the live attempt by what its log says. Nothing while it does not run or cannot be read."""
     memory = keeper.memory
-    if not report.readable:
+    row = keeper.row(world)
+    if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         memory.since.pop("suspect", None)
         return
+    diagnosis = _provisional(keeper, report)
+    if diagnosis is None or not fatal(diagnosis):
+        _clear(keeper, "what was seen is not fatal")
+    elif keeper.run.state is State.RUNNING:
+        memory.suspect_step = memory.step
+        _wait_anew(keeper, world)
+        keeper.record(
+            "fault.suspected", signature=diagnosis.signature, title=diagnosis.title, step=memory.step
+        )
+    elif memory.step is not None and (memory.suspect_step is None or memory.step > memory.suspect_step):
+        memory.suspect_step = memory.step
+        _clear(keeper, f"training went on to step {memory.step}")
+    elif _alive(keeper):
+        _wait_anew(keeper, world)
+    else:
+        _perhaps_end(keeper, world, report, diagnosis)
+
+
+def _provisional(keeper: Keeper, report: WatchReport) -> Diagnosis | None:
+    """What the log so far would mean if it were all."""
     if report.evidence:
-        memory.provisional = diagnose(
+        keeper.memory.provisional = diagnose(
             report.evidence,
             settle.topology(keeper),
             ended=None,
             catalog=keeper.office.catalog(),
             progress=report.progress,
         )
-    diagnosis = memory.provisional
-    if diagnosis is None or not fatal(diagnosis):
-        _clear(keeper, "what was seen is not fatal")
-        return
-    if keeper.run.state is State.RUNNING:
-        memory.suspect_step = memory.step
-        memory.since["suspect"] = world.mono_s
-        keeper.record(
-            "fault.suspected", signature=diagnosis.signature, title=diagnosis.title, step=memory.step
-        )
-        return
-    if memory.step is not None and (memory.suspect_step is None or memory.step > memory.suspect_step):
-        memory.suspect_step = memory.step
-        memory.since["suspect"] = world.mono_s
-        _clear(keeper, f"training went on to step {memory.step}")
-        return
+    return keeper.memory.provisional
+
+
+def _wait_anew(keeper: Keeper, world: World) -> None:
+    memory = keeper.memory
+    memory.since["suspect"] = world.mono_s
+    memory.suspect_life = (memory.steps_seen, memory.growth_seen_s)
+
+
+def _alive(keeper: Keeper) -> bool:
+    """Steps were made since the wait began, even old ones again; before the first step any output counts."""
+    memory = keeper.memory
+    steps_seen, growth_seen_s = memory.suspect_life
+    return memory.steps_seen > steps_seen or (memory.step is None and memory.growth_seen_s != growth_seen_s)
+
+
+def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: Diagnosis) -> None:
+    memory = keeper.memory
     waited = memory.for_how_long("suspect", world.mono_s)
-    if waited >= patience_s(float(keeper.settings.get("end-wait", 60.0)), report.median_step_s):
-        fresh = sense.watch(
-            keeper, world, fresh=True
-        )  # a network file system may have kept the last steps from us
-        if fresh is None or not fresh.readable or (memory.step or 0) > (memory.suspect_step or 0):
-            return
-        keeper.intend_end(f"{diagnosis.title}; no progress for {waited:.0f} s since")
+    end_wait_s = float(keeper.settings.get("end-wait", 60.0))
+    if waited < patience_s(end_wait_s, report.median_step_s, memory.longest_gap_s):
+        return
+    fresh = sense.watch(
+        keeper, world, fresh=True
+    )  # a network file system may have kept the last steps from us
+    if fresh is None or not fresh.readable or fresh.behind or _alive(keeper):
+        return
+    keeper.intend_end(f"{diagnosis.title}; no progress for {waited:.0f} s since")
 
 
 def _clear(keeper: Keeper, why: str) -> None:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.slurm.client import JobState
 from ftrun.supervisor import journal
+from tests.unit.lives import Life
+
+HANDLED = (  # what a script prints that catches the mistake and goes on
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in <module>',
+    "ModuleNotFoundError: No module named 'apex'",
+)
 
 
 @pytest.fixture
@@ -51,3 +59,73 @@ def test_a_full_disk_costs_no_descriptor_and_no_file(folder: str, monkeypatch: p
 
     assert len(os.listdir("/proc/self/fd")) == open_files
     assert os.listdir(os.path.join(folder, "journal")) == []
+
+
+# ---------------------------------------------------------------------- never harm a healthy run
+
+
+def test_a_fatal_line_before_the_first_step_ends_nothing_while_the_log_grows(tmp_path: Path) -> None:
+    """P7: before the first step nobody knows how long a set-up takes; output is a sign of life."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.say(*HANDLED)
+    for shard in range(10):
+        life.say(f"loading shard {shard}")
+        life.live(120, step_s=5.0)
+
+    assert not life.attempt.end_intended
+
+
+def test_steps_that_come_in_bursts_make_the_wait_longer(tmp_path: Path) -> None:
+    """P7: a log that is written in bursts stands still between them, in a healthy run as well."""
+    life = Life(tmp_path)
+    life.until("running")
+    for burst in range(4):
+        life.say(*(f"step {burst * 80 + i}/100000 loss 0.5" for i in range(80)))
+        if burst == 3:
+            life.live(5)
+            life.say(*HANDLED)
+        life.live(160)
+
+    assert not life.attempt.end_intended
+
+
+def test_a_script_that_restarts_itself_lives_while_it_repeats_steps(tmp_path: Path) -> None:
+    """P7: steps below the highest one are steps; torchrun goes on from a checkpoint and needs time to catch up."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 300)
+    life.say(*HANDLED)
+    life.live(10)
+    life.train(100, 250)
+
+    assert not life.attempt.end_intended
+
+
+def test_a_suspended_job_makes_no_steps_and_lives(tmp_path: Path) -> None:
+    """P7: while Slurm does not say RUNNING, the time without progress does not count."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 20)
+    life.say(*HANDLED)
+    life.live(5)
+    life.engine.jobs[1].state = JobState.SUSPENDED
+    for _ in range(100):
+        life.live(1)
+        life.supervisor._glance()
+    life.engine.jobs[1].state = JobState.RUNNING
+    life.live(30)
+
+    assert not life.attempt.end_intended
+
+
+def test_a_fatal_line_after_which_nothing_moves_ends_the_attempt(tmp_path: Path) -> None:
+    """P7: and patience has an end."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 20)
+    life.say(*HANDLED)
+
+    life.live(90)
+
+    assert life.attempt.end_intended

@@ -1,0 +1,179 @@
+"""One run on a virtual Slurm, second by second: what tests of the loop are made of. (I/O)
+
+The supervisor, its keepers, the journal and the lease are the real ones; Slurm is `slurm.memory`, and the test plays
+the script: it says lines, ends a launch, and looks at what became of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ftrun.slurm.memory import Clock, Engine, MemoryCluster, Timing
+from ftrun.slurm.memory_records import Launch
+from ftrun.supervisor import context, events, journal, settings, store, submit
+from ftrun.supervisor.lease import Lease
+from ftrun.supervisor.supervise import Supervisor
+
+TIMING = Timing(kill_wait_s=2.0, slurmd_timeout_s=20.0, requeue_delay_s=12.0, min_job_age_s=300.0)
+
+
+class LifeClock:
+    """The virtual clock as the supervisor sees it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def now_s(self) -> float:
+        """Unix seconds."""
+        return self.clock.now()
+
+    def mono_s(self) -> float:
+        """The same: nothing jumps here."""
+        return self.clock.now()
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self.clock.advance(seconds)
+
+
+class Life:
+    """A run of `wanted` nodes in a partition of `nodes`, submitted, with a supervisor that looks once a second."""
+
+    def __init__(
+        self, folder: Path, *, nodes: int = 4, wanted: int = 2, comment: bool = True, **chosen: Any
+    ) -> None:
+        self.home = str(folder / "home")
+        self.cwd = folder / "work"
+        self.cwd.mkdir(parents=True)
+        self.log = self.cwd / "out.log"
+        self.engine = Engine({"main": [f"n{i}" for i in range(nodes)]}, timing=TIMING)
+        self.cluster = MemoryCluster(self.engine)
+        self.clock = LifeClock(self.engine.clock)
+        self.engine.script("", self._started)
+        self.launches: list[Launch] = []
+        self.comment = comment
+        self.settings = settings.defaults() | {key.replace("_", "-"): value for key, value in chosen.items()}
+        self.run_dir = store.create_run(self.home, "train")
+        self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
+        self._submit(wanted)
+        self.begin_anew()
+
+    def _submit(self, wanted: int) -> None:
+        argv = [f"-N{wanted}", str(self.cwd / "train.sh")]
+        kept = {
+            "v": context.VERSION, "cwd": str(self.cwd), "umask": 0o022, "limits": {}, "nice": 0, "host": "login",
+            "user": "user", "run": os.path.basename(self.run_dir), "run_token": self.token, "argv": argv,
+            "script_args": [], "script_path": argv[-1], "script_name": "train.sh", "source": "file",
+            "has_shebang": True, "job_name": "train.sh", "shape": "single", "array": "", "wait": False,
+            "slurm_conf": "", "settings": self.settings,
+        }  # fmt: skip
+        context.save(self.run_dir, kept, {b"PATH": b"/bin"}, b"#!/bin/sh\nexec python3 train.py\n")
+        first = journal.Journal.open_first(self.run_dir)
+        first._now = self.clock.now_s
+        first.append("run.created", name="train.sh", token=self.token, settings=self.settings, submitter={})
+        store.open_attempt(self.run_dir, 1)
+        first.append("attempt.opened", attempt=1)
+        first.append("submit.intended", attempt=1, token=f"{self.token}:1")
+        heard = self.cluster.submit(submit.request_for(self.run_dir, 1))
+        first.append("submit.done", attempt=1, job=heard.job_id, cluster="memory")
+        first.close()
+        store.index(self.home, heard.job_id, os.path.basename(self.run_dir))
+
+    def begin_anew(self) -> None:
+        """Another supervisor process takes over at once."""
+        lease = Lease(self.home, self.clock, term_s=1e6, writer=f"host-{len(os.listdir(self.home))}")
+        if hasattr(self, "supervisor"):
+            self.supervisor.forget()
+            self.supervisor.lease.release()
+        assert lease.acquire()
+        self.supervisor = Supervisor(self.home, self.cluster, self.clock, lease)
+
+    # ------------------------------------------------------------------ the script
+
+    def _started(self, launch: Launch) -> None:
+        """What batch.sh does: it claims the launch and records it."""
+        self.launches.append(launch)
+        job = launch.job
+        if not self.comment:
+            job.comment = ""
+        number = int(launch.request.token.rsplit(":", 1)[1])
+        place = Path(store.attempt_dir(self.run_dir, number))
+        claim = place / (f"claim.{launch.restarts}" if launch.restarts else "claim")
+        try:
+            claim.symlink_to(f"memory.{job.number}.{launch.restarts}.{launch.request.token}")
+        except FileExistsError:
+            if os.readlink(claim).startswith("closed."):
+                launch.exit(0)
+            return
+        self.log.touch()
+        facts = os.stat(self.log)
+        rows = {
+            "job": job.number, "host": launch.nodes[0], "nodes": ",".join(launch.nodes), "stdout": self.log,
+            "stdout_dev": facts.st_dev, "stdout_ino": facts.st_ino, "stdout_offset": facts.st_size,
+            "stderr": self.log, "stderr_dev": facts.st_dev, "stderr_ino": facts.st_ino,
+            "stderr_offset": facts.st_size, "resume_from": "",
+        }  # fmt: skip
+        text = "".join(f"{key}={value}\n" for key, value in rows.items())
+        (place / f"launch.{launch.restarts}").write_text(text)
+
+    def say(self, *lines: str) -> None:
+        """The script prints."""
+        with self.log.open("a") as stream:
+            stream.writelines(f"{line}\n" for line in lines)
+
+    def train(self, first: int, last: int, *, every_s: int = 1) -> None:
+        """The script makes these steps, a line each."""
+        for step in range(first, last + 1):
+            self.say(f"step {step}/100000 loss 0.5")
+            self.live(every_s)
+
+    def exit(self, code: int, signal: int = 0) -> None:
+        """The present launch ends."""
+        self.launches[-1].exit(code, signal)
+
+    # ------------------------------------------------------------------ the run
+
+    def live(self, seconds: float = 1.0, *, step_s: float = 1.0) -> None:
+        """Time passes; the supervisor looks every `step_s` seconds."""
+        for _ in range(max(1, round(seconds / step_s))):
+            self.engine.advance(step_s)
+            self.supervisor.tick()
+
+    def until(self, state: str, within_s: float = 900.0) -> None:
+        """Live until the run is in this state."""
+        end = self.engine.now() + within_s
+        while self.run.state.value != state:
+            assert self.engine.now() < end, f"{self.run.state.value}, not {state}: {self.run.decision}"
+            self.live()
+
+    @property
+    def run(self) -> events.Run:
+        """The run as its journal tells it."""
+        return events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+
+    @property
+    def attempt(self) -> events.Attempt:
+        """The present attempt."""
+        attempt = self.run.attempt
+        assert attempt is not None
+        return attempt
+
+    def kinds(self) -> list[str]:
+        """The kinds of the journal's records, oldest first."""
+        return [record["kind"] for record in journal.read_run(self.run_dir)]
+
+    def living(self) -> list[str]:
+        """The jobs that have not ended."""
+        return [str(job.number) for job in self.engine.jobs.values() if not job.state.ended]
+
+    def ask(self, want: Any, name: str = "1-ask") -> None:
+        """Leave a request, as the commands do; text is written as it stands."""
+        body = (
+            want
+            if isinstance(want, str) and want.startswith(("{", "[", "garbage"))
+            else json.dumps({"want": want, "by": "ann"})
+        )
+        store.write_atomically(os.path.join(self.run_dir, "requests", f"{name}.json"), body.encode())
