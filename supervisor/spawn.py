@@ -85,7 +85,8 @@ def ensure(home: str, env: Mapping[str, str]) -> int:
             (os.POSIX_SPAWN_DUP2, log, 1),
             (os.POSIX_SPAWN_DUP2, log, 2),
         ]
-        argv = [sys.executable, "-m", "ftrun.supervisor", "supervise", "--detached"]
+        # -P: a re.py or json.py in the folder of the submission is the user's, not ours.
+        argv = [sys.executable, "-P", "-m", "ftrun.supervisor", "supervise", "--detached"]
         return os.posix_spawn(sys.executable, argv, clean, file_actions=actions, setsid=True)
     finally:
         os.close(log)

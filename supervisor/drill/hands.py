@@ -63,7 +63,7 @@ class Doer:
 
     def ftrun(self, *words: str) -> None:
         """Run an ftrun command to its end; what it prints goes to commands.log."""
-        self._run([sys.executable, "-m", "ftrun.supervisor", *words])
+        self._run([sys.executable, "-P", "-m", "ftrun.supervisor", *words])
 
     def scancel(self, job: str) -> None:
         """As the user would."""
@@ -79,7 +79,7 @@ class Doer:
 
     def submit(self, words: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """`ftrun sbatch WORDS`."""
-        return self._run([sys.executable, "-m", "ftrun.supervisor", "sbatch", *words], env)
+        return self._run([sys.executable, "-P", "-m", "ftrun.supervisor", "sbatch", *words], env)
 
     def _run(
         self, command: list[str], env: Mapping[str, str] | None = None
