@@ -251,7 +251,8 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
         view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), _silent(keeper, world)
     )
     previous = keeper.attempt
-    keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number))
+    if keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number)) is None:
+        return  # somebody else made it: only its maker may submit it (P4)
     keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude))
     idle = tuple(sorted(view.available - set(exclude)))
     keeper.forget(0)
