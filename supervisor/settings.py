@@ -115,6 +115,8 @@ _TABLE = (
     Setting("lease", DURATION, 20.0, "How long a supervisor may be silent before another takes over.", least=1),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"
             " `ftrun supervise`.", choices=("auto", "none")),
+    Setting("idle-exit", DURATION, 120.0, "How long a supervisor that was started by a command stays when there is nothing to look"
+            " after.", scope="admin"),
     Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job."),
     Setting("dry-run", FLAG, False, "Print the command and the file that would be submitted; submit nothing.", scope="once"),
     Setting("home", TEXT, "", "Folder of all runs, on a file system that the nodes see. Default: ~/.local/state/ftrun.",

@@ -66,7 +66,7 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
     decision = ruling.decision
     data = decision_json(decision) | {
         "incident": incident,
-        "class": case.diagnosis.fault.value,
+        "class": (FaultClass.CANCELLED if keeper.run.wish else case.diagnosis.fault).value,
         "signature": case.diagnosis.signature,
         "spent": dict(ruling.spent),
         "retries": ruling.retries,

@@ -13,7 +13,6 @@ from ftrun.supervisor import config
 from ftrun.supervisor.errors import UserError
 
 ONCE_AT_MOST_S = 300.0
-IDLE_EXIT_S = 120.0
 COMMAND_TIMEOUT_S = 15.0
 
 
@@ -39,6 +38,7 @@ def supervise(
     clock = SystemClock()
     lease = Lease(home, clock, term_s=float(str(settings["lease"])))
     supervisor = Supervisor(home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S), clock, lease, log=log)
+    idle_exit_s = float(str(settings["idle-exit"]))
     ended = _end_on_signal()
     started = clock.mono_s()
     idle_since = [started]
@@ -51,7 +51,7 @@ def supervise(
             return True
         if once:
             return (s.ticks > 1 and not s.moving) or now - started > ONCE_AT_MOST_S
-        return detached and now - idle_since[0] > IDLE_EXIT_S
+        return detached and now - idle_since[0] > idle_exit_s
 
     led = supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=not (once or detached))
     if not led and not detached:
