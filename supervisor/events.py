@@ -288,7 +288,8 @@ def _resumed(run: Run, record: Record) -> Run:
 def _request(run: Run, record: Record) -> Run:
     data = record["data"]
     seen = (*run.requests_seen, data["name"])
-    if data["want"] in {"cancel", "stop"} and not run.final:
+    wants = data["want"] in ("cancel", "stop") and run.wish != "cancel"  # who cancels does not take less
+    if wants and not run.final:
         return replace(run, requests_seen=seen, wish=data["want"], wish_by=data.get("by", ""))
     return replace(run, requests_seen=seen)
 

@@ -11,17 +11,27 @@ Blindness is neither clean nor dead: while Slurm cannot be seen nothing moves.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
-from ftrun.supervisor import attempts, dependents, journal, recover, rows, sense, settle, store, suspect
+from ftrun.supervisor import (
+    attempts,
+    dependents,
+    journal,
+    recover,
+    rows,
+    sense,
+    settle,
+    store,
+    suspect,
+    wishes,
+)
 from ftrun.supervisor.events import Attempt, Run, fold
 from ftrun.supervisor.lease import LeaseLost
-from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.lifecycle import State, next_state
 from ftrun.supervisor.office import Office, World
 from ftrun.supervisor.sense import Memory
 
@@ -91,6 +101,7 @@ class Keeper:
         numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
         numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
         numbers["launch"] = data.pop("launch", attempt.launch if attempt else 0)
+        next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
         self._own_journal()
         assert self._journal is not None
         self.run = self.run.after(self._journal.append(kind, **numbers, start=1, **data))
@@ -129,9 +140,12 @@ class Keeper:
         """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
         if self._journal is None and journal.sizes(self.run_dir) != self._sizes:
             self.reload()
-        self._read_requests()
+        final = self.run.final
+        wishes.take(self)
         if world.jobs is None or world.nodes is None:
             return
+        if final and not self.run.final:
+            return  # the world was looked at when nobody asked for its job
         dependents.move(self, world)
         for _ in range(STEPS_MAX):
             before = (self.run.state, len(self.run.attempts))
@@ -164,27 +178,6 @@ class Keeper:
             State.FINISHED: lambda _: None,
             State.STOPPED: lambda world: recover.abandoned(self, world),
         }
-
-    def _read_requests(self) -> None:
-        """Requests are files made by atomic rename; each is noted once and then removed."""
-        folder = os.path.join(self.run_dir, "requests")
-        try:
-            names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
-        except FileNotFoundError:
-            return
-        for name in names:
-            path = os.path.join(folder, name)
-            try:
-                with open(path, encoding="utf-8") as stream:
-                    wish = json.load(stream)
-            except (OSError, ValueError):
-                wish = {"want": "unreadable"}
-            if name not in self.run.requests_seen:
-                self.record("request.seen", name=name, want=wish.get("want", ""), by=wish.get("by", ""))
-                if wish.get("want") == "resume" and self.run.state is State.STOPPED:
-                    recover.resume(self)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
 
     # ------------------------------------------------------------------ submitting
 

@@ -19,12 +19,12 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import rows, store
+from ftrun.supervisor import rows, store, wishes
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.office import Office, Stale, World
+from ftrun.supervisor.office import STALE_AFTER_S, Office, Stale, World
 
 __all__ = ["Supervisor"]
 
@@ -59,6 +59,10 @@ class Supervisor:
         world = self._world = self._look()
         for run_dir in list(self.keepers):
             self.lease.confirm()
+            if world.jobs is not None and self.office.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
+                world = self._world = (
+                    self._look()
+                )  # with very many runs, the last ones must be able to act, too
             self._step(run_dir, world)
         self._tell_status()
         self.ticks += 1
@@ -75,7 +79,12 @@ class Supervisor:
 
     def _find_runs(self) -> None:
         """New runs, and finished ones to which somebody sent a request."""
-        for run_dir in store.run_dirs(self.office.home):
+        try:
+            run_dirs = store.run_dirs(self.office.home)
+        except OSError as error:
+            self.office.tell("home.unseen", why=str(error))
+            return
+        for run_dir in run_dirs:
             if run_dir in self.keepers:
                 continue
             asked = _requests_stamp(run_dir)
@@ -92,7 +101,7 @@ class Supervisor:
         except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
             self._set_aside(run_dir, f"{type(error).__name__}: {error}")
             return
-        if keeper.run.final and not _requests(run_dir) and not _unanswered(keeper):
+        if keeper.run.final and not _asked(keeper) and not _unanswered(keeper):
             self._final[run_dir] = asked
             return
         self.keepers[run_dir] = keeper
@@ -140,8 +149,11 @@ class Supervisor:
         if not self._guarded(run_dir, lambda: keeper.step(world)):
             return
         if keeper.run.final and not _unanswered(keeper):
+            stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
+            if _asked(keeper):
+                return
             self._drop(run_dir, "")
-            self._final[run_dir] = _requests_stamp(run_dir)
+            self._final[run_dir] = stamp
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
         """Do something for one run so that no failure of it reaches another. False when it failed. Raises LeaseLost."""
@@ -250,12 +262,21 @@ class Supervisor:
     def _lead(self, *, standby: bool) -> bool:
         clock = self.office.clock
         started = clock.mono_s()
-        while not self.lease.acquire():
+        while not self._acquired():
             if not standby and clock.mono_s() - started > self.lease.term_s * 1.5:
                 return False
             clock.sleep(min(1.0, self.lease.term_s / 10))
         self.office.tell("lease.taken", epoch=self.lease.epoch)
         return True
+
+    def _acquired(self) -> bool:
+        """A home that is full or away for a while is waited for: a supervisor that ends would leave its runs alone."""
+        try:
+            return self.lease.acquire()
+        except OSError as error:
+            self.office.tell("home.unseen", why=str(error))
+            self.office.clock.sleep(self.lease.term_s / 2)
+            return False
 
 
 class _Renewal:
@@ -274,19 +295,18 @@ class _Renewal:
         while not self._stop.wait(self._lease.term_s / 10):
             try:
                 self._lease.renew()
-            except (LeaseLost, OSError):
+            except LeaseLost:
                 return
+            except OSError:
+                continue  # may pass; without a renewal in time the lease is lost by itself
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(timeout=5.0)
 
 
-def _requests(run_dir: str) -> bool:
-    try:
-        return any(name.endswith(".json") for name in os.listdir(os.path.join(run_dir, "requests")))
-    except OSError:
-        return False
+def _asked(keeper: Keeper) -> bool:
+    return bool(wishes.waiting(keeper.run_dir, keeper.run.requests_seen))
 
 
 def _requests_stamp(run_dir: str) -> float:

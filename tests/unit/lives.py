@@ -59,7 +59,8 @@ class Life:
         self.run_dir = store.create_run(self.home, "train")
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
         self._submit(wanted)
-        self.begin_anew()
+        self._leaders = 0
+        self.supervisor = self._lead()
 
     def _submit(self, wanted: int) -> None:
         argv = [f"-N{wanted}", str(self.cwd / "train.sh")]
@@ -84,12 +85,15 @@ class Life:
 
     def begin_anew(self) -> None:
         """Another supervisor process takes over at once."""
-        lease = Lease(self.home, self.clock, term_s=1e6, writer=f"host-{len(os.listdir(self.home))}")
-        if hasattr(self, "supervisor"):
-            self.supervisor.forget()
-            self.supervisor.lease.release()
+        self.supervisor.forget()
+        self.supervisor.lease.release()
+        self.supervisor = self._lead()
+
+    def _lead(self) -> Supervisor:
+        self._leaders += 1
+        lease = Lease(self.home, self.clock, term_s=1e6, writer=f"host-{self._leaders}")
         assert lease.acquire()
-        self.supervisor = Supervisor(self.home, self.cluster, self.clock, lease)
+        return Supervisor(self.home, self.cluster, self.clock, lease)
 
     # ------------------------------------------------------------------ the script
 
@@ -169,11 +173,7 @@ class Life:
         """The jobs that have not ended."""
         return [str(job.number) for job in self.engine.jobs.values() if not job.state.ended]
 
-    def ask(self, want: Any, name: str = "1-ask") -> None:
-        """Leave a request, as the commands do; text is written as it stands."""
-        body = (
-            want
-            if isinstance(want, str) and want.startswith(("{", "[", "garbage"))
-            else json.dumps({"want": want, "by": "ann"})
-        )
+    def ask(self, want: str, name: str) -> None:
+        """Leave a request, as the commands do; what is no word is written as it stands."""
+        body = json.dumps({"want": want, "by": "ann"}) if want.isalpha() else want
         store.write_atomically(os.path.join(self.run_dir, "requests", f"{name}.json"), body.encode())

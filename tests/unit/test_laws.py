@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ftrun.slurm.client import JobState
-from ftrun.supervisor import journal
+from ftrun.supervisor import journal, recover
+from ftrun.supervisor.lifecycle import IllegalEvent
 from tests.unit.lives import Life
 
 HANDLED = (  # what a script prints that catches the mistake and goes on
@@ -129,3 +131,89 @@ def test_a_fatal_line_after_which_nothing_moves_ends_the_attempt(tmp_path: Path)
     life.live(90)
 
     assert life.attempt.end_intended
+
+
+# ---------------------------------------------------------------------- never lose a decision
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ["[1]", '{"want": ["cancel"]}', '{"want": {"a": 1}}', "{", '{"want": 7, "by": []}', "[" * 5000],
+    ids=["list", "wants-list", "wants-object", "cut", "number", "deep"],
+)
+def test_a_request_that_is_none_is_noted_and_holds_nothing_up(tmp_path: Path, garbage: str) -> None:
+    """What is no request must neither poison the journal nor keep ftrun from its run."""
+    life = Life(tmp_path)
+    life.until("running")
+
+    life.ask(garbage, "1-garbage")
+    life.live(3)
+    life.ask("cancel", "2-cancel")
+    life.until("stopped")
+
+    assert life.run.wish == "cancel"
+    assert not os.listdir(os.path.join(life.run_dir, "requests"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "dangling"])
+def test_a_request_that_is_no_file_holds_nothing_up(tmp_path: Path, kind: str) -> None:
+    """A folder, a pipe or a link in place of a request neither blocks the supervisor nor hides the next request."""
+    life = Life(tmp_path)
+    life.until("running")
+    path = Path(life.run_dir, "requests", "1-odd.json")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/nowhere")
+
+    life.live(3)
+    life.ask("cancel", "2-cancel")
+
+    life.until("stopped")
+
+
+def test_a_cancel_stays_a_cancel(tmp_path: Path) -> None:
+    """Who asked for an end now and then for one after the next checkpoint gets no less than was asked first."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+
+    life.ask("cancel", "1-cancel")
+    life.ask("stop", "2-stop")
+
+    life.until("stopped", 60)
+
+
+def test_a_request_of_the_last_moment_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that comes while the run's end is being written is not left lying behind the closed door."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.ask("cancel", "1-cancel")
+    finish = recover.finish
+
+    def finish_and_ask(*args: Any) -> None:
+        finish(*args)
+        life.ask("resume", "2-resume")
+
+    monkeypatch.setattr(recover, "finish", finish_and_ask)
+    while "run.stopped" not in life.kinds():
+        life.live()
+    monkeypatch.undo()
+    life.live(30)
+
+    assert "run.resumed" in life.kinds()
+    assert life.attempt.number == 2
+
+
+def test_what_cannot_follow_is_never_written(tmp_path: Path) -> None:
+    """A mistake of ours costs a step; a record of it would cost the run its supervisor for good."""
+    life = Life(tmp_path)
+    life.until("running")
+    keeper = life.supervisor.keepers[life.run_dir]
+
+    with pytest.raises(IllegalEvent):
+        keeper.record("submit.done", job_id="99")
+
+    assert life.run.state is keeper.run.state
