@@ -24,7 +24,7 @@ simulate:
 
 bench:
 	.ci/env dev
-	.venv/bin/python -m pytest -q -s tests/bench --bench
+	.venv/bin/python -m tests.bench $(BENCH)
 
 docs:
 	.ci/env dev

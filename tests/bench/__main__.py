@@ -1,0 +1,54 @@
+"""`make bench`: every figure that ftrun states about its own speed and cost, each beside a rival of the same run. (I/O)
+
+    python -m tests.bench [PART...] [--few] [--json FILE]
+
+The parts are sbatch, evidence, recovery, nodes, load; all by default. `--few` is a try in less time, whose figures mean little.
+Exit 1 where an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench import bench_evidence, bench_load, bench_recovery, bench_sbatch
+from tests.bench.figures import Figure, table
+
+PARTS: dict[str, Callable[[bool], list[Figure]]] = {
+    "sbatch": lambda few: [bench_sbatch.measure(10 if few else 40)],
+    "evidence": lambda few: [bench_evidence.measure(2 if few else 5)],
+    "recovery": lambda few: bench_recovery.healthy(2 if few else 6),
+    "nodes": lambda few: bench_recovery.broken(1 if few else 3),
+    "load": lambda few: bench_load.measure((1, 20) if few else (1, 100, 1000), 4.0 if few else 10.0),
+}
+
+
+def main() -> int:
+    """Measure, print, and say whether all aims were held."""
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--few", action="store_true", help="a try in less time")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    asked = parser.parse_args()
+    began, load = time.monotonic(), os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load {load:.1f} at the start\n", flush=True)
+    figures: list[Figure] = []
+    for part in asked.parts or PARTS:
+        measured = PARTS[part](asked.few)
+        print(table(measured), flush=True)
+        figures += measured
+    missed = [figure.name for figure in figures if figure.held is False]
+    print(f"{time.monotonic() - began:.0f} s; aims missed: {', '.join(missed) or 'none'}")
+    if asked.json is not None:
+        facts = {"cores": os.cpu_count(), "load": load, "figures": [figure.as_json() for figure in figures]}
+        asked.json.write_text(json.dumps(facts, indent=1) + "\n")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

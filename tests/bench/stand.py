@@ -1,0 +1,110 @@
+"""A sandbox, a $FTRUN_HOME and a folder for jobs, as a user has them; nothing of it is left afterwards. (I/O)
+
+The supervisor is the one that `ftrun sbatch` starts by itself, detached, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.supervisor import journal, lease, store
+
+__all__ = ["Stand", "stand", "until"]
+
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+FTRUN = str(Path(sys.executable).with_name("ftrun"))
+
+
+class Stand:
+    """Where one part of the bench is held."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        self.box, self.folder, self.home = box, folder, folder / "home"
+        self.work = folder / "work"
+        self.work.mkdir(exist_ok=True)
+        self.env = {**box.env(), "FTRUN_HOME": str(self.home)}
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+
+    def call(self, *words: str) -> str:
+        """Run a command to its end; what it printed. Raises CalledProcessError."""
+        done = subprocess.run(
+            words, env=self.env, cwd=self.work, check=True, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout
+
+    def sbatch(self, *words: str) -> str:
+        """The job id of a plain submission."""
+        return _job(self.call("sbatch", *words))
+
+    def ftrun_sbatch(self, *words: str) -> Path:
+        """The run folder of a submission by ftrun."""
+        job = _job(self.call(FTRUN, "sbatch", *words))
+        return Path(os.path.realpath(self.home / "index" / job))
+
+    def supervisor(self) -> int:
+        """The pid of the supervisor that leads; 0 = none does."""
+        writer = lease.look(str(self.home)).writer
+        return int(writer.split(".")[3]) if writer and not store.provably_dead(writer) else 0
+
+    def end_supervisor(self) -> None:
+        """TERM, and KILL for what does not obey."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            pid = self.supervisor()
+            if not pid:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+            with contextlib.suppress(TimeoutError):
+                until(lambda: not self.supervisor(), 10.0)
+
+
+@contextlib.contextmanager
+def stand(nodes: int, **options: Any) -> Iterator[Stand]:
+    """A stand of its own for one part."""
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-b-"))
+    folder.chmod(0o755)
+    try:
+        here = Stand(up(folder / "box", nodes=nodes, **options), folder)
+        try:
+            yield here
+        finally:
+            here.end_supervisor()
+            here.box.down()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def until(holds: Callable[[], Any], within_s: float, *, every_s: float = 0.05) -> Any:
+    """What `holds` answered at last. Raises TimeoutError."""
+    deadline = time.monotonic() + within_s
+    while not (answer := holds()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s:g} s: {getattr(holds, '__name__', holds)}")
+        time.sleep(every_s)
+    return answer
+
+
+def moments(run_dir: Path) -> dict[tuple[str, int], float]:
+    """(kind, attempt) -> Unix seconds of the first such record of a run."""
+    found: dict[tuple[str, int], float] = {}
+    for record in journal.read_run(str(run_dir)):
+        found.setdefault((record["kind"], record["attempt"]), record["at"])
+    return found
+
+
+def _job(said: str) -> str:
+    match = SUBMITTED.search(said)
+    assert match is not None, said
+    return match[1]
