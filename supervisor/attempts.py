@@ -25,6 +25,7 @@ __all__ = [
     "has_tasks",
     "latest_launch",
     "launch_record",
+    "lost_record",
     "owner",
     "task_records",
 ]
@@ -180,6 +181,17 @@ def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:
     if values is None or "code" not in values:
         return None
     return Exit(_number(values["code"]), _number(values.get("signal")), _seconds(values.get("ended_s")))
+
+
+def script_over(run_dir: str, attempt: int, launch: int) -> bool:
+    """Whether this launch has left the record of its script's end; costs one look at a name."""
+    return os.path.exists(os.path.join(store.attempt_dir(run_dir, attempt), f"exit.{launch}"))
+
+
+def lost_record(run_dir: str, attempt: int, launch: int) -> str:
+    """The job whose start of this launch was not the first, so that batch.sh did not run the script; "" for none."""
+    values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
+    return values.get("job", "") if values is not None else ""
 
 
 def _key_values(path: Path) -> dict[str, str] | None:

@@ -25,6 +25,7 @@ CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
 OWNER_EVERY_S = 15.0
 EVIDENCE_RECORDS_MAX = 200  # of one run
+JUST_ENDED_S = 20.0  # Slurm says that a job is over soon after its script is
 TASK_LOGS_MAX = 64  # of the failed tasks of one array, so many logs are read
 
 
@@ -76,6 +77,7 @@ class Memory:
 
 def note_launch(keeper: Keeper, world: World) -> None:
     """Take up what batch.sh wrote at the start; say so once when it wrote nothing (P10)."""
+    _note_silence(keeper, world)
     attempt, memory = keeper.attempt, keeper.memory
     if attempt.claim_seen:
         return
@@ -108,6 +110,31 @@ def is_anothers(keeper: Keeper, world: World, row: JobRow) -> bool:
     keeper.record("job.adopted", job_id=owner.job, instead_of=keeper.attempt.job)
     store.index(keeper.office.home, owner.job, keeper.run.id)
     return True
+
+
+def _note_silence(keeper: Keeper, world: World) -> None:
+    """A node is fenced by the time of its silence, which begins long before Slurm gives it up."""
+    for node in keeper.attempt.nodes:
+        row = (world.nodes or {}).get(node)
+        if row is not None and not row.responding:
+            keeper.memory.for_how_long(f"silent:{node}", world.mono_s)
+        else:
+            keeper.memory.since.pop(f"silent:{node}", None)
+
+
+def script_over(keeper: Keeper, world: World) -> bool:
+    """True once in a launch: when its script has left the record of its end, so that Slurm is worth a look now."""
+    attempt, since = keeper.attempt, keeper.memory.since
+    if "script-over" in since or not attempts.script_over(keeper.run_dir, attempt.number, attempt.launch):
+        return False
+    since["script-over"] = world.mono_s
+    return True
+
+
+def just_ended(keeper: Keeper) -> bool:
+    """The script of a job that Slurm still calls live is over: worth a closer look for a while."""
+    ended = keeper.memory.since.get("script-over")
+    return ended is not None and keeper.office.clock.mono_s() - ended < JUST_ENDED_S
 
 
 def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport | None:

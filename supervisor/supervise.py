@@ -19,7 +19,7 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import rows, store, wishes
+from ftrun.supervisor import rows, sense, store, wishes
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
@@ -33,6 +33,7 @@ NODES_EVERY_S = 5.0
 MOVING_POLL_S = 0.5
 GLANCE_EVERY_S = 0.2
 GLANCE_SHARE = 20.0  # the pause between two glances is at least so many times what one costs
+_LIVE = frozenset({State.RUNNING, State.SUSPECT})
 _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
 
 
@@ -70,7 +71,10 @@ class Supervisor:
     @property
     def moving(self) -> bool:
         """Some run waits for us rather than for Slurm or its own script."""
-        return any(k.run.state in _MOVING or k.just_submitted for k in self.keepers.values())
+        return any(
+            k.run.state in _MOVING or k.just_submitted or (k.run.state in _LIVE and sense.just_ended(k))
+            for k in self.keepers.values()
+        )
 
     @property
     def idle(self) -> bool:
@@ -238,21 +242,26 @@ class Supervisor:
         end = clock.mono_s() + seconds
         while (left := end - clock.mono_s()) > 0:
             clock.sleep(min(left, self._glance_every_s))
-            if left > self._glance_every_s:
-                self._glance()
+            if left > self._glance_every_s and self._glance():
+                return
 
-    def _glance(self) -> None:
-        """New lines of live runs become evidence at once. With many runs the pause grows, so that the cost stays small."""
+    def _glance(self) -> bool:
+        """New lines of live runs become evidence at once. With many runs the pause grows, so that the cost stays small.
+        True where a script has ended: Slurm is worth a look now."""
         if self._world is None or self._world.jobs is None:
-            return
+            return False
+        over = False
         clock = self.office.clock
         started = clock.mono_s()
         world = replace(self._world, now_s=clock.now_s(), mono_s=started)
         for run_dir in list(self.keepers):
             keeper = self.keepers[run_dir]
-            if keeper.run.state in (State.RUNNING, State.SUSPECT):
+            if keeper.run.state in _LIVE:
                 self._guarded(run_dir, lambda k=keeper: k.glance(world))  # type: ignore[misc]
+            if run_dir in self.keepers and keeper.run.state in _LIVE:
+                over = sense.script_over(keeper, world) or over
         self._glance_every_s = max(GLANCE_EVERY_S, GLANCE_SHARE * (clock.mono_s() - started))
+        return over
 
     def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
         """A run that came in our last moments: its `ftrun sbatch` saw us alive and started nobody else."""
