@@ -316,6 +316,9 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "job.ended": _ended,
     "job.requeued": _ended,
     "end.intended": _end_intended,
+    "cancel.intended": lambda run, record: (
+        run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
+    ),
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.held": lambda run, record: run.with_attempt(dependents_held=tuple(record["data"]["jobs"])),
     "dependents.moved": _dependents_moved,

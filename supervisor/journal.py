@@ -195,7 +195,7 @@ def _read_file(path: str) -> list[tuple[int, Record]]:
         if end < 0:
             break  # torn: the newline is written last
         try:
-            record = json.loads(content[start:end])
+            record = json.loads(content[start:end].decode("utf-8", "surrogateescape"))
             version = _whole(record)
         except (ValueError, KeyError, TypeError) as error:
             if content.find(b"\n", end + 1) < 0:

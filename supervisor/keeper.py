@@ -290,12 +290,12 @@ class Keeper:
             return
         self.memory.absent_since_s = None
         sense.note_launch(self, world)
-        if row.state.ended:
+        if row.state.ended and (row.nodes or not self.started_again(row)):
             self._ended(world, row)
             return
         if len(self.rows(world)) > 1:
             self._note_tasks(world)
-        elif row.state.pending or self.started_again(row):
+        elif row.state.pending or self.started_again(row):  # cancelled in the queue: see `recover`
             self._record_end("job.requeued", row.state.value, row.reason, ())
             return
         if row.state is JobState.RUNNING:

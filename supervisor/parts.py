@@ -34,6 +34,7 @@ class Attempt:
     requeued: bool = False  # ended by a requeue: the job may start again by itself
     end_intended: str = ""  # why we asked for its end; "" = we did not
     end_done: bool = False
+    cancel_intended: bool = False  # we took its requeued job out of the queue, or were about to
     claim_seen: bool = False
     over: bool = False
     closed: bool = False

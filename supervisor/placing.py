@@ -51,9 +51,16 @@ def left_out(
     wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
     if not cluster.partition:
         return tuple(sorted(wanted))
-    room = max(0, len(cluster.partition) - cluster.nodes_needed)
-    inside = [node for node in wanted if node in cluster.partition]
-    return tuple(sorted(inside[:room]))
+    usable = cluster.available | cluster.lost  # what is lost comes back by itself, what is drained does not
+    named: list[str] = []
+    for node in wanted:
+        after = {*named, node}
+        enough = len(cluster.partition) - len(after) >= cluster.nodes_needed
+        if node in usable:
+            enough = enough and len(usable - after) >= cluster.nodes_needed
+        if node in cluster.partition and enough:
+            named.append(node)
+    return tuple(sorted(named))
 
 
 def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -70,6 +70,7 @@ def recover(keeper: Keeper, world: World) -> None:
 def _keep(keeper: Keeper) -> None:
     """Slurm starts the requeued job itself: follow it as the next launch of the same attempt."""
     keeper.record("launch.kept", launch=keeper.attempt.launch + 1)
+    keeper.forget(keeper.attempt.launch)
 
 
 def _set_aside(keeper: Keeper) -> None:
@@ -119,6 +120,8 @@ def _drains_full(keeper: Keeper, world: World) -> bool:
 def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
     """True when the job cannot start (again) by itself."""
     row = keeper.row(world)
+    if row is not None and row.state.ended and keeper.attempt.requeued:
+        return _requeued_ended(keeper, world, row)
     if row is None or row.state.ended:
         return True
     if row.state.pending:
@@ -129,13 +132,27 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
             keeper.memory.since["requeued-cancel"] = world.mono_s
             keeper.memory.since["requeued-cancelled"] = world.mono_s
             dependents.hold(keeper, world)
-            keeper.record("cancel.intended", what=f"requeued job {row.job_id}")
+            keeper.record("cancel.intended", what=f"requeued job {row.job_id}", own=True)
             keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
             keeper.record("cancel.done", what=f"requeued job {row.job_id}")
         return False
     if keeper.attempt.requeued and row.state is JobState.RUNNING and keeper.started_again(row):
         _follow_requeued(keeper, row)
     return False
+
+
+def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
+    """The requeued job is over: by us, by a person in the queue, or after a launch that nobody watched. True = go on."""
+    if row.state is JobState.CANCELLED and not row.nodes:
+        if keeper.attempt.cancel_intended:
+            return True
+        decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
+        finish(keeper, world, decision, {"class": "cancelled"})
+        return False
+    if row.nodes and keeper.started_again(row):
+        _follow_requeued(keeper, row)
+        return False
+    return True
 
 
 def _follow_requeued(keeper: Keeper, row: JobRow) -> None:
@@ -372,6 +389,9 @@ def abandoned(keeper: Keeper, world: World) -> None:
 
 def resume(keeper: Keeper) -> None:
     """A person wants a stopped run to go on: budgets are fresh, exclusions stay."""
+    if keeper.run.attempt is None:
+        keeper.record("warned", message="no attempt of this run was ever submitted: submit it anew")
+        return
     keeper.record(
         "run.resumed", decision={"kind": "resubmit", "reason": "resumed by a person", "exclude": []}
     )

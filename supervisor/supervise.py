@@ -25,9 +25,11 @@ from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import STALE_AFTER_S, Office, Stale, World
+from ftrun.supervisor.recover import STRAYS_FOR_S
 
 __all__ = ["Supervisor"]
 
+A_DAY_S = 86_400.0
 BROKEN_FOR_S = 60.0  # a run whose keeper failed is left alone for so long
 NODES_EVERY_S = 5.0
 MOVING_POLL_S = 0.5
@@ -330,4 +332,6 @@ def _unanswered(keeper: Keeper) -> bool:
     attempt = keeper.run.attempt
     if attempt is None or attempt.submission not in ("unknown", "intended"):
         return False
-    return keeper.office.clock.now_s() - keeper.run.last_at_s < 600.0
+    # Measured by our own clock from when we first saw it so; another host's time stamp only tells old runs from new.
+    watched_s = keeper.memory.for_how_long("abandoned", keeper.office.clock.mono_s())
+    return watched_s <= STRAYS_FOR_S and keeper.office.clock.now_s() - keeper.run.last_at_s < A_DAY_S
