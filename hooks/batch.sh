@@ -29,21 +29,30 @@ _ft_nl='
 '
 _ft_say() { printf 'ftrun: %s\n' "$1" >&2; }
 
-# What Slurm calls this launch; an array's tasks share an attempt, so each has a folder in it.
+# What Slurm calls this launch and this start of it; an array's tasks share an attempt, so each has a folder in it.
 _ft_identify() {
     _ft_cluster=${SLURM_CLUSTER_NAME:-$_ft_cluster}
     _ft_launch=${SLURM_RESTART_COUNT:-0}
     case $_ft_launch in *[!0-9]*) _ft_launch=0 ;; esac
     _ft_whole=$_ft_dir/attempts/$_ft_attempt
     _ft_place=$_ft_whole
-    if [ -n "${SLURM_ARRAY_TASK_ID-}" ]; then
-        _ft_place=$_ft_whole/tasks/$SLURM_ARRAY_TASK_ID
-        _ft_make_place
-    fi
+    [ -n "${SLURM_ARRAY_TASK_ID-}" ] && _ft_place=$_ft_whole/tasks/$SLURM_ARRAY_TASK_ID
     _ft_mine=$_ft_cluster.${SLURM_JOB_ID-}.$_ft_launch.$_ft_token
+    # No other process has this: boot, host, process and when the process began.
+    _ft_boot= _ft_host= _ft_began=
+    { read -r _ft_boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
+    { read -r _ft_host </proc/sys/kernel/hostname; } 2>/dev/null
+    { read -r _ft_began <"/proc/$$/stat"; } 2>/dev/null
+    # shellcheck disable=SC2086
+    set -- ${_ft_began##*) }
+    [ $# -lt 20 ] || shift 19
+    _ft_host=${SLURMD_NODENAME:-$_ft_host}
+    _ft_this=$_ft_host.$_ft_boot.$$.${1-}
 }
 
 _ft_make_place() { # never more than this: a run's folder that was removed stays removed
+    [ "$_ft_place" = "$_ft_whole" ] && return
+    [ -d "$_ft_place" ] && return
     mkdir "$_ft_whole/tasks" 2>/dev/null
     mkdir "$_ft_place" 2>/dev/null
 }
@@ -66,46 +75,92 @@ _ft_is_closed() {
     return 1
 }
 
-# 0: ours.  1: somebody else's.  2: cannot be read and cannot be made.
-_ft_try_claim() {
-    _ft_name_of "$_ft_launch" "$_ft_place"
-    ln -s "$_ft_mine" "$_ft_claim" 2>/dev/null && return 0
-    _ft_theirs=$(readlink "$_ft_claim" 2>/dev/null)
-    # A network file system may report our own success as a failure.
-    [ "$_ft_theirs" = "$_ft_mine" ] && return 0
+# Makes link $1 with content $2.  0: it is there and says so (a network file system may report our own success as a
+# failure).  1: it says something else.  2: cannot be read and cannot be made.
+_ft_link() {
+    ln -s "$2" "$1" 2>/dev/null && return 0
+    _ft_theirs=$(readlink "$1" 2>/dev/null)
+    [ "$_ft_theirs" = "$2" ] && return 0
     [ -n "$_ft_theirs" ] && return 1
     return 2
 }
 
+# 0: ours.  1: somebody else's, or closed.  2: cannot be read and cannot be made.  3: this launch was started before:
+# a controller that lost its memory starts a job again under the same id and the same count.
+_ft_try_claim() {
+    _ft_make_place
+    _ft_is_closed && return 1
+    _ft_name_of "$_ft_launch" "$_ft_place"
+    _ft_link "$_ft_claim" "$_ft_mine" || return
+    _ft_link "$_ft_place/start.$_ft_launch" "$_ft_this"
+    case $? in
+        1) return 3 ;;
+        2) return 2 ;;
+    esac
+    # Closed after our claim was taken: the start that took it is over, and so is the attempt.
+    _ft_name_of $((_ft_launch + 1)) "$_ft_place"
+    [ -L "$_ft_claim" ] || return 0
+    case $(readlink "$_ft_claim" 2>/dev/null) in closed.*) return 1 ;; esac
+    return 0
+}
+
+# Waits for process $2, $1 seconds at most: its status into _ft_status, 124 where it is still there.  A file system
+# that hangs can hold a process for ever, so whatever touches the run's folder is done by a child.
+_ft_within() {
+    for _ft_nap in 0.002 0.003 0.005 0.01 0.02 0.05 0.1; do
+        _ft_is_over "$2" && return
+        sleep "$_ft_nap"
+    done
+    _ft_quarters=$(($1 * 4))
+    while [ "$_ft_quarters" -gt 0 ]; do
+        _ft_is_over "$2" && return
+        sleep 0.25
+        _ft_quarters=$((_ft_quarters - 1))
+    done
+    _ft_is_over "$2" || _ft_status=124
+}
+
+_ft_is_over() { # process $1; its status into _ft_status if so
+    _ft_state "$1"
+    case $_ft_s in '' | [ZX]) ;; *) return 1 ;; esac
+    wait "$1" 2>/dev/null
+    _ft_status=$?
+}
+
 # Returns when the script may run; leaves otherwise.
 _ft_take() {
+    _ft_patience=10
     _ft_waited=0
     _ft_wait=${_ft_wait%%.*}
     case $_ft_wait in '' | *[!0-9]*) _ft_wait=120 ;; esac
     while :; do
-        _ft_is_closed && _ft_refuse
-        _ft_try_claim
-        case $? in
+        ( trap - EXIT; _ft_try_claim; exit "$?" ) &
+        _ft_within $((_ft_wait - _ft_waited)) $!
+        case $_ft_status in
             0) return ;;
-            1) _ft_refuse ;;
+            1) _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started" ;;
+            3)
+                _ft_record_lost
+                _ft_refuse 1 "launch $_ft_launch of attempt $_ft_attempt of $_ft_run was started before; not started again"
+                ;;
         esac
         # Before the very first launch nothing else of this run can exist.
-        [ "$_ft_attempt" = 1 ] && [ "$_ft_launch" -eq 0 ] && return
-        if [ "$_ft_waited" -ge "$_ft_wait" ]; then
-            _ft_say "attempt $_ft_attempt of $_ft_run could not be claimed in $_ft_place within $_ft_wait s; not started"
-            trap - EXIT
-            exit 1
+        if [ "$_ft_attempt" = 1 ] && [ "$_ft_launch" -eq 0 ]; then
+            [ "$_ft_status" -eq 124 ] && _ft_patience=0
+            return
+        fi
+        if [ "$_ft_status" -eq 124 ] || [ "$_ft_waited" -ge "$_ft_wait" ]; then
+            _ft_refuse 1 "attempt $_ft_attempt of $_ft_run could not be claimed in $_ft_place within $_ft_wait s; not started"
         fi
         sleep 2
         _ft_waited=$((_ft_waited + 2))
-        [ "$_ft_place" = "$_ft_whole" ] || _ft_make_place
     done
 }
 
-_ft_refuse() {
-    _ft_say "attempt $_ft_attempt of $_ft_run is closed; not started"
+_ft_refuse() { # ends the job with code $1 and the words $2; the script does not run
+    _ft_say "$2"
     trap - EXIT
-    exit 0
+    exit "$1"
 }
 
 # Writes stdin to $1 so that a reader sees all of it or nothing.
@@ -113,13 +168,24 @@ _ft_write() {
     ( umask 077; cat >"$1.$$.tmp" && mv -f "$1.$$.tmp" "$1" || rm -f "$1.$$.tmp" ) 2>/dev/null
 }
 
-_ft_record_launch() {
+# Tells the supervisor that this end is not the script's: this start of the launch was not the first.
+_ft_record_lost() {
+    printf 'job=%s\nstart=%s\nfirst=%s\n' "${SLURM_JOB_ID-}" "$_ft_this" \
+        "$(readlink "$_ft_place/start.$_ft_launch" 2>/dev/null)" | _ft_write "$_ft_place/lost.$_ft_launch" &
+    _ft_within 10 $!
+}
+
+_ft_look_at_logs() {
     # Two lines "device inode size"; a log's size now is where this launch's output starts.
-    _ft_stat=$(stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/2" 2>/dev/null)
+    _ft_stat=
+    [ "$_ft_patience" -gt 0 ] && _ft_stat=$(stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/2" 2>/dev/null)
     _ft_out=$(readlink "/proc/$$/fd/1" 2>/dev/null)
     _ft_err=$(readlink "/proc/$$/fd/2" 2>/dev/null)
-    _ft_host=${SLURMD_NODENAME:-$(uname -n 2>/dev/null)}
     _ft_now=$(date +%s 2>/dev/null)
+}
+
+_ft_record_launch() {
+    [ -d "$_ft_place" ] || return
     # shellcheck disable=SC2086
     set -- $_ft_stat
     for _ft_line in "job=${SLURM_JOB_ID-}" "restart=$_ft_launch" "cluster=$_ft_cluster" "host=$_ft_host" \
@@ -550,18 +616,24 @@ _ft_next() {
     return 1
 }
 
+_ft_record_exit() {
+    [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_now" |
+        _ft_write "$_ft_place/exit.$_ft_launch"
+}
+
 # Ends the job as the script ended, with code $1 or signal $2.
 _ft_finish() {
     _ft_rc=$1
     _ft_sig=${2:-0}
     trap _ft_leave EXIT
     _ft_now=$(date +%s 2>/dev/null)
-    [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_now" |
-        _ft_write "$_ft_place/exit.$_ft_launch"
+    ( trap - EXIT; _ft_record_exit ) &
+    _ft_writer=$!
     if [ -n "$_ft_tmp" ]; then
         _ft_dismiss
         rm -rf "$_ft_tmp"
     fi
+    _ft_within 10 "$_ft_writer"
     _ft_leave
 }
 
@@ -639,8 +711,11 @@ _ft_main() {
     _ft_take
     _ft_claimed=1
     _ft_choose
-    [ -d "$_ft_place" ] && _ft_record_launch
+    _ft_look_at_logs
+    ( trap - EXIT; _ft_record_launch ) &
+    _ft_writer=$!
     _ft_unpack
+    _ft_within "$_ft_patience" "$_ft_writer"
     _ft_check_interpreter
     _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
     if [ -n "$_ft_from" ]; then

@@ -110,6 +110,44 @@ def test_our_own_claim_is_no_obstacle(attempt: Attempt) -> None:
     assert (0, "hi\n", "") == attempt.run("#!/bin/sh\necho hi\n")
 
 
+def test_a_launch_that_was_started_is_not_started_again(attempt: Attempt) -> None:
+    """A controller that lost its memory starts a job anew under its old id and count; the second start tells of itself and fails."""
+    assert (0, "hi\n", "") == attempt.run("#!/bin/sh\necho hi\n")
+    again = attempt.run("#!/bin/sh\necho hi\n")
+    lost = attempts.lost_record(str(attempt.run_dir), 1, 0)
+
+    line = "ftrun: launch 0 of attempt 1 of r-0001 was started before; not started again\n"
+    assert (1, "", line) == again
+    assert "7" == lost
+    assert "code=0\n" in (attempt.place / "exit.0").read_text()
+    attempt.env["SLURM_RESTART_COUNT"] = "1"  # a requeue is another launch
+    assert "hi\n" == attempt.run("#!/bin/sh\necho hi\n")[1]
+
+
+def test_a_second_start_of_a_closed_attempt_does_not_run(attempt: Attempt) -> None:
+    """Its first start died before it could say so, and the supervisor went on: the claim that follows tells."""
+    os.symlink("c.7.0.ftrun:r-0001:ab:1", attempt.place / "claim")
+    os.symlink("closed.2", attempt.place / "claim.1")
+
+    assert (0, "", "ftrun: attempt 1 of r-0001 is closed; not started\n") == attempt.run(
+        "#!/bin/sh\necho hi\n"
+    )
+
+
+@pytest.mark.parametrize(("number", "answer"), [("1", (0, "hi\n")), ("2", (1, ""))])
+def test_a_file_system_that_hangs_holds_no_job(
+    attempt: Attempt, number: str, answer: tuple[int, str]
+) -> None:
+    """After the claim wait attempt 1 runs, for nothing else can exist; a later one leaves without the script."""
+    attempt.values |= {"attempt": number, "claim_wait_s": "1"}
+    attempt.place.mkdir(exist_ok=True)
+    job = attempt.start("#!/bin/sh\necho hi\n", change=(b"    ln -s ", b"    sleep 60; ln -s "))
+    code = job.wait(30)
+    os.killpg(job.pid, signal.SIGKILL)  # the child that hangs
+
+    assert answer == (code, job.communicate(timeout=20)[0].decode())
+
+
 @pytest.mark.parametrize("theirs", ["closed.4", "c.6.0.ftrun:r-0001:ab:1", "c.7.1.ftrun:r-0001:ab:1"])
 def test_an_attempt_that_is_somebody_elses_does_not_run(attempt: Attempt, theirs: str) -> None:
     """One line says so, the code is 0, the script never starts and the claim stays as it was."""
@@ -428,8 +466,8 @@ def test_what_killed_jobs_left_is_removed(attempt: Attempt) -> None:
 @pytest.mark.parametrize(
     "where",
     [
-        b"_ft_choose\n    [ -d",
-        b"_ft_unpack\n    _ft_check",
+        b"_ft_choose\n    _ft_look_at_logs",
+        b"_ft_unpack\n    _ft_within",
         b"_ft_listen\n    while",
         b"_ft_await\n        _ft_dismiss",
     ],
