@@ -103,8 +103,6 @@ _TABLE = (
     Setting("settle-max", DURATION, 10.0, "How long to wait at most for that quiet."),
     Setting("end-wait", DURATION, 60.0, "How long after a fatal line a live run may stand still before it is ended; never less than"
             " five median steps."),
-    Setting("hang-after", DURATION, "", "How long without any progress counts as a hang. Default: learned, 600 s or twenty median"
-            " steps, whichever is more."),
     Setting("fence-wait", DURATION, "", "How long a node that fell silent is waited for before its job counts as over. Default:"
             " Slurm's SlurmdTimeout + 30 s."),
     Setting("claim-wait", DURATION, 120.0, "How long a later attempt waits on its node for the run's folder before it gives up."),

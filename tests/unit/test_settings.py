@@ -24,7 +24,7 @@ from ftrun.supervisor.settings import SETTINGS, SettingError, parse
         ("exclude-for", "1d", 86_400.0),
         ("exclude-for", "1.5h", 5400.0),
         ("exclude-for", 30, 30.0),
-        ("hang-after", "", ""),
+        ("fence-wait", "", ""),
         ("drain-cap", "5%", 0.05),
         ("drain-cap", 0.2, 0.2),
         ("drain", "never", "never"),
