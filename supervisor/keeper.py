@@ -20,6 +20,7 @@ from ftrun.slurm.parse import bears
 from ftrun.supervisor import (
     attempts,
     dependents,
+    ends,
     journal,
     recover,
     rows,
@@ -245,7 +246,9 @@ class Keeper:
             self._absent(world)
             return
         self.memory.absent_since_s = None
-        if row.state.ended:
+        if row.state.ended and row.nodes and row.restarts not in (None, self.attempt.launch):
+            self._started(row)  # it ran and ended between two looks, as another launch than was awaited
+        elif row.state.ended:
             self._ended(world, row)
         elif sense.is_anothers(self, world, row):
             pass  # its row comes with the next look
@@ -341,19 +344,7 @@ class Keeper:
     def _record_end(
         self, kind: str, state: str, reason: str, nodes: tuple[str, ...], *, job: str = ""
     ) -> None:
-        data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or self.attempt.nodes)}
-        details = self.office.cluster.details(job) if job else None
-        written = attempts.exit_record(self.run_dir, self.attempt.number, self.attempt.launch)
-        if details is not None and bears(details.comment, self.attempt.token):
-            data |= {
-                "exit_code": details.exit_code,
-                "exit_signal": details.exit_signal,
-                "derived_exit_code": details.derived_exit_code,
-            }
-        elif written is not None:
-            data |= {"exit_code": written.code, "exit_signal": written.signal}
-        if state == "GONE" and written is not None and not written.code and not written.signal:
-            data["state"] = "COMPLETED"
+        data = ends.end_data(self, state, reason, nodes, job)
         self.memory.since.pop("settle", None)
         self.record(kind, **data)
 

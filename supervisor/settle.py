@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import attempts, checkpoints, context, dependents, grounds, policy, recover, sense
+from ftrun.supervisor import attempts, checkpoints, context, dependents, ends, grounds, policy, recover, sense
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
 from ftrun.supervisor.watch import LogPath
@@ -117,6 +117,8 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
     assert world.nodes is not None
     down = tuple(n for n in attempt.nodes if n in world.nodes and not world.nodes[n].responding)
     written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
+    if attempt.end_reason == ends.STARTED_TWICE:
+        return ends.started_twice()
     ended = Ended(
         state=attempt.end_state,
         reason=attempt.end_reason,
