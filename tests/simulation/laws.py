@@ -14,6 +14,7 @@ from ftrun.slurm.client import JobState, SubmitRequest
 from ftrun.slurm.nodeset import expand
 from ftrun.supervisor import events, journal
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.office import STALE_AFTER_S
 
 if TYPE_CHECKING:
     from ftrun.slurm.memory_records import Job
@@ -145,6 +146,8 @@ class Laws:
         start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
         if start is None or job.state is not JobState.RUNNING:
             return  # it never trained, or is ending already
+        if start.launch.restarts and self.world.clock.now() - start.launch.started_s < STALE_AFTER_S:
+            return  # it was in the queue at the last look
         fatal_s = start.fatal_s or (start.last_step_s if start.hung else None)
         quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
         if fatal_s is None or quiet_s < self.world.end_wait_s - 1.0:

@@ -158,7 +158,7 @@ def draw(seed: int) -> Plan:
         second_at_s=luck.uniform(1, whole_s) if luck.random() < 0.3 else 0.0,
         skews_s=tuple(luck.choice((0.0, 3600.0, -3600.0, 5.0)) for _ in range(3)),
         slurm=tuple(replace(fault, rewind=fault.rewind and not blind_s[1]) for fault in slurm),
-        client=_client(luck),
+        client=tuple((n, p) for n, p in _client(luck) if n != "submit_doubled" or not blind_s[1]),
         people=people,
         blind_nodes_s=blind_s,
         front_dies_at=front_dies_at,

@@ -288,9 +288,14 @@ class Start:
     def _told(self) -> None:
         """slurmstepd says in the job's own log why it ends it."""
         job = self.launch.job
-        why = {"TIMEOUT": " DUE TO TIME LIMIT", "PREEMPTED": " DUE TO PREEMPTION"}.get(job.becomes.value, "")
+        why = {
+            "TIMEOUT": " DUE TO TIME LIMIT",
+            "PREEMPTED": " DUE TO PREEMPTION",
+            "NODE_FAIL": " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
+        }.get(job.becomes.value, "")
         if job.state is JobState.COMPLETING and job.becomes is JobState.PENDING:
-            why = " DUE TO PREEMPTION" if job.reason == "Preempted" else " DUE TO JOB REQUEUE"
+            words = {"Preempted": "PREEMPTION", "NodeDown": "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"}
+            why = f" DUE TO {words.get(job.reason, 'JOB REQUEUE')}"
         self._say(
             f"slurmstepd: error: *** JOB {job.number} ON {self.launch.head} CANCELLED AT 2023-11-14T22:13:20{why} ***"
         )

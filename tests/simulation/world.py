@@ -198,7 +198,7 @@ class World:
         self.clock = Clock()
         self.start_s = self.clock.now()
         nodes = [f"n{number:02d}" for number in range(plan.nodes)]
-        self.engine = Engine({"main": nodes}, timing=TIMING, clock=self.clock)
+        self.engine: Engine = Engine({"main": nodes}, timing=TIMING, clock=self.clock)
         self.engine.requeue_default = plan.requeue
         self.engine.script("", self.started)
         self.laws = Laws(self)
