@@ -79,6 +79,10 @@ def stand(nodes: int, **options: Any) -> Iterator[Stand]:
         here = Stand(up(folder / "box", nodes=nodes, **options), folder)
         try:
             yield here
+        except TimeoutError:
+            with contextlib.suppress(OSError):
+                sys.stderr.write((here.home / "supervisor.log").read_text()[-4000:])
+            raise
         finally:
             here.end_supervisor()
             here.box.down()
