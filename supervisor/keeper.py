@@ -246,8 +246,8 @@ class Keeper:
             self._absent(world)
             return
         self.memory.absent_since_s = None
-        if row.state.ended and row.nodes and row.restarts not in (None, self.attempt.launch):
-            self._started(row)  # it ran and ended between two looks, as another launch than was awaited
+        if row.state.ended and row.restarts not in (None, self.attempt.launch):
+            self._started(row)  # another launch than was awaited: it ended between two looks, or in the queue
         elif row.state.ended:
             self._ended(world, row)
         elif sense.is_anothers(self, world, row):
@@ -293,7 +293,7 @@ class Keeper:
             return
         self.memory.absent_since_s = None
         sense.note_launch(self, world)
-        if row.state.ended and (row.nodes or not self.started_again(row)):
+        if row.state.ended and not self.started_again(row):
             self._ended(world, row)
             return
         if len(self.rows(world)) > 1:
