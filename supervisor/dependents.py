@@ -30,13 +30,16 @@ def hold(keeper: Keeper, world: World) -> None:
     if keeper.run.wish == "cancel":
         return
     cluster = keeper.office.cluster
-    jobs = keeper.attempt.dependents_held
-    if not jobs:
-        jobs = tuple(sorted(cluster.dependents(keeper.attempt.job)))
-        if not jobs:
+    if not keeper.attempt.dependents_held:
+        waiting = dict(cluster.dependents(keeper.attempt.job))
+        for row in cluster.jobs(waiting).values() if waiting else ():
+            if "JobHeld" in row.reason:  # by a person, who alone may release it; nothing sets it off
+                waiting.pop(row.raw_job_id, None)
+                waiting.pop(row.job_id, None)
+        if not waiting:
             return
-        keeper.record("dependents.held", jobs=list(jobs))
-    for job in jobs:
+        keeper.record("dependents.held", jobs=sorted(waiting), waits=waiting)
+    for job in keeper.attempt.dependents_held:
         _try(keeper, world, "hold", job, partial(cluster.hold, job))
 
 
@@ -75,9 +78,13 @@ def _earlier_jobs(keeper: Keeper) -> list[str]:
 
 
 def _move_from(keeper: Keeper, world: World, old: str) -> set[str]:
+    """Also what was held: Slurm may call its dependency fulfilled by now, so it is set anew from what was written down."""
     cluster, new = keeper.office.cluster, keeper.attempt.job
+    written = {
+        job: text for a in keeper.run.attempts if a.job == old for job, text in a.dependents_held.items()
+    }
     done = set()
-    for job, text in sorted(cluster.dependents(old).items()):
+    for job, text in sorted({**written, **cluster.dependents(old)}.items()):
         deed = partial(cluster.set_dependency, job, context.replace_job(text, old, new))
         if _try(keeper, world, "dependency", job, deed):
             done.add(job)

@@ -156,6 +156,7 @@ def _started(run: Run, record: Record) -> Run:
         running_seen_at_s=record["at"],
         nodes=tuple(data["nodes"]),
         launch=record["launch"],
+        known_as=tuple(data.get("known_as", ())) or (run.attempt.known_as if run.attempt else ()),
         requeued=False,
         end_state="",
         over=False,
@@ -295,7 +296,7 @@ def _request(run: Run, record: Record) -> Run:
 
 
 def _dependents_moved(run: Run, record: Record) -> Run:
-    attempts = tuple(replace(attempt, dependents_held=()) for attempt in run.attempts)
+    attempts = tuple(replace(attempt, dependents_held={}) for attempt in run.attempts)
     return replace(run, attempts=attempts).with_attempt(dependents_moved=bool(record["data"]["to"]))
 
 
@@ -320,7 +321,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
         run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
     ),
     "end.done": lambda run, record: run.with_attempt(end_done=True),
-    "dependents.held": lambda run, record: run.with_attempt(dependents_held=tuple(record["data"]["jobs"])),
+    "dependents.held": lambda run, record: run.with_attempt(dependents_held=record["data"].get("waits", {})),
     "dependents.moved": _dependents_moved,
     "tasks.failed": lambda run, record: run.with_attempt(
         failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *record["data"]["tasks"]}))

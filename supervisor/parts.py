@@ -21,6 +21,7 @@ class Attempt:
     job: str = ""
     cluster: str = ""
     launch: int = 0
+    known_as: tuple[str, ...] = ()  # user and name of the job when it showed our token; () = it never did
     submitted_at_s: float | None = None
     started_at_s: float | None = None  # as Slurm says, of the present launch
     running_seen_at_s: float | None = None  # when we saw it
@@ -40,7 +41,7 @@ class Attempt:
     closed: bool = False
     excluded: tuple[str, ...] = ()
     resume_from: str = ""
-    dependents_held: tuple[str, ...] = ()
+    dependents_held: Mapping[str, str] = field(default_factory=dict)  # job -> what it waits for
     dependents_moved: bool = False  # what waited for an earlier attempt waits for this one
     failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
     last_step: int | None = None

@@ -220,7 +220,7 @@ class Supervisor:
     def run(self, *, poll_s: float, until: Callable[[Supervisor], bool], standby: bool = True) -> bool:
         """Lead and tick until `until` says so. False: somebody else leads and we were not to stand by."""
         while True:
-            if not self._lead(standby=standby):
+            if not self._lead(until, standby=standby):
                 return False
             keep_alive = _Renewal(self.lease)
             try:
@@ -270,11 +270,15 @@ class Supervisor:
         self._find_runs()
         return not self.idle and not until(self)
 
-    def _lead(self, *, standby: bool) -> bool:
+    def _lead(self, until: Callable[[Supervisor], bool], *, standby: bool) -> bool:
         clock = self.office.clock
         started = clock.mono_s()
+        told = False
         while not self._acquired():
-            if not standby and clock.mono_s() - started > self.lease.term_s * 1.5:
+            if not told:
+                self.office.tell("lease.awaited")
+                told = True
+            if until(self) or (not standby and clock.mono_s() - started > self.lease.term_s * 1.5):
                 return False
             clock.sleep(min(1.0, self.lease.term_s / 10))
         self.office.tell("lease.taken", epoch=self.lease.epoch)

@@ -28,24 +28,25 @@ def supervise(
     from ftrun.supervisor.lease import Lease, SystemClock
     from ftrun.supervisor.supervise import Supervisor
 
+    ended = _end_on_signal()
     if detached:
         os.closerange(3, 1024)  # whoever started us may wait for the end of a pipe that we would hold open
         os.chdir("/")
     env = dict(os.environ)
     settings = config.load(os.getcwd(), env)
     home = settings.home(env)
+    _find_cluster(home, env)
     log = logs.configure(machine=detached or not sys.stderr.isatty())
     clock = SystemClock()
     lease = Lease(home, clock, term_s=float(str(settings["lease"])))
     supervisor = Supervisor(home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S), clock, lease, log=log)
     idle_exit_s = float(str(settings["idle-exit"]))
-    ended = _end_on_signal()
     started = clock.mono_s()
     idle_since = [started]
 
     def until(s: Any) -> bool:
         now = clock.mono_s()
-        if not s.idle:
+        if not s.idle or not s.lease.held:
             idle_since[0] = now
         if ended:
             return True
@@ -57,6 +58,21 @@ def supervise(
     if not led and not detached:
         raise UserError("another supervisor looks after the runs of this home; nothing was done", 0)
     return 0
+
+
+def _find_cluster(home: str, env: dict[str, str]) -> None:
+    """cron knows no SLURM_CONF. Where the newest run was submitted with one, that is the cluster of this home."""
+    from ftrun.supervisor import context, store
+
+    if env.get("SLURM_CONF"):
+        return
+    try:
+        newest = max(store.run_dirs(home), key=os.path.getmtime, default=None)
+        conf = context.environment(newest).get("SLURM_CONF", "") if newest else ""
+    except (OSError, context.ContextError):
+        return
+    if conf:
+        env["SLURM_CONF"] = conf
 
 
 def _end_on_signal() -> list[int]:
