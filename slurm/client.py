@@ -180,6 +180,11 @@ class NodeRow:
         return "not_responding" not in self.flags and self.state not in {"down", "unknown", "error"}
 
     @property
+    def spoken_for(self) -> bool:
+        """Somebody gave a reason. What slurmctld itself notes of a silent node is nobody's, and goes when the node is back."""
+        return bool(self.reason) and not self.reason.startswith("Not responding")
+
+    @property
     def drained(self) -> bool:
         """No new job starts here (drain or draining)."""
         return "drain" in self.flags or self.state in {"drained", "draining", "drain"}
@@ -187,7 +192,11 @@ class NodeRow:
     @property
     def available(self) -> bool:
         """A new job could be placed here now or when its present ones end."""
-        return self.responding and not self.drained and not self.flags & {"fail", "maint", "powering_down", "reserved"}
+        return (
+            self.responding
+            and not self.drained
+            and not self.flags & {"fail", "maint", "powering_down", "reserved"}
+        )
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,9 @@ class SubmitRequest:
     env: Mapping[str, str]
     cwd: str
     umask: int | None = None
-    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # RLIMIT_NAME -> (soft, hard); -1 = infinity
+    limits: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # RLIMIT_NAME -> (soft, hard); -1 = infinity
     nice: int | None = None
 
 
@@ -303,8 +314,8 @@ class Cluster(Protocol):
         ...
 
     def drain(self, node: str, reason: str) -> None:
-        """Drain a node. Raises RefusedForGood where this user may not. Never overwrites an existing reason:
-        raises RefusedForGood when the node already is drained or down with another reason."""
+        """Drain a node. Raises RefusedForGood where this user may not. Never overwrites anybody's reason: raises
+        RefusedForGood when the node already is drained or down with another reason (see `NodeRow.spoken_for`)."""
         ...
 
     def resume(self, node: str, reason_prefix: str) -> bool:

@@ -206,7 +206,7 @@ class CommandCluster:
         row = self._node(node)
         if row.reason == reason and row.drained:
             return
-        if row.reason:
+        if row.spoken_for:
             raise RefusedForGood(f"{node} already has a reason, which is not overwritten: {row.reason}")
         if row.drained:
             raise RefusedForGood(f"{node} is drained already, without a reason")

@@ -306,7 +306,7 @@ class MemoryCluster:
             row = self._node(node)
             if row.reason == reason and row.drained:
                 return
-            if row.reason:
+            if row.row(completing=False).spoken_for:
                 raise RefusedForGood(f"{node} already has a reason, which is not overwritten: {row.reason}")
             self._need_admin()
             row.drained, row.reason, row.reason_s = True, reason, self.engine.now()
