@@ -741,6 +741,12 @@ _ft_main() {
         set +f
         unset IFS
     fi
+    IFS=$_ft_nl
+    for _ft_i in $_ft_array; do
+        set -- "$_ft_i" "$@"
+        _ft_count=$((_ft_count + 1))
+    done
+    unset IFS
     _ft_export_list "$_ft_names"
     if [ -n "$_ft_exp" ]; then
         set -- "SLURM_EXPORT_ENV=$_ft_exp" "$@"

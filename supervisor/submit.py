@@ -100,6 +100,7 @@ def plan(
         raise SubmitImpossible(
             "--export-file named an open file of the first submission, which is gone; name a file instead"
         )
+    whole = _told_of_the_whole(shape_of(line, head, env)[1]) if array else ""
     facts = {
         "attempt": str(attempt),
         "token": token,
@@ -109,6 +110,7 @@ def plan(
         "excluded": ",".join(exclude),
         "checkpoint_skip": "\n".join(set_aside),
         "export_mode": export_mode(line, head, env),
+        "array": whole,
     }
     content = compose.compose(script, {**facts, **_facts_of_run(kept)})
     if any(part.has(name) for part in head for name in dropped):
@@ -201,6 +203,13 @@ def shape_of(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, s
         return "het", ""
     spec = line.get("array") or env.get("SBATCH_ARRAY_INX") or head[0].get("array") or ""
     return ("array", spec) if spec else ("single", "")
+
+
+def _told_of_the_whole(spec: str) -> str:
+    """What a task of a narrowed array is told about the array that the user asked for."""
+    from ftrun.supervisor import arrayspec  # no first submission needs it
+
+    return "\n".join(f"{name}={value}" for name, value in arrayspec.told(spec).items())
 
 
 def export_mode(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> str:

@@ -219,6 +219,19 @@ def test_tasks_of_an_array_have_claims_of_their_own(attempt: Attempt) -> None:
     assert attempt.run("#!/bin/sh\necho hi\n")[1] == ""
 
 
+def test_the_tasks_of_a_narrowed_array_are_told_of_the_whole(attempt: Attempt) -> None:
+    """A script that splits its work by the number of tasks splits it as before."""
+    attempt.env |= {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MAX": "3"}
+    attempt.values["array"] = "SLURM_ARRAY_TASK_COUNT=6\nSLURM_ARRAY_TASK_MAX=5"
+
+    assert (
+        "6 5 3\n"
+        == attempt.run(
+            "#!/bin/sh\necho $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MAX $SLURM_ARRAY_TASK_ID\n"
+        )[1]
+    )
+
+
 def test_a_launch_and_its_end_are_recorded(attempt: Attempt) -> None:
     """The supervisor reads where the log is, where this launch begins in it, and how the script ended."""
     log = attempt.folder / "the log"
