@@ -236,9 +236,11 @@ class Keeper:
 
     def rows(self, world: World) -> tuple[JobRow, ...]:
         """Every row of this attempt's submission. A row that bears another token has got our id anew."""
-        token = self.attempt.token
-        family = world.families.get(self.attempt.job, ())
-        return tuple(row for row in family if "ftrun:" not in row.comment or bears(row.comment, token))
+        attempt, memory = self.attempt, self.memory
+        family = world.families.get(attempt.job, ())
+        shown = (row for row in family if bears(row.comment, attempt.token))
+        memory.known_as = next(((row.user, row.name) for row in shown), memory.known_as)
+        return rows.own(family, attempt.token, memory.known_as or attempt.known_as, attempt.started_at_s)
 
     def _queued(self, world: World) -> None:
         row = self.row(world)
@@ -261,7 +263,13 @@ class Keeper:
 
     def _started(self, row: JobRow) -> None:
         launch = row.restarts if row.restarts is not None else self._latest_launch()
-        self.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
+        self.record(
+            "job.started",
+            launch=launch,
+            nodes=list(row.nodes),
+            started_at_s=row.start_time_s,
+            known_as=self.memory.known_as,
+        )
         self.forget(launch)
 
     def forget(self, launch: int) -> None:

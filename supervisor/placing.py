@@ -20,6 +20,8 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
     """The decision with its exclusions, drains and the nodes to try last; the reason names them."""
     exclude, notes = _to_exclude(case)
     relax, kept_out = _under_cap(case, exclude)
+    if case.attempt.end_state == "REFUSED":  # perhaps because of what was kept out
+        relax, notes = case.attempt.excluded, (*notes, "sbatch refused: once more with no node left out")
     exclude = tuple(node for node in exclude if node not in kept_out)
     if kept_out:
         notes = (*notes, f"not excluded, to keep the job schedulable: {', '.join(kept_out)}")

@@ -1,7 +1,7 @@
 """What to do next, and why: a case in, a ruling with its reason out. (pure)
 
 How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
-sentence is what the log, `explain` and the final line print. A person's wish comes first, then the script's own verdict,
+sentence is what the log, `explain` and the final line print. The script's own verdict comes first, then a person's wish,
 then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
 A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free.
 
@@ -223,8 +223,8 @@ def _resubmit(case: Case) -> Decision:
 
 
 RULES: tuple[Callable[[Case], Decision | None], ...] = (
-    _wished,
     _finished,
+    _wished,
     _cancelled,
     _watch_only,
     _time_limit,

@@ -10,19 +10,17 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import (
     attempts,
     checkpoints,
     context,
     dependents,
-    grounds,
+    drains,
     placing,
     settle,
     store,
@@ -59,7 +57,7 @@ def recover(keeper: Keeper, world: World) -> None:
         return
     if keeper.attempt.submission == "done":
         _set_aside(keeper)
-        _drain(keeper, world)
+        drains.carry_out(keeper, world)
         if not _out_of_the_queue(keeper, world) or not _over(keeper, world):
             return
     if not _waited(keeper, world) or not _closed(keeper):
@@ -78,43 +76,6 @@ def _set_aside(keeper: Keeper) -> None:
     aside = checkpoints.still_aside(keeper.run.set_aside)
     if keeper.run.decision.get("older_checkpoint") and path and path not in aside:
         keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
-
-
-def _drain(keeper: Keeper, world: World) -> None:
-    decision = keeper.run.decision
-    for node in decision.get("drain", ()):
-        if node in keeper.run.drained or f"drain:{node}" in keeper.memory.since:
-            continue
-        keeper.memory.since[f"drain:{node}"] = world.mono_s
-        if _drained_by_us(keeper, world, node):
-            keeper.record("drain.done", node=node, reason=world.nodes[node].reason)  # type: ignore[index]
-            continue
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
-        reason = f"ftrun: {keeper.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
-        keeper.record("drain.intended", node=node, reason=reason)
-        try:
-            if _drains_full(keeper, world):
-                keeper.record("drain.refused", node=node, message="the drain cap was reached in the meantime")
-                continue
-            keeper.office.act("drain", world, lambda n=node, r=reason: keeper.office.cluster.drain(n, r))  # type: ignore[misc]
-        except SlurmError as error:
-            keeper.record("drain.refused", node=node, message=error.message)
-        else:
-            keeper.record("drain.done", node=node, reason=reason)
-
-
-def _drained_by_us(keeper: Keeper, world: World, node: str) -> bool:
-    """This run drained it already and died before it could say so."""
-    row = (world.nodes or {}).get(node)
-    return row is not None and row.drained and row.reason.startswith(f"ftrun: {keeper.run.id} ")
-
-
-def _drains_full(keeper: Keeper, world: World) -> bool:
-    """Look again just before the act (P9): other supervisors drain, too. Raises SlurmError."""
-    fresh = dataclasses.replace(world, nodes=dict(keeper.office.cluster.nodes()))
-    view = settle.cluster_view(keeper, fresh)
-    limits = grounds.limits_from(keeper.settings)
-    return view.ftrun_drains >= limits.drains(len(view.partition))
 
 
 def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
@@ -330,7 +291,8 @@ def end_attempt(keeper: Keeper, world: World) -> None:
 def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any]) -> None:
     """The run is over. A job of it that could still start is taken out of the queue first."""
     row = keeper.row(world) if keeper.attempt.job else None
-    if row is not None and row.state.pending and not keeper.watch_only:
+    unwanted = row is not None and (row.state.pending or (keeper.run.wish and not row.state.ended))
+    if row is not None and unwanted and not keeper.watch_only:
         keeper.record("cancel.intended", what=f"job {row.job_id}")
         keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
         keeper.record("cancel.done", what=f"job {row.job_id}")

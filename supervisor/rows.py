@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.parse import bears
 
-__all__ = ["base_id", "combined", "families", "tasks_to_repeat"]
+__all__ = ["base_id", "combined", "families", "own", "tasks_to_repeat"]
 
 # Which end of a row speaks for all: the first that occurs.
 _WORST = (
@@ -38,6 +39,24 @@ def families(jobs: Mapping[str, JobRow]) -> Mapping[str, tuple[JobRow, ...]]:
     for row in jobs.values():
         found[base_id(row.job_id)].append(row)
     return {key: tuple(rows) for key, rows in found.items()}
+
+
+def own(
+    family: Iterable[JobRow], token: str, known_as: tuple[str, ...], started_at_s: float | None
+) -> tuple[JobRow, ...]:
+    """The rows that are really this attempt's: a controller that crashed gives ids out again (P1).
+
+    A comment without any token may be a site's doing, or that of somebody who wrote another comment. Once the job has shown
+    its token, though, a row without it is ours only under the same user and name (`known_as`), or with the same start.
+    """
+
+    def is_ours(row: JobRow) -> bool:
+        if "ftrun:" in row.comment:
+            return bears(row.comment, token)
+        same_start = started_at_s is not None and row.start_time_s == started_at_s
+        return not known_as or same_start or (row.user, row.name) == known_as
+
+    return tuple(row for row in family if is_ours(row))
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow | None:

@@ -36,6 +36,7 @@ class Memory:
     attempt: int = 0
     launch: int = 0
     watcher: LogWatcher | None = None
+    known_as: tuple[str, ...] = ()  # user and name of the row that showed our token
     report: WatchReport | None = None
     step: int | None = None
     loss: float | None = None

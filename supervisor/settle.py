@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["cluster_view", "diagnosis_json", "extra_logs", "newest_checkpoint", "settle", "topology"]
 
 EXCLUDE_UNTIL_MIN_S = 60.0
+SILENT_FOR_S = 15.0
+_GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
 def settle(keeper: Keeper, world: World) -> None:
@@ -64,9 +66,10 @@ def settle(keeper: Keeper, world: World) -> None:
 def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Ruling, incident: str) -> None:
     """Journal the ruling: the record itself moves the run to recovering, finished or stopped."""
     decision = ruling.decision
+    wished = bool(keeper.run.wish) and decision.kind == "stop"
     data = decision_json(decision) | {
         "incident": incident,
-        "class": (FaultClass.CANCELLED if keeper.run.wish else case.diagnosis.fault).value,
+        "class": (FaultClass.CANCELLED if wished else case.diagnosis.fault).value,
         "signature": case.diagnosis.signature,
         "spent": dict(ruling.spent),
         "retries": ruling.retries,
@@ -114,11 +117,11 @@ def _quiet(keeper: Keeper, world: World) -> bool:
 
 def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
     attempt = keeper.attempt
-    assert world.nodes is not None
-    down = tuple(n for n in attempt.nodes if n in world.nodes and not world.nodes[n].responding)
-    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
     if attempt.end_reason == ends.STARTED_TWICE:
         return ends.started_twice()
+    assert world.nodes is not None
+    down = _lost(keeper, world)
+    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
     ended = Ended(
         state=attempt.end_state,
         reason=attempt.end_reason,
@@ -141,9 +144,23 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
     )
 
 
+def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
+    """The nodes of the attempt that Slurm has given up, or has not heard for long: a controller that has just come back
+    calls every node silent for some seconds, and that is no node's fault."""
+    assert world.nodes is not None
+    memory, found = keeper.memory, []
+    for node in keeper.attempt.nodes:
+        row = world.nodes.get(node)
+        if row is None or row.responding:
+            memory.since.pop(f"silent:{node}", None)
+        elif memory.for_how_long(f"silent:{node}", world.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
+            found.append(node)
+    return tuple(found)
+
+
 def _refusal(keeper: Keeper) -> Diagnosis:
-    """sbatch refused this attempt: the cause is in its answer."""
-    for_good = keeper.attempt.end_state == "REFUSED"
+    """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out may be why: then without it."""
+    for_good = keeper.attempt.end_state == "REFUSED" and not keeper.attempt.excluded
     return Diagnosis(
         fault=FaultClass.SCHEDULER,
         retry=not for_good,
@@ -212,7 +229,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
     return grounds.ClusterView(
         partition=members,
         available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
-        lost=frozenset(n for n in members if n in world.nodes and not world.nodes[n].responding),
+        lost=frozenset(_lost(keeper, world)),
         idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
         nodes_needed=max(1, len(keeper.attempt.nodes), row.node_count if row is not None else 1),
         ftrun_drains=sum(

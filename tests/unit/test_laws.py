@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobState
+from ftrun.slurm import memory_faults
+from ftrun.slurm.client import JobState, SubmitRequest
+from ftrun.slurm.errors import RefusedForGood, Unreachable
 from ftrun.supervisor import journal, recover
 from ftrun.supervisor.lifecycle import IllegalEvent
 from tests.unit.lives import Life
@@ -133,6 +135,104 @@ def test_a_fatal_line_after_which_nothing_moves_ends_the_attempt(tmp_path: Path)
     assert life.attempt.end_intended
 
 
+def _another_job(life: Life, *arguments: str) -> str:
+    """The controller forgets the run's job, and gives its id to another job of the same user."""
+    memory_faults.crash_controller(life.engine, lose_last=1)
+    life.engine.set_controller("up")
+    life.engine.script("other", lambda launch: None)
+    argv = ("--job-name=other", *arguments, "other.sh")
+    return life.cluster.submit(SubmitRequest("", argv, None, {}, str(life.cwd))).job_id
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["pending", "running"])
+def test_a_job_that_got_our_id_is_left_alone(tmp_path: Path, held: bool) -> None:
+    """P1: ids are given out again; another job of the same user under our id is neither ended nor taken for a requeue."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 20)
+    other = _another_job(life, *(["--hold", "-N4"] if held else ["-N1"]))
+    life.live(10)
+    life.say(*HANDLED)
+    life.live(120)
+
+    assert other == "1"
+    assert life.engine.jobs[1].state is (JobState.PENDING if held else JobState.RUNNING)
+
+
+def test_a_site_that_rewrites_comments_costs_no_recovery(tmp_path: Path) -> None:
+    """P2: where no token can be seen, the recorded id and the claim stand for it, after a restart of ours as well."""
+    life = Life(tmp_path, comment=False)
+    life.until("running")
+    life.train(1, 5)
+    life.begin_anew()
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
+    life.exit(1)
+    life.live(60)
+    assert (life.attempt.number, len(life.living())) == (2, 1)
+
+    life.exit(0)
+    life.until("finished")
+
+
+# ---------------------------------------------------------------------- never punish an innocent node
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_a_node_that_is_silent_for_a_moment_is_not_blamed(tmp_path: Path, wanted: int) -> None:
+    """Law 3: a controller that has just come back calls every node silent for some seconds."""
+    life = Life(tmp_path, wanted=wanted)
+    life.until("running")
+    life.train(1, 5)
+    life.exit(1)
+    life.engine.advance(1)
+    node = life.engine.nodes[life.launches[0].nodes[0]]
+    node.not_responding = True
+    life.live(4)
+    node.not_responding = False
+    life.live(60)
+
+    assert life.run.incidents[0].fault != "node"
+    assert (life.run.drained, life.run.excluded) == ((), ())
+
+
+# ---------------------------------------------------------------------- never give up on what can succeed
+
+
+def test_a_refusal_that_ftrun_itself_may_have_caused_is_tried_without_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 4: where the request cannot be had without the nodes left out, none is left out."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    submit = life.cluster.submit
+
+    def picky(request: SubmitRequest) -> Any:
+        if any(word.startswith("--exclude") for word in request.argv):
+            raise RefusedForGood("Requested node configuration is not available", exit_code=1)
+        return submit(request)
+
+    monkeypatch.setattr(life.cluster, "submit", picky)
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
+    life.exit(1)
+    life.live(200)
+
+    assert "submit.refused" in life.kinds()
+    assert life.run.state.value == "running"
+
+
+def test_a_script_that_came_to_its_end_has_finished_whatever_was_asked(tmp_path: Path) -> None:
+    """The script's verdict wins: who asked for an end at the next checkpoint gets the end of the training."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.ask("stop", "1-stop")
+    life.live(3)
+    life.exit(0)
+
+    life.until("finished", 60)
+
+
 # ---------------------------------------------------------------------- never lose a decision
 
 
@@ -217,3 +317,46 @@ def test_what_cannot_follow_is_never_written(tmp_path: Path) -> None:
         keeper.record("submit.done", job_id="99")
 
     assert life.run.state is keeper.run.state
+
+
+def test_a_cancel_reaches_a_job_that_started_again(tmp_path: Path) -> None:
+    """A cancel that comes while a requeue is being judged ends the launch that Slurm began meanwhile, too."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    memory_faults.requeue(life.engine, 1)
+    while life.run.state.value != "settling":
+        life.live(0.5, step_s=0.5)
+    life.ask("cancel", "1-cancel")
+    life.engine.jobs[1].begin_s = life.engine.now()
+    life.engine.schedule_soon()
+    life.engine.advance(3)
+    assert life.engine.jobs[1].state is JobState.RUNNING
+
+    life.live(60)
+
+    assert (life.run.state.value, life.living()) == ("stopped", [])
+
+
+def test_a_drain_that_slurm_did_not_hear_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9: a controller that was away at that moment does not cost the decision."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    node = life.launches[0].nodes[1]
+    asked: list[str] = []
+
+    def drain(name: str, reason: str) -> None:
+        asked.append(name)
+        if len(asked) == 1:
+            raise Unreachable("Unable to contact slurm controller (connect failure)")
+
+    monkeypatch.setattr(life.cluster, "drain", drain)
+    life.engine.fail_node(node, "crash")
+    life.live(90)
+
+    assert asked == [node, node]
+    assert life.run.drained == (node,)
+    assert life.run.state.value == "running"

@@ -1,0 +1,62 @@
+"""Drains that were decided, carried out one by one (P9). (I/O)
+
+Slurm is looked at again just before the act, since other supervisors drain, too. A refusal is told and is the end of it; an
+answer that did not come is asked for again, a few times: the decision is not lost because a controller was away, and a
+drain that never succeeds does not keep the run from going on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.errors import RefusedForGood, SlurmError
+from ftrun.supervisor import grounds, settle
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["carry_out"]
+
+TRIES_MAX = 5
+
+
+def carry_out(keeper: Keeper, world: World) -> None:
+    """Drain what the decision names and is not drained yet. Raises SlurmError where it is worth another look."""
+    for node in keeper.run.decision.get("drain", ()):
+        tries = keeper.memory.since.get(f"drain:{node}", 0.0)
+        if node not in keeper.run.drained and tries < TRIES_MAX:
+            _drain(keeper, world, node, last=tries + 1 >= TRIES_MAX)
+
+
+def _drain(keeper: Keeper, world: World, node: str, *, last: bool) -> None:
+    row = (world.nodes or {}).get(node)
+    if row is not None and row.drained and row.reason.startswith(f"ftrun: {keeper.run.id} "):
+        keeper.record("drain.done", node=node, reason=row.reason)  # this run did it, and could not say so
+        return
+    decision, since = keeper.run.decision, keeper.memory.since
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
+    reason = f"ftrun: {keeper.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
+    keeper.record("drain.intended", node=node, reason=reason)
+    since[f"drain:{node}"] = since.get(f"drain:{node}", 0.0) + 1.0
+    try:
+        if _full(keeper, world):
+            raise RefusedForGood("the drain cap was reached in the meantime")
+        keeper.office.act("drain", world, partial(keeper.office.cluster.drain, node, reason))
+    except SlurmError as error:
+        if not isinstance(error, RefusedForGood) and not last:
+            raise
+        since[f"drain:{node}"] = TRIES_MAX
+        keeper.record("drain.refused", node=node, message=error.message)
+    else:
+        keeper.record("drain.done", node=node, reason=reason)
+
+
+def _full(keeper: Keeper, world: World) -> bool:
+    """As many nodes as may be bear ftrun's drains by now, whoever drained them. Raises SlurmError."""
+    fresh = dataclasses.replace(world, nodes=dict(keeper.office.cluster.nodes()))
+    view = settle.cluster_view(keeper, fresh)
+    return view.ftrun_drains >= grounds.limits_from(keeper.settings).drains(len(view.partition))
