@@ -11,6 +11,7 @@ and no other job bears the run's token.
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
@@ -321,17 +322,25 @@ def _final_line(keeper: Keeper, fields: dict[str, Any]) -> None:
     launch = attempts.latest_launch(keeper.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return
+    if _append(launch.stdout, launch.stdout_ino, line.encode("utf-8", "surrogateescape")):
+        keeper.record("final.line", path=launch.stdout)
+
+
+def _append(path: str, ino: int, line: bytes) -> bool:
+    """Add a line to the very file that the job wrote to. What stands under its name now may be a pipe, or another's file."""
     try:
-        fd = os.open(launch.stdout, os.O_WRONLY | os.O_APPEND)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return
+        return False
     try:
-        os.write(fd, line.encode("utf-8", "surrogateescape"))
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or ino not in {0, found.st_ino}:
+            return False
+        return os.write(fd, line) == len(line)
     except OSError:
-        pass
+        return False
     finally:
         os.close(fd)
-    keeper.record("final.line", path=launch.stdout)
 
 
 def abandoned(keeper: Keeper, world: World) -> None:

@@ -24,6 +24,7 @@ __all__ = ["Memory", "is_anothers", "note_launch", "watch"]
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
 OWNER_EVERY_S = 15.0
+LOG_NAMES_EVERY_S = 10.0
 EVIDENCE_RECORDS_MAX = 200  # of one run
 JUST_ENDED_S = 20.0  # Slurm says that a job is over soon after its script is
 TASK_LOGS_MAX = 64  # of the failed tasks of one array, so many logs are read
@@ -36,6 +37,7 @@ class Memory:
     attempt: int = 0
     launch: int = 0
     watcher: LogWatcher | None = None
+    paths: frozenset[str] = frozenset()  # of `--ft-log`, as they were found last
     known_as: tuple[str, ...] = ()  # user and name of the row that showed our token
     report: WatchReport | None = None
     step: int | None = None
@@ -144,6 +146,11 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
     if keeper.attempt.failed_tasks and memory.due("task-logs", world.mono_s, float("inf")):
         memory.close()  # the logs of an array's failed tasks are read once it is known which they are
         memory.watcher = None
+    if keeper.settings.get("log") and memory.due("log-names", world.mono_s, LOG_NAMES_EVERY_S):
+        memory.paths, before = frozenset(log.path for log in settle.extra_logs(keeper)), memory.paths
+        if memory.paths - before:  # a log that the script began only now: where its steps are, perhaps
+            memory.close()
+            memory.watcher = None
     if memory.watcher is None:
         paths = _log_paths(keeper)
         if not paths:

@@ -210,7 +210,15 @@ def extra_logs(keeper: Keeper) -> list[LogPath]:
         path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
     ]
     started = keeper.attempt.started_at_s or 0.0
-    return [LogPath(path, 0, 0, 0) for path in found if os.path.getmtime(path) >= started - 1.0]
+    return [LogPath(path, 0, 0, 0) for path in found if _written_s(path) >= started - 1.0]
+
+
+def _written_s(path: str) -> float:
+    """When a file was written last; never, where it cannot be seen (a link that leads nowhere)."""
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return float("-inf")
 
 
 def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:

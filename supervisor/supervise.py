@@ -79,6 +79,13 @@ class Supervisor:
         )
 
     @property
+    def patient(self) -> bool:
+        """Some run is in doubt, and a process that began anew would begin its wait anew as well (P6, P7)."""
+        return any(
+            k.run.state is State.SUSPECT or k.memory.absent_since_s is not None for k in self.keepers.values()
+        )
+
+    @property
     def idle(self) -> bool:
         """Nothing to look after."""
         return not self.keepers

@@ -12,7 +12,9 @@ import typer
 from ftrun.supervisor import config
 from ftrun.supervisor.errors import UserError
 
-ONCE_AT_MOST_S = 300.0
+ONCE_AT_MOST_S = (
+    1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
+)
 COMMAND_TIMEOUT_S = 15.0
 
 
@@ -51,7 +53,7 @@ def supervise(
         if ended:
             return True
         if once:
-            return (s.ticks > 1 and not s.moving) or now - started > ONCE_AT_MOST_S
+            return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_AT_MOST_S
         return detached and now - idle_since[0] > idle_exit_s
 
     led = supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=not (once or detached))

@@ -174,6 +174,51 @@ def test_a_site_that_rewrites_comments_costs_no_recovery(tmp_path: Path) -> None
     life.until("finished")
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link", "another"])
+def test_the_last_line_goes_to_the_log_itself_or_nowhere(tmp_path: Path, kind: str) -> None:
+    """What took the place of the job's log is not written to, and a pipe that nobody reads does not stop the supervisor."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.say(*HANDLED)
+    life.exit(1)
+    life.live(1)
+    other = tmp_path / "other"
+    other.write_text("mine\n")
+    life.log.rename(tmp_path / "moved")
+    if kind == "pipe":
+        os.mkfifo(life.log)
+    elif kind == "link":
+        life.log.symlink_to(other)
+    else:
+        other.rename(life.log)
+        other = life.log
+
+    life.until("stopped", 60)
+
+    assert kind == "pipe" or other.read_text() == "mine\n"
+    assert "final.line" not in life.kinds()
+
+
+def test_a_log_that_is_begun_late_is_read(tmp_path: Path) -> None:
+    """P7: steps that stand in a file of `--ft-log`, made after the start, are progress like any other."""
+    life = Life(tmp_path, log=["train-*.txt"])
+    (life.cwd / "train-0.txt").symlink_to("/nowhere/at/all")
+    life.until("running")
+    life.say(*HANDLED)
+    life.live(20)
+    steps = life.cwd / "train-1.txt"
+    for step in range(1, 200):
+        with steps.open("a") as stream:
+            stream.write(f"step {step}/100000 loss 0.5\n")
+        if step == 1:
+            os.utime(steps, (life.engine.now(), life.engine.now()))
+        life.live(5, step_s=5.0)
+
+    assert not life.attempt.end_intended
+    assert life.supervisor.keepers[life.run_dir].memory.step == 199
+
+
 # ---------------------------------------------------------------------- never punish an innocent node
 
 
