@@ -1,0 +1,206 @@
+"""kill -9 of the real supervisor at every effect and after every kind of record, on real Slurm.
+
+How it thinks. One life holds everything that a recovery does: a fatal line while the script hangs, a job that waits for
+the run (afterany: an end of ours must not set it off), the end of attempt 1, attempt 2, the end of the run. In another
+life a person cancels. Each life is cut once, at one point, and then led to its end by a second supervisor. All
+lives run side by side in one sandbox, and a witness looks at Slurm all the while.
+"""
+
+from __future__ import annotations
+
+import collections
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ftrun.slurm.sandbox import Sandbox
+from ftrun.supervisor.events import Run
+from tests.slurm.post import OFF_THE_BUS, Post, Witness, posts
+
+pytestmark = pytest.mark.slurm
+
+LANES = 6
+QUICK = (
+    "submit:before",
+    "submit:after",
+    "cancel:before",
+    "cancel:after",
+    "record:after:decided",
+    "record:after:attempt.opened",
+)
+LONG = (
+    *(
+        f"{effect}:{side}"
+        for effect in ("open", "hold", "dependency", "release")
+        for side in ("before", "after")
+    ),
+    *(
+        f"record:after:{kind}"
+        for kind in (
+            "job.started",
+            "launch.seen",
+            "evidence",
+            "launch.progress",
+            "fault.suspected",
+            "end.intended",
+            "dependents.held",
+            "end.done",
+            "job.ended",
+            "diagnosed",
+            "attempt.over",
+            "attempt.closed",
+            "submit.intended",
+            "submit.done",
+            "dependents.moved",
+            "job.started:2",
+            "launch.seen:2",
+            "job.ended:2",
+            "run.finished",
+        )
+    ),
+)
+# A person cancels: the points of that life.
+CANCELLED = ("cancel:before", "cancel:after", "record:after:request.seen", "record:after:end.intended", "record:after:end.done", "record:after:run.stopped")  # fmt: skip
+HANGS_ONCE = f"""
+echo "step 1 loss 2.5"
+if [ "$FTRUN_ATTEMPT" = 1 ]; then
+    echo "{OFF_THE_BUS}"
+    sleep 300
+fi
+echo "step 2 loss 2.4"
+sleep 1
+echo done >>ledger
+"""
+
+
+@dataclass(frozen=True)
+class Life:
+    """What came of one life that was cut."""
+
+    point: str
+    killed: bool
+    run: Run
+    jobs: list[tuple[str, str, str]]
+    ledger: list[str]
+    waiting: str  # the state of the job that waits for the run
+    story: str
+
+
+def _supervised_to_the_end(post: Post, *, once: bool) -> None:
+    """A second supervisor, either one that stays or one that cron starts again and again."""
+    if not once:
+        second = post.supervise()
+        post.until(lambda: post.holder().epoch == 2, "the second leads")
+        post.until(lambda: post.run().final, "the run is over", 90)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(20) == 0
+        return
+    for _ in range(12):
+        assert post.supervise("--once").wait(90) == 0
+        if post.run().final:
+            return
+
+
+def _cut(post: Post, point: str) -> bool:
+    """The first supervisor meets its end at the point; False where it never came there."""
+    first = post.supervise(FTRUN_CRASH_AT=point)
+    try:
+        return first.wait(60) == -signal.SIGKILL
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _recovering(make: Callable[[], Post], point: str) -> Life:
+    post = make()
+    job = post.sbatch(HANGS_ONCE, "-N1")
+    waiting = post.plain(f"--dependency=afterany:{job}", f"--wrap=echo waited >>{post.work}/ledger")
+    killed = _cut(post, point)
+    _supervised_to_the_end(post, once=point in ("submit:after", "record:after:end.done"))
+    post.until(lambda: "waited" in post.ledger(), "the job that waits for the run ran", 30)
+    return _told(post, point, killed, waiting)
+
+
+def _cancelled(make: Callable[[], Post], point: str) -> Life:
+    post = make()
+    post.sbatch(HANGS_ONCE, "-N1", "--ft-end-wait=10m")
+    post.until(lambda: len(post.ledger()) == 1, "attempt 1 runs")
+    post.ftrun("cancel", "--no-wait", post.run().id, code=1)  # nobody is watching yet
+    killed = _cut(post, point)
+    _supervised_to_the_end(post, once=False)
+    return _told(post, point, killed, "")
+
+
+def _told(post: Post, point: str, killed: bool, waiting: str) -> Life:
+    state = post.call("squeue", "-h", "-t", "all", "-j", waiting, "-o", "%T").strip() if waiting else ""
+    return Life(point, killed, post.run(), post.jobs(), post.ledger(), state, post.story())
+
+
+Lives = Mapping[str, "Future[Life]"]
+
+
+@pytest.fixture(scope="module")
+def lives(request: pytest.FixtureRequest, slurm_sandbox: Sandbox) -> Iterator[tuple[Lives, Witness]]:
+    """Every life that a test of this session asks for, all begun at once."""
+    wanted = [
+        (item.name.split("[")[0], item.callspec.params["point"])
+        for item in request.session.items
+        if item.module is request.module and hasattr(item, "callspec")  # type: ignore[attr-defined]
+    ]
+    play = {"recover": _recovering, "cancel": _cancelled}
+    with posts(slurm_sandbox) as make, Witness(slurm_sandbox) as witness, ThreadPoolExecutor(LANES) as pool:
+        futures: dict[str, Future[Life]] = {}
+        for name, point in wanted:
+            kind = "cancel" if "cancel" in name else "recover"
+            futures[f"{kind} {point}"] = pool.submit(play[kind], make, point)
+        yield futures, witness
+
+
+def _points(quick: tuple[str, ...], long: tuple[str, ...]) -> Any:
+    drills = [pytest.param(point, marks=pytest.mark.drills) for point in long]
+    return pytest.mark.parametrize("point", [*quick, *drills])
+
+
+def _never_twice(life: Life, witness: Witness) -> None:
+    by_token = collections.Counter(token for _, _, token in life.jobs)
+    assert by_token, life.story
+    assert max(by_token.values()) == 1, f"one sbatch for each attempt number: {by_token}\n{life.story}"
+    assert witness.most[life.run.token] <= 1, f"two jobs of one run at once\n{life.story}"
+    assert not [line for line in life.ledger if line.startswith("double")], life.story
+    starts = [line for line in life.ledger if line.startswith("start")]
+    assert len(starts) == len(set(starts)), life.story
+
+
+@_points(QUICK, LONG)
+def test_a_supervisor_killed_anywhere_is_followed_by_one_that_finishes(
+    lives: tuple[Lives, Witness], point: str
+) -> None:
+    """One sbatch for each attempt number, one live job at any moment, the run finishes, what waits for it runs after it."""
+    futures, witness = lives
+    life = futures[f"recover {point}"].result()
+
+    assert life.killed, f"the supervisor never came to {point}\n{life.story}"
+    _never_twice(life, witness)
+    assert life.run.state.value == "finished", life.story
+    assert [line.split()[0] for line in life.ledger] == ["start", "start", "done", "waited"], life.story
+    assert life.waiting in ("RUNNING", "COMPLETING", "COMPLETED"), life.story
+    assert all(state == "COMPLETED" for _, state, _ in life.jobs[-1:]), life.story
+
+
+@_points(("cancel:before", "cancel:after"), CANCELLED[2:])
+def test_a_cancel_cut_anywhere_is_carried_out_and_nothing_comes_back(
+    lives: tuple[Lives, Witness], point: str
+) -> None:
+    """A person's wish survives the supervisor that read it."""
+    futures, witness = lives
+    life = futures[f"cancel {point}"].result()
+
+    assert life.killed, f"the supervisor never came to {point}\n{life.story}"
+    _never_twice(life, witness)
+    assert (life.run.state.value, life.run.final_class) == ("stopped", "cancelled"), life.story
+    assert [state for _, state, _ in life.jobs] == ["CANCELLED"], life.story
+    assert [line.split()[0] for line in life.ledger] == ["start"], life.story
