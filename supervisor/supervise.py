@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +35,7 @@ BROKEN_FOR_S = 60.0  # a run whose keeper failed is left alone for so long
 NODES_EVERY_S = 5.0
 MOVING_POLL_S = 0.5
 GLANCE_EVERY_S = 0.2
-GLANCE_SHARE = 20.0  # the pause between two glances is at least so many times what one costs
+GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times the CPU time that it took
 _LIVE = frozenset({State.RUNNING, State.SUSPECT})
 _MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
 
@@ -52,7 +53,7 @@ class Supervisor:
         self._told = ""
         self.ticks = 0
         self._world: World | None = None
-        self._glance_every_s = GLANCE_EVERY_S
+        self._next_glance_s = 0.0
 
     # ------------------------------------------------------------------ one round
 
@@ -250,8 +251,8 @@ class Supervisor:
         clock = self.office.clock
         end = clock.mono_s() + seconds
         while (left := end - clock.mono_s()) > 0:
-            clock.sleep(min(left, self._glance_every_s))
-            if left > self._glance_every_s and self._glance():
+            clock.sleep(min(left, GLANCE_EVERY_S))
+            if left > GLANCE_EVERY_S and clock.mono_s() >= self._next_glance_s and self._glance():
                 return
 
     def _glance(self) -> bool:
@@ -261,15 +262,15 @@ class Supervisor:
             return False
         over = False
         clock = self.office.clock
-        started = clock.mono_s()
-        world = replace(self._world, now_s=clock.now_s(), mono_s=started)
+        cpu_s = time.thread_time()  # not the time on the wall: a slow disk must not make us look away
+        world = replace(self._world, now_s=clock.now_s(), mono_s=clock.mono_s())
         for run_dir in list(self.keepers):
             keeper = self.keepers[run_dir]
             if keeper.run.state in _LIVE:
                 self._guarded(run_dir, lambda k=keeper: k.glance(world))  # type: ignore[misc]
             if run_dir in self.keepers and keeper.run.state in _LIVE:
                 over = sense.script_over(keeper, world) or over
-        self._glance_every_s = max(GLANCE_EVERY_S, GLANCE_SHARE * (clock.mono_s() - started))
+        self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 
     def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
