@@ -231,11 +231,11 @@ def _broken_figure(how: str, done: list[_Round], bare: list[float]) -> Figure:
         f"decision -> script of the next attempt runs, {word} node",
         done,
         [took + FENCE_WAIT_S * 1e3 for took in bare],
-        "scancel + fence wait + sbatch --exclude",
+        f"scancel + sbatch --exclude + {FENCE_WAIT_S:g} s",
         (
             f"fence-wait={FENCE_WAIT_S:g} s here (default SlurmdTimeout + 30 s), a law: what a node may still write must be over",
-            "ours counts it from the first silence of the node, the rival from its scancel",
-            f"the rival without that wait: p50 {waited['p50'] - FENCE_WAIT_S * 1e3:g} ms",
+            "ours counts it from the first silence of the node; to the measured time of the rival the whole wait is added",
+            f"the rival as measured: p50 {waited['p50'] - FENCE_WAIT_S * 1e3:g} ms",
             f"once the node is fenced: p50 {percentiles(beyond, digits=0)['p50']:g} ms, ratio {ratio(beyond, bare):g}",
         ),
     )
