@@ -22,7 +22,7 @@ from tests.bench.figures import Figure, table
 PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "sbatch": lambda few: [bench_sbatch.measure(10 if few else 40)],
     "evidence": lambda few: [bench_evidence.measure(2 if few else 5)],
-    "recovery": lambda few: bench_recovery.healthy(2 if few else 6),
+    "recovery": lambda few: bench_recovery.healthy(2 if few else 5),
     "nodes": lambda few: bench_recovery.broken(1 if few else 3),
     "load": lambda few: bench_load.measure((1, 20) if few else (1, 100, 1000), 4.0 if few else 10.0),
 }
