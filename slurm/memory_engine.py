@@ -342,7 +342,8 @@ class Engine:
         node.not_responding = False
         if node.down:
             node.down = False
-            node.reason, node.reason_s = "", None
+            if not node.drained:  # a drain outlives the outage, and so does its reason
+                node.reason, node.reason_s = "", None
         for processes in list(node.processes):
             job = processes.launch.job
             owned = self.jobs.get(job.number) is job and job.launch is processes.launch
