@@ -292,6 +292,8 @@ class Keeper:
         if self.memory.absent_since_s is None:
             self.memory.absent_since_s = world.mono_s
         elif world.mono_s - self.memory.absent_since_s >= ABSENT_FOR_S and self.office.cluster.ping():
+            if any(not row.state.ended for row in self.office.cluster.find(self.attempt.token)):
+                return  # it lives, whatever is missing from the answers
             self._record_end("job.ended", "GONE", "Slurm does not know the job any more", ())
 
     def _running(self, world: World) -> None:

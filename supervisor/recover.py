@@ -118,13 +118,11 @@ def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
 
 
 def _follow_requeued(keeper: Keeper, row: JobRow) -> None:
-    """The job started again before it was taken out of the queue: a healthy launch is not ended for that."""
+    """The job started again before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
+    the blamed node, which may have been mended since."""
     launch = row.restarts if row.restarts is not None else keeper.attempt.launch + 1
-    blamed = set(keeper.run.decision.get("exclude", ())) & set(row.nodes)
     keeper.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
     keeper.forget(launch)
-    if blamed:
-        keeper.intend_end(f"the requeued job started again on {', '.join(sorted(blamed))}")
 
 
 def _over(keeper: Keeper, world: World) -> bool:

@@ -219,6 +219,36 @@ def test_a_log_that_is_begun_late_is_read(tmp_path: Path) -> None:
     assert life.supervisor.keepers[life.run_dir].memory.step == 199
 
 
+def test_a_row_that_is_missing_for_long_ends_no_job_that_bears_our_token(tmp_path: Path) -> None:
+    """P6: a job that is found by its token lives, whatever is missing from other answers."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.cluster.faults.drop_row = 1.0
+    life.live(200)
+    life.cluster.faults.drop_row = 0.0
+    life.live(5)
+
+    assert (life.run.state.value, life.attempt.number, life.living()) == ("running", 1, ["1"])
+
+
+def test_a_requeued_job_that_started_by_itself_is_followed(tmp_path: Path) -> None:
+    """P7: the decision to leave a node out does not end a launch that Slurm began meanwhile and that shows no fault."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
+    memory_faults.requeue(life.engine, 1)
+    life.until("settling")
+    life.engine.jobs[1].begin_s = life.engine.now()
+    life.engine.schedule_soon()
+    life.engine.advance(3)
+    assert life.engine.jobs[1].state is JobState.RUNNING
+
+    life.live(30)
+
+    assert (life.run.state.value, life.attempt.launch, life.living()) == ("running", 1, ["1"])
+
+
 # ---------------------------------------------------------------------- never punish an innocent node
 
 
