@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 from ftrun.slurm.sandbox import Sandbox, up
 from ftrun.supervisor import journal, lease, store
+from ftrun.supervisor.drill import hands
 
 __all__ = ["Stand", "stand", "until"]
 
@@ -58,16 +58,9 @@ class Stand:
         writer = lease.look(str(self.home)).writer
         return int(writer.split(".")[3]) if writer and not store.provably_dead(writer) else 0
 
-    def end_supervisor(self) -> None:
-        """TERM, and KILL for what does not obey."""
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            pid = self.supervisor()
-            if not pid:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sign)
-            with contextlib.suppress(TimeoutError):
-                until(lambda: not self.supervisor(), 10.0)
+    def end_supervisors(self) -> None:
+        """The leader, and those who stand by because several submissions came at once."""
+        hands.end_processes(hands.supervisors(self.home))
 
 
 @contextlib.contextmanager
@@ -84,7 +77,7 @@ def stand(nodes: int, **options: Any) -> Iterator[Stand]:
                 sys.stderr.write((here.home / "supervisor.log").read_text()[-4000:])
             raise
         finally:
-            here.end_supervisor()
+            here.end_supervisors()
             here.box.down()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
