@@ -27,7 +27,9 @@ __all__ = [
     "launch_record",
     "lost_record",
     "owner",
+    "task_exit",
     "task_records",
+    "tasks_started",
 ]
 
 _LAUNCHES_MAX = 10_000
@@ -130,11 +132,46 @@ def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:
     return _launch(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
 
 
-def task_records(run_dir: str, attempt: int, launch: int, tasks: Iterable[int]) -> list[Launch]:
-    """The launch records of an array's tasks, as far as there are any."""
-    folder = Path(store.attempt_dir(run_dir, attempt)) / "tasks"
-    found = (_launch(folder / str(task) / f"launch.{launch}", launch) for task in tasks)
-    return [launch for launch in found if launch is not None]
+def tasks_started(run_dir: str, attempt: int) -> list[int]:
+    """The tasks of an array that have claimed their start, sorted."""
+    try:
+        names = os.listdir(os.path.join(store.attempt_dir(run_dir, attempt), "tasks"))
+    except OSError:
+        return []
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, Launch]:
+    """The record of the last launch of each of these tasks of an array, as far as there is one."""
+    found = {}
+    for task in tasks:
+        folder = _task_dir(run_dir, attempt, task)
+        launch = _last(folder, "launch.")
+        record = _launch(folder / f"launch.{launch}", launch) if launch is not None else None
+        if record is not None:
+            found[task] = record
+    return found
+
+
+def task_exit(run_dir: str, attempt: int, task: int) -> Exit | None:
+    """How the script of the last launch of a task ended; None where it wrote nothing."""
+    folder = _task_dir(run_dir, attempt, task)
+    launch = _last(folder, "launch.")
+    return _exit(folder / f"exit.{launch}") if launch is not None else None
+
+
+def _task_dir(run_dir: str, attempt: int, task: int) -> Path:
+    return Path(store.attempt_dir(run_dir, attempt)) / "tasks" / str(task)
+
+
+def _last(folder: Path, prefix: str) -> int | None:
+    """The highest N of the files PREFIX<N>."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    ends = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return max((int(end) for end in ends if end.isdigit()), default=None)
 
 
 def has_tasks(run_dir: str, attempt: int) -> bool:
@@ -177,7 +214,11 @@ def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> Launch | No
 
 def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:
     """How the user's script ended in this launch; None when nothing was written."""
-    values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"exit.{launch}")
+    return _exit(Path(store.attempt_dir(run_dir, attempt)) / f"exit.{launch}")
+
+
+def _exit(path: Path) -> Exit | None:
+    values = _key_values(path)
     if values is None or "code" not in values:
         return None
     return Exit(_number(values["code"]), _number(values.get("signal")), _seconds(values.get("ended_s")))

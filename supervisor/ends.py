@@ -13,7 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.parse import bears
-from ftrun.supervisor import attempts
+from ftrun.supervisor import arrays, attempts
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def end_data(keeper: Keeper, state: str, reason: str, nodes: Sequence[str], job:
         data |= {"exit_code": written.code, "exit_signal": written.signal}
     if state == "GONE" and written is not None and not written.code and not written.signal:
         data["state"] = "COMPLETED"
+    if state == "GONE" and arrays.all_went_well(keeper):
+        data |= {"state": "COMPLETED", "exit_code": 0}
     if state in {"FAILED", "GONE"} and attempts.lost_record(run_dir, attempt.number, attempt.launch):
         data |= _of_the_first_start(keeper, written, data["nodes"])
     if state == "COMPLETED" and written is None and _is_closed(keeper):

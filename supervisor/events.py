@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.supervisor.lifecycle import FINAL, State, next_state
-from ftrun.supervisor.parts import Attempt, Exclusion, Incident
+from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident
 
 __all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
 
@@ -42,6 +42,7 @@ class Run:
     best_checkpoint: str = ""
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
     drained: tuple[str, ...] = ()
+    given_up: tuple[GivenUp, ...] = ()  # tasks of an array that are not tried again
     wish: str = ""  # "", "cancel", "stop": what a person asked for
     wish_by: str = ""
     requests_seen: tuple[str, ...] = ()
@@ -117,7 +118,12 @@ def _created(run: Run, record: Record) -> Run:
 
 def _opened(run: Run, record: Record) -> Run:
     data = record["data"]
-    attempt = Attempt(record["attempt"], record["at"], excluded=tuple(data.get("excluded", ())))
+    attempt = Attempt(
+        record["attempt"],
+        record["at"],
+        excluded=tuple(data.get("excluded", ())),
+        tasks=tuple(data.get("tasks", ())),
+    )
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 
 
@@ -280,9 +286,35 @@ def _final(run: Run, record: Record) -> Run:
     return _incident_decided(_at_step(run, data), record)
 
 
+def _tasks_failed(run: Run, record: Record) -> Run:
+    data, attempt = record["data"], run.attempts[-1]
+    states = {int(task): state for task, state in data.get("states", {}).items()}
+    return run.with_attempt(
+        failed_tasks=tuple(sorted({*attempt.failed_tasks, *data["tasks"]})),
+        task_states={**attempt.task_states, **states},
+    )
+
+
+def _tasks_given_up(run: Run, record: Record) -> Run:
+    data = record["data"]
+    lot = GivenUp(tuple(data["tasks"]), data["class"], data["signature"], data["title"])
+    return replace(run, given_up=(*run.given_up, lot))
+
+
 def _resumed(run: Run, record: Record) -> Run:
+    """A person mended something: what was given up is tried again, too."""
+    if run.given_up and run.attempts:
+        again = {task for lot in run.given_up for task in lot.tasks}
+        run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
     return replace(
-        run, wish="", wish_by="", decision=record["data"]["decision"], spent={}, final_reason="", retries=0
+        run,
+        given_up=(),
+        wish="",
+        wish_by="",
+        decision=record["data"]["decision"],
+        spent={},
+        final_reason="",
+        retries=0,
     )
 
 
@@ -323,9 +355,8 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.held": lambda run, record: run.with_attempt(dependents_held=record["data"].get("waits", {})),
     "dependents.moved": _dependents_moved,
-    "tasks.failed": lambda run, record: run.with_attempt(
-        failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *record["data"]["tasks"]}))
-    ),
+    "tasks.failed": _tasks_failed,
+    "tasks.given-up": _tasks_given_up,
     "evidence": lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
     "launch.progress": _progress,
     "diagnosed": _diagnosed,

@@ -320,9 +320,10 @@ class Keeper:
 
     def _note_tasks(self, world: World) -> None:
         """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not."""
-        failed = set(rows.tasks_to_repeat(self.rows(world))) - set(self.attempt.failed_tasks)
+        ended = rows.failed_tasks(self.rows(world))
+        failed = sorted(set(ended) - set(self.attempt.failed_tasks))
         if failed:
-            self.record("tasks.failed", tasks=sorted(failed))
+            self.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
     def started_again(self, row: JobRow) -> bool:
         """Slurm shows a later launch than the one that we know."""

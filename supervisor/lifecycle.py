@@ -102,6 +102,7 @@ NEUTRAL = frozenset(
         "launch.seen",
         "evidence",
         "tasks.failed",
+        "tasks.given-up",
         "launch.progress",
         "diagnosed",
         "end.done",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Attempt", "Exclusion", "Incident"]
+__all__ = ["Attempt", "Exclusion", "GivenUp", "Incident"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,20 @@ class Attempt:
     dependents_held: Mapping[str, str] = field(default_factory=dict)  # job -> what it waits for
     dependents_moved: bool = False  # what waited for an earlier attempt waits for this one
     failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
+    task_states: Mapping[int, str] = field(default_factory=dict)  # of the failed tasks, as Slurm says
+    tasks: tuple[int, ...] = ()  # of an array: those that this attempt is for; () = all
     last_step: int | None = None
     last_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Tasks of an array that are not tried again, and why."""
+
+    tasks: tuple[int, ...]
+    fault: str
+    signature: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)

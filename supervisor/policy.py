@@ -58,6 +58,8 @@ def _wished(case: Case) -> Decision | None:
 def _finished(case: Case) -> Decision | None:
     if case.attempt.end_state != "COMPLETED":
         return None
+    if case.run.given_up:
+        return _stop(case, f"{_what(case)}: not tried again; all other tasks are done")
     if case.attempt.derived_exit_code:
         return Decision(
             "finish",

@@ -15,6 +15,8 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
+    arrays,
+    arrayspec,
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import (
     attempts,
@@ -31,7 +33,6 @@ from ftrun.supervisor.model import Decision
 
 if TYPE_CHECKING:
     from ftrun.slurm.client import JobRow
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
@@ -227,10 +228,11 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     exclude = placing.left_out(
         view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), _silent(keeper, world)
     )
-    previous = keeper.attempt
+    tasks = arrays.wanted(keeper, keeper.attempt)
     if keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number)) is None:
         return  # somebody else made it: only its maker may submit it (P4)
-    keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude))
+    more = {"tasks": list(tasks)} if tasks else {}
+    keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     idle = tuple(sorted(view.available - set(exclude)))
     keeper.forget(0)
     token = f"{keeper.run.token}:{number}"
@@ -244,7 +246,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             last_fault=str(decision.get("class", "")),
             set_aside=checkpoints.still_aside(keeper.run.set_aside),
             idle=idle,
-            array=_narrowed(keeper, previous),
+            array=_narrowed(keeper, tasks),
         )
     except submit.SubmitImpossible as error:
         keeper.record("submit.refused", message=str(error), for_good=True)
@@ -255,12 +257,10 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
         dependents.move(keeper, world)
 
 
-def _narrowed(keeper: Keeper, previous: Attempt) -> str:
-    """The --array of the next attempt: the failed tasks with the user's own %limit; "" for what is no array."""
-    if not previous.failed_tasks:
-        return ""
-    limit = str(context.load(keeper.run_dir).get("array", "")).partition("%")[2]
-    return ",".join(map(str, previous.failed_tasks)) + (f"%{limit}" if limit else "")
+def _narrowed(keeper: Keeper, tasks: tuple[int, ...]) -> str:
+    """The --array of the next attempt, with the user's own %limit; "" for what is no array."""
+    spec = str(context.load(keeper.run_dir).get("array", "")) if tasks else ""
+    return arrayspec.narrowed(spec, tasks) if spec else ""
 
 
 def _submit(keeper: Keeper, world: World, request: Any) -> None:

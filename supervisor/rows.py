@@ -95,8 +95,13 @@ def _leader(rows: Sequence[JobRow]) -> JobRow:
 
 def tasks_to_repeat(rows: Iterable[JobRow]) -> tuple[int, ...]:
     """The array tasks that ended badly and not by a person's scancel; empty for what is no array."""
+    return tuple(sorted(failed_tasks(rows)))
+
+
+def failed_tasks(rows: Iterable[JobRow]) -> dict[int, str]:
+    """The same tasks with the state in which each ended."""
     bad = [
         row for row in rows if row.state.ended and row.state not in (JobState.COMPLETED, JobState.CANCELLED)
     ]
-    numbers = [row.job_id.partition("_")[2] for row in bad]
-    return tuple(sorted(int(number) for number in numbers if number.isdigit()))
+    numbers = [(row.job_id.partition("_")[2], row.state.value) for row in bad]
+    return {int(number): state for number, state in numbers if number.isdigit()}

@@ -143,8 +143,9 @@ def just_ended(keeper: Keeper) -> bool:
 def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport | None:
     """Read what the logs have grown by; None while no log is known. First sightings and progress are journalled."""
     memory = keeper.memory
-    if keeper.attempt.failed_tasks and memory.due("task-logs", world.mono_s, float("inf")):
-        memory.close()  # the logs of an array's failed tasks are read once it is known which they are
+    over = keeper.attempt.failed_tasks and keeper.attempt.ended_at_s is not None
+    if over and memory.due("task-logs", world.mono_s, float("inf")):
+        memory.close()  # the logs of an array's failed tasks are read once it is known which they all are
         memory.watcher = None
     if keeper.settings.get("log") and memory.due("log-names", world.mono_s, LOG_NAMES_EVERY_S):
         memory.paths, before = frozenset(log.path for log in settle.extra_logs(keeper)), memory.paths
@@ -171,8 +172,8 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
     launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
     launches = [launch] if launch is not None else []
     launches += attempts.task_records(
-        keeper.run_dir, attempt.number, attempt.launch, attempt.failed_tasks[:TASK_LOGS_MAX]
-    )
+        keeper.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX]
+    ).values()
     paths = []
     for launch in launches:
         paths.append(LogPath(launch.stdout, launch.stdout_offset_bytes, launch.stdout_dev, launch.stdout_ino))

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import attempts, checkpoints, context, dependents, ends, grounds, policy, recover, sense
+from ftrun.supervisor import (
+    arrays,
+    attempts,
+    checkpoints,
+    context,
+    dependents,
+    ends,
+    grounds,
+    policy,
+    recover,
+    sense,
+)
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
 from ftrun.supervisor.watch import LogPath
@@ -60,6 +71,9 @@ def settle(keeper: Keeper, world: World) -> None:
             first_evidence_at_s=first,
         )
     ruling = policy.decide(case)
+    if attempt.submission == "done":
+        case = arrays.judged(keeper, case, _lost(keeper, world))
+        diagnosis = case.diagnosis
     _carry(keeper, world, case, ruling, incident)
 
 
@@ -131,6 +145,8 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
         else (written.signal if written else None),
         derived_exit_code=attempt.derived_exit_code,
         by_us=bool(attempt.end_intended),
+    if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
+        return remaining
         nodes_down=down,
         requeued=attempt.requeued,
     )

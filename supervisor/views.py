@@ -55,6 +55,9 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
         "best_checkpoint": run.best_checkpoint,
         "drained": list(run.drained),
         "exit_code": run.exit_code,
+        "tasks_given_up": [
+            {"tasks": list(lot.tasks), "class": lot.fault, "title": lot.title} for lot in run.given_up
+        ],
         "final_class": run.final_class,
     }
 
@@ -78,6 +81,8 @@ def attempt_facts(attempt: Attempt) -> dict[str, Any]:
         "excluded": list(attempt.excluded),
         "resumed_from": attempt.resume_from,
         "last_step": attempt.last_step,
+        "tasks": list(attempt.tasks),
+        "failed_tasks": list(attempt.failed_tasks),
     }
 
 

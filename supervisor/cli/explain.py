@@ -19,6 +19,8 @@ from ftrun.supervisor.events import Run
 from ftrun.supervisor.store import attempt_dir
 
 FOLLOW_EVERY_S = 0.5
+TASKS_SHOWN = 16  # of an array, in each attempt
+TASK_TAIL_BYTES = 16 * 1024
 _CHUNK_BYTES = 1 << 16
 _TOLD = {
     "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else ""),
@@ -27,6 +29,8 @@ _TOLD = {
     "submit.unknown": lambda d: f"no clear answer from sbatch: {d['message']}",
     "submit.lost": lambda d: f"the submission did not come about: {d['why']}",
     "job.started": lambda d: f"running on {nodeset.fold(d['nodes'])}",
+    "tasks.failed": lambda d: f"tasks failed: {_listed(d['tasks'])}",
+    "tasks.given-up": lambda d: f"tasks not tried again: {_listed(d['tasks'])}: {d['class']}: {d['title']}",
     "launch.seen": lambda d: "script started" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
     "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "fault.suspected": lambda d: f"suspected: {d['title']}",
@@ -50,6 +54,12 @@ _TOLD = {
     "run.abandoned": lambda d: f"given up: {d['reason']}",
     "run.resumed": lambda d: "resumed by a person",
 }  # fmt: skip
+
+
+def _listed(tasks: list[int]) -> str:
+    """1,2,3 or the first of many."""
+    more = f" and {len(tasks) - TASKS_SHOWN} more" if len(tasks) > TASKS_SHOWN else ""
+    return ",".join(map(str, tasks[:TASKS_SHOWN])) + more
 
 
 def explain(name: Name, json: Json = False) -> int:
@@ -104,7 +114,7 @@ def logs(
     """Print what the attempts of a run wrote, each attempt's boundary marked."""
     run_dir, run = common.find(name)
     done: dict[tuple[int, int], int] = {}
-    printed = _print_new(run_dir, run, done)
+    printed = _print_new(run_dir, run, done) or _print_tasks(run_dir, run)
     if not follow:
         if not printed:
             raise UserError(
@@ -142,6 +152,28 @@ def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool
         same_file = following is not None and following.stdout == record.stdout
         end = following.stdout_offset_bytes if following is not None and same_file else None
         done[key] = _copy(record.stdout, done[key], end)
+    return readable
+
+
+def _print_tasks(run_dir: str, run: Run) -> bool:
+    """An array's logs: of each attempt the failed tasks', else those of its first tasks; the end of each, not the whole."""
+    readable = False
+    for attempt in run.attempts:
+        started = attempts.tasks_started(run_dir, attempt.number)
+        shown = [task for task in attempt.failed_tasks if task in started] or started
+        for task, record in attempts.task_records(run_dir, attempt.number, shown[:TASKS_SHOWN]).items():
+            if not os.path.isfile(record.stdout):
+                continue
+            readable = True
+            where = nodeset.fold(record.nodes)
+            print(
+                f"----- {run.id} attempt {attempt.number} task {task}: job {record.job} on {where} -----",
+                flush=True,
+            )
+            start = max(record.stdout_offset_bytes, os.path.getsize(record.stdout) - TASK_TAIL_BYTES)
+            _copy(record.stdout, start, None)
+        if len(shown) > TASKS_SHOWN:
+            print(f"----- and {len(shown) - TASKS_SHOWN} tasks more -----")
     return readable
 
 

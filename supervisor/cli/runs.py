@@ -107,6 +107,7 @@ def show(name: Name, json: Json = False) -> int:
         print(f"warning: {text}")
     print()
     _attempts(facts)
+    _tasks(facts)
     _incidents(run)
     if facts["exclusions"]:
         print("\nexcluded")
@@ -135,6 +136,15 @@ def _attempts(facts: dict[str, Any]) -> None:
         for a in facts["attempts"]
     ]
     output.table(["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows)
+
+
+def _tasks(facts: dict[str, Any]) -> None:
+    """The failed tasks of an array, as `--array` takes them."""
+    for attempt in facts["attempts"]:
+        if attempt["failed_tasks"]:
+            print(f"attempt {attempt['attempt']}: failed tasks {','.join(map(str, attempt['failed_tasks']))}")
+    for lot in facts["tasks_given_up"]:
+        print(f"not tried again: tasks {','.join(map(str, lot['tasks']))}: {lot['class']}: {lot['title']}")
 
 
 def _incidents(run: Run) -> None:

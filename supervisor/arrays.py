@@ -1,0 +1,148 @@
+"""An array's tasks, judged one by one: which are repeated, which have failed for good. (I/O)
+
+How it thinks. A task is a run of its own that shares attempts and budgets with the others. So each failed task's own log and
+exit record are diagnosed, and the same rules are asked for each. What may be repeated goes into the next attempt
+together; the rest is given up and told. The run goes on while any task may; at its end it is finished only if none was given up.
+
+Where tasks write into one log nobody can tell whose a line is: then one diagnosis stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import arrayspec, attempts, context, policy
+from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.attempts import Launch
+    from ftrun.supervisor.events import Attempt, Run
+    from ftrun.supervisor.grounds import Case
+    from ftrun.supervisor.keeper import Keeper
+
+__all__ = ["all_went_well", "given_up", "judged", "wanted"]
+
+
+def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
+    """The case with the diagnosis that stands for the tasks that may be repeated; tasks that may not are journalled as given
+    up. Without such tasks it is that of the first failed task; a run without failed tasks keeps its own.
+
+    `lost` are the nodes of the attempt that Slurm has given up. Raises OSError (journal).
+    """
+    attempt = case.attempt
+    launches = attempts.task_records(keeper.run_dir, attempt.number, attempt.failed_tasks)
+    if not attempt.failed_tasks or _share_a_log(launches.values()):
+        return case
+    found = {
+        task: _diagnosed(keeper, task, launches.get(task), case.diagnosis, lost)
+        for task in attempt.failed_tasks
+    }
+    stops = {task for task, cause in found.items() if _stops(case, cause)}
+    again = [cause for task, cause in found.items() if task not in stops]
+    if not again:
+        return replace(case, diagnosis=found[attempt.failed_tasks[0]])
+    for cause in {(found[task].fault, found[task].title): found[task] for task in sorted(stops)}.values():
+        same = [
+            task
+            for task in sorted(stops)
+            if (found[task].fault, found[task].title) == (cause.fault, cause.title)
+        ]
+        keeper.record(
+            "tasks.given-up",
+            tasks=same,
+            signature=cause.signature,
+            title=cause.title,
+            **{"class": cause.fault.value},
+        )
+    return replace(case, run=keeper.run, diagnosis=_of_all(again))
+
+
+def _share_a_log(launches: Iterable[Launch]) -> bool:
+    logs = [launch.stdout for launch in launches]
+    return len(set(logs)) < len(logs)
+
+
+def _diagnosed(
+    keeper: Keeper, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
+) -> Diagnosis:
+    attempt = keeper.attempt
+    state = attempt.task_states.get(task, "FAILED")
+    written = attempts.task_exit(keeper.run_dir, attempt.number, task)
+    if launch is None and written is None and state == "FAILED":
+        return otherwise  # nothing of its own is known
+    logs = {launch.stdout, launch.stderr} if launch is not None else set()
+    nodes = launch.nodes if launch is not None else ()
+    ended = Ended(
+        state=state,
+        exit_code=written.code if written is not None else None,
+        exit_signal=written.signal if written is not None else None,
+        nodes_down=tuple(node for node in lost if node in nodes),
+    )
+    evidence = [line for line in keeper.memory.evidence if line.file in logs]
+    return diagnose(evidence, Topology(nodes=nodes), ended=ended, catalog=keeper.office.catalog())
+
+
+def _stops(case: Case, cause: Diagnosis) -> bool:
+    return policy.decide(replace(case, diagnosis=cause)).decision.kind == "stop"
+
+
+def _of_all(causes: Sequence[Diagnosis]) -> Diagnosis:
+    """The surest of those that accuse a node, else the surest; it accuses the nodes of all of its kind."""
+    main = max(causes, key=lambda cause: (cause.exclude, cause.confidence))
+    same = [cause for cause in causes if (cause.fault, cause.action) == (main.fault, main.action)]
+    return replace(main, nodes=tuple(sorted({node for cause in same for node in cause.nodes})))
+
+
+def given_up(run: Run) -> Diagnosis | None:
+    """What the run ends with when all else is done; None where no task was given up."""
+    if not run.given_up:
+        return None
+    first = run.given_up[0]
+    tasks = ",".join(str(task) for lot in run.given_up for task in lot.tasks)
+    return Diagnosis(
+        fault=FaultClass(first.fault),
+        retry=False,
+        action=Action.STOP,
+        nodes=(),
+        exclude=False,
+        confidence=0.9,
+        signature=first.signature,
+        title=f"{first.title} (task {tasks})",
+        rests_on=(f"tasks {tasks} were given up; all others are done",),
+    )
+
+
+def wanted(keeper: Keeper, previous: Attempt) -> tuple[int, ...]:
+    """The tasks that the attempt after `previous` runs; empty for what is no array."""
+    asked = _asked(keeper, previous)
+    over = {task for lot in keeper.run.given_up for task in lot.tasks}
+    if previous.submission == "done":
+        failed = previous.failed_tasks
+        if (
+            not failed or previous.end_state == "GONE"
+        ):  # not even Slurm knows: what left no good end is repeated
+            failed = tuple(task for task in asked if not _went_well(keeper, previous, task))
+        asked = failed
+    return tuple(task for task in asked if task not in over)
+
+
+def all_went_well(keeper: Keeper) -> bool:
+    """Every task of the present attempt has left a record of a good end; False for what is no array."""
+    asked = _asked(keeper, keeper.attempt)
+    return bool(asked) and all(_went_well(keeper, keeper.attempt, task) for task in asked)
+
+
+def _asked(keeper: Keeper, attempt: Attempt) -> tuple[int, ...]:
+    try:
+        spec = str(context.load(keeper.run_dir).get("array", ""))
+    except context.ContextError:
+        return ()
+    return (attempt.tasks or arrayspec.tasks(spec)) if spec else ()
+
+
+def _went_well(keeper: Keeper, attempt: Attempt, task: int) -> bool:
+    written = attempts.task_exit(keeper.run_dir, attempt.number, task)
+    return written is not None and not written.code and not written.signal

@@ -1,0 +1,164 @@
+"""Runs of odd shape on real Slurm: jobs that Slurm starts twice, arrays, heterogeneous jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.sandbox import Sandbox
+from ftrun.supervisor import attempts
+from tests.slurm import post
+from tests.slurm.post import Post
+
+ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=8123, name=python, An uncorrectable double bit error (DBE) has been detected"
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def make_post() -> Iterator[Callable[[Sandbox], Post]]:
+    makers = []
+
+    def make(box: Sandbox) -> Post:
+        maker = post.posts(box)
+        makers.append(maker)
+        return maker.__enter__()()
+
+    yield make
+    for maker in makers:
+        maker.__exit__(None, None, None)
+
+
+def test_a_job_that_slurm_starts_a_second_time_runs_once_an_attempt(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+) -> None:
+    """A controller that died comes back with an old state and starts a running job again, with the same id and count: that start is refused, the attempt is over, and the next one runs."""
+    box = make_sandbox(nodes=2)
+    at = make_post(box)
+    state = Path(box.run(["scontrol", "show", "config"]).stdout.partition("StateSaveLocation")[2].split()[1])
+    kept = box.folder / "old state"
+    job = at.sbatch(
+        '[ "$FTRUN_ATTEMPT" = 1 ] && sleep 300; exit 0\n', "--begin=now+8", "--time=9", "--open-mode=append"
+    )
+    at.until(lambda: job.encode() and _saved(state, kept, at.run(job).token), "the pending job is saved", 20)
+    at.until(lambda: at.ledger() == [f"start 1 {job}"], "attempt 1 runs", 30)
+    supervisor = at.supervise()
+    at.until_state("running", job=job)
+
+    box.kill_controller()
+    shutil.rmtree(state)
+    shutil.copytree(kept, state)
+    box.start_controller()
+
+    run = at.until_state("finished", job=job, within_s=90)
+    assert supervisor.poll() is None
+    assert ["started twice by Slurm"] == [a.end_reason for a in run.attempts[:-1]]
+    assert ["scheduler"] == [i.fault for i in run.incidents]
+    assert [f"start 1 {job}", f"start 2 {run.attempts[1].job}"] == at.ledger()
+    assert "launch 0 of attempt 1" in at.job_log()
+
+
+EIGHT = """
+case $SLURM_ARRAY_TASK_ID.$FTRUN_ATTEMPT in
+2.*) echo "Traceback (most recent call last):"; echo "ModuleNotFoundError: No module named 'nope'"; exit 1 ;;
+5.1) echo "$SLURMD_NODENAME: {ecc}"; exit 1 ;;
+esac
+srun --export=NONE /bin/sh -c 'echo of $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MIN $SLURM_ARRAY_TASK_MAX'
+"""
+
+
+def test_each_failed_task_of_an_array_is_judged_by_itself(
+    slurm_sandbox: Sandbox, make_post: Callable[[Sandbox], Post]
+) -> None:
+    """The task that met a broken GPU is repeated without that node; the one with a mistake in its code is not; the run says so."""
+    at = make_post(slurm_sandbox)
+    job = at.sbatch(EIGHT.replace("{ecc}", ECC), "--array=0-7%4", f"--output={at.work}/%x.%a.log", "-t1")
+    at.supervise()
+    run = at.until_state("stopped", job=job, within_s=60)
+    first, second = run.attempts
+
+    assert (2, 5) == first.failed_tasks
+    assert [((2,), "config")] == [(lot.tasks, lot.fault) for lot in run.given_up]
+    assert ["hardware-gpu"] == [i.fault for i in run.incidents if i.attempt == 1]
+    assert ((5,), first_node(at, 5)) == (second.tasks, second.excluded)
+    assert "of 8 0 7" in at.job_log("job.sh.5")
+    assert "task 2" in run.final_reason
+    assert 9 == sum(line.startswith("start") for line in at.ledger())
+    shown = at.ftrun("show", job)
+    assert "2,5" in shown
+    told = at.ftrun("logs", job)
+    assert "task 5" in told
+    assert "No module named" in told
+
+
+def first_node(at: Post, task: int) -> tuple[str, ...]:
+    record = attempts.task_records(at.run_dir(), 1, [task])[task]
+    return record.nodes
+
+
+@pytest.mark.drills
+def test_a_thousand_tasks_are_one_run(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+) -> None:
+    """However long the array, the run ends once, when all tasks have; watching it costs little."""
+    box = make_sandbox(nodes=4, conf={"MaxArraySize": "2001", "MaxJobCount": "5000"})
+    at = make_post(box)
+    job = at.sbatch("exit 0\n", "--array=0-999", "--output=/dev/null", "-t1")
+    supervisor = at.supervise()
+    with open(f"/proc/{supervisor.pid}/stat") as stat:
+        run = at.until_state("finished", job=job, within_s=600)
+        stat.seek(0)
+        ticks = sum(map(int, stat.read().rpartition(")")[2].split()[11:15]))
+
+    assert 1000 == len({line.split()[2] for line in at.ledger()})
+    assert 1 == len(run.attempts)
+    assert "job.requeued" not in at.kinds(job)
+    assert ticks / os.sysconf("SC_CLK_TCK") < 0.2 * (run.last_at_s - run.created_at_s)
+
+
+HET = """#SBATCH -N1 -t1 --output={log}
+#SBATCH hetjob
+#SBATCH -N1
+cd {work}
+echo "start $FTRUN_ATTEMPT $SLURM_JOB_ID $SLURM_HET_SIZE" >>ledger
+srun --het-group=0,1 /bin/sh -c '
+[ "$FTRUN_ATTEMPT.$SLURM_PROCID" = 1.1 ] && echo "$SLURMD_NODENAME: {ecc}" && exit 1
+exit 0' || exit 1
+"""
+
+
+def test_a_heterogeneous_job_comes_back_whole(
+    slurm_sandbox: Sandbox, make_post: Callable[[Sandbox], Post]
+) -> None:
+    """A fault in component 1 is the run's; the next attempt has the same components, and none of them goes to the bad node."""
+    at = make_post(slurm_sandbox)
+    script = at.work / "het.sh"
+    log = at.work / "het.log"
+    script.write_text("#!/bin/bash\n" + HET.format(work=at.work, log=log, ecc=ECC))
+    out = at.ftrun("sbatch", str(script))
+    at.supervise()
+    run = at.until_state("finished", within_s=60)
+    first, second = run.attempts
+
+    assert f"Submitted batch job {first.job}" in out
+    assert [f"start 1 {first.job} 2", f"start 2 {second.job} 2"] == at.ledger()
+    assert ["hardware-gpu"] == [i.fault for i in run.incidents]
+    bad = run.incidents[0].nodes
+    assert 1 == len(bad)
+    assert bad == second.excluded
+    shown = at.call("scontrol", "-o", "show", "job", second.job)
+    assert [bad[0]] * 2 == re.findall(r"ExcNodeList=(\S+)", shown)
+
+
+def _saved(state: Path, kept: Path, token: str) -> bool:
+    """Copy the state folder once the job is in it."""
+    file = state / "job_state"
+    if not file.exists() or token.encode() not in file.read_bytes():
+        return False
+    shutil.copytree(state, kept)
+    return True
