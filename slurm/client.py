@@ -228,6 +228,7 @@ class ClusterFacts:
     max_script_size_bytes: int
     min_job_age_s: float
     requeue_default: bool  # JobRequeue
+    tracking: str = ""  # ProctrackType
 
 
 @dataclass(frozen=True)

@@ -301,6 +301,7 @@ def parse_config(text: str) -> ClusterFacts:
         max_script_size_bytes=int(size.group(1)) if size else 4 * 1024 * 1024,
         min_job_age_s=_or(parse_seconds(settings.get("MinJobAge", "")), 300.0),
         requeue_default=settings.get("JobRequeue", "1") != "0",
+        tracking=_text(settings.get("ProctrackType", "")),
     )
 
 

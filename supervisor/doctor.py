@@ -82,6 +82,13 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "draining", "warn", rights.why, "bad nodes are avoided by your runs, but not drained for others"
         )
+    if facts.tracking == "proctrack/pgid":
+        yield Finding(
+            "ProctrackType",
+            "warn",
+            "proctrack/pgid: Slurm kills one process group, and a script under ftrun leads one of its own",
+            "ProctrackType=proctrack/cgroup (or linuxproc); until then a cancelled job's processes may stay behind",
+        )
     if facts.min_job_age_s < MIN_JOB_AGE_S:
         yield Finding(
             "MinJobAge",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 
-__all__ = ["base_id", "combined", "families", "own", "tasks_to_repeat"]
+__all__ = ["base_id", "combined", "failed_tasks", "families", "own"]
 
 # Which end of a row speaks for all: the first that occurs.
 _WORST = (
@@ -93,13 +93,8 @@ def _leader(rows: Sequence[JobRow]) -> JobRow:
     return rows[0]
 
 
-def tasks_to_repeat(rows: Iterable[JobRow]) -> tuple[int, ...]:
-    """The array tasks that ended badly and not by a person's scancel; empty for what is no array."""
-    return tuple(sorted(failed_tasks(rows)))
-
-
 def failed_tasks(rows: Iterable[JobRow]) -> dict[int, str]:
-    """The same tasks with the state in which each ended."""
+    """The array tasks that ended badly and not by a person's scancel, each with its state; empty for what is no array."""
     bad = [
         row for row in rows if row.state.ended and row.state not in (JobState.COMPLETED, JobState.CANCELLED)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -153,6 +154,16 @@ def test_a_heterogeneous_job_comes_back_whole(
     assert bad == second.excluded
     shown = at.call("scontrol", "-o", "show", "job", second.job)
     assert [bad[0]] * 2 == re.findall(r"ExcNodeList=(\S+)", shown)
+
+
+def test_doctor_warns_where_slurm_cannot_end_a_script(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+) -> None:
+    """A script that leads a process group of its own is out of reach of proctrack/pgid."""
+    at = make_post(make_sandbox(nodes=1, conf={"ProctrackType": "proctrack/pgid"}))
+    told = json.loads(at.ftrun("doctor", "--json", code=None).partition("\n")[0])
+
+    assert "warn" in [f["state"] for f in told["findings"] if f["check"] == "ProctrackType"]
 
 
 def _saved(state: Path, kept: Path, token: str) -> bool:

@@ -239,7 +239,9 @@ def test_the_configuration_tells_what_judgement_rests_on() -> None:
         "Configuration data as of 1795228408\nClusterName             = big\nJobRequeue              = 0\n"
         "KillWait                = 3 sec\nMinJobAge               = 2 min\nSLURM_VERSION           = 24.11.5-1\n"
         "SchedulerParameters     = bf_interval=3,max_script_size=1000\nSlurmdTimeout           = 6 sec\n"
+        "ProctrackType           = proctrack/pgid\n"
     )
+    assert "proctrack/pgid" == facts.tracking
     assert (facts.name, facts.version, facts.requeue_default) == ("big", (24, 11, 5), False)
     assert (facts.kill_wait_s, facts.min_job_age_s, facts.slurmd_timeout_s) == (3.0, 120.0, 6.0)
     assert facts.max_script_size_bytes == 1000
