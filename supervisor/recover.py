@@ -10,20 +10,19 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
-    arrays,
-    arrayspec,
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import (
+    arrays,
+    arrayspec,
     attempts,
     checkpoints,
     context,
     dependents,
     drains,
+    last_line,
     placing,
     settle,
     store,
@@ -106,9 +105,9 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
 
 def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
     """The requeued job is over: by us, by a person in the queue, or after a launch that nobody watched. True = go on."""
+    if row.state is JobState.CANCELLED and keeper.attempt.cancel_intended:
+        return True  # our cancel, be it that it came when the job had just started again
     if row.state is JobState.CANCELLED and not row.nodes:
-        if keeper.attempt.cancel_intended:
-            return True
         decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
         finish(keeper, world, decision, {"class": "cancelled"})
         return False
@@ -304,41 +303,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
             keeper.record("warned", message=note)
         keeper.record("run.finished", **fields)
         return
-    keeper.record("run.stopped", **fields)
-    _final_line(keeper, fields)
-
-
-def _final_line(keeper: Keeper, fields: dict[str, Any]) -> None:
-    """One fixed, greppable line at the end of the job's own log, where it can be written."""
-    attempt, settings = keeper.attempt, keeper.settings
-    nodes = (keeper.run.incidents[-1].nodes if keeper.run.incidents else ()) or ("-",)
-    line = (
-        f"ftrun: error,exiting run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
-        f"class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
-    )
-    tries = [(one.number, one.launch) for one in keeper.run.attempts]
-    launch = attempts.latest_launch(keeper.run_dir, tries)
-    if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
-        return
-    if _append(launch.stdout, launch.stdout_ino, line.encode("utf-8", "surrogateescape")):
-        keeper.record("final.line", path=launch.stdout)
-
-
-def _append(path: str, ino: int, line: bytes) -> bool:
-    """Add a line to the very file that the job wrote to. What stands under its name now may be a pipe, or another's file."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or ino not in {0, found.st_ino}:
-            return False
-        return os.write(fd, line) == len(line)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
+    last_line.stopped(keeper, fields)
 
 
 def abandoned(keeper: Keeper, world: World) -> None:

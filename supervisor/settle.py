@@ -23,6 +23,7 @@ from ftrun.supervisor import (
     dependents,
     ends,
     grounds,
+    last_line,
     policy,
     recover,
     sense,
@@ -59,6 +60,9 @@ def settle(keeper: Keeper, world: World) -> None:
         step=keeper.memory.step,
         checkpoint=checkpoint,
     )
+    if attempt.submission == "done":
+        case = arrays.judged(keeper, case, _lost(keeper, world))
+        diagnosis = case.diagnosis
     incident = f"{attempt.number}.{attempt.launch}"
     if diagnosis.fault is not FaultClass.HEALTHY:
         told = [e.at_s for e in keeper.memory.evidence if e.signature == diagnosis.signature]
@@ -71,9 +75,6 @@ def settle(keeper: Keeper, world: World) -> None:
             first_evidence_at_s=first,
         )
     ruling = policy.decide(case)
-    if attempt.submission == "done":
-        case = arrays.judged(keeper, case, _lost(keeper, world))
-        diagnosis = case.diagnosis
     _carry(keeper, world, case, ruling, incident)
 
 
@@ -94,12 +95,12 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
     if decision.kind in ("resubmit", "keep") and keeper.settings.get("observe"):
         keeper.record("observed", decision=data)
         if decision.kind == "resubmit":
-            keeper.record("run.stopped", **data | {"reason": f"observe: would resubmit: {decision.reason}"})
+            last_line.stopped(keeper, data | {"reason": f"observe: would resubmit: {decision.reason}"})
             return
     if decision.kind == "resubmit" and _unseen(keeper):
         dependents.let_go(keeper, world)
         reason = f"{decision.reason}; not resubmitted: {keeper.run_dir} was never seen from the nodes"
-        keeper.record("run.stopped", **data | {"reason": reason})
+        last_line.stopped(keeper, data | {"reason": reason})
         return
     if decision.kind in ("resubmit", "keep"):
         keeper.record("decided", **data)
@@ -133,6 +134,8 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
     attempt = keeper.attempt
     if attempt.end_reason == ends.STARTED_TWICE:
         return ends.started_twice()
+    if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
+        return remaining
     assert world.nodes is not None
     down = _lost(keeper, world)
     written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
@@ -145,8 +148,6 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
         else (written.signal if written else None),
         derived_exit_code=attempt.derived_exit_code,
         by_us=bool(attempt.end_intended),
-    if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
-        return remaining
         nodes_down=down,
         requeued=attempt.requeued,
     )
