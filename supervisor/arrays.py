@@ -115,34 +115,34 @@ def given_up(run: Run) -> Diagnosis | None:
     )
 
 
-def wanted(keeper: Keeper, previous: Attempt) -> tuple[int, ...]:
+def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
     """The tasks that the attempt after `previous` runs; empty for what is no array."""
-    asked = _asked(keeper, previous)
-    over = {task for lot in keeper.run.given_up for task in lot.tasks}
+    asked = _asked(run_dir, previous)
+    over = {task for lot in run.given_up for task in lot.tasks}
     if previous.submission == "done":
         failed = previous.failed_tasks
         if (
             not failed or previous.end_state == "GONE"
         ):  # not even Slurm knows: what left no good end is repeated
-            failed = tuple(task for task in asked if not _went_well(keeper, previous, task))
+            failed = tuple(task for task in asked if not _went_well(run_dir, previous, task))
         asked = failed
     return tuple(task for task in asked if task not in over)
 
 
-def all_went_well(keeper: Keeper) -> bool:
-    """Every task of the present attempt has left a record of a good end; False for what is no array."""
-    asked = _asked(keeper, keeper.attempt)
-    return bool(asked) and all(_went_well(keeper, keeper.attempt, task) for task in asked)
+def all_went_well(run_dir: str, attempt: Attempt) -> bool:
+    """Every task of the attempt has left a record of a good end; False for what is no array."""
+    asked = _asked(run_dir, attempt)
+    return bool(asked) and all(_went_well(run_dir, attempt, task) for task in asked)
 
 
-def _asked(keeper: Keeper, attempt: Attempt) -> tuple[int, ...]:
+def _asked(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
     try:
-        spec = str(context.load(keeper.run_dir).get("array", ""))
+        spec = str(context.load(run_dir).get("array", ""))
     except context.ContextError:
         return ()
     return (attempt.tasks or arrayspec.tasks(spec)) if spec else ()
 
 
-def _went_well(keeper: Keeper, attempt: Attempt, task: int) -> bool:
-    written = attempts.task_exit(keeper.run_dir, attempt.number, task)
+def _went_well(run_dir: str, attempt: Attempt, task: int) -> bool:
+    written = attempts.task_exit(run_dir, attempt.number, task)
     return written is not None and not written.code and not written.signal

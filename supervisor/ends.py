@@ -47,7 +47,7 @@ def end_data(keeper: Keeper, state: str, reason: str, nodes: Sequence[str], job:
         data |= {"exit_code": written.code, "exit_signal": written.signal}
     if state == "GONE" and written is not None and not written.code and not written.signal:
         data["state"] = "COMPLETED"
-    if state == "GONE" and arrays.all_went_well(keeper):
+    if state == "GONE" and arrays.all_went_well(run_dir, attempt):
         data |= {"state": "COMPLETED", "exit_code": 0}
     if state in {"FAILED", "GONE"} and attempts.lost_record(run_dir, attempt.number, attempt.launch):
         data |= _of_the_first_start(keeper, written, data["nodes"])

@@ -227,7 +227,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     exclude = placing.left_out(
         view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), _silent(keeper, world)
     )
-    tasks = arrays.wanted(keeper, keeper.attempt)
+    tasks = arrays.wanted(keeper.run_dir, keeper.run, keeper.attempt)
     if keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number)) is None:
         return  # somebody else made it: only its maker may submit it (P4)
     more = {"tasks": list(tasks)} if tasks else {}

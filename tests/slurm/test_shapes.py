@@ -44,7 +44,7 @@ def test_a_job_that_slurm_starts_a_second_time_runs_once_an_attempt(
     state = Path(box.run(["scontrol", "show", "config"]).stdout.partition("StateSaveLocation")[2].split()[1])
     kept = box.folder / "old state"
     job = at.sbatch(
-        '[ "$FTRUN_ATTEMPT" = 1 ] && sleep 300; exit 0\n', "--begin=now+8", "--time=9", "--open-mode=append"
+        '[ "$FTRUN_ATTEMPT" = 1 ] && sleep 300; exit 0\n', "--begin=now+5", "--time=9", "--open-mode=append"
     )
     at.until(lambda: job.encode() and _saved(state, kept, at.run(job).token), "the pending job is saved", 20)
     at.until(lambda: at.ledger() == [f"start 1 {job}"], "attempt 1 runs", 30)
