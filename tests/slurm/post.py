@@ -92,7 +92,7 @@ class Post:
     def sbatch(self, body: str, *words: str, name: str = "job.sh", **env: str) -> str:
         """`ftrun sbatch` of such a script; the job id."""
         path = self.script(body, name)
-        out = self.ftrun("sbatch", f"--output={self.work}/%x.log", *words, str(path), **env)
+        out = self.call(*FTRUN, "sbatch", f"--output={self.work}/%x.log", *words, str(path), code=0, **env)
         found = SUBMITTED.search(out)
         assert found, out
         return found[1]

@@ -13,14 +13,13 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pytest
 
 from ftrun.slurm.sandbox import Sandbox
 from ftrun.supervisor.events import Run
-from tests.slurm.post import OFF_THE_BUS, Post, Witness, posts
+from tests.slurm.post import OFF_THE_BUS, Post, Witness, boxes, posts
 
 pytestmark = pytest.mark.slurm
 
@@ -89,6 +88,9 @@ class Life:
     ledger: list[str]
     waiting: str  # the state of the job that waits for the run
     story: str
+    last_lines: int  # of the final kind, in the job's log
+    drains: int = 0  # nodes that bear a drain of this run
+    most: int = 0  # jobs of the run alive at once, where the life had a sandbox of its own
 
 
 def _supervised_to_the_end(post: Post, *, once: bool) -> None:
@@ -137,7 +139,33 @@ def _cancelled(make: Callable[[], Post], point: str) -> Life:
 
 def _told(post: Post, point: str, killed: bool, waiting: str) -> Life:
     state = post.call("squeue", "-h", "-t", "all", "-j", waiting, "-o", "%T").strip() if waiting else ""
-    return Life(point, killed, post.run(), post.jobs(), post.ledger(), state, post.story())
+    return Life(
+        point,
+        killed,
+        post.run(),
+        post.jobs(),
+        post.ledger(),
+        state,
+        post.story(),
+        post.job_log().count("ftrun: error,exiting "),
+    )
+
+
+def _drained(make: Callable[[], Post], point: str) -> Life:
+    """A node is lost after a line about its GPU, so that Slurm's word and the log's agree. In a sandbox of its own."""
+    with boxes() as box_of, posts(box := box_of(nodes=3)) as make_here, Witness(box) as witness:
+        post = make_here("fence-wait = 1\n")
+        post.sbatch(HANGS_ONCE, "-N1", "--ft-end-wait=10m")
+        post.until(lambda: OFF_THE_BUS in post.job_log(), "attempt 1 runs")
+        box.crash(post.call("squeue", "-h", "-o", "%N").strip())
+        killed = _cut(post, point)
+        _supervised_to_the_end(post, once=False)
+        shown = post.call("sinfo", "-h", "-N", "-o", "%T %E")
+        return replace(
+            _told(post, point, killed, ""),
+            drains=shown.count(f"ftrun: {post.run().id} "),
+            most=max(witness.most.values()),
+        )
 
 
 Lives = Mapping[str, "Future[Life]"]
@@ -151,16 +179,16 @@ def lives(request: pytest.FixtureRequest, slurm_sandbox: Sandbox) -> Iterator[tu
         for item in request.session.items
         if item.module is request.module and hasattr(item, "callspec")  # type: ignore[attr-defined]
     ]
-    play = {"recover": _recovering, "cancel": _cancelled}
+    play = {"recover": _recovering, "cancel": _cancelled, "drain": _drained}
     with posts(slurm_sandbox) as make, Witness(slurm_sandbox) as witness, ThreadPoolExecutor(LANES) as pool:
         futures: dict[str, Future[Life]] = {}
         for name, point in wanted:
-            kind = "cancel" if "cancel" in name else "recover"
+            kind = next((k for k in ("cancel", "drain") if k in name), "recover")
             futures[f"{kind} {point}"] = pool.submit(play[kind], make, point)
         yield futures, witness
 
 
-def _points(quick: tuple[str, ...], long: tuple[str, ...]) -> Any:
+def _points(quick: tuple[str, ...], long: tuple[str, ...]) -> pytest.MarkDecorator:
     drills = [pytest.param(point, marks=pytest.mark.drills) for point in long]
     return pytest.mark.parametrize("point", [*quick, *drills])
 
@@ -204,3 +232,16 @@ def test_a_cancel_cut_anywhere_is_carried_out_and_nothing_comes_back(
     assert (life.run.state.value, life.run.final_class) == ("stopped", "cancelled"), life.story
     assert [state for _, state, _ in life.jobs] == ["CANCELLED"], life.story
     assert [line.split()[0] for line in life.ledger] == ["start"], life.story
+    assert life.last_lines == 1, life.story
+
+
+@_points((), ("drain:before", "drain:after", "record:after:drain.intended"))
+def test_a_drain_cut_anywhere_is_done_once(lives: tuple[Lives, Witness], point: str) -> None:
+    """The node is drained with the run's reason, attempt 2 runs elsewhere, and the lost attempt is never started again."""
+    futures, witness = lives
+    life = futures[f"drain {point}"].result()
+
+    assert life.killed, f"the supervisor never came to {point}\n{life.story}"
+    _never_twice(life, witness)
+    assert (life.run.state.value, life.drains, life.most) == ("finished", 1, 1), life.story
+    assert life.run.attempts[-1].nodes != life.run.attempts[0].nodes
