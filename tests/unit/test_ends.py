@@ -1,0 +1,72 @@
+"""Laws of reading an end: what Slurm calls the end of a job may be that of a start that never ran the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.supervisor import ends, store
+from tests.unit.lives import Life
+
+
+def place(life: Life) -> Path:
+    return Path(store.attempt_dir(life.run_dir, 1))
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    """A run whose first attempt trains."""
+    life = Life(tmp_path, backoff=1.0)
+    life.until("running")
+    life.live(2)
+    return life
+
+
+def second_start(life: Life) -> None:
+    """What batch.sh does when it finds the launch started by another start."""
+    (place(life) / "lost.0").write_text("job=1\n")
+    life.exit(1)
+
+
+@pytest.mark.parametrize("written", ["", "code=137\nsignal=9\n", "code=143\nsignal=0\n"])
+def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> None:
+    """The first start was lost with its node or removed by Slurm; the next attempt is submitted, and Slurm is told as the cause."""
+    if written:
+        (place(life) / "exit.0").write_text(written)
+    second_start(life)
+    life.live(60)
+    (incident,) = life.run.incidents
+
+    assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
+    assert ends.STARTED_TWICE == life.run.attempts[0].end_reason
+    assert life.run.attempts[0].over
+
+
+def test_a_second_start_does_not_undo_a_good_end(life: Life) -> None:
+    """The script had come to its end when the controller forgot it."""
+    (place(life) / "exit.0").write_text("code=0\nsignal=0\n")
+    second_start(life)
+    life.until("finished", 60)
+
+    assert 1 == life.attempt.number
+
+
+def test_a_second_start_does_not_excuse_the_script(life: Life) -> None:
+    """What the first start died of is what the run died of."""
+    life.say("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'nope'")
+    (place(life) / "exit.0").write_text("code=1\nsignal=0\n")
+    second_start(life)
+    life.until("stopped", 60)
+
+    assert "config" == life.run.final_class
+
+
+def test_a_closed_attempt_that_exits_0_has_not_finished(life: Life) -> None:
+    """A job that found its attempt closed never ran the script, so its exit code is no verdict of the script's."""
+    (place(life) / "claim.1").symlink_to("closed.9")
+    life.exit(0)
+    life.live(60)
+
+    assert 2 == life.attempt.number
+    assert ends.CLOSED == life.run.attempts[0].end_reason
