@@ -156,7 +156,7 @@ def test_a_supervisor_that_slept_through_its_lease_does_nothing_any_more(make: M
 def test_status_says_that_nobody_is_watching_and_starts_somebody(make: Make, boxes: Boxes) -> None:
     """Every command revives a dead supervisor, unless that is forbidden; then it says how to."""
     post = make()
-    post.sbatch("sleep 1\n", FTRUN_SUPERVISOR="auto")
+    post.sbatch("while [ ! -e go ]; do sleep 0.2; done\n", FTRUN_SUPERVISOR="auto")
     (pid,) = hands.supervisors(post.home)
     post.until(lambda: post.holder().counter not in ("", "released"), "somebody leads")
     assert "watched from" in post.ftrun("status")
@@ -165,6 +165,7 @@ def test_status_says_that_nobody_is_watching_and_starts_somebody(make: Make, box
 
     assert re.search(r"nobody was watching for \d+ s; start one: ftrun supervise", post.ftrun("status"))
     assert re.search(r"nobody was watching for \d+ s; a supervisor was started", _auto(post, "status"))
+    (post.work / "go").touch()
     post.until_state("finished")
     told = json.loads(post.ftrun("status", "--json"))
     assert told["supervisor"]["watched"] is True
@@ -228,8 +229,8 @@ def test_what_a_person_cancels_does_not_come_back(make: Make, boxes: Boxes) -> N
     post.until_state("queued", job=pending)
     post.until(lambda: post.run(running).state.value == "running", "it runs")
     post.call("scancel", pending, running)
-    post.until(lambda: f"{step}.0" in post.call("squeue", "-h", "-s"), "the step runs")
-    post.call("scancel", f"{step}.0")
+    # Slurm does not take it before the step's tasks are there.
+    post.until(lambda: post.run_command("scancel", f"{step}.0").returncode == 0, "the step is cancelled")
 
     for job in (pending, running):
         run = post.until_state("stopped", "finished", job=job)
