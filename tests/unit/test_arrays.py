@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import arrays, events
+from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.parts import Attempt, GivenUp
 
 LOT = GivenUp((2,), "user-code", "python.error", "a mistake in the script")
@@ -87,7 +88,7 @@ def test_a_run_with_tasks_given_up_does_not_end_well() -> None:
 
 def test_resuming_tries_the_given_up_tasks_again() -> None:
     """A person who mended the script wants them, too."""
-    run = events.Run("r", state=events.State.STOPPED, attempts=(attempt(failed_tasks=(3,)),), given_up=(LOT,))
+    run = events.Run("r", state=State.STOPPED, attempts=(attempt(failed_tasks=(3,)),), given_up=(LOT,))
     resumed = run.after({"kind": "run.resumed", "at": 1.0, "data": {"decision": {}}})
 
     assert ((), (2, 3)) == (resumed.given_up, resumed.attempts[-1].failed_tasks)
