@@ -415,7 +415,7 @@ def test_refusals_for_good_are_told_apart(world: World) -> None:
 
 
 def test_a_crashed_node_takes_its_jobs_with_it(world: World) -> None:
-    """Slurm marks the node, requeues the whole job, or ends it as NODE_FAIL where requeue is off."""
+    """Slurm marks the node, requeues the whole job, or ends it as NODE_FAIL where requeue is off; the node can be drained."""
     first, second, third, _ = world.nodes
     requeued = submit(world, "forever", "-N2", "-w", f"{first},{second}")
     failed = submit(world, "forever", "-w", second, "--no-requeue")
@@ -428,9 +428,12 @@ def test_a_crashed_node_takes_its_jobs_with_it(world: World) -> None:
     assert becomes(world, failed, JobState.NODE_FAIL).nodes == (second,)
     assert becomes(world, requeued, JobState.PENDING).restarts == 1
     assert row(world, safe).state is JobState.RUNNING
-    refused(lambda: world.cluster.drain(second, "ftrun: x"))
+    world.cluster.drain(second, "ftrun: x")  # "Not responding" is slurmctld's own mark, nobody's reason
+    assert world.cluster.nodes([second])[second].reason == "ftrun: x"
+    refused(lambda: world.cluster.drain(second, "ftrun: y"))
     world.cluster.cancel(requeued)
     world.mend(second)
+    world.cluster.resume(second, "ftrun:")
     until(world, lambda: world.cluster.nodes([second])[second].available)
 
 
