@@ -23,7 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs the Slurm packages (./test installs them)")
-    config.addinivalue_line("markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)")
+    config.addinivalue_line(
+        "markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
