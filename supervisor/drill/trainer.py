@@ -123,6 +123,16 @@ def _receive(link: socket.socket, size: int) -> bytes:
     return data
 
 
+def _address_towards(peer: str) -> str:
+    """Our address on the way to a peer's, for a machine that cannot resolve its own name; "" without a way."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer, 9))  # a datagram socket sends nothing when it connects
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 # ---------------------------------------------------------------------------- one start of one rank
 
 
@@ -153,6 +163,8 @@ class Trainer:
         for name in (self.node, socket.gethostname()):
             with contextlib.suppress(OSError):
                 host = host or socket.gethostbyname(name)
+        if not host and "SLURM_LAUNCH_NODE_IPADDR" in os.environ:
+            host = _address_towards(os.environ["SLURM_LAUNCH_NODE_IPADDR"])
         meeting = os.path.join(
             self.folder, f"meet.{self.job}.{self.launch}.{os.environ.get('SLURM_STEP_ID', '0')}"
         )
