@@ -237,7 +237,13 @@ class Laws:
         reason = run.final_reason
         return any(
             words in reason
-            for words in ("used without progress", "retries are used up", "came twice", "never seen from")
+            for words in (
+                "used without progress",
+                "retries are used up",
+                "came twice",
+                "never seen from",
+                "same failure twice",
+            )
         )
 
     def _budgets(self, run: Run) -> None:

@@ -96,6 +96,7 @@ class Plan:
     skews_s: tuple[float, ...] = (0.0, 0.0)
     slurm: tuple[SlurmFault, ...] = ()
     client: tuple[tuple[str, float], ...] = ()
+    lucky_front: bool = False  # nothing of `client` befalls the first submission
     people: tuple[PersonAct, ...] = ()
     blind_nodes_s: tuple[float, float] = (0.0, 0.0)  # the nodes do not see the run's folder from, for
     front_dies_at: int = 0  # which step of `ftrun sbatch` is its last; 0 = none
@@ -117,7 +118,8 @@ class Plan:
     def front_may_fail(self) -> bool:
         """Whether the first submission may be refused or left unknown."""
         early = any(fault.at_s < 60.0 for fault in self.slurm)
-        return early or any(name.startswith(("submit", "read")) and rate for name, rate in self.client)
+        unlucky = any(name.startswith(("submit", "read")) and rate for name, rate in self.client)
+        return early or (unlucky and not self.lucky_front)
 
     @property
     def crash_only(self) -> bool:
@@ -159,6 +161,7 @@ def draw(seed: int) -> Plan:
         skews_s=tuple(luck.choice((0.0, 3600.0, -3600.0, 5.0)) for _ in range(3)),
         slurm=tuple(replace(fault, rewind=fault.rewind and not blind_s[1]) for fault in slurm),
         client=tuple((n, p) for n, p in _client(luck) if n != "submit_doubled" or not blind_s[1]),
+        lucky_front=luck.random() < 0.6,
         people=people,
         blind_nodes_s=blind_s,
         front_dies_at=front_dies_at,
@@ -238,7 +241,8 @@ def _client(luck: Random) -> tuple[tuple[str, float], ...]:
         "effect_unheard",
         "effect_lost",
     )
-    return tuple((name, luck.choice((0.02, 0.1, 0.4))) for name in sorted(luck.sample(names, 3)))
+    rates = tuple((name, luck.choice((0.02, 0.1, 0.4))) for name in sorted(luck.sample(names, 3)))
+    return (*rates, ("late_s", luck.choice((10.0, 45.0, 120.0))))
 
 
 def _people(luck: Random, whole_s: float) -> tuple[PersonAct, ...]:

@@ -238,7 +238,8 @@ class World:
 
     def client(self, number: int) -> WatchedCluster:
         """A client with its own bad luck, which ends when the plan is calm."""
-        faults = Faults(**dict(self.plan.client))
+        lucky = not number and self.plan.lucky_front
+        faults = Faults() if lucky else Faults(**dict(self.plan.client))
         cluster = WatchedCluster(
             self.engine,
             may_drain=self.plan.may_drain,
