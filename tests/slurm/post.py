@@ -197,7 +197,8 @@ class Post:
                 process.kill()
             process.wait(10)
         hands.end_processes(hands.supervisors(self.home), signal.SIGKILL)
-        mine = [line.split()[0] for line in self._queue() if line.split()[1].startswith(str(self.folder))]
+        rows = [line.split(maxsplit=1) for line in self._queue()]
+        mine = [row[0] for row in rows if len(row) == 2 and row[1].startswith(str(self.folder))]
         if mine:
             self.call("scancel", "--quiet", *mine, code=None)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -208,7 +209,8 @@ class Post:
 
 def queue(box: Sandbox) -> list[str]:
     """`job|state|last word of the comment` of all jobs."""
-    rows = box.run(["squeue", "-a", "-h", "-r", "-t", "all", "-o", "%A|%T|%k"]).stdout.splitlines()
+    printed = box.run(["squeue", "-a", "-h", "-r", "-t", "all", "-o", "%A|%T|%k"]).stdout.splitlines()
+    rows = [line for line in printed if line.count("|") >= 2]  # another test's comment may hold line ends
     return [
         f"{job}|{state}|{(comment.split() or [''])[-1]}"
         for job, state, comment in (r.split("|", 2) for r in rows)
