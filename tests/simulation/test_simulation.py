@@ -52,8 +52,7 @@ def _broken(plan: Plan, *, show: bool = False) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("name", CUT)
-@pytest.mark.parametrize("tear", [0, 40], ids=["whole", "torn"])
+@pytest.mark.parametrize(("name", "tear"), [*((name, 0) for name in CUT), ("dead-node", 40)])
 def test_a_supervisor_may_die_anywhere(name: str, tear: int) -> None:
     """After every record, before and after every effect: the next supervisor comes to the same end, and submits nothing twice."""
     plan = CUT[name]
