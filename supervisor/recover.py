@@ -287,13 +287,9 @@ def end_attempt(keeper: Keeper, world: World) -> None:
 
 
 def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any]) -> None:
-    """The run is over. A job of it that could still start is taken out of the queue first."""
-    row = keeper.row(world) if keeper.attempt.job else None
-    unwanted = row is not None and (row.state.pending or (keeper.run.wish and not row.state.ended))
-    if row is not None and unwanted and not keeper.watch_only:
-        keeper.record("cancel.intended", what=f"job {row.job_id}")
-        keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
-        keeper.record("cancel.done", what=f"job {row.job_id}")
+    """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
+    if not keeper.watch_only:
+        _strays(keeper, world, keeper.run.token)
     dependents.let_go(keeper, world)
     attempt = keeper.attempt
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)

@@ -20,7 +20,6 @@ from ftrun.supervisor import (
     attempts,
     checkpoints,
     context,
-    dependents,
     ends,
     grounds,
     last_line,
@@ -98,9 +97,8 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
             last_line.stopped(keeper, data | {"reason": f"observe: would resubmit: {decision.reason}"})
             return
     if decision.kind == "resubmit" and _unseen(keeper):
-        dependents.let_go(keeper, world)
         reason = f"{decision.reason}; not resubmitted: {keeper.run_dir} was never seen from the nodes"
-        last_line.stopped(keeper, data | {"reason": reason})
+        recover.finish(keeper, world, decision, data | {"kind": "stop", "reason": reason})
         return
     if decision.kind in ("resubmit", "keep"):
         keeper.record("decided", **data)
