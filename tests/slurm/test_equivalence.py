@@ -233,7 +233,7 @@ def normal(text: str, folder: Path, job: str) -> str:
         # Slurm's own lines, which are there or not as its processes race each other to the end.
         (r"slurmstepd-\S+ error: (\*\*\* (JOB|STEP) |_handle_signal_container).*\n", ""),
         (
-            r"srun: (Job \S+ step creation temporarily disabled.*|Step created for job .*)\n",
+            r"srun: (Job \S+ step creation temporarily disabled.*|Step created for (?:job |StepId=).*)\n",
             "",
         ),  # they come by chance
         (r"(pipe|socket):\S+", r"\1"),
