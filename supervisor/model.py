@@ -17,6 +17,7 @@ __all__ = [
     "Diagnosis",
     "Evidence",
     "FaultClass",
+    "Layer",
     "Proof",
     "Role",
     "Source",
@@ -69,11 +70,26 @@ class Blame(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Layer(StrEnum):
+    """The part of the machine, or of what runs on it, that a signature is about."""
+
+    HARDWARE = "hardware"  # accelerators, their memory and links, processors, DRAM, PCIe, power, cooling
+    NETWORK = "network"
+    STORAGE = "storage"
+    NODE = "node"  # the host: its kernel, its daemons, its clock
+    SCHEDULER = "scheduler"
+    RUNTIME = "runtime"  # CUDA, ROCm, CANN, collectives, MPI, containers
+    FRAMEWORK = "framework"
+    USER = "user"
+
+
 class Source(StrEnum):
     """Where a piece of evidence comes from. LOG can be written by users: a claim, not proof."""
 
     LOG = "log"  # the job's own output
     KERNEL = "kernel"  # root's kernel log, read by a probe
+    COUNTER = "counter"  # what a driver's tool counts (nvidia-smi, npu-smi, rdma), read by a probe
+    BMC = "bmc"  # the board's own event log
     SLURM = "slurm"  # Slurm's record of job or node
     EXIT = "exit"  # the exit record that batch.sh wrote
     CHECK = "check"  # a health check that ftrun itself ran

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ftrun.supervisor.model import Action, Blame, FaultClass, Role, Source
+from ftrun.supervisor.model import Action, Blame, FaultClass, Layer, Role, Source
 
 __all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "check", "load"]
 
@@ -49,11 +49,14 @@ class Signature:
     50, the user's own error 50, wrapper or echo 20); `confidence` (0..1) is that of this line alone as the cause.
     `exclude` says that the next attempt should avoid a node, the one that the line names or the one Slurm will.
     `sources` are the places where the line is expected; in any other it is weaker.  `fact` says where we know it from.
+    `at_once` says that the line is a verdict in itself: whoever waits longer learns nothing more.
+    `vendor` is what the maker of the part recommends, in short; "" where there is no such word.
     """
 
     id: str
     title: str
     fault: FaultClass
+    layer: Layer
     role: Role
     blame: Blame
     pattern: str
@@ -62,7 +65,9 @@ class Signature:
     exclude: bool
     priority: int
     confidence: float
+    at_once: bool
     advice: str
+    vendor: str
     sources: tuple[Source, ...]
     fact: str
     examples: tuple[str, ...]
@@ -165,7 +170,9 @@ _COMMON: Mapping[str, Any] = {
     "retry": True,
     "exclude": False,
     "confidence": 0.6,
+    "at_once": False,
     "advice": "",
+    "vendor": "",
     "sources": ["log"],
     "fact": "",
     "counter_examples": [],
@@ -186,6 +193,7 @@ def _signature(row: Mapping[str, Any]) -> Signature:
         id=row["id"],
         title=_text(row, "title"),
         fault=_one_of(FaultClass, row["class"]),
+        layer=_one_of(Layer, row["layer"]),
         role=_one_of(Role, row["role"]),
         blame=_one_of(Blame, row["blame"]),
         pattern=pattern,
@@ -194,7 +202,9 @@ def _signature(row: Mapping[str, Any]) -> Signature:
         exclude=_flag(row, "exclude"),
         priority=int(row["priority"]),
         confidence=_share(row["confidence"]),
+        at_once=_flag(row, "at_once"),
         advice=_text(row, "advice"),
+        vendor=_text(row, "vendor"),
         sources=tuple(_one_of(Source, source) for source in row["sources"]),
         fact=_text(row, "fact"),
         examples=_texts(row, "examples"),

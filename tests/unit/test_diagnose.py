@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
+from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source, Topology
 from ftrun.supervisor.progress import Progress
 from ftrun.supervisor.signatures import Catalog, Signature
 
@@ -26,6 +26,7 @@ def _signature(name: str, fault: str, **changes: Any) -> Signature:
         "id": name,
         "title": name.replace("-", " "),
         "fault": FaultClass(fault),
+        "layer": Layer.FRAMEWORK,
         "role": Role.CAUSE,
         "blame": Blame.JOB,
         "pattern": name,
@@ -34,7 +35,9 @@ def _signature(name: str, fault: str, **changes: Any) -> Signature:
         "exclude": False,
         "priority": 50,
         "confidence": 0.8,
+        "at_once": False,
         "advice": "",
+        "vendor": "",
         "sources": (Source.LOG,),
         "fact": "",
         "examples": (),

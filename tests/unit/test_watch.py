@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor import logfile
 from ftrun.supervisor.logfile import KEPT_FIRST, KEPT_LAST, written_s
-from ftrun.supervisor.model import Action, Blame, Evidence, FaultClass, Role, Source
+from ftrun.supervisor.model import Action, Blame, Evidence, FaultClass, Layer, Role, Source
 from ftrun.supervisor.scan import SEGMENT_BYTES
 from ftrun.supervisor.signatures import Catalog, Signature
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport, collect
@@ -27,6 +27,7 @@ def signature(name: str, pattern: str) -> Signature:
         id=name,
         title=name,
         fault=FaultClass.UNKNOWN,
+        layer=Layer.RUNTIME,
         role=Role.CAUSE,
         blame=Blame.UNKNOWN,
         pattern=pattern,
@@ -35,7 +36,9 @@ def signature(name: str, pattern: str) -> Signature:
         exclude=False,
         priority=50,
         confidence=0.5,
+        at_once=False,
         advice="",
+        vendor="",
         sources=(Source.LOG,),
         fact="",
         examples=(),
