@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Layer, Role, Source, Topology
+from ftrun.supervisor.model import (
+    Action,
+    Blame,
+    Diagnosis,
+    Evidence,
+    FaultClass,
+    Layer,
+    Role,
+    Source,
+    Topology,
+)
 from ftrun.supervisor.progress import Progress
 from ftrun.supervisor.signatures import Catalog, Signature
 

@@ -18,6 +18,7 @@ ROW = {
     "id": "site-disk",
     "title": "The site's disk",
     "class": "storage",
+    "layer": "storage",
     "priority": 50,
     "pattern": "site disk gone",
     "examples": ["site disk gone"],
