@@ -42,6 +42,9 @@ class Laws:
         self.exited = False  # a script exited 0
         self.reached = 0  # the highest step that the script finished at
         self.wished_s: float | None = None  # since when a request of the user lies there
+        self._sizes: dict[str, int] = {}  # of the journal as it was read last
+        self._records: list[journal.Record] = []
+        self._folded: tuple[list[journal.Record], Run | None] = ([], None)
 
     def breach(self, law: str) -> None:
         """A law was broken now."""
@@ -194,12 +197,21 @@ class Laws:
         """The run's journal; [] before there is one."""
         if not self.world.run_dir or not os.path.isdir(os.path.join(self.world.run_dir, "journal")):
             return []
-        return journal.read_run(self.world.run_dir)
+        sizes = journal.sizes(self.world.run_dir)
+        if sizes != self._sizes:
+            self._records, self._sizes = journal.read_run(self.world.run_dir), sizes
+        return self._records
 
     def run(self) -> Run | None:
-        """The run as its journal tells it."""
+        """The run as its journal tells it: what was folded stays as long as the records before it do."""
         records = self.records()
-        return events.fold(os.path.basename(self.world.run_dir), records) if records else None
+        done, run = self._folded
+        if records[: len(done)] != done or run is None:
+            done, run = [], events.Run(os.path.basename(self.world.run_dir))
+        for record in records[len(done) :]:
+            run = run.after(record)
+        self._folded = (records, run)
+        return run if records else None
 
     def at_the_end(self) -> None:
         """Long after the last fault: every run is over, with a reason, and nothing of it is left in Slurm."""

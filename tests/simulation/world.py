@@ -460,9 +460,11 @@ class World:
 
     def look_for_the_end(self, supervisor: Supervisor) -> None:
         """The run is over for the supervisor that leads, and nothing more can come of the plan."""
-        if supervisor.idle and supervisor.ticks and self.run_dir and not supervisor._broken:
+        if self.over or not self.run_dir:
+            return
+        if supervisor.idle and supervisor.ticks and not supervisor._broken:
             run = self.laws.run()
-            self.over = self.over or (run is not None and run.final)
+            self.over = run is not None and run.final
 
     def live(self) -> Outcome:
         """Live until the run is over and its aftermath has passed."""
