@@ -8,7 +8,8 @@ can change the hits: hyperscan is a fast sieve in front of the same `re`, and wh
 that a pattern cannot do without are the sieve.
 
 One voice for each segment: of all signatures that match it, the one with the highest priority speaks.  So a general rule
-("a Python exception") never argues with one that knows the line ("the echo of a peer that died").
+("a Python exception") never argues with one that knows the line ("the echo of a peer that died").  A code of a table
+speaks as its own signature, with the priority of its level (`codes`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, Protocol
 
 from ftrun.supervisor import literals
 from ftrun.supervisor.signatures import Catalog
+from ftrun.supervisor.voice import CATALOGS, Voice, compiled, speaker
 
 __all__ = ["SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "clean", "refusal"]
 
@@ -40,9 +42,6 @@ TEXT_CHARS = 2000
 
 # Control sequences (colours, cursor), titles, and other two-byte escapes.  None of them can hold a separator.
 _TERMINAL = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])?")
-CATALOGS = 4
-"""So many compiled catalogs are kept in memory: ours, and ours with a site's."""
-
 _DIRT = (b"\x1b", b"\0", b"\r")
 _SEPARATOR = re.compile(rb"[\r\n]")
 _NO_CAPTURES: Mapping[str, str] = MappingProxyType({})
@@ -82,10 +81,11 @@ class Scanner:
 
     def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
         known = catalog.signatures
-        self._compiled = _compiled(
+        self._compiled = compiled(
             tuple(signature.id for signature in known),
             tuple(signature.pattern for signature in known),
             tuple(signature.priority for signature in known),
+            tuple(catalog.tables.get(signature.table) for signature in known),
         )
         self._sieve = _sieve(self._compiled.expressions, engine)
         self._tail = b""
@@ -135,7 +135,6 @@ class Scanner:
 
         One voice for each segment: of the signatures that `re` confirms, the one with the highest priority.
         """
-        compiled = self._compiled
         starts = None if raw is block else [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))]
         hits: list[Hit] = []
         # Counting goes on from the segment before: one pass over the block however many hits it has.
@@ -147,11 +146,9 @@ class Scanner:
             done, raw_done = start, raw_start
             end = block.find(b"\n", start)
             segment = block[start:] if end < 0 else block[start:end]
-            for index in sorted(found[start], key=compiled.rank.__getitem__):
-                match = compiled.patterns[index].search(segment)
-                if match is not None:
-                    hits.append(_hit(compiled.ids[index], line, self._offset + raw_start, segment, match))
-                    break
+            voice = speaker(self._compiled, segment, found[start])
+            if voice is not None:
+                hits.append(_hit(voice, line, self._offset + raw_start, segment))
         return hits
 
 
@@ -183,32 +180,15 @@ def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _hit(signature: str, line: int, offset_bytes: int, segment: bytes, match: re.Match[bytes]) -> Hit:
+def _hit(voice: Voice, line: int, offset_bytes: int, segment: bytes) -> Hit:
+    match = voice.match
     if len(segment) > TEXT_CHARS:
         first = max(0, min(match.start() - TEXT_CHARS // 4, len(segment) - TEXT_CHARS))
         segment = segment[first : first + TEXT_CHARS]
     captures = {name: _decoded(value) for name, value in match.groupdict().items() if value}
-    return Hit(signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What all scanners of a catalog share, by the index of the signature; `rank` 0 has the highest priority."""
-
-    ids: tuple[str, ...]
-    expressions: tuple[str, ...]
-    patterns: tuple[re.Pattern[bytes], ...]
-    rank: tuple[int, ...]
-
-
-@lru_cache(CATALOGS)
-def _compiled(ids: tuple[str, ...], expressions: tuple[str, ...], priorities: tuple[int, ...]) -> Compiled:
-    order = sorted(range(len(ids)), key=lambda index: -priorities[index])
-    rank = [0] * len(ids)
-    for place, index in enumerate(order):
-        rank[index] = place
-    patterns = tuple(re.compile(expression.encode()) for expression in expressions)
-    return Compiled(ids, expressions, patterns, tuple(rank))
+    if voice.code:
+        captures["code"] = voice.code
+    return Hit(voice.signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)
 
 
 def _sieve(patterns: tuple[str, ...], engine: str) -> Sieve:

@@ -8,6 +8,11 @@ given twice is an error, never a silent replacement.
 
 Patterns are bytes, match within one line, and stay inside what both `re` and hyperscan understand: no look-around,
 no back-references, no pattern that matches nothing.
+
+A maker's numbered faults stand in a `[[table]]` (`codes`): a signature with `table` finds the numbers, and each number
+of the table has a signature of its own in `by_id`, made of its level when first asked for.  A table says `id`, `title`, `written` (a
+pattern of one code), `example` (a log line with {code}), `fact`, `[table.defaults]` and `[[table.level]]`s; a level says its
+`name`, any field of a signature that its codes share, and `codes`, a line for each: the code and its meaning.
 """
 
 from __future__ import annotations
@@ -16,13 +21,14 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ftrun.supervisor.codes import CodeTable, Known, table_of
 from ftrun.supervisor.model import Action, Blame, FaultClass, Layer, Role, Source
 
 __all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "check", "load"]
@@ -51,6 +57,7 @@ class Signature:
     `sources` are the places where the line is expected; in any other it is weaker.  `fact` says where we know it from.
     `at_once` says that the line is a verdict in itself: whoever waits longer learns nothing more.
     `vendor` is what the maker of the part recommends, in short; "" where there is no such word.
+    `table` is the table of codes in which what `code` captures is looked up; "" where the line has no such number.
     """
 
     id: str
@@ -72,15 +79,20 @@ class Signature:
     fact: str
     examples: tuple[str, ...]
     counter_examples: tuple[str, ...]
+    table: str = ""
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """All signatures in a fixed order; `digest` (hex) changes with every byte of every file."""
+    """All signatures in a fixed order; `digest` (hex) changes with every byte of every file.
+
+    `by_id` has the signatures of all codes, too, which `signatures` has not: nothing scans for those.
+    """
 
     signatures: tuple[Signature, ...]
     by_id: Mapping[str, Signature]
     digest: str
+    tables: Mapping[str, CodeTable] = field(default_factory=dict)
 
 
 def load(extra: Sequence[str] = ()) -> Catalog:
@@ -113,6 +125,7 @@ def check(catalog: Catalog) -> list[str]:
         ]
         if not signature.examples:
             wrong.append(f"{signature.id}: has no example")
+    wrong += _mistaken(catalog)
     # All at once is quick; one by one only to name the pattern that is refused.
     if scan.refusal([signature.pattern for signature in catalog.signatures]):
         wrong += [
@@ -123,10 +136,28 @@ def check(catalog: Catalog) -> list[str]:
     return wrong
 
 
+def _mistaken(catalog: Catalog) -> list[str]:
+    """Return what is wrong with the tables, a line for each code that is not found in its own example."""
+    from ftrun.supervisor.scan import Scanner
+
+    rows = [
+        (name, table.row(name)["examples"][0]) for table in catalog.tables.values() for name in table.codes
+    ]
+    scanner = Scanner(catalog, engine="re")
+    hits = scanner.feed("".join(f"{text}\n" for _, text in rows).encode())
+    said = {hit.line: hit.signature for hit in hits}
+    return [
+        f"{name}: its example {text!r} is read as {said.get(line, 'nothing')}"
+        for line, (name, text) in enumerate(rows, start=1)
+        if said.get(line) != name
+    ]
+
+
 @cache
 def _load(extra: tuple[str, ...]) -> Catalog:
     digest = hashlib.sha256()
     found: dict[str, Signature] = {}
+    tables: dict[str, CodeTable] = {}
     for path in _files(extra):
         try:
             content = path.read_bytes()
@@ -138,7 +169,17 @@ def _load(extra: tuple[str, ...]) -> Catalog:
             if signature.id in found:
                 raise CatalogError(f"{path}: the id {signature.id} is given twice")
             found[signature.id] = signature
-    return Catalog(tuple(found.values()), MappingProxyType(found), digest.hexdigest())
+        for one in _tables(path, table):
+            if one.id in tables:
+                raise CatalogError(f"{path}: the table {one.id} is given twice")
+            tables[one.id] = one
+    _refuse_links(found, tables)
+    return Catalog(
+        signatures=tuple(found.values()),
+        by_id=Known(MappingProxyType(found), tables, _of_code),
+        digest=digest.hexdigest(),
+        tables=MappingProxyType(tables),
+    )
 
 
 def _files(extra: tuple[str, ...]) -> Iterator[Path]:
@@ -150,9 +191,11 @@ def _files(extra: tuple[str, ...]) -> Iterator[Path]:
 
 def _signatures(path: Path, table: Mapping[str, Any]) -> Iterator[Signature]:
     """Yield the signatures of one file; what a `[defaults]` table says holds for all that do not say otherwise."""
-    unknown = set(table) - {"defaults", "signature"}
+    unknown = set(table) - {"defaults", "signature", "table"}
     if unknown:
-        raise CatalogError(f"{path}: unknown table {min(unknown)!r}; there are [defaults] and [[signature]]")
+        raise CatalogError(
+            f"{path}: unknown table {min(unknown)!r}; there are [defaults], [[signature]] and [[table]]"
+        )
     defaults = table.get("defaults", {})
     for row in table.get("signature", []):
         name = row.get("id", "?")
@@ -161,6 +204,39 @@ def _signatures(path: Path, table: Mapping[str, Any]) -> Iterator[Signature]:
         except (KeyError, TypeError, ValueError, re.error) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise CatalogError(f"{path}: signature {name}: {what}") from error
+
+
+def _tables(path: Path, content: Mapping[str, Any]) -> Iterator[CodeTable]:
+    """Yield the tables of codes of one file; each of their levels must make a signature."""
+    for raw in content.get("table", []):
+        try:
+            table = table_of(raw)
+            first = {code.level.name: name for name, code in reversed(list(table.codes.items()))}
+            for name in first.values():
+                _of_code(table.row(name))
+            yield table
+        except (KeyError, TypeError, ValueError, re.error) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise CatalogError(f"{path}: table {raw.get('id', '?')}: {what}") from error
+
+
+def _of_code(row: Mapping[str, Any]) -> Signature:
+    return _signature({**_COMMON, **row})
+
+
+def _refuse_links(found: Mapping[str, Signature], tables: Mapping[str, CodeTable]) -> None:
+    """Refuse an id that means two things, and a signature that looks its codes up where there are none."""
+    seen = set(found)
+    for table in tables.values():
+        twice = seen & table.codes.keys()
+        if twice:
+            raise CatalogError(f"table {table.id}: the id {min(twice)} is given twice")
+        seen |= table.codes.keys()
+    for signature in found.values():
+        if signature.table and signature.table not in tables:
+            raise CatalogError(f"signature {signature.id}: there is no table {signature.table!r}")
+        if signature.table and "(?P<code>" not in signature.pattern:
+            raise CatalogError(f"signature {signature.id}: it has a table, but its pattern captures no code")
 
 
 _COMMON: Mapping[str, Any] = {
@@ -176,6 +252,7 @@ _COMMON: Mapping[str, Any] = {
     "sources": ["log"],
     "fact": "",
     "counter_examples": [],
+    "table": "",
 }
 
 
@@ -209,6 +286,7 @@ def _signature(row: Mapping[str, Any]) -> Signature:
         fact=_text(row, "fact"),
         examples=_texts(row, "examples"),
         counter_examples=_texts(row, "counter_examples"),
+        table=_text(row, "table"),
     )
 
 

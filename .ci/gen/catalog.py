@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from ftrun.supervisor import signatures
+from ftrun.supervisor.codes import CodeTable
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.signatures import Signature
+from ftrun.supervisor.signatures import Catalog, Signature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "catalog.md"
 HEAD = """\
@@ -17,7 +18,8 @@ A signature is a pattern for one line of text, with the class of fault, whom to 
 and counter-examples that prove it. Of several signatures on one line the one with the highest priority speaks. A `cause`
 can be the reason by itself, `either` is one only where nothing better is known, a `consequence` is counted and never
 blamed, and `info` is no fault. `ftrun catalog show SIGNATURE` prints all of one, `ftrun catalog test LOG` what
-they find in a file. A site's own files (the same form, in folders named by `FTRUN_CATALOG`, joined by `:`) are
+they find in a file. A table holds the numbered faults
+of one maker: `TABLE-CODE` is a signature, too, made of the code's level. A site's own files (the same form, in folders named by `FTRUN_CATALOG`, joined by `:`) are
 checked by `ftrun catalog check`.
 
 <!-- Written by `make docs` from the signatures; do not edit by hand. -->
@@ -26,8 +28,10 @@ checked by `ftrun catalog check`.
 
 def page() -> str:
     """Return the whole page."""
-    known = signatures.load().signatures
-    parts = [HEAD, f"There are {len(known)} signatures.\n"]
+    catalog = signatures.load()
+    known = catalog.signatures
+    codes = sum(len(table.codes) for table in catalog.tables.values())
+    parts = [HEAD, f"There are {len(known)} signatures, and {codes} codes in tables.\n"]
     for fault in FaultClass:
         of_class = sorted(
             (signature for signature in known if signature.fault is fault),
@@ -35,7 +39,25 @@ def page() -> str:
         )
         if of_class:
             parts.append("\n".join([f"## {fault}", "", *_table(of_class)]) + "\n")
+    parts += [_codes(catalog, table) for table in catalog.tables.values()]
     return "\n".join(parts)
+
+
+def _codes(catalog: Catalog, table: CodeTable) -> str:
+    """The codes of one table, a row for each level; what each code means is in its file."""
+    rows = [f"## Codes: {table.title}", "", f"`{table.id}-...`, from {table.fact}.", ""]
+    rows += [
+        "| level | codes | class | role | blame | do | retry | the maker's word |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for level in table.levels:
+        names = [name for name, code in table.codes.items() if code.level is level]
+        if names:
+            s = catalog.by_id[names[0]]
+            rows.append(
+                f"| {level.name} | {len(names)} | {s.fault} | {s.role} | {s.blame} | {s.action} | {'yes' if s.retry else 'no'} | {s.vendor} |"
+            )
+    return "\n".join(rows) + "\n"
 
 
 def _table(of_class: list[Signature]) -> list[str]:

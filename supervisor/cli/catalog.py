@@ -66,12 +66,14 @@ def check(json: AsJson = False) -> int:
     """Check that every signature matches its examples and not its counter-examples; exit 1 where one does not."""
     catalog = _load()
     wrong = signatures.check(catalog)
+    codes = sum(len(table.codes) for table in catalog.tables.values())
     if json:
-        output.emit_json({"signatures": len(catalog.signatures), "digest": catalog.digest, "wrong": wrong})
+        counts = {"signatures": len(catalog.signatures), "codes": codes}
+        output.emit_json({**counts, "digest": catalog.digest, "wrong": wrong})
     else:
         for line in wrong:
             print(line, file=sys.stderr)
-        print(f"{len(catalog.signatures)} signatures, {len(wrong)} complaints")
+        print(f"{len(catalog.signatures)} signatures, {codes} codes, {len(wrong)} complaints")
     return 1 if wrong else 0
 
 

@@ -1,0 +1,174 @@
+"""Tables of fault codes: hundreds of numbers of one maker, each as good as a signature. (pure)
+
+How it thinks: a maker who numbers faults gives each number a level, and a level is what is done about it.  So a code has
+no pattern of its own.  A few signatures find codes in text (capture `code`, key `table`), and the code that
+was found speaks as the signature `<table>-<code>`, whose fields are those of its level.  Of several codes
+on one line the worst speaks: the one whose level has the highest priority, the first of equals.  A code that the table does
+not have leaves the word to the signature that found it.
+
+A table is made at once, its signatures only when somebody asks for one: most of the codes are never seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Code", "CodeTable", "Known", "Level", "table_of"]
+
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_BETWEEN = re.compile(r"[^a-z0-9]+")
+_KEYS = frozenset({"id", "title", "written", "example", "fact", "defaults", "level"})
+_OF_THE_CODE = frozenset({"id", "title", "pattern", "examples", "counter_examples", "fact", "table"})
+_S = TypeVar("_S")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What one level says of all its codes: the fields of a signature that are not the code's own."""
+
+    name: str
+    row: Mapping[str, Any]
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One number as its maker writes it; `meaning` is "" where the maker does not tell."""
+
+    code: str
+    meaning: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeTable:
+    """The codes of one maker by the id of their signature; `written` finds each code in a list of them.
+
+    `example` is a log line with `{code}` in it, `title` stands for a code whose meaning nobody tells.
+    """
+
+    id: str
+    title: str
+    written: re.Pattern[str]
+    example: str
+    fact: str
+    levels: tuple[Level, ...]
+    codes: Mapping[str, Code]
+
+    def worst(self, text: str) -> tuple[str, Code] | None:
+        """Return the id and the code of the highest priority that `text` names; None where it names none of ours."""
+        best: tuple[str, Code] | None = None
+        for match in self.written.finditer(text):
+            name = self.name_of(match.group())
+            code = self.codes.get(name)
+            if code is not None and (best is None or code.level.priority > best[1].level.priority):
+                best = name, code
+        return best
+
+    def name_of(self, code: str) -> str:
+        """Return the id of the signature of `code`, in the table or not."""
+        return f"{self.id}-{_BETWEEN.sub('-', code.lower()).strip('-')}"
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return the row of a signature for the id `name`.  Raises KeyError."""
+        found = self.codes[name]
+        return {
+            **found.level.row,
+            "id": name,
+            "title": found.meaning or f"{self.title} {found.code}, without a public meaning",
+            "pattern": rf"(?i)\b{re.escape(found.code)}\b",
+            "examples": [self.example.replace("{code}", found.code)],
+            "fact": self.fact,
+        }
+
+
+class Known(Mapping[str, _S], Generic[_S]):
+    """Signatures by id: those of the catalog, and those of codes, which are made when first asked for."""
+
+    def __init__(
+        self, found: Mapping[str, _S], tables: Mapping[str, CodeTable], make: Callable[[dict[str, Any]], _S]
+    ) -> None:
+        self._found = found
+        self._tables = {name: table for table in tables.values() for name in table.codes}
+        self._make = make
+        self._made: dict[str, _S] = {}
+
+    def __getitem__(self, name: str) -> _S:
+        if name in self._found:
+            return self._found[name]
+        if name not in self._made:
+            self._made[name] = self._make(self._tables[name].row(name))
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found or name in self._tables
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._found
+        yield from self._tables
+
+    def __len__(self) -> int:
+        return len(self._found) + len(self._tables)
+
+
+def table_of(raw: Mapping[str, Any]) -> CodeTable:
+    """Make a table of one `[[table]]`.  Raises KeyError for what is missing, ValueError or TypeError for what is wrong.
+
+    A level lists its codes in `codes`, one a line: the code, then what it means.
+    """
+    unknown = set(raw) - _KEYS
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}")
+    if not _NAME.fullmatch(raw["id"]):
+        raise ValueError("an id is lower-case words joined by '-'")
+    table = CodeTable(
+        id=raw["id"],
+        title=raw["title"],
+        written=re.compile(raw["written"]),
+        example=raw["example"],
+        fact=raw["fact"],
+        levels=tuple(_level(raw.get("defaults", {}), level) for level in raw["level"]),
+        codes={},
+    )
+    if "{code}" not in table.example:
+        raise ValueError("the example has no {code}")
+    codes: dict[str, Code] = {}
+    for level, lines in zip(table.levels, (level["codes"] for level in raw["level"]), strict=True):
+        for code, meaning in _lines(lines):
+            name = table.name_of(code)
+            if name in codes:
+                raise ValueError(f"the code {code} is given twice")
+            if table.written.fullmatch(code) is None:
+                raise ValueError(f"the code {code} is not written as {table.written.pattern!r} says")
+            codes[name] = Code(code, meaning, level)
+    names = [level.name for level in table.levels]
+    if len(names) > len(set(names)):
+        raise ValueError("two levels have one name")
+    return CodeTable(
+        table.id,
+        table.title,
+        table.written,
+        table.example,
+        table.fact,
+        table.levels,
+        MappingProxyType(codes),
+    )
+
+
+def _level(defaults: Mapping[str, Any], raw: Mapping[str, Any]) -> Level:
+    row = {key: value for key, value in {**defaults, **raw}.items() if key not in {"name", "codes"}}
+    own = set(row) & _OF_THE_CODE
+    if own:
+        raise ValueError(f"a level cannot say {min(own)!r}: that is the code's own")
+    return Level(raw["name"], MappingProxyType(row), int(row["priority"]))
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        code, _, meaning = line.strip().partition(" ")
+        if code:
+            yield code, meaning.strip()

@@ -1,0 +1,94 @@
+"""Who speaks for a segment: of the signatures that match it, the one with the highest priority. (pure)
+
+How it thinks: a general rule never argues with one that knows the line.  A signature that looks up codes speaks as the worst code
+that it finds, with the priority of that code's level, or for itself where the table has none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ftrun.supervisor.codes import CodeTable
+
+__all__ = ["CATALOGS", "Compiled", "Voice", "compiled", "speaker"]
+
+CATALOGS = 4
+"""So many compiled catalogs are kept in memory: ours, and ours with a site's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What all scanners of a catalog share, by the index of the signature; `rank` 0 has the highest bound.
+
+    The bound is the highest priority with which a signature, or a code that it finds, can speak.
+    """
+
+    ids: tuple[str, ...]
+    expressions: tuple[str, ...]
+    patterns: tuple[re.Pattern[bytes], ...]
+    priorities: tuple[int, ...]
+    tables: tuple[CodeTable | None, ...]
+    bounds: tuple[int, ...]
+    rank: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Who speaks for a segment; `code` is the one of a table, "" where the signature speaks for itself."""
+
+    signature: str
+    priority: int
+    match: re.Match[bytes]
+    code: str = ""
+
+
+def speaker(known: Compiled, segment: bytes, indices: Iterable[int]) -> Voice | None:
+    """Of the signatures that `re` confirms, the one with the highest priority; None where it confirms none."""
+    best: Voice | None = None
+    for index in sorted(indices, key=known.rank.__getitem__):
+        if best is not None and known.bounds[index] <= best.priority:
+            break
+        pattern = known.patterns[index]
+        match = pattern.search(segment)
+        if match is None:
+            continue
+        one = Voice(known.ids[index], known.priorities[index], match)
+        table = known.tables[index]
+        if table is not None:
+            one = _worst(table, pattern.finditer(segment)) or one
+        if best is None or one.priority > best.priority:
+            best = one
+    return best
+
+
+def _worst(table: CodeTable, matches: Iterable[re.Match[bytes]]) -> Voice | None:
+    """The worst code of a segment that the table has, the first of equals."""
+    best: Voice | None = None
+    for match in matches:
+        found = table.worst((match["code"] or b"").decode("utf-8", "replace"))
+        if found is not None and (best is None or found[1].level.priority > best.priority):
+            best = Voice(found[0], found[1].level.priority, match, found[1].code)
+    return best
+
+
+@lru_cache(CATALOGS)
+def compiled(
+    ids: tuple[str, ...],
+    expressions: tuple[str, ...],
+    priorities: tuple[int, ...],
+    tables: tuple[CodeTable | None, ...],
+) -> Compiled:
+    """Return what all scanners of a catalog share; the four belong together by index."""
+    bounds = tuple(
+        max(priority, *(level.priority for level in table.levels)) if table else priority
+        for priority, table in zip(priorities, tables, strict=True)
+    )
+    order = sorted(range(len(ids)), key=lambda index: -bounds[index])
+    rank = [0] * len(ids)
+    for place, index in enumerate(order):
+        rank[index] = place
+    patterns = tuple(re.compile(expression.encode()) for expression in expressions)
+    return Compiled(ids, expressions, patterns, priorities, tables, bounds, tuple(rank))
