@@ -90,10 +90,10 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
 
 
 def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
-    named, resolved, refused = (
-        sandbox_boot.own_names(plan.version) if uts else (False, False, "not asked for")
+    names = sandbox_boot.own_names(plan.version) if uts else sandbox_boot.NOT_ASKED_FOR
+    plan = replace(
+        plan, uts=names.named, hosts=names.resolved, marked=names.marked, uts_refused=names.refused
     )
-    plan = replace(plan, uts=named, hosts=resolved, uts_refused=refused)
     try:
         # Until every daemon is seen to have its port no other sandbox may choose ports.
         with machine_lock():

@@ -11,12 +11,15 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.slurm.sandbox_plan import Plan, SandboxError, cgroup_conf, gres_conf, hosts_file, slurm_conf
 
 __all__ = [
+    "NOT_ASKED_FOR",
+    "Names",
     "find_tool",
     "gpu_files",
     "make_folders",
@@ -97,50 +100,69 @@ def slurm_version() -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a machine allows its nodes: host names of their own, resolving them, and a UTS namespace at all.
+
+    `refused` says why not all of it.
+    """
+
+    named: bool
+    resolved: bool
+    marked: bool
+    refused: str
+
+
+NOT_ASKED_FOR = Names(named=False, resolved=False, marked=False, refused="not asked for")
+
+
 def node_wrapper(plan: Plan, node: str) -> list[str]:
     """The words before a command that let it run under a node's own name; none where that is refused.
 
-    A UTS namespace gives the host name. A mount namespace with an /etc/hosts of the sandbox's own lets
-    every node resolve every other: training scripts meet at the first node's name, and newer slurmctlds
-    answer an srun by the name of the host it runs on (24.11 stands still for 10 s when it cannot).
+    A UTS namespace gives the host name, and marks whatever the node's processes leave behind. A mount
+    namespace with an /etc/hosts of the sandbox's own lets every node resolve every other: training scripts
+    meet at the first node's name, and newer slurmctlds answer an srun by the name of the host it runs on
+    (24.11 stands still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone.
     """
-    if not plan.uts:
+    if not plan.marked:
         return []
-    return _namespaces(plan.hosts_path if plan.hosts else None, node)
+    return _namespaces(plan.hosts_path if plan.hosts else None, node if plan.uts else None, uts=True)
 
 
 def controller_wrapper(plan: Plan) -> list[str]:
     """The words before slurmctld that let it resolve the nodes' names."""
-    return _namespaces(plan.hosts_path, None) if plan.hosts else []
+    return _namespaces(plan.hosts_path, None, uts=False) if plan.hosts else []
 
 
-def own_names(version: tuple[int, int]) -> tuple[bool, bool, str]:
-    """What this machine allows: (host names of nodes, resolving them, why not)."""
-    refused = _probe(_namespaces("/etc/hosts", "ftrun-probe"))
+def own_names(version: tuple[int, int]) -> Names:
+    """What this machine allows the nodes of a Slurm of that version. Starts a few short processes."""
+    probe = "ftrun-probe"
+    refused = _probe(_namespaces("/etc/hosts", probe, uts=True), probe)
     if not refused:
-        return True, True, ""
+        return Names(named=True, resolved=True, marked=True, refused="")
     # 22.05 answers an srun on the address it called from, and is content with names that nobody resolves.
-    if version < (23, 2) and not _probe(_namespaces(None, "ftrun-probe")):
-        return True, False, ""
-    return False, False, refused
+    if version < (23, 2) and not _probe(_namespaces(None, probe, uts=True), probe):
+        return Names(named=True, resolved=False, marked=True, refused="")
+    marked = not _probe(_namespaces(None, None, uts=True), "")
+    return Names(named=False, resolved=False, marked=marked, refused=refused)
 
 
-def _namespaces(hosts: str | None, node: str | None) -> list[str]:
+def _namespaces(hosts: str | None, node: str | None, *, uts: bool) -> list[str]:
     # An ordinary user is root in a namespace of its own for as long as this takes, and itself again after.
     ordinary = os.geteuid() != 0
-    unshare = ["unshare", *(["--map-root-user"] if ordinary else [])]
+    unshare = ["unshare", *(["--map-root-user"] if ordinary else []), *(["--uts"] if uts else [])]
     script = ""
     if hosts:
         unshare += ["--mount", "--propagation", "slave"]
         script += 'mount --bind "$0" /etc/hosts && '
     if node:
-        unshare += ["--uts"]
         script += 'hostname "$1" && '
     back = f"unshare --user --map-user={os.geteuid()} --map-group={os.getegid()} " if ordinary else ""
     return [*unshare, "sh", "-c", f'{script}shift && exec {back}"$@"', hosts or "sh", node or "-"]
 
 
-def _probe(wrapper: list[str]) -> str:
+def _probe(wrapper: list[str], name: str) -> str:
+    """Why a program behind the wrapper does not run under that host name (any, where it is ""); "" if it does."""
     try:
         answer = subprocess.run(
             [*wrapper, "hostname"],
@@ -153,7 +175,7 @@ def _probe(wrapper: list[str]) -> str:
         )
     except FileNotFoundError:
         return "there is no unshare (package util-linux)"
-    if answer.returncode == 0 and answer.stdout.strip() == "ftrun-probe":
+    if answer.returncode == 0 and answer.stdout.strip().endswith(name):
         return ""
     return (answer.stderr.strip() or "unshare is refused").splitlines()[-1]
 
@@ -239,13 +261,25 @@ def start_slurmctld(plan: Plan) -> None:
 def start_slurmd(plan: Plan, node: str) -> None:
     """Start the slurmd of one node under the node's own host name where the machine allows it."""
     wrapper = node_wrapper(plan, node)
+    # Its steps inherit the node's name: a step that was just started and has not yet opened its log, and whose
+    # slurmd died meanwhile, can be told by nothing else.
     start_daemon(
-        plan, [*wrapper, find_tool("slurmd"), "-f", plan.slurm_conf_path, "-N", node], plan.slurmd_log(node)
+        plan,
+        [*wrapper, find_tool("slurmd"), "-f", plan.slurm_conf_path, "-N", node],
+        plan.slurmd_log(node),
+        more={"SLURMD_NODENAME": node},
     )
 
 
-def start_daemon(plan: Plan, command: Sequence[str], log: str, *, detach: bool = False) -> None:
-    """Run a daemon's start command and wait until it has gone to the background.
+def start_daemon(
+    plan: Plan,
+    command: Sequence[str],
+    log: str,
+    *,
+    detach: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> None:
+    """Run a daemon's start command, with `more` in its environment, and wait until it has gone to the background.
 
     `detach` is for a program that stays in the foreground: it is left running. SandboxError with the last
     line that the daemon said or logged when it refuses.
@@ -259,7 +293,7 @@ def start_daemon(plan: Plan, command: Sequence[str], log: str, *, detach: bool =
             stdout=output,
             stderr=output,
             cwd=plan.folder,
-            env=_environment(plan),
+            env=_environment(plan) | dict(more or {}),
             start_new_session=True,
             umask=0o022,
         )

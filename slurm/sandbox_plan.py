@@ -45,8 +45,9 @@ class Plan:
     `run_dir` holds sockets, keys and spools: `folder` itself, or a short folder in the temporary folder
     where `folder` is too long for Unix sockets. `version` is Slurm's (major, minor). `gpu_files` is the
     File= expression of gres.conf ("" without GPUs); `gpu_numbered` tells whether jobs see
-    CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own; `hosts`: they can resolve them. Ports: slurmctld `base_port`, then one per slurmd, then one per sshd, then two
-    for accounting.
+    CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own; `hosts`: they can resolve them; `marked`:
+    every node lives in a UTS namespace of its own, named or not. Ports: slurmctld `base_port`, then one per
+    slurmd, then one per sshd, then two for accounting.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Plan:
     accounting: bool = False
     uts: bool = True
     hosts: bool = True
+    marked: bool = True
     uts_refused: str = ""
     slurmd_timeout_s: int = 10
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -3,11 +3,12 @@
 Rules, from the surest to the widest; a process belongs to a node when any of them holds:
 1. it is the node's daemon: slurmd or sshd started with this sandbox's configuration file;
 2. it is a slurmstepd that writes this node's log (setproctitle leaves it no arguments to tell by);
-3. its environment names this sandbox's SLURM_CONF and this SLURMD_NODENAME;
+3. its environment names this sandbox's SLURM_CONF and this SLURMD_NODENAME, as a slurmstepd's does at first;
 4. it lives in the UTS namespace of one of the processes of rules 1 and 2, where nodes have one of their own:
    this finds what double-forked, started a session of its own and cleaned its environment;
 5. it is a descendant of any of these.
-Another sandbox's processes fulfil none of them. The caller and its ancestors never belong to a sandbox, and
+A process that is just becoming another program shows neither arguments nor environment nor files: whoever ends
+processes looks again until no such is left. Another sandbox's processes fulfil none of the rules. The caller and its ancestors never belong to a sandbox, and
 a shell or a supervisor that merely has SLURM_CONF set is a client, not a part.
 """
 
@@ -28,6 +29,9 @@ CLIENTS = frozenset(
     {"srun", "sbatch", "salloc", "squeue", "sinfo", "scontrol", "scancel", "sacct", "sattach", "sacctmgr"}
 )
 ROUNDS_MAX = 50
+# A program starts within milliseconds, from a cold disk within tenths of a second.
+EXEC_WAIT_S = 2.0
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h, in field 9 of /proc/PID/stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +146,24 @@ def end(find: Callable[[], Iterable[Process]], wait_s: float) -> tuple[int, froz
         reached = send_until_stable(find, signal.SIGSTOP)
         send(reached, signal.SIGKILL)
         ended.update((process.pid, process.start) for process in reached)
+        _wait_for_programs(EXEC_WAIT_S)
         left = frozenset(find())
         if not left or time.monotonic() > deadline:
             return len(ended), left
         time.sleep(0.02)
+
+
+def _wait_for_programs(wait_s: float) -> None:
+    """Return when every process that is between two programs now has become one, or is gone."""
+    deadline = time.monotonic() + wait_s
+    between = _between_programs()
+    while between and time.monotonic() < deadline:
+        time.sleep(0.005)
+        between &= _between_programs()
+
+
+def _between_programs() -> set[tuple[int, int]]:
+    return {(process.pid, process.start) for process in _table().values() if not process.cmdline}
 
 
 def _daemon_name(plan: Plan, process: Process) -> str:
@@ -178,7 +196,7 @@ def _add_steps(plan: Plan, table: Mapping[int, Process], nodes: Mapping[str, set
 
 
 def _add_namespaces(plan: Plan, table: Mapping[int, Process], nodes: Mapping[str, set[int]]) -> None:
-    if not plan.uts:
+    if not plan.marked:
         return
     of_machine = {_uts("self"), _uts("1"), ""}
     node_of = {_uts(str(pid)): node for node, pids in nodes.items() for pid in pids}
@@ -207,7 +225,7 @@ def _process(pid: int) -> Process | None:
         return None
     comm, _, rest = stat.partition("(")[2].rpartition(")")
     fields = rest.split()
-    if fields[0] in "ZX":  # dead already; only its parent can remove the entry
+    if fields[0] in "ZX" or int(fields[6]) & KERNEL_THREAD:  # dead already: only its parent removes the entry
         return None
     return Process(pid, int(fields[1]), int(fields[19]), fields[0], comm, cmdline)
 
@@ -227,7 +245,8 @@ def _value(environment: frozenset[bytes], key: bytes) -> str:
 
 def _open_files(pid: int) -> list[str]:
     try:
-        return [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+        # The log's folder may be gone while a step of old still writes.
+        return [str(fd.readlink()).removesuffix(" (deleted)") for fd in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return []
 
