@@ -20,23 +20,38 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.parts import Attempt
 
-__all__ = ["CLOSED", "STARTED_TWICE", "end_data", "started_twice"]
+__all__ = [
+    "CLOSED",
+    "FORGOTTEN",
+    "LEFT_THE_QUEUE",
+    "STARTED_TWICE",
+    "end_data",
+    "told",
+]
 
 STARTED_TWICE = "started twice by Slurm"
 CLOSED = "closed before it started"
+FORGOTTEN = "Slurm does not know the job any more"
+LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
 _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
 
 
-def end_data(keeper: Keeper, state: str, reason: str, nodes: Sequence[str], job: str) -> dict[str, Any]:
+def end_data(
+    keeper: Keeper, state: str, reason: str, nodes: Sequence[str], *, job: str, launch: int
+) -> dict[str, Any]:
     """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal, derived_exit_code.
 
     `state` and `reason` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises SlurmError.
     """
     attempt, run_dir = keeper.attempt, keeper.run_dir
+    if not nodes and launch != attempt.launch:
+        unseen = attempts.launch_record(run_dir, attempt.number, launch)
+        nodes = unseen.nodes if unseen is not None else ()
     data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or attempt.nodes)}
     details = keeper.office.cluster.details(job) if job else None
-    written = attempts.exit_record(run_dir, attempt.number, attempt.launch)
+    written = attempts.exit_record(run_dir, attempt.number, launch)
     if details is not None and bears(details.comment, attempt.token):
         data |= {
             "exit_code": details.exit_code,
@@ -49,20 +64,20 @@ def end_data(keeper: Keeper, state: str, reason: str, nodes: Sequence[str], job:
         data["state"] = "COMPLETED"
     if state == "GONE" and arrays.all_went_well(run_dir, attempt):
         data |= {"state": "COMPLETED", "exit_code": 0}
-    if state in {"FAILED", "GONE"} and attempts.lost_record(run_dir, attempt.number, attempt.launch):
-        data |= _of_the_first_start(keeper, written, data["nodes"])
+    if state in {"FAILED", "GONE"} and attempts.lost_record(run_dir, attempt.number, launch):
+        data |= _of_the_first_start(keeper, written, data["nodes"], launch)
     if state == "COMPLETED" and written is None and _is_closed(keeper):
         data |= {"state": "FAILED", "reason": CLOSED, "exit_code": None, "exit_signal": None}
     return data
 
 
 def _of_the_first_start(
-    keeper: Keeper, written: attempts.Exit | None, nodes: Sequence[str]
+    keeper: Keeper, written: attempts.Exit | None, nodes: Sequence[str], launch: int
 ) -> dict[str, Any]:
     if written is not None and not {written.signal, written.code - 128} & _ENDED_BY_SLURM:
         state = "FAILED" if written.code or written.signal else "COMPLETED"
         return {"state": state, "exit_code": written.code, "exit_signal": written.signal}
-    first = attempts.launch_record(keeper.run_dir, keeper.attempt.number, keeper.attempt.launch)
+    first = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
     both = {*nodes, *(first.nodes if first is not None else ())}  # it may still run there (P6)
     return {
         "state": "FAILED",
@@ -79,18 +94,54 @@ def _is_closed(keeper: Keeper) -> bool:
     return keeper.attempt.closed
 
 
-def started_twice() -> Diagnosis:
-    """The diagnosis of an end with the reason STARTED_TWICE: nobody's fault but the controller's."""
-    return Diagnosis(
-        fault=FaultClass.SCHEDULER,
-        retry=True,
-        action=Action.WAIT,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature="slurm.started-twice",
-        title="Slurm lost track of the job and started it a second time; the second start was refused",
-        advice="",
-        rests_on=("batch.sh found the launch started by another start of the same job",),
-        sources=(Source.SLURM, Source.EXIT),
-    )
+def told(attempt: Attempt) -> Diagnosis | None:
+    """The diagnosis of an end that tells by itself what it was, whatever the log says; None for all others. (pure)"""
+    if attempt.end_reason == STARTED_TWICE:
+        return _STARTED_TWICE
+    if attempt.end_reason == LEFT_THE_QUEUE:
+        return _LEFT_THE_QUEUE
+    if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
+        return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
+    return None
+
+
+_STARTED_TWICE = Diagnosis(
+    fault=FaultClass.SCHEDULER,
+    retry=True,
+    action=Action.WAIT,
+    nodes=(),
+    exclude=False,
+    confidence=0.9,
+    signature="slurm.started-twice",
+    title="Slurm lost track of the job and started it a second time; the second start was refused",
+    advice="",
+    rests_on=("batch.sh found the launch started by another start of the same job",),
+    sources=(Source.SLURM, Source.EXIT),
+)
+
+_LEFT_THE_QUEUE = Diagnosis(
+    fault=FaultClass.CANCELLED,
+    retry=False,
+    action=Action.STOP,
+    nodes=(),
+    exclude=False,
+    confidence=0.6,  # what Slurm no longer knows cannot be proven
+    signature="slurm.left-the-queue",
+    title="gone from the queue unstarted while nobody watched, as one that a person cancelled",
+    advice="If nobody cancelled it, ftrun resume goes on with the run.",
+    rests_on=("Slurm had the time to forget the job", "no start of it was claimed"),
+    sources=(Source.SLURM,),
+)
+
+_CANCELLED_AGAIN = Diagnosis(
+    fault=FaultClass.CANCELLED,
+    retry=False,
+    action=Action.STOP,
+    nodes=(),
+    exclude=False,
+    confidence=0.95,
+    signature="slurm.cancelled-after-requeue",
+    title="cancelled by a person after it was requeued",
+    rests_on=("Slurm: CANCELLED after a requeue, not by ftrun",),
+    sources=(Source.SLURM,),
+)

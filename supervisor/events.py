@@ -157,11 +157,11 @@ def _submit_lost(run: Run, record: Record) -> Run:
 
 def _started(run: Run, record: Record) -> Run:
     data = record["data"]
+    run = _at_launch(run, record["launch"])
     run = run.with_attempt(
         started_at_s=data.get("started_at_s"),
         running_seen_at_s=record["at"],
         nodes=tuple(data["nodes"]),
-        launch=record["launch"],
         known_as=tuple(data.get("known_as", ())) or (run.attempt.known_as if run.attempt else ()),
         requeued=False,
         end_state="",
@@ -172,6 +172,13 @@ def _started(run: Run, record: Record) -> Run:
         incident = replace(run.incidents[-1], running_again_at_s=record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
+
+
+def _at_launch(run: Run, launch: int) -> Run:
+    """The present attempt at this launch: what another launch of it recorded of itself does not count for this one."""
+    if run.attempt is None or (launch == run.attempt.launch and not run.attempt.requeued):
+        return run
+    return run.with_attempt(launch=launch, claim_seen=False, resume_from="")
 
 
 def _launch_seen(run: Run, record: Record) -> Run:
@@ -186,6 +193,7 @@ def _launch_seen(run: Run, record: Record) -> Run:
 
 def _ended(run: Run, record: Record) -> Run:
     data = record["data"]
+    run = _at_launch(run, record["launch"])
     changes: dict[str, Any] = {
         "end_state": data["state"],
         "end_reason": data.get("reason", ""),
@@ -344,7 +352,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "launch.seen": _launch_seen,
     "job.adopted": lambda run, record: run.with_attempt(job=record["job"]),
     "launch.kept": lambda run, record: run.with_attempt(
-        requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False
+        requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False, resume_from=""
     ),
     "job.ended": _ended,
     "job.requeued": _ended,

@@ -10,7 +10,6 @@ Blindness is neither clean nor dead: while Slurm cannot be seen nothing moves.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import (
+    absent,
     attempts,
     dependents,
     ends,
@@ -38,7 +38,6 @@ from ftrun.supervisor.sense import Memory
 
 __all__ = ["Keeper", "Moved"]
 
-ABSENT_FOR_S = 60.0  # a job that squeue does not show is over after two answers this far apart (P6)
 FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
 LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
 JUST_SUBMITTED_S = 20.0
@@ -245,9 +244,9 @@ class Keeper:
     def _queued(self, world: World) -> None:
         row = self.row(world)
         if row is None:
-            self._absent(world)
+            absent.missed(self, world)
             return
-        self.memory.absent_since_s = None
+        absent.seen(self, world)
         if row.state.ended and row.restarts not in (None, self.attempt.launch):
             self._started(row)  # another launch than was awaited: it ended between two looks, or in the queue
         elif row.state.ended:
@@ -262,7 +261,7 @@ class Keeper:
             self.intend_end(f"{self.run.wish} by {self.run.wish_by or 'request'}")
 
     def _started(self, row: JobRow) -> None:
-        launch = row.restarts if row.restarts is not None else self._latest_launch()
+        launch = row.restarts if row.restarts is not None else absent.latest_launch(self)
         self.record(
             "job.started",
             launch=launch,
@@ -275,33 +274,15 @@ class Keeper:
     def forget(self, launch: int) -> None:
         """A new launch or attempt begins: nothing that was seen of the last one counts."""
         self.memory.close()
-        self.memory = Memory(attempt=self.attempt.number, launch=launch)
-
-    def _latest_launch(self) -> int:
-        with contextlib.suppress(OSError):
-            found = [
-                c.launch
-                for c in attempts.claims(self.run_dir, self.attempt.number)
-                if c.job == self.attempt.job
-            ]
-            return max(found, default=self.attempt.launch)
-        return self.attempt.launch
-
-    def _absent(self, world: World) -> None:
-        """The row is missing: unknown, until two answers far enough apart have said so."""
-        if self.memory.absent_since_s is None:
-            self.memory.absent_since_s = world.mono_s
-        elif world.mono_s - self.memory.absent_since_s >= ABSENT_FOR_S and self.office.cluster.ping():
-            if any(not row.state.ended for row in self.office.cluster.find(self.attempt.token)):
-                return  # it lives, whatever is missing from the answers
-            self._record_end("job.ended", "GONE", "Slurm does not know the job any more", ())
+        seen_s = self.memory.seen_s
+        self.memory = Memory(attempt=self.attempt.number, launch=launch, seen_s=seen_s)
 
     def _running(self, world: World) -> None:
         row = self.row(world)
         if row is None:
-            self._absent(world)
+            absent.missed(self, world)
             return
-        self.memory.absent_since_s = None
+        absent.seen(self, world)
         sense.note_launch(self, world)
         if row.state.ended and not self.started_again(row):
             self._ended(world, row)
@@ -309,7 +290,7 @@ class Keeper:
         if len(self.rows(world)) > 1:
             self._note_tasks(world)
         elif row.state.pending or self.started_again(row):  # cancelled in the queue: see `recover`
-            self._record_end("job.requeued", row.state.value, row.reason, ())
+            self.record_end("job.requeued", row.state.value, row.reason, ())
             return
         if row.state is JobState.RUNNING:
             self._watch(world)
@@ -350,21 +331,30 @@ class Keeper:
         state = row.state.value
         if self.attempt.failed_tasks and row.state is JobState.COMPLETED:
             state = JobState.FAILED.value
-        self._record_end("job.ended", state, row.reason, row.nodes, job=row.raw_job_id or row.job_id)
+        self.record_end("job.ended", state, row.reason, row.nodes, job=row.raw_job_id or row.job_id)
 
-    def _record_end(
-        self, kind: str, state: str, reason: str, nodes: tuple[str, ...], *, job: str = ""
+    def record_end(
+        self,
+        kind: str,
+        state: str,
+        reason: str,
+        nodes: tuple[str, ...],
+        *,
+        job: str = "",
+        launch: int | None = None,
     ) -> None:
-        data = ends.end_data(self, state, reason, nodes, job)
+        """Journal the end of a launch (the present one if none is named). `job` is the id to ask Slurm about, "" = none."""
+        number = self.attempt.launch if launch is None else launch
+        data = ends.end_data(self, state, reason, nodes, job=job, launch=number)
         self.memory.since.pop("settle", None)
-        self.record(kind, **data)
+        self.record(kind, launch=number, **data)
 
     def _ending(self, world: World) -> None:
         row = self.row(world)
         if row is None:
-            self._absent(world)
+            absent.missed(self, world)
             return
-        self.memory.absent_since_s = None
+        absent.seen(self, world)
         if row.state.ended:
             self._ended(world, row)
         elif not self.attempt.end_done:

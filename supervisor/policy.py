@@ -72,7 +72,8 @@ def _finished(case: Case) -> Decision | None:
 def _cancelled(case: Case) -> Decision | None:
     if case.diagnosis.fault is not FaultClass.CANCELLED or case.attempt.end_intended:
         return None
-    return _stop(case, "the job was cancelled by a person")
+    told = case.diagnosis.title if case.diagnosis.signature.startswith("slurm.") else "cancelled by a person"
+    return _stop(case, f"the job was {told}")
 
 
 def _watch_only(case: Case) -> Decision | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import (
+    absent,
     arrays,
     arrayspec,
     attempts,
@@ -129,7 +130,7 @@ def _over(keeper: Keeper, world: World) -> bool:
     """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
     if keeper.attempt.over:
         return True
-    if not _job_over(keeper, world):
+    if not _job_over(keeper, world) or _ran_unseen(keeper, world):
         return False
     waiting = [node for node in keeper.attempt.nodes if not _node_clear(keeper, world, node)]
     if waiting:
@@ -147,6 +148,18 @@ def _job_over(keeper: Keeper, world: World) -> bool:
     return (
         keeper.attempt.end_state == "GONE" or keeper.memory.for_how_long("over-absent", world.mono_s) >= 60.0
     )
+
+
+def _ran_unseen(keeper: Keeper, world: World) -> bool:
+    """The requeued job started again while nobody watched, and Slurm has forgotten it since: that launch is judged, too."""
+    launch = absent.latest_launch(keeper)
+    if keeper.row(world) is not None or launch <= keeper.attempt.launch:
+        return False
+    record = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
+    nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
+    keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None)
+    keeper.forget(launch)
+    return True
 
 
 def _node_clear(keeper: Keeper, world: World, node: str) -> bool:

@@ -46,7 +46,9 @@ class Memory:
     growth: float | None = None
     growth_seen_s: float | None = None
     progress_recorded_s: float | None = None
+    seen_s: float | None = None  # when Slurm showed the job last
     absent_since_s: float | None = None
+    unwatched: bool = False  # Slurm had the time to forget the job before we missed it
     provisional: Diagnosis | None = None
     suspect_step: int | None = None
     suspect_life: tuple[int, float | None] = (0, None)  # steps seen and growth when the wait for life began

@@ -130,8 +130,8 @@ def _quiet(keeper: Keeper, world: World) -> bool:
 
 def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
     attempt = keeper.attempt
-    if attempt.end_reason == ends.STARTED_TWICE:
-        return ends.started_twice()
+    if (told := ends.told(attempt)) is not None:
+        return told
     if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
         return remaining
     assert world.nodes is not None

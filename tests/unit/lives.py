@@ -165,9 +165,13 @@ class Life:
         assert attempt is not None
         return attempt
 
+    def records(self) -> list[journal.Record]:
+        """The journal's records, oldest first."""
+        return journal.read_run(self.run_dir)
+
     def kinds(self) -> list[str]:
         """The kinds of the journal's records, oldest first."""
-        return [record["kind"] for record in journal.read_run(self.run_dir)]
+        return [record["kind"] for record in self.records()]
 
     def living(self) -> list[str]:
         """The jobs that have not ended."""

@@ -26,7 +26,7 @@ def _recorded() -> set[str]:
             on = ast.unparse(node.func.value)
             if node.func.attr == "record" or (node.func.attr == "append" and "journal" in on):
                 kinds |= set(_texts(node.args[0]))
-            if node.func.attr in {"_record_end"}:
+            if node.func.attr in {"record_end"}:
                 kinds |= set(_texts(node.args[0]))
     return kinds
 

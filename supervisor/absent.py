@@ -1,0 +1,74 @@
+"""A job that Slurm's answers lack: unknown at first, over when it stays away, and then what became of it. (I/O)
+
+How it thinks. A missing row is no end (P6): two answers far enough apart must lack it while the controller is up, and
+no job may bear its token. What it did last is then told by its own folder alone: the newest launch that it claimed is the
+one that ended, be it one that no look at Slurm ever showed.
+
+A job that claimed no start since it went into the queue never started. Slurm forgets what ended only after MinJobAge: if the
+job was there a moment ago, the controller has lost it, and it is submitted again. If nobody looked for that long, it was
+cancelled in the queue as far as anyone can tell, and a person's cancel is never undone (P5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import attempts, ends
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["latest_launch", "missed", "seen"]
+
+ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
+
+
+def seen(keeper: Keeper, world: World) -> None:
+    """Slurm shows the job."""
+    keeper.memory.seen_s = world.mono_s
+    keeper.memory.absent_since_s = None
+
+
+def missed(keeper: Keeper, world: World) -> None:
+    """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
+    memory, office = keeper.memory, keeper.office
+    if memory.absent_since_s is None:
+        memory.absent_since_s = world.mono_s
+        memory.unwatched = _unwatched(keeper, world)
+    elif world.mono_s - memory.absent_since_s >= ABSENT_FOR_S and office.cluster.ping():
+        if any(not row.state.ended for row in office.cluster.find(keeper.attempt.token)):
+            return  # it lives, whatever is missing from the answers
+        reason = ends.LEFT_THE_QUEUE if memory.unwatched and _never_started(keeper) else ends.FORGOTTEN
+        launch = latest_launch(keeper)
+        if launch != keeper.attempt.launch:
+            keeper.forget(launch)  # its log begins elsewhere
+        keeper.record_end("job.ended", "GONE", reason, (), launch=launch)
+
+
+def latest_launch(keeper: Keeper) -> int:
+    """The newest launch that the attempt's job has claimed; the one that is known where it claimed none after that."""
+    attempt = keeper.attempt
+    with contextlib.suppress(OSError):
+        claimed = attempts.claims(keeper.run_dir, attempt.number)
+        return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch)
+    return attempt.launch
+
+
+def _never_started(keeper: Keeper) -> bool:
+    """No start was claimed since the job went into the queue, and none of its ends is ours."""
+    attempt, run_dir = keeper.attempt, keeper.run_dir
+    if attempt.end_intended or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
+        return False
+    return attempts.owner(run_dir, attempt.number, attempt.launch) is None
+
+
+def _unwatched(keeper: Keeper, world: World) -> bool:
+    """Slurm had the time to forget the job since it was last seen: by this process or, as the journal tells, by another."""
+    attempt, age_s = keeper.attempt, keeper.office.facts().min_job_age_s
+    if keeper.memory.seen_s is not None:
+        return world.mono_s - keeper.memory.seen_s >= age_s
+    told = (attempt.submitted_at_s, attempt.running_seen_at_s, attempt.ended_at_s)
+    known_s = max((at for at in told if at is not None), default=None)
+    return known_s is None or abs(world.now_s - known_s) >= age_s

@@ -1,0 +1,155 @@
+"""Laws of a job that waits in the queue or is gone from it: who cancelled it, what it did last, what is to be done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm import memory_faults
+from ftrun.slurm.client import JobState
+from ftrun.supervisor.office import Crash
+from tests.unit.lives import TIMING, Life
+
+FORGOTTEN_S = TIMING.min_job_age_s + 60
+
+
+def _requeued(life: Life, *, hold: bool = False) -> None:
+    """The job runs, makes some steps, and is put back into the queue; the supervisor does not look."""
+    life.until("running")
+    life.train(1, 5)
+    life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***")
+    memory_faults.requeue(life.engine, 1, hold=hold)
+    life.engine.advance(5)
+
+
+def _away(life: Life, seconds: float) -> None:
+    """No supervisor lives for so long; then another one begins."""
+    life.engine.advance(seconds)
+    life.begin_anew()
+
+
+# ---------------------------------------------------------------------- a person's cancel
+
+
+def test_a_cancel_in_the_queue_is_obeyed_after_slurm_forgot_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: a cancel that was seen is a person's word, even where we die before we act on it and Slurm forgets the job."""
+    life = Life(tmp_path)
+    _requeued(life, hold=True)
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+
+    def dies(point: str) -> None:
+        if point == "record:after:job.requeued":
+            raise Crash(point)
+
+    monkeypatch.setattr(life.supervisor.office, "crash", dies)
+    with pytest.raises(Crash):
+        life.live(30)
+    assert life.attempt.end_state == "CANCELLED"
+    _away(life, FORGOTTEN_S)
+    life.live(300, step_s=5.0)
+
+    assert (life.run.state.value, life.run.final_class, len(life.engine.final)) == ("stopped", "cancelled", 1)
+    assert "cancelled by a person" in life.run.final_reason
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "first"])
+def test_a_job_that_left_the_queue_while_nobody_watched_is_not_submitted_again(
+    tmp_path: Path, kept: bool
+) -> None:
+    """P5: a job cancelled in the queue while no supervisor lived is not brought back, though Slurm has forgotten why it went."""
+    life = Life(tmp_path, nodes=2)
+    if kept:
+        _requeued(life, hold=True)
+        life.until("queued")
+    else:
+        life.cluster.hold("1")
+        life.live(5)
+    assert life.run.state.value == "queued"
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    _away(life, FORGOTTEN_S)
+
+    life.live(200, step_s=5.0)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
+    assert "ftrun resume" in life.run.incidents[-1].diagnosis["advice"]
+
+
+def test_a_job_that_the_controller_lost_from_the_queue_is_submitted_again(tmp_path: Path) -> None:
+    """Law 4: a queued job that was there at the last look and is gone was not cancelled: Slurm would still know it."""
+    life = Life(tmp_path)
+    life.cluster.hold("1")
+    life.live(20)
+    memory_faults.crash_controller(life.engine, lose_last=1)
+    life.engine.set_controller("up")
+
+    life.live(100)
+
+    assert (life.attempt.number, life.run.state.value) == (2, "running")
+
+
+# ---------------------------------------------------------------------- what the job did last
+
+
+def test_a_launch_that_nobody_saw_is_the_one_that_ended(tmp_path: Path) -> None:
+    """P1: a job that started again and finished while nobody watched has finished, whatever its earlier launch died of."""
+    life = Life(tmp_path)
+    _requeued(life)
+    life.engine.advance(30)
+    assert life.engine.jobs[1].restarts == 1
+    folder = Path(life.run_dir) / "attempts" / "1"
+    (folder / "exit.1").write_text("code=0\nsignal=\n")
+    life.exit(0)
+    _away(life, FORGOTTEN_S)
+
+    life.live(100)
+
+    assert (life.run.state.value, life.attempt.launch, life.attempt.number) == ("finished", 1, 1)
+
+
+def test_a_launch_that_nobody_saw_before_the_next_step_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: the requeued job that is to be replaced may have finished by itself before Slurm forgot it: that is the end."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
+    memory_faults.requeue(life.engine, 1)
+
+    def dies(point: str) -> None:
+        if point == "record:after:decided":
+            raise Crash(point)
+
+    monkeypatch.setattr(life.supervisor.office, "crash", dies)
+    with pytest.raises(Crash):
+        life.live(30)
+    life.engine.advance(30)
+    assert life.engine.jobs[1].restarts == 1
+    (Path(life.run_dir) / "attempts" / "1" / "exit.1").write_text("code=0\nsignal=\n")
+    life.exit(0)
+    _away(life, FORGOTTEN_S)
+
+    life.live(300)
+
+    assert (life.run.state.value, life.attempt.launch, life.attempt.number) == ("finished", 1, 1)
+
+
+def test_each_launch_tells_of_itself(tmp_path: Path) -> None:
+    """P1: what an earlier launch resumed from says nothing of the next one, and its record is awaited anew."""
+    life = Life(tmp_path)
+    _requeued(life)
+    life.live(8)
+    launched = Path(life.run_dir) / "attempts" / "1" / "launch.1"
+    while not launched.exists():
+        life.engine.advance(0.25)
+    launched.write_text(launched.read_text().replace("resume_from=", "resume_from=/ckpt/step-5.pt"))
+    life.exit(1)
+    life.until("settling")
+    life.live(1)
+
+    records = [r for r in life.records() if r["kind"] == "launch.seen"]
+    assert [(r["launch"], r["data"]["resume_from"]) for r in records] == [(0, ""), (1, "/ckpt/step-5.pt")]
+    assert life.attempt.resume_from == "/ckpt/step-5.pt"
