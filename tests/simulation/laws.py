@@ -128,7 +128,12 @@ class Laws:
         decided = [record["data"] for record in self.records() if record["kind"] == "decided"]
         avoided = set(decided[-1].get("avoid", ())) if decided else set()
         nodes = world.engine.nodes
-        usable = {n for n in excluded - avoided if not (nodes[n].down or nodes[n].not_responding)}
+        # What no job can be placed on costs the run nothing: lost nodes, and those that are drained already.
+        usable = {
+            n
+            for n in excluded - avoided
+            if not (nodes[n].down or nodes[n].not_responding or nodes[n].drained)
+        }
         usable -= {
             n for n in usable if world.mended_s.get(n, 0.0) > self.decided_s
         }  # it was not in the way then
@@ -151,7 +156,7 @@ class Laws:
             return  # it never trained, or is ending already
         if start.launch.restarts and self.world.clock.now() - start.launch.started_s < STALE_AFTER_S:
             return  # it was in the queue at the last look
-        fatal_s = start.fatal_s or (start.last_step_s if start.hung else None)
+        fatal_s = start.fatal_s or (start.last_step_s if start.hung else None) or start.claimed_s
         quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
         if fatal_s is None or quiet_s < self.world.end_wait_s - 1.0:
             self.breach(f"job {job.number} is cancelled at step {start.step} although {start} is healthy")

@@ -73,6 +73,9 @@ class Start:
         self.began_s = 0.0
         self.last_step_s = 0.0
         self.fatal_s: float | None = None  # when it wrote a line that training does not survive
+        self._claim_made: tuple[float, int] | None = (
+            None  # a fatal line that training survives: when, at which step
+        )
         self.hung = False  # a rank stands still, and it will never go on by itself
         self.over = False
         self._waited_s = 0.0
@@ -88,6 +91,18 @@ class Start:
         """Its first node could write: a frozen node may thaw."""
         processes = self.launch.processes.get(self.launch.head)
         return processes is not None and processes.alive and not self.over
+
+    @property
+    def claimed_s(self) -> float | None:
+        """When it wrote a fatal line after which it has not gone on (P7): one step may have been under way on another rank."""
+        if self._claim_made is None or self.step > self._claim_made[1] + 1:
+            return None
+        return self._claim_made[0]
+
+    def claim(self, line: str) -> None:
+        """Write a fatal line that need not be true."""
+        self._say(line)
+        self._claim_made = self.world.clock.now(), self.step
 
     # ------------------------------------------------------------------ as batch.sh does it
 
@@ -370,13 +385,13 @@ def _torn(start: Start, fault: JobFault) -> bool:
 
 def _survived(start: Start, _fault: JobFault) -> bool:
     """A fatal line, and training goes on."""
-    start._say(WATCHDOG.format(rank=0))
+    start.claim(WATCHDOG.format(rank=0))
     return False
 
 
 def _forged(start: Start, fault: JobFault) -> bool:
     """A user prints the words of a hardware fault."""
-    start._say(XID.format(node=start.launch.nodes[fault.node % len(start.launch.nodes)]))
+    start.claim(XID.format(node=start.launch.nodes[fault.node % len(start.launch.nodes)]))
     return False
 
 

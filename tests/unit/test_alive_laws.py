@@ -1,0 +1,46 @@
+"""Laws of a live attempt that looks broken: what a fatal line may end, and what it may not (P7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.lives import Life
+
+TIMED_OUT = (
+    "[rank0]:[E1114 22:13:20.000000000 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60021 milliseconds before"
+    " timing out."
+)
+
+
+def test_a_node_lost_right_after_a_fatal_line_is_not_waited_for(tmp_path: Path) -> None:
+    """P7: a fatal line, one step that may have been under way, and no progress for `end-wait`: the run need not wait for
+    Slurm to give the lost node up; and the blame is the node's, not the line's."""
+    life = Life(tmp_path, end_wait=20.0)
+    life.until("running")
+    life.train(1, 10)
+    life.say(TIMED_OUT, "step 11/100000 loss 0.5")
+    life.live(2)
+    lost = life.launches[0].nodes[1]
+    life.engine.fail_node(lost, "crash")
+    life.until("ending")
+    assert life.engine.nodes[lost].down is False
+
+    life.live(120)
+
+    assert (life.run.incidents[0].fault, life.run.incidents[0].nodes) == ("node", (lost,))
+    assert (life.run.state.value, life.attempt.number) == ("running", 2)
+
+
+def test_a_fatal_line_that_was_survived_ends_nothing_when_a_node_is_lost_later(tmp_path: Path) -> None:
+    """P7: once training went on the line is spent; the silence that follows is no hang, and Slurm speaks of the node."""
+    life = Life(tmp_path, end_wait=5.0)
+    life.until("running")
+    life.train(1, 10)
+    life.say(TIMED_OUT)
+    life.train(11, 14)
+    life.engine.fail_node(life.launches[0].nodes[1], "crash")
+    life.live(90)
+
+    assert "end.intended" not in life.kinds()
+    assert life.run.incidents[0].fault == "node"
