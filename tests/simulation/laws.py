@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobState, SubmitRequest
 from ftrun.slurm.nodeset import expand
-from ftrun.supervisor import events, journal
+from ftrun.supervisor import checkpoints, events, journal
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import STALE_AFTER_S
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.memory_records import Job
     from ftrun.supervisor.events import Run
     from tests.simulation.trainer import Start
-    from tests.simulation.world import World
+    from tests.simulation.world import Process, World
 
 __all__ = ["Laws"]
 
@@ -38,6 +38,7 @@ class Laws:
         self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
         self.person_ended: set[int] = set()  # jobs that a person cancelled before ftrun meant to
         self.whole: dict[str, tuple[int, float]] = {}  # checkpoints that were saved whole -> their step, when
+        self.unloadable: dict[str, str] = {}  # checkpoints that a start failed to load -> their stamp
         self.decided_s = 0.0  # when ftrun decided last
         self.exited = False  # a script exited 0
         self.reached = 0  # the highest step that the script finished at
@@ -87,6 +88,13 @@ class Laws:
         """A whole checkpoint exists."""
         self.whole[path] = (start.step, self.world.clock.now())
 
+    def not_loaded(self, start: Start, path: str) -> None:
+        """What could not be loaded is set aside: no later attempt is given the same writing of it."""
+        stamp = checkpoints.stamp(path)
+        if not start.launch.restarts and self.unloadable.get(path) == stamp:
+            self.breach(f"{start} resumes from {path} again, which could not be loaded before")
+        self.unloadable[path] = stamp
+
     def resumed(self, start: Start, path: str) -> None:
         """Nothing is lost: a start goes on from the newest whole checkpoint."""
         newest = max((step for step, at_s in self.whole.values() if at_s < start.began_s), default=0)
@@ -102,6 +110,12 @@ class Laws:
         self.world.trace(f"  {start} exits 0 at step {start.step}")
 
     # ------------------------------------------------------------------ what ftrun does
+
+    def acts(self, process: Process, what: str) -> None:
+        """The lease was proven just before the effect, and once for each (P8)."""
+        if not process.leads:
+            self.breach(f"{process.name} acts ({what}) although it does not lead")
+        process.leads = False
 
     def submits(self, request: SubmitRequest) -> None:
         """A token goes to sbatch once; never against a person's wish; always with nodes left to run on."""
@@ -180,6 +194,10 @@ class Laws:
         if len(others) + 1 > max(1, int(0.05 * world.plan.nodes)):
             self.breach(f"{node} is drained beside {[n.name for n in others]}: more than the cap")
 
+    def jobs_seen(self) -> list[str]:
+        """`attempt N` of every job that Slurm ever had of the run, in the order in which they came."""
+        return [f"attempt {token.rpartition(':')[2]}" for token in self.world.engine.tokens]
+
     # ------------------------------------------------------------------ people
 
     def person_cancels(self, job: Job) -> None:
@@ -245,6 +263,16 @@ class Laws:
             self.breach(f"the run was given up without need: {run.final_reason}")
         self._budgets(run)
         self._exclusions(run)
+
+    def run_ends(self) -> None:
+        """When ftrun calls the run over, nothing of it waits in the queue that might start behind its back."""
+        run = self.run()
+        if run is None:
+            return
+        jobs = self.world.engine.jobs.values()
+        waiting = [j.number for j in jobs if run.token in j.comment and j.state is JobState.PENDING]
+        if waiting:
+            self.breach(f"the run is called {run.state.value} while its jobs {waiting} wait in the queue")
 
     def _left_early(self) -> bool:
         return any(fault.kind == "early-exit" for fault in self.world.plan.job)

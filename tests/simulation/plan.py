@@ -13,7 +13,18 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-__all__ = ["JobFault", "PersonAct", "Plan", "SlurmFault", "SupervisorFault", "draw"]
+__all__ = [
+    "HiddenRows",
+    "JobFault",
+    "Outage",
+    "PersonAct",
+    "Plan",
+    "SlurmFault",
+    "Stall",
+    "SubmitFault",
+    "SupervisorFault",
+    "draw",
+]
 
 # What a run survives as long as its budgets last. The other kinds are reasons to stop.
 RECOVERABLE = (
@@ -33,6 +44,7 @@ RECOVERABLE = (
     "survived",
     "forged",
 )
+_NO_JOB = ("late", "lost", "busy")  # what may leave `ftrun sbatch` without a job
 HOPELESS = ("bug", "oom", "early-exit")
 
 
@@ -48,12 +60,16 @@ class JobFault:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFault:
-    """`crash` or `pause` at the `at_point`-th point of all supervisors together (see `office.Office.crash`)."""
+    """`crash`, `pause` or `slow` (a pause of the loop alone: the lease is renewed meanwhile) at the `at_point`-th point of all supervisors together (see `office.Office.crash`).
+
+    `at_name` narrows the count to points of this name: the `at_point`-th `submit:after`.
+    """
 
     kind: str
     at_point: int
     for_s: float  # until the next process starts, or until this one goes on
     tear: int = 0  # bytes cut off the record that was being written; 0 = it was whole
+    at_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,44 @@ class SlurmFault:
     for_s: float
     lose: int = 0
     rewind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitFault:
+    """What befalls the sbatch of one attempt: the fields of `Faults` that begin with submit_, without that word, or `copied`:
+    a second job of the same token appears `for_s` later."""
+
+    attempt: int
+    kind: str
+    for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRows:
+    """Slurm's answers lack every job of the run: those to `jobs` (`look`), or those to `find` as well (`all`)."""
+
+    at_s: float
+    for_s: float
+    where: str = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node is lost at a time, whether a job is on it or not. `kind` as `crash`, `freeze`, `slurmd` of `JobFault`, or
+    `drain` by an administrator: what runs there goes on."""
+
+    node: int
+    kind: str
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """No lease can be renewed (the home is full): the supervisors go on, their counter stands still."""
+
+    at_s: float
+    for_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +150,11 @@ class Plan:
     skews_s: tuple[float, ...] = (0.0, 0.0)
     slurm: tuple[SlurmFault, ...] = ()
     client: tuple[tuple[str, float], ...] = ()
+    submits: tuple[SubmitFault, ...] = ()
+    hidden: tuple[HiddenRows, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    outages: tuple[Outage, ...] = ()
+    usurped_at_s: float = 0.0  # somebody takes the lease out of turn, and does nothing with it; 0 = never
     lucky_front: bool = False  # nothing of `client` befalls the first submission
     people: tuple[PersonAct, ...] = ()
     blind_nodes_s: tuple[float, float] = (0.0, 0.0)  # the nodes do not see the run's folder from, for
@@ -118,6 +177,7 @@ class Plan:
     def front_may_fail(self) -> bool:
         """Whether the first submission may be refused or left unknown."""
         early = any(fault.at_s < 60.0 for fault in self.slurm)
+        early = early or any(fault.attempt == 1 and fault.kind in _NO_JOB for fault in self.submits)
         unlucky = any(name.startswith(("submit", "read")) and rate for name, rate in self.client)
         return early or (unlucky and not self.lucky_front)
 

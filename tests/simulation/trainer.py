@@ -69,6 +69,7 @@ class Start:
         self.attempt = int(self.token.rsplit(":", 1)[1])
         self.folder = Path(world.run_dir) / "attempts" / str(self.attempt)
         self.step = 0
+        self.began_from = 0  # the step of the checkpoint that it loaded
         self.training = False  # claimed, recorded, and not yet over
         self.began_s = 0.0
         self.last_step_s = 0.0
@@ -207,9 +208,10 @@ class Start:
             except OSError:
                 content = ""
             if not content.endswith("whole\n"):
+                self.world.laws.not_loaded(self, path)
                 self._fail("checkpoint", 1)
                 return
-            self.step = int(content.split()[1])
+            self.step = self.began_from = int(content.split()[1])
         self.world.laws.resumed(self, path)
         self._say(f"resuming at step {self.step}" if self.step else "starting from scratch")
         self.launch.after(self.world.plan.step_s, self._next)

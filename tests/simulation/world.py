@@ -12,22 +12,25 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState, SubmitRequest, Submitted
+from ftrun.slurm.client import JobRow, JobState, SubmitRequest, Submitted
 from ftrun.slurm.errors import OutcomeUnknown, SlurmError
 from ftrun.slurm.memory import Clock, Engine, Faults, MemoryCluster, Timing
+from ftrun.slurm.memory_options import read_options
+from ftrun.slurm.memory_records import Job
 from ftrun.supervisor import context, journal, settings, store, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.office import Crash
 from ftrun.supervisor.supervise import Supervisor
 from tests.simulation.laws import Laws
-from tests.simulation.plan import JobFault, PersonAct, Plan, SlurmFault
+from tests.simulation.plan import JobFault, PersonAct, Plan, SlurmFault, SubmitFault, SupervisorFault
 from tests.simulation.trainer import Start
 
 __all__ = ["Outcome", "World", "live"]
@@ -70,25 +73,70 @@ class HostClock:
         raise AssertionError(f"a tick slept {seconds} s")
 
 
-class WatchedCluster(MemoryCluster):
-    """A client whose effects the laws see."""
+class Register(Engine):
+    """An engine that keeps a list of the tokens of all jobs that it was ever given."""
 
-    laws: Laws
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tokens: list[str] = []
+
+    def add(self, job: Job) -> None:
+        """See `Engine.add`."""
+        self.tokens.append(job.comment)
+        super().add(job)
+
+
+class WatchedCluster(MemoryCluster):
+    """A client whose effects the laws see, and that meets what the plan has for single calls."""
+
+    world: World
+    process: Process | None = None  # None: the client of `ftrun sbatch`
 
     def submit(self, request: SubmitRequest) -> Submitted:
         """See `Cluster.submit`."""
-        self.laws.submits(request)
-        return super().submit(request)
+        self._effective("submit")
+        self.world.laws.submits(request)
+        fault = self.world.submit_fault(request.token)
+        if fault is None:
+            return super().submit(request)
+        if fault.kind == "copied":
+            self.engine.after(fault.for_s, lambda: self.engine.tell(lambda: self._copy(request)))
+            return super().submit(request)
+        usual, self.faults = self.faults, Faults(**{f"submit_{fault.kind}": 1.0}, late_s=fault.for_s)
+        try:
+            return super().submit(request)
+        finally:
+            self.faults = usual
+
+    def _copy(self, request: SubmitRequest) -> None:
+        self.world.trace(f"  a second job of {request.token} appears")
+        self._enqueue_quietly(read_options(request.argv, request.script), request)
+
+    def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
+        """See `Cluster.jobs`."""
+        rows = super().jobs(job_ids)
+        return {} if self.world.hidden else rows
+
+    def find(self, token: str) -> tuple[JobRow, ...]:
+        """See `Cluster.find`."""
+        rows = super().find(token)
+        return () if self.world.hidden == "all" else rows
 
     def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
         """See `Cluster.cancel`."""
-        self.laws.cancels(self.engine.jobs.get(int(job_id)))
+        self._effective("cancel")
+        self.world.laws.cancels(self.engine.jobs.get(int(job_id)))
         super().cancel(job_id, signal=signal, full=full)
 
     def drain(self, node: str, reason: str) -> None:
         """See `Cluster.drain`."""
+        self._effective("drain")
         super().drain(node, reason)
-        self.laws.drains(node)
+        self.world.laws.drains(node)
+
+    def _effective(self, what: str) -> None:
+        if self.process is not None:
+            self.world.laws.acts(self.process, what)
 
 
 class Process:
@@ -100,10 +148,15 @@ class Process:
         skew_s = world.plan.skews_s[host % len(world.plan.skews_s)]
         clock = HostClock(world.clock, skew_s, world.start_s - 1000.0 * (host + 1))
         self.lease = Lease(world.home, clock, term_s=world.lease_s, writer=self.name)
-        self.supervisor = Supervisor(world.home, world.client(number), clock, self.lease, log=self)
+        cluster = world.client(number)
+        cluster.process = self
+        self.supervisor = Supervisor(world.home, cluster, clock, self.lease, log=self)
         self.supervisor.office.crash = self.point
         self.dead = False
         self.paused = False
+        self.leads = False  # at the last moment before an effect
+        self.renewed_s = float("-inf")
+        self._back_after_s = 0.0
         world.clock.after(0.0, self._turn)
         world.clock.after(0.0, self._renew)
 
@@ -113,26 +166,36 @@ class Process:
         self.world.trace(f"{self.name}: {event} {told}")
         if event == "decided":
             self.world.laws.decided_s = self.world.clock.now()
+        if event in ("run.finished", "run.stopped"):
+            self.world.laws.run_ends()
         if event == "run.failed-step":
             self.world.laws.breach(f"a step failed: {fields['traceback'].splitlines()[-1]}")
 
     def point(self, name: str) -> None:
         """A place where this process may be hurt."""
         world = self.world
-        world.points += 1
-        fault = world.supervisor_faults.get(world.points)
+        if name.endswith(":before"):
+            self.leads = self._may_act()
+        fault = world.fault_at(name)
         if fault is None:
             return
         world.trace(f"{self.name}: {fault.kind} at point {world.points} ({name}) for {fault.for_s:.0f} s")
-        if fault.kind == "pause":
-            self.paused = True
+        if fault.kind in ("pause", "slow"):
+            self.paused = fault.kind == "pause"
             world.clock.advance(fault.for_s)
             self.paused = False
             world.trace(f"{self.name}: goes on")
             return
         if fault.tear and name.startswith("record:after"):
             self._tear(fault.tear)
+        self._back_after_s = fault.for_s
         raise Crash(name)
+
+    def _may_act(self) -> bool:
+        """It holds the highest epoch, and renewed it no longer ago than half a term (P8)."""
+        lease, mono_s = self.lease, self.world.clock.now()
+        highest = max(os.listdir(os.path.join(self.world.home, "lease")), default="", key=_epoch)
+        return _epoch(highest) == lease.epoch and mono_s - self.renewed_s <= lease.term_s / 2
 
     def _tear(self, length: int) -> None:
         """The record that was being written is cut: its last bytes never reached the disk."""
@@ -159,6 +222,7 @@ class Process:
                 self.supervisor.forget()
                 if not self.lease.acquire():
                     return 1.0
+                self.renewed_s = self.world.clock.now()
                 self.world.trace(f"{self.name}: leads, epoch {self.lease.epoch}")
             self.supervisor.tick()
         except LeaseLost as error:
@@ -173,17 +237,22 @@ class Process:
         """The thread beside the loop."""
         if self.dead:
             return
-        if self.lease.held and not self.paused:
+        if self.lease.held and not self.paused and not self.world.stalled:
             with contextlib.suppress(LeaseLost, OSError):
                 self.lease.renew()
+                self.renewed_s = self.world.clock.now()
         self.world.clock.after(self.lease.term_s / 10, self._renew)
 
     def _die(self) -> None:
-        fault = self.world.supervisor_faults[self.world.points]
         self.dead = True
         self.supervisor.forget()
         self.world.processes.remove(self)
-        self.world.clock.after(fault.for_s, self.world.start_supervisor)
+        self.world.clock.after(self._back_after_s, self.world.start_supervisor)
+
+
+def _epoch(name: str) -> int:
+    """The number in the name of an epoch; 0 for another file."""
+    return int(name[6:]) if name.startswith("epoch-") and name[6:].isdigit() else 0
 
 
 class World:
@@ -198,7 +267,7 @@ class World:
         self.clock = Clock()
         self.start_s = self.clock.now()
         nodes = [f"n{number:02d}" for number in range(plan.nodes)]
-        self.engine: Engine = Engine({"main": nodes}, timing=TIMING, clock=self.clock)
+        self.engine = Register({"main": nodes}, timing=TIMING, clock=self.clock)
         self.engine.requeue_default = plan.requeue
         self.engine.script("", self.started)
         self.laws = Laws(self)
@@ -212,7 +281,10 @@ class World:
         self.hurt_s: dict[str, float] = {}
         self.mended_s: dict[str, float] = {}
         self.processes: list[Process] = []
-        self.supervisor_faults = {fault.at_point: fault for fault in plan.supervisors}
+        self.supervisor_faults = {(f.at_name, f.at_point): f for f in plan.supervisors}
+        self._named: Counter[str] = Counter()  # how often a point was passed
+        self.hidden = ""  # which answers lack the jobs of the run
+        self.stalled = False  # no lease can be renewed
         self._faults = list(plan.job)
         self._luck = Random(plan.seed)
         self._made = 0
@@ -247,7 +319,7 @@ class World:
             seed=self.plan.seed * 1000 + number,
             spend=self.clock.advance,
         )
-        cluster.laws = self.laws
+        cluster.world = self
 
         def calm() -> None:
             cluster.faults = Faults()
@@ -271,9 +343,45 @@ class World:
         if plan.blind_nodes_s[1]:
             self.clock.after(plan.blind_nodes_s[0], lambda: self._blind(True))
             self.clock.after(sum(plan.blind_nodes_s), lambda: self._blind(False))
+        for rows in plan.hidden:
+            self.clock.after(rows.at_s, lambda r=rows: self._hide(r.where))  # type: ignore[misc]
+            self.clock.after(rows.at_s + rows.for_s, lambda: self._hide(""))
+        for outage in plan.outages:
+            name = f"n{outage.node:02d}"
+            self.clock.after(outage.at_s, lambda n=name, o=outage: self.hurt(n, o.kind, o.for_s))  # type: ignore[misc]
+        if plan.usurped_at_s:
+            self.clock.after(plan.usurped_at_s, self._usurp)
+        for stall in plan.stalls:
+            self.clock.after(stall.at_s, lambda: self._stall(True))
+            self.clock.after(stall.at_s + stall.for_s, lambda: self._stall(False))
 
     def _blind(self, blind: bool) -> None:
         self.nodes_blind = blind
+
+    def _hide(self, where: str) -> None:
+        self.trace(f"slurmctld: its answers lack the run's jobs: {where or 'no more'}")
+        self.hidden = where
+
+    def _stall(self, stalled: bool) -> None:
+        self.trace(f"leases: {'cannot be renewed' if stalled else 'can be renewed'}")
+        self.stalled = stalled
+
+    def _usurp(self) -> None:
+        folder = os.path.join(self.home, "lease")
+        highest = max(map(_epoch, os.listdir(folder)), default=0)
+        self.trace(f"lease: usurped, epoch {highest + 1}")
+        os.symlink("nobody", os.path.join(folder, f"epoch-{highest + 1:06d}"))
+
+    def submit_fault(self, token: str) -> SubmitFault | None:
+        """What the plan has for the sbatch of this attempt."""
+        return next((f for f in self.plan.submits if token.endswith(f":{f.attempt}")), None)
+
+    def fault_at(self, name: str) -> SupervisorFault | None:
+        """What the plan has for this point of a supervisor's work."""
+        self.points += 1
+        self._named[name] += 1
+        fault = self.supervisor_faults.get(("", self.points))
+        return fault or self.supervisor_faults.get((name, self._named[name]))
 
     def start_supervisor(self) -> None:
         """A new process, on a host that depends on how many there were."""
@@ -303,10 +411,25 @@ class World:
         self.laws.guilty.add(name)
         if self.engine.nodes[name].fault:
             return
+        if how == "drain":
+            self._drain(name, for_s)
+            return
         self.hurt_s[name] = self.clock.now()
         self.trace(f"  {name}: {how} for {for_s:.0f} s")
         self.engine.fail_node(name, how)  # type: ignore[arg-type]
         self.clock.after(for_s, lambda: self._mend(name))
+
+    def _drain(self, name: str, for_s: float) -> None:
+        """By an administrator, who takes it back."""
+        node = self.engine.nodes[name]
+        node.drained, node.reason, node.reason_s = True, "broken fan", self.clock.now()
+        self.trace(f"  {name}: drained for {for_s:.0f} s")
+
+        def undrain() -> None:
+            node.drained, node.reason, node.reason_s = False, "", None
+            self.engine.schedule_soon()
+
+        self.clock.after(for_s, undrain)
 
     def _mend(self, name: str) -> None:
         self.mended_s[name] = self.clock.now()
