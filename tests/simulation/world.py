@@ -267,7 +267,7 @@ class World:
         self.clock = Clock()
         self.start_s = self.clock.now()
         nodes = [f"n{number:02d}" for number in range(plan.nodes)]
-        self.engine = Register({"main": nodes}, timing=TIMING, clock=self.clock)
+        self.engine: Register = Register({"main": nodes}, timing=TIMING, clock=self.clock)
         self.engine.requeue_default = plan.requeue
         self.engine.script("", self.started)
         self.laws = Laws(self)
