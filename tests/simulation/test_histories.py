@@ -1,0 +1,155 @@
+"""Lives that once broke a law, kept as they were whatever becomes of the plans that seeds are drawn to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.plan import JobFault, PersonAct, Plan, SlurmFault, SupervisorFault
+from tests.simulation.world import live
+
+LIVES: dict[str, Plan] = {
+    # P5: a person cancels the requeued job in the queue, the supervisor dies, Slurm forgets the job.
+    "cancelled-in-the-queue": Plan(
+        seed=10263,
+        nodes=2,
+        wanted=1,
+        steps=39,
+        step_s=7.0,
+        graceful=True,
+        may_drain=False,
+        settings=(
+            ("backoff", 0.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 20.0),
+            ("exclude-cap", 0.5),
+            ("exclude-for", 120.0),
+            ("fence-wait", 60.0),
+            ("lease", 20.0),
+            ("poll", 10.0),
+        ),
+        job=(
+            JobFault(kind="hold-launch", at_step=1, node=0, for_s=206.8191622646142),
+            JobFault(kind="hold-launch", at_step=13, node=0, for_s=15.790531118214231),
+            JobFault(kind="hold-launch", at_step=23, node=0, for_s=19.19715202033111),
+            JobFault(kind="hold-launch", at_step=25, node=0, for_s=43.881831736836546),
+            JobFault(kind="hold-launch", at_step=36, node=0, for_s=314.7727109623294),
+        ),
+        supervisors=(
+            SupervisorFault(kind="crash", at_point=59, for_s=285.7269930295046, tear=63),
+            SupervisorFault(kind="pause", at_point=17, for_s=1.4952716186637467, tear=0),
+        ),
+        skews_s=(0.0, 3600.0, 5.0),
+        slurm=(SlurmFault(kind="down", at_s=17.822843968063243, for_s=90.0, lose=0, rewind=False),),
+        lucky_front=True,
+        people=(PersonAct(kind="scancel", at_s=299.4080520989104),),
+        calm_s=546.0,
+    ),
+    # P11: one culprit is drained, the next one is lost: only the second one costs the job a node.
+    "drained-and-lost": Plan(
+        seed=10237,
+        nodes=10,
+        steps=40,
+        save_every=4,
+        settings=(
+            ("backoff", 0.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 60.0),
+            ("exclude-cap", 0.1),
+            ("exclude-for", 86400.0),
+            ("lease", 40.0),
+            ("poll", 5.0),
+        ),
+        job=(
+            JobFault(kind="crash", at_step=6, node=0, for_s=341.56836585471837),
+            JobFault(kind="crash", at_step=27, node=1, for_s=81.90808099692444),
+            JobFault(kind="crash", at_step=40, node=0, for_s=97.41712707138366),
+        ),
+        supervisors=(
+            SupervisorFault(kind="pause", at_point=19, for_s=1.1955795685106787, tear=0),
+            SupervisorFault(kind="crash", at_point=19, for_s=1.0958165720690332, tear=0),
+            SupervisorFault(kind="crash", at_point=31, for_s=1.476722127569384, tear=0),
+            SupervisorFault(kind="crash", at_point=51, for_s=407.09947783905125, tear=186),
+            SupervisorFault(kind="crash", at_point=49, for_s=16.69059996584943, tear=0),
+        ),
+        skews_s=(-3600.0, 5.0, -3600.0),
+        calm_s=320.0,
+    ),
+    # P1: the requeued job starts again while no supervisor lives, and cannot load its checkpoint.
+    "torn-while-away": Plan(
+        seed=11604,
+        nodes=11,
+        wanted=3,
+        steps=27,
+        step_s=7.0,
+        save_every=3,
+        may_drain=False,
+        settings=(
+            ("backoff", 5.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 60.0),
+            ("exclude-cap", 0.5),
+            ("exclude-for", 86400.0),
+            ("lease", 12.0),
+            ("poll", 2.0),
+            ("retries", 3),
+        ),
+        job=(
+            JobFault(kind="hold-launch", at_step=2, node=2, for_s=241.8214976231597),
+            JobFault(kind="slurmd", at_step=20, node=0, for_s=43.68210086650763),
+            JobFault(kind="torn", at_step=26, node=0, for_s=371.2645989302716),
+        ),
+        supervisors=(
+            SupervisorFault(kind="pause", at_point=31, for_s=18.992431219371365, tear=0),
+            SupervisorFault(kind="pause", at_point=29, for_s=13.606659221949965, tear=0),
+            SupervisorFault(kind="crash", at_point=29, for_s=45.50015389736143, tear=0),
+        ),
+        second_at_s=47.32693600456648,
+        skews_s=(5.0, 0.0, 0.0),
+        slurm=(
+            SlurmFault(kind="hung", at_s=168.81869483857298, for_s=90.0, lose=0, rewind=False),
+            SlurmFault(kind="hung", at_s=122.55798962692496, for_s=5.0, lose=0, rewind=False),
+        ),
+        client=(("effect_lost", 0.4), ("submit_doubled", 0.1), ("submit_unheard", 0.02), ("late_s", 120.0)),
+        lucky_front=True,
+        calm_s=378.0,
+    ),
+    # P7: a fatal line that would have been survived, had the node not been lost right after it.
+    "survived-then-lost": Plan(
+        seed=11244,
+        nodes=5,
+        wanted=3,
+        steps=22,
+        save_every=2,
+        requeue=False,
+        settings=(
+            ("backoff", 5.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 20.0),
+            ("exclude-cap", 0.5),
+            ("exclude-for", 86400.0),
+            ("lease", 12.0),
+            ("poll", 2.0),
+        ),
+        job=(
+            JobFault(kind="survived", at_step=6, node=2, for_s=159.24522185388477),
+            JobFault(kind="survived", at_step=9, node=0, for_s=168.03571059756587),
+            JobFault(kind="survived", at_step=13, node=2, for_s=75.68189853069248),
+            JobFault(kind="survived", at_step=19, node=2, for_s=343.3595696063687),
+            JobFault(kind="crash", at_step=20, node=1, for_s=322.865766652096),
+        ),
+        supervisors=(SupervisorFault(kind="crash", at_point=10, for_s=255.15059800076853, tear=0),),
+        second_at_s=33.23801703652091,
+        skews_s=(5.0, 5.0, 5.0),
+        lucky_front=True,
+        calm_s=176.0,
+    ),
+}
+ENDS = {"cancelled-in-the-queue": "stopped"}
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_a_life_that_broke_a_law_keeps_them_all(name: str) -> None:
+    """What was mended stays mended: the laws hold, and the run finishes unless a person ended it."""
+    outcome, broken, _ = live(LIVES[name])
+
+    assert (outcome, broken) == (ENDS.get(name, "finished"), [])
