@@ -42,6 +42,8 @@ class Laws:
         self.decided_s = 0.0  # when ftrun decided last
         self.exited = False  # a script exited 0
         self.reached = 0  # the highest step that the script finished at
+        self.went_on_s = float("-inf")  # when a process that stood still went on last
+        self.used_up = False  # the run stopped since its budgets are really used up
         self.wished_s: float | None = None  # since when a request of the user lies there
         self._sizes: dict[str, int] = {}  # of the journal as it was read last
         self._records: list[journal.Record] = []
@@ -128,7 +130,9 @@ class Laws:
             return
         if self.person_ended:
             self.breach(f"attempt {attempt} is submitted although a person cancelled {self.person_ended}")
-        if self.wished_s is not None and world.clock.now() - self.wished_s > WISH_HEARD_WITHIN_S:
+        # Who stood still between his last proof and the effect hears a wish only afterwards.
+        heard_s = max(self.wished_s or 0.0, self.went_on_s)
+        if self.wished_s is not None and world.clock.now() - heard_s > WISH_HEARD_WITHIN_S:
             self.breach(f"attempt {attempt} is submitted although the user asked to end the run")
         excluded = {
             node
@@ -259,7 +263,8 @@ class Laws:
         plan = self.world.plan
         if run.state is State.FINISHED and self.reached != plan.steps and not self._left_early():
             self.breach(f"the run finished at step {self.reached} of {plan.steps}")
-        if plan.must_finish and run.state is not State.FINISHED and not self._spent(run):
+        self.used_up = run.state is State.STOPPED and self._spent(run)
+        if plan.must_finish and run.state is not State.FINISHED and not self.used_up:
             self.breach(f"the run was given up without need: {run.final_reason}")
         self._budgets(run)
         self._exclusions(run)

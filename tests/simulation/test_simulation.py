@@ -41,13 +41,14 @@ def test_every_life_keeps_the_laws(request: pytest.FixtureRequest) -> None:
 
 
 def _broken(plan: Plan, *, show: bool = False) -> list[str]:
-    """The laws that a life broke; a life in which only supervisors died ends as it does without their deaths."""
+    """The laws that a life broke; a life in which only supervisors died ends as it does without their deaths, or better:
+    what Slurm repeats by itself while nobody watches spends no budget."""
     if show:
         print(plan)
     outcome, broken, _ = live(plan, show=show)
     if not broken and plan.crash_only:
-        undisturbed, _, _ = live(plan.without_supervisor_faults())
-        if undisturbed != outcome:
+        undisturbed, _, world = live(plan.without_supervisor_faults())
+        if undisturbed != outcome and not (outcome == "finished" and world.laws.used_up):
             broken = [f"the run is {outcome}; where no supervisor dies, it is {undisturbed}"]
     return broken
 

@@ -184,6 +184,7 @@ class Process:
             self.paused = fault.kind == "pause"
             world.clock.advance(fault.for_s)
             self.paused = False
+            world.laws.went_on_s = world.clock.now()
             world.trace(f"{self.name}: goes on")
             return
         if fault.tear and name.startswith("record:after"):
