@@ -109,7 +109,7 @@ class Case:
     """Everything one ruling rests on.
 
     `step` is the highest step seen in this launch; `checkpoint` the newest complete checkpoint where it is newer than the
-    best that was known before, else "".
+    best that was known before, else ""; `running_again` says that Slurm has started the requeued job already.
     """
 
     run: Run
@@ -120,6 +120,7 @@ class Case:
     now_s: float
     step: int | None = None
     checkpoint: str = ""
+    running_again: bool = False
 
     @property
     def saved(self) -> bool:

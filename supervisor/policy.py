@@ -3,7 +3,8 @@
 How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
 sentence is what the log, `explain` and the final line print. The script's own verdict comes first, then a person's wish,
 then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
-A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free.
+A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free. Once it
+has started, though, nothing but a person's wish ends it before it shows a fault of its own.
 
 Budgets. Each class may fail so often without progress (`grounds.CLASS_RULES`, settings `budget-<class>`); progress (a newer
 complete checkpoint, or a step beyond the highest so far) refills them. Above all stands `retries`, the ceiling over
@@ -33,6 +34,9 @@ def decide(case: Case) -> Ruling:
         raise AssertionError("no rule answered")
     spent = dict(case.spent)
     retries = case.run.retries
+    if decision.kind == "stop" and case.running_again and rule not in _LAST_WORDS:
+        reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
+        return Ruling(Decision("keep", reason), spent, retries)
     if decision.kind == "resubmit":
         retries += 1
         decision = with_nodes(case, decision)
@@ -240,6 +244,8 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _older_checkpoint,
     _resubmit,
 )
+
+_LAST_WORDS = (_finished, _wished, _cancelled)  # these stand, whatever Slurm does
 
 
 def _what(case: Case) -> str:

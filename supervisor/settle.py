@@ -58,6 +58,7 @@ def settle(keeper: Keeper, world: World) -> None:
         now_s=world.now_s,
         step=keeper.memory.step,
         checkpoint=checkpoint,
+        running_again=_running_again(keeper, world),
     )
     if attempt.submission == "done":
         case = arrays.judged(keeper, case, _lost(keeper, world))
@@ -75,6 +76,17 @@ def settle(keeper: Keeper, world: World) -> None:
         )
     ruling = policy.decide(case)
     _carry(keeper, world, case, ruling, incident)
+
+
+def _running_again(keeper: Keeper, world: World) -> bool:
+    """Slurm has started the job that it requeued."""
+    row = keeper.row(world)
+    return (
+        keeper.attempt.requeued
+        and row is not None
+        and row.state is JobState.RUNNING
+        and keeper.started_again(row)
+    )
 
 
 def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Ruling, incident: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ftrun.slurm import memory_faults
+from ftrun.slurm.client import JobState
 from tests.unit.lives import Life
 
 TIMED_OUT = (
@@ -44,3 +46,27 @@ def test_a_fatal_line_that_was_survived_ends_nothing_when_a_node_is_lost_later(t
 
     assert "end.intended" not in life.kinds()
     assert life.run.incidents[0].fault == "node"
+
+
+def test_a_job_that_slurm_started_again_is_not_ended_for_want_of_retries(tmp_path: Path) -> None:
+    """Law 1: with all retries used up, the requeued job that runs again by itself and shows no fault is left alone."""
+    life = Life(tmp_path, retries=1)
+    life.until("running")
+    life.train(1, 5)
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
+    life.exit(1)
+    life.until("queued")
+    life.until("running")
+    life.train(6, 9)
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
+    memory_faults.requeue(life.engine, 2)
+    life.until("settling")
+    life.engine.jobs[2].begin_s = life.engine.now()
+    life.engine.schedule_soon()
+    life.engine.advance(3)
+    assert life.engine.jobs[2].state is JobState.RUNNING
+
+    life.live(30)
+
+    assert (life.run.state.value, life.attempt.launch, life.living()) == ("running", 1, ["2"])
+    assert life.run.retries == 1
