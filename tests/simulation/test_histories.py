@@ -143,13 +143,42 @@ LIVES: dict[str, Plan] = {
         lucky_front=True,
         calm_s=176.0,
     ),
+    # Law 1: all retries are used up while the requeued job trains again already.
+    "running-again": Plan(
+        seed=30322,
+        steps=32,
+        may_drain=False,
+        settings=(
+            ("backoff", 5.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 20.0),
+            ("exclude-cap", 0.5),
+            ("exclude-for", 120.0),
+            ("fence-wait", 10.0),
+            ("lease", 20.0),
+            ("poll", 10.0),
+            ("retries", 1),
+        ),
+        job=(
+            JobFault(kind="crash", at_step=4, node=0, for_s=37.697918593211284),
+            JobFault(kind="crash", at_step=15, node=0, for_s=234.61574028692718),
+            JobFault(kind="crash", at_step=18, node=1, for_s=182.65155872834205),
+            JobFault(kind="survived", at_step=24, node=1, for_s=70.47400424619832),
+            JobFault(kind="crash", at_step=30, node=0, for_s=227.50340938123367),
+        ),
+        second_at_s=32.471224113048436,
+        skews_s=(0.0, -3600.0, 3600.0),
+        client=(("read_fails", 0.1), ("submit_busy", 0.1), ("submit_late", 0.1), ("late_s", 120.0)),
+        lucky_front=True,
+        calm_s=256.0,
+    ),
 }
-ENDS = {"cancelled-in-the-queue": "stopped"}
+ENDS = {"cancelled-in-the-queue": "stopped", "running-again": "stopped"}
 
 
 @pytest.mark.parametrize("name", LIVES)
 def test_a_life_that_broke_a_law_keeps_them_all(name: str) -> None:
-    """What was mended stays mended: the laws hold, and the run finishes unless a person ended it."""
+    """What was mended stays mended: the laws hold, and each life comes to its end."""
     outcome, broken, _ = live(LIVES[name])
 
     assert (outcome, broken) == (ENDS.get(name, "finished"), [])
