@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.grounds import Case
     from ftrun.supervisor.keeper import Keeper
 
-__all__ = ["all_went_well", "given_up", "judged", "wanted"]
+__all__ = ["all_went_well", "given_up", "judged", "tasks_of", "wanted"]
 
 
 def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
@@ -117,7 +117,7 @@ def given_up(run: Run) -> Diagnosis | None:
 
 def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
     """The tasks that the attempt after `previous` runs; empty for what is no array."""
-    asked = _asked(run_dir, previous)
+    asked = tasks_of(run_dir, previous)
     over = {task for lot in run.given_up for task in lot.tasks}
     if previous.submission == "done":
         failed = previous.failed_tasks
@@ -131,11 +131,12 @@ def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
 
 def all_went_well(run_dir: str, attempt: Attempt) -> bool:
     """Every task of the attempt has left a record of a good end; False for what is no array."""
-    asked = _asked(run_dir, attempt)
+    asked = tasks_of(run_dir, attempt)
     return bool(asked) and all(_went_well(run_dir, attempt, task) for task in asked)
 
 
-def _asked(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
+def tasks_of(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
+    """The tasks that this attempt is for; empty for what is no array."""
     try:
         spec = str(context.load(run_dir).get("array", ""))
     except context.ContextError:

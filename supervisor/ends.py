@@ -2,9 +2,10 @@
 
 How it thinks. Slurm's record is believed, but for three ends that are not what they look like. A job that Slurm forgot
 ended as its own record says. A controller that lost its memory starts a job a second time under the same id and the
-same count; batch.sh refuses that start and leaves `lost.<r>`, so what Slurm calls FAILED is the end of a start that never
-ran: the first start's own record counts, and where it left none it was lost. A job that found its attempt closed exits
-0 without running the script: that is no verdict of the script's.
+same count; batch.sh refuses that start and leaves `lost.<r>`, or slurmd refuses it (24.11: the credential was revoked with
+the first start) and only Slurm's start time tells. What Slurm calls FAILED then is the end of a start that never ran: the
+first start's own record counts, and where it left none it was lost. A job that found its attempt closed exits 0 without
+running the script: that is no verdict of the script's.
 """
 
 from __future__ import annotations
@@ -39,11 +40,19 @@ _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from i
 
 
 def end_data(
-    keeper: Keeper, state: str, reason: str, nodes: Sequence[str], *, job: str, launch: int
+    keeper: Keeper,
+    state: str,
+    reason: str,
+    nodes: Sequence[str],
+    *,
+    job: str,
+    launch: int,
+    started_at_s: float | None = None,
 ) -> dict[str, Any]:
     """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal, derived_exit_code.
 
-    `state` and `reason` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises SlurmError.
+    `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises
+    SlurmError.
     """
     attempt, run_dir = keeper.attempt, keeper.run_dir
     if not nodes and launch != attempt.launch:
@@ -64,11 +73,22 @@ def end_data(
         data["state"] = "COMPLETED"
     if state == "GONE" and arrays.all_went_well(run_dir, attempt):
         data |= {"state": "COMPLETED", "exit_code": 0}
-    if state in {"FAILED", "GONE"} and attempts.lost_record(run_dir, attempt.number, launch):
+    if state in {"FAILED", "GONE"} and _second_start(keeper, launch, started_at_s):
         data |= _of_the_first_start(keeper, written, data["nodes"], launch)
     if state == "COMPLETED" and written is None and _is_closed(keeper):
         data |= {"state": "FAILED", "reason": CLOSED, "exit_code": None, "exit_signal": None}
     return data
+
+
+def _second_start(keeper: Keeper, launch: int, started_at_s: float | None) -> bool:
+    """Whether this end is that of a second start of one launch: batch.sh says so, or Slurm by another time of its start."""
+    attempt, run_dir = keeper.attempt, keeper.run_dir
+    if attempts.lost_record(run_dir, attempt.number, launch):
+        return True
+    first, last = attempt.starts.get(launch), started_at_s or attempt.started_at_s
+    if first is None or last is None or arrays.tasks_of(run_dir, attempt):
+        return False  # an array has as many starts as tasks
+    return last > first + 1 and attempts.exit_record(run_dir, attempt.number, launch) is None
 
 
 def _of_the_first_start(
@@ -115,7 +135,7 @@ _STARTED_TWICE = Diagnosis(
     signature="slurm.started-twice",
     title="Slurm lost track of the job and started it a second time; the second start was refused",
     advice="",
-    rests_on=("batch.sh found the launch started by another start of the same job",),
+    rests_on=("one launch of the job was started twice",),
     sources=(Source.SLURM, Source.EXIT),
 )
 

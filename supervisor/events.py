@@ -158,8 +158,11 @@ def _submit_lost(run: Run, record: Record) -> Run:
 def _started(run: Run, record: Record) -> Run:
     data = record["data"]
     run = _at_launch(run, record["launch"])
+    started = data.get("started_at_s")
+    starts = {} if started is None else {record["launch"]: started}
     run = run.with_attempt(
-        started_at_s=data.get("started_at_s"),
+        started_at_s=started,
+        starts=starts | dict(run.attempt.starts if run.attempt else ()),
         running_seen_at_s=record["at"],
         nodes=tuple(data["nodes"]),
         known_as=tuple(data.get("known_as", ())) or (run.attempt.known_as if run.attempt else ()),
@@ -350,7 +353,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "submit.lost": _submit_lost,
     "job.started": _started,
     "launch.seen": _launch_seen,
-    "job.adopted": lambda run, record: run.with_attempt(job=record["job"]),
+    "job.adopted": lambda run, record: run.with_attempt(job=record["job"], starts={}),
     "launch.kept": lambda run, record: run.with_attempt(
         requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False, resume_from=""
     ),

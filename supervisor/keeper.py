@@ -331,7 +331,8 @@ class Keeper:
         state = row.state.value
         if self.attempt.failed_tasks and row.state is JobState.COMPLETED:
             state = JobState.FAILED.value
-        self.record_end("job.ended", state, row.reason, row.nodes, job=row.raw_job_id or row.job_id)
+        job = row.raw_job_id or row.job_id
+        self.record_end("job.ended", state, row.reason, row.nodes, job=job, started_at_s=row.start_time_s)
 
     def record_end(
         self,
@@ -342,10 +343,11 @@ class Keeper:
         *,
         job: str = "",
         launch: int | None = None,
+        started_at_s: float | None = None,
     ) -> None:
         """Journal the end of a launch (the present one if none is named). `job` is the id to ask Slurm about, "" = none."""
         number = self.attempt.launch if launch is None else launch
-        data = ends.end_data(self, state, reason, nodes, job=job, launch=number)
+        data = ends.end_data(self, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
         self.memory.since.pop("settle", None)
         self.record(kind, launch=number, **data)
 

@@ -24,6 +24,7 @@ class Attempt:
     known_as: tuple[str, ...] = ()  # user and name of the job when it showed our token; () = it never did
     submitted_at_s: float | None = None
     started_at_s: float | None = None  # as Slurm says, of the present launch
+    starts: Mapping[int, float] = field(default_factory=dict)  # launch -> its first start, as Slurm says
     running_seen_at_s: float | None = None  # when we saw it
     ended_at_s: float | None = None  # when we saw the end of the present launch
     nodes: tuple[str, ...] = ()
@@ -48,6 +49,11 @@ class Attempt:
     tasks: tuple[int, ...] = ()  # of an array: those that this attempt is for; () = all
     last_step: int | None = None
     last_loss: float | None = None
+
+    @property
+    def ended_by_us(self) -> bool:
+        """Its end may be of our making: a cancel of ours went out, or was about to. What ended before that did so without us."""
+        return bool(self.end_intended) and (self.end_done or self.cancel_intended)
 
 
 @dataclass(frozen=True, slots=True)

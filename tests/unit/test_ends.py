@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.slurm import memory_faults
 from ftrun.supervisor import ends, store
 from tests.unit.lives import Life
 
@@ -41,6 +42,29 @@ def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> 
     assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
     assert ends.STARTED_TWICE == life.run.attempts[0].end_reason
     assert life.run.attempts[0].over
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watched: bool) -> None:
+    """slurmctld removed the first start, slurmd refused the second for it: no script ran, no line of it says so, but one launch has two times of start."""
+    memory_faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
+    life.engine.set_controller("up")
+    while len(life.launches) < 2:  # with and without a look at the queue in between
+        (life.live if watched else life.engine.advance)(1.0)
+    life.exit(1)
+    life.live(60)
+    (incident,) = life.run.incidents
+
+    assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
+    assert ends.STARTED_TWICE == life.run.attempts[0].end_reason
+
+
+def test_a_launch_that_was_started_once_is_judged_by_its_end(life: Life) -> None:
+    """Without another time of start a job that left no record of its end is not excused."""
+    life.exit(1)
+    life.live(60)
+
+    assert "unknown" == life.run.incidents[0].fault
 
 
 def test_a_second_start_does_not_undo_a_good_end(life: Life) -> None:
