@@ -59,7 +59,7 @@ def latest_launch(keeper: Keeper) -> int:
 def _never_started(keeper: Keeper) -> bool:
     """No start was claimed since the job went into the queue, and none of its ends is ours."""
     attempt, run_dir = keeper.attempt, keeper.run_dir
-    if attempt.end_intended or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
+    if attempt.ended_by_us or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
         return False
     return attempts.owner(run_dir, attempt.number, attempt.launch) is None
 

@@ -74,7 +74,7 @@ def _finished(case: Case) -> Decision | None:
 
 
 def _cancelled(case: Case) -> Decision | None:
-    if case.diagnosis.fault is not FaultClass.CANCELLED or case.attempt.end_intended:
+    if case.diagnosis.fault is not FaultClass.CANCELLED or case.attempt.ended_by_us:
         return None
     told = case.diagnosis.title if case.diagnosis.signature.startswith("slurm.") else "cancelled by a person"
     return _stop(case, f"the job was {told}")
@@ -84,7 +84,7 @@ def _watch_only(case: Case) -> Decision | None:
     """`retries=0`: nothing is ever started by us; what Slurm starts again by itself is left to Slurm."""
     if case.limits.retries:
         return None
-    if case.attempt.requeued and not case.attempt.end_intended and not _held_after_launch_failure(case):
+    if case.attempt.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
     return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
 
@@ -103,7 +103,7 @@ def _time_limit(case: Case) -> Decision | None:
 
 def _kept(case: Case) -> Decision | None:
     """Slurm put the job back into the queue for no fault of a node: it starts again by itself."""
-    if not case.attempt.requeued or case.attempt.end_intended or _held_after_launch_failure(case):
+    if not case.attempt.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
     if case.diagnosis.fault is FaultClass.HEALTHY:

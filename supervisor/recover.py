@@ -10,6 +10,7 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
@@ -25,6 +26,7 @@ from ftrun.supervisor import (
     drains,
     last_line,
     placing,
+    rows,
     settle,
     store,
     submit,
@@ -293,8 +295,18 @@ def _submit(keeper: Keeper, world: World, request: Any) -> None:
 
 
 def end_attempt(keeper: Keeper, world: World) -> None:
-    """Carry out an announced end: dependents are held first, then the job is cancelled."""
+    """Carry out an announced end: dependents are held first, then the job is cancelled.
+
+    It is looked at once more just before: what somebody ends already is not ended by us, and a person's cancel that came
+    between the announcement and ours must count as that (P5). Raises SlurmError.
+    """
     dependents.hold(keeper, world)
+    if not keeper.attempt.cancel_intended:
+        families = rows.families(keeper.office.cluster.jobs((keeper.attempt.job,)))
+        row = keeper.row(replace(world, families=families))
+        if row is not None and (row.state.ended or row.state is JobState.COMPLETING):
+            return  # how it ends tells who ended it
+        keeper.record("cancel.intended", what=f"job {keeper.attempt.job}", own=True)
     keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
     keeper.record("end.done")
 

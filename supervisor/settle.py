@@ -157,7 +157,7 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
         if attempt.exit_signal is not None
         else (written.signal if written else None),
         derived_exit_code=attempt.derived_exit_code,
-        by_us=bool(attempt.end_intended),
+        by_us=attempt.ended_by_us,
         nodes_down=down,
         requeued=attempt.requeued,
     )

@@ -207,7 +207,7 @@ class Laws:
     def person_cancels(self, job: Job) -> None:
         """A person ends a job that ftrun has not meant to end."""
         run = self.run()
-        meant = run is not None and run.attempt is not None and run.attempt.end_intended
+        meant = run is not None and run.attempt is not None and run.attempt.ended_by_us
         waits_or_runs = job.state in (JobState.PENDING, JobState.RUNNING)  # Slurm ignores it afterwards
         if waits_or_runs and not meant and not self._cancel_intended() and not self._is_stray(job):
             self.person_ended.add(job.number)

@@ -18,6 +18,11 @@ from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.supervise import Supervisor
 
 TIMING = Timing(kill_wait_s=2.0, slurmd_timeout_s=20.0, requeue_delay_s=12.0, min_job_age_s=300.0)
+TIMED_OUT = (
+    "[rank0]:[E1114 22:13:20.000000000 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout:"
+    " WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60021 milliseconds before"
+    " timing out."
+)
 
 
 class LifeClock:

@@ -6,13 +6,7 @@ from pathlib import Path
 
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState
-from tests.unit.lives import Life
-
-TIMED_OUT = (
-    "[rank0]:[E1114 22:13:20.000000000 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout:"
-    " WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60021 milliseconds before"
-    " timing out."
-)
+from tests.unit.lives import TIMED_OUT, Life
 
 
 def test_a_node_lost_right_after_a_fatal_line_is_not_waited_for(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client import JobRow, JobState
 from ftrun.supervisor.office import Crash
-from tests.unit.lives import TIMING, Life
+from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 FORGOTTEN_S = TIMING.min_job_age_s + 60
 
@@ -153,3 +154,62 @@ def test_each_launch_tells_of_itself(tmp_path: Path) -> None:
     records = [r for r in life.records() if r["kind"] == "launch.seen"]
     assert [(r["launch"], r["data"]["resume_from"]) for r in records] == [(0, ""), (1, "/ckpt/step-5.pt")]
     assert life.attempt.resume_from == "/ckpt/step-5.pt"
+
+
+# ---------------------------------------------------------------------- a person's cancel beside an end of ours
+
+
+def _standing_still(life: Life) -> None:
+    """A fatal line, no progress: the next look or glance will announce the end of the attempt."""
+    life.until("running")
+    life.train(1, 20)
+    life.say(TIMED_OUT)
+    life.until("suspect")
+
+
+def test_a_cancel_before_ours_is_a_persons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5: between the announcement of an end and our own cancel a person may cancel: the run does not come back."""
+    life = Life(tmp_path)
+    _standing_still(life)
+    keeper = life.supervisor.keepers[life.run_dir]
+    monkeypatch.setattr(
+        keeper, "_ending", lambda world: None
+    )  # announced by a glance: carried out at the next look
+    life.until("ending")
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    monkeypatch.undo()
+
+    life.live(60)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
+
+
+def test_our_own_cancel_is_no_persons(tmp_path: Path) -> None:
+    """P5: what ends by our cancel is ours, and goes on."""
+    life = Life(tmp_path)
+    _standing_still(life)
+    life.until("ending")
+    life.live(60)
+
+    assert (life.run.state.value, life.attempt.number) == ("running", 2)
+
+
+def test_an_end_that_comes_by_itself_is_judged_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: a script that ends between the announcement and our cancel has given its own verdict."""
+    life = Life(tmp_path)
+    _standing_still(life)
+    looked = life.cluster.jobs
+
+    def just_then(job_ids: Collection[str]) -> Mapping[str, JobRow]:
+        if life.run.state.value == "ending" and not life.engine.jobs[1].state.ended:
+            life.exit(0)
+            life.engine.advance(2)
+        return looked(job_ids)
+
+    monkeypatch.setattr(life.cluster, "jobs", just_then)
+    life.live(120)
+
+    assert (life.run.state.value, life.attempt.number) == ("finished", 1)
+    assert "cancel.intended" not in life.kinds()
