@@ -101,12 +101,13 @@ class _Kept:
 class LogFile:
     """One file's evidence and progress. `take` gets its bytes in order; `rest` looks at what is left, `finish` ends it."""
 
-    def __init__(self, name: str, book: Book) -> None:
+    def __init__(self, name: str, book: Book, *, source: Source = Source.LOG) -> None:
         self.name = name
         self.reader = ProgressReader()
         self.progress: Progress | None = None
         self.changed = False  # since the last call of `evidence`
         self._book = book
+        self._source = source
         self._generation = -1
         self._offset = 0  # of the first pending byte
         self._line: int | None = 1  # of the first pending byte; None = nobody counted
@@ -259,7 +260,7 @@ class LogFile:
     def _evidence(self, hit: Hit, now_s: float | None, number: int) -> Evidence:
         written = written_s(hit.text)
         return Evidence(
-            source=Source.LOG,
+            source=self._source,
             signature=hit.signature,
             text=hit.text,
             file=self.name,

@@ -1,17 +1,15 @@
 """What the logs of one launch tell: evidence and progress, live or afterwards. (I/O)
 
 How it thinks: `LogWatcher` gives each new piece of each file to that file's `LogFile` and puts the answers together.
-`collect` does the same with whole files: the evidence is the same, but for the times at which it was seen.
+`report_of` puts whole files together: the evidence is the same, but for the times at which it was seen.
 A log that cannot be read makes no evidence, and the report says so: silence of a log that nobody can read means nothing.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from ftrun.supervisor.logfile import Book, LogFile
 from ftrun.supervisor.model import Evidence
@@ -19,12 +17,11 @@ from ftrun.supervisor.progress import Progress
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
-__all__ = ["LogPath", "LogWatcher", "WatchReport", "collect"]
+__all__ = ["LogPath", "LogWatcher", "WatchReport", "report_of"]
 
 COUNTED_BYTES = (
     64 * 1024 * 1024
 )  # lines in front of the launch's text are counted up to here; beyond, `line` is 0
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +95,8 @@ class LogWatcher:
         )
 
 
-def collect(
-    paths: Sequence[str | Path], *, catalog: Catalog | None = None, stdin: bytes | None = None
-) -> WatchReport:
-    """Read whole files (`.gz` too) and `stdin`, one after the other. Files that cannot be read are told, not raised."""
-    book = Book(catalog)
-    files: list[LogFile] = []
-    why = ""
-    if stdin is not None:
-        files.append(_read(LogFile("<stdin>", book), [stdin]))
-    for path in dict.fromkeys(str(path) for path in paths):
-        file = LogFile(path, book)
-        files.append(file)
-        try:
-            with _opened(path) as stream:
-                _read(file, iter(lambda stream=stream: stream.read(READ_BYTES), b""))  # type: ignore[misc]
-        except (OSError, EOFError) as error:
-            file.finish(None)
-            reason = getattr(error, "strerror", None) or str(error)
-            why = why or f"{path}: {reason}"
+def report_of(files: Sequence[LogFile], why_unreadable: str = "") -> WatchReport:
+    """What `files`, read to their ends, tell together."""
     evidence = _all_evidence(files)
     return WatchReport(
         evidence=evidence,
@@ -125,24 +105,9 @@ def collect(
         median_step_s=None,
         last_growth_s=None,
         last_fresh_open_s=None,
-        readable=not why,
-        why_unreadable=why,
+        readable=not why_unreadable,
+        why_unreadable=why_unreadable,
     )
-
-
-def _opened(path: str) -> IO[bytes]:
-    with open(path, "rb") as stream:
-        packed = stream.read(len(_GZIP)) == _GZIP
-    return cast("IO[bytes]", gzip.open(path, "rb")) if packed else open(path, "rb")
-
-
-def _read(file: LogFile, chunks: Iterable[bytes]) -> LogFile:
-    offset_bytes = 0
-    for chunk in chunks:
-        file.take(Piece(chunk, offset_bytes, 0), None)
-        offset_bytes += len(chunk)
-    file.finish(None)
-    return file
 
 
 def _distinct(paths: Sequence[LogPath]) -> list[LogPath]:

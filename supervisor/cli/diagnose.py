@@ -1,7 +1,7 @@
-"""`ftrun diagnose`: what went wrong, from logs alone, without Slurm and without a run. (I/O)
+"""`ftrun diagnose`: what went wrong, from what is left of a job, without Slurm and without a run. (I/O)
 
-How it thinks. The verdict stands first, then the lines that prove it, then what was set aside. All files are logs of one
-attempt unless `--each` makes every file a case of its own. The exit status is the answer for a script:
+How it thinks. The verdict stands first, then the lines that prove it, then what was set aside. All files belong to one
+attempt unless `--each` makes every file a case of its own; a number that is no file is a job, and what belongs to it is looked for. The exit status is the answer for a script:
 
     0 nothing failed    10 another try makes sense    11 another try fails the same way    12 it is not known
 """
@@ -12,18 +12,21 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import signatures, watch
+from ftrun.supervisor import inputs, signatures
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.diagnose import diagnose as diagnose_evidence
 from ftrun.supervisor.errors import EXIT_USAGE, UserError
-from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
+from ftrun.supervisor.model import Diagnosis, FaultClass, Proof, Topology
+from ftrun.supervisor.readers import Record
+from ftrun.supervisor.tail import LogPath
 
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures import Catalog
@@ -36,12 +39,28 @@ STDIN = "-"
 QUOTED_CHARS = 400
 """So much of a proving line is shown to a person; --json has all of it."""
 
-_LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt|stdout|stderr|[oe]?\d+)|^[^.]+)(?:\.gz)?$")
+_LOG_NAME = re.compile(
+    r"(?:\.(?:log|out|err|txt|stdout|stderr|[oe]?\d+)|^error\.json|^[^.]+)(?:\.gz|\.zst)?$"
+)
+_JOB = re.compile(r"\d+(?:[_+]\d+)?")
+_NOTHING = Record(None, ())
+_COLOURS = {EXIT_HEALTHY: "green", EXIT_RETRY: "yellow", EXIT_DO_NOT_RETRY: "red", EXIT_UNKNOWN: "magenta"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is judged as one: its files (or stdin), and what is known of the job besides."""
+
+    name: str
+    logs: tuple[str | LogPath, ...]
+    known: Record
+    notes: tuple[str, ...] = ()
 
 
 def diagnose(
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG...", help="Log files, folders, patterns; - is stdin.")
+        list[str],
+        typer.Argument(metavar="LOG...", help="Files, folders, patterns, or a job id; - is stdin."),
     ],
     each: Annotated[bool, typer.Option("--each", help="Every file is a case of its own.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case.")] = False,
@@ -49,45 +68,91 @@ def diagnose(
         str,
         typer.Option("--nodes", metavar="LIST", help="The nodes of the job (n[1-4],n7): no other is blamed."),
     ] = "",
+    ranks_per_node: Annotated[
+        int,
+        typer.Option(
+            "--ranks-per-node",
+            metavar="N",
+            min=0,
+            help="Ranks 0..N-1 run on the first of --nodes, and so on: a rank then names its node.",
+        ),
+    ] = 0,
 ) -> int:
-    """Say what went wrong in the logs of one job, who is to blame, and whether another try makes sense.
+    """Say what went wrong with a job, who is to blame, and whether another try makes sense.
 
-    A folder stands for the logs in it; .gz is read as it is.
+    A log may be a job's output, a kernel log, nvidia-smi -q, a torchrun error file, flight recorder dumps, or what
+    scontrol show job or sacct -P printed. A folder stands for the logs in it; .gz and .zst are read as they are.
+    A job id stands for the logs and the record of that job.
 
     Exit status: 0 nothing failed, 10 another try makes sense, 11 it would fail again, 12 not known, 2 wrong usage.
     """
-    paths = list(_files(logs))
-    topology = Topology(nodes=_nodes(nodes))
+    hosts = _nodes(nodes)
+    if ranks_per_node and not hosts:
+        raise UserError("--ranks-per-node needs --nodes, in the order of the ranks")
     catalog = _catalog()
     status = EXIT_HEALTHY
     unread = False
-    for number, case in enumerate([[path] for path in paths] if each else [paths]):
-        found = _judge(case, topology, catalog)
+    for number, case in enumerate(_cases(logs, each=each)):
+        found, complete = _judge(case, _topology(case, hosts, ranks_per_node), catalog)
+        unread = unread or not complete
         if found is None:
-            unread = True
             continue
         if as_json:
             output.emit_json(_surface(case, found))
         else:
-            _show(case, found, apart=number > 0, named=each)
+            _show(case, found, apart=number > 0, named=each or bool(case.notes))
         status = max(status, _status(found))
     return EXIT_USAGE if unread else status
 
 
-def _judge(paths: list[str], topology: Topology, catalog: Catalog) -> Diagnosis | None:
-    """The diagnosis of one case; None, and one line on stderr, where a file of it cannot be read."""
-    given = sys.stdin.buffer.read() if STDIN in paths else None
-    report = watch.collect([path for path in paths if path != STDIN], catalog=catalog, stdin=given)
-    if not report.readable:
-        print(f"ftrun: {report.why_unreadable}", file=sys.stderr)
-        return None
-    return diagnose_evidence(report.evidence, topology, ended=None, catalog=catalog, progress=report.progress)
+def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
+    """What the arguments stand for; raises UserError for one that stands for nothing."""
+    jobs = [word for word in arguments if _JOB.fullmatch(word) and not os.path.exists(word)]
+    cases = []
+    for job in jobs:
+        from ftrun.supervisor import jobfacts  # asks Slurm, which most calls never do
+
+        facts = jobfacts.of_job(job)
+        cases.append(_Case(f"job {job}", facts.logs, facts.record, facts.notes))
+    files = list(_files([word for word in arguments if word not in jobs]))
+    if each:
+        cases += [_Case(path, (path,), _NOTHING) for path in files]
+    elif files:
+        cases.append(_Case(", ".join(files), tuple(files), _NOTHING))
+    return cases
 
 
-def _surface(paths: list[str], found: Diagnosis) -> dict[str, Any]:
+def _topology(case: _Case, hosts: tuple[str, ...], ranks_per_node: int) -> Topology:
+    ranks = {
+        rank: host
+        for place, host in enumerate(hosts)
+        for rank in range(place * ranks_per_node, (place + 1) * ranks_per_node)
+    }
+    return Topology(nodes=hosts or case.known.nodes, rank_node=ranks)
+
+
+def _judge(case: _Case, topology: Topology, catalog: Catalog) -> tuple[Diagnosis | None, bool]:
+    """The diagnosis of one case, and whether all of it could be read; None where nothing could."""
+    given = sys.stdin.buffer.read() if STDIN in case.logs else None
+    gathered = inputs.gather([log for log in case.logs if log != STDIN], catalog=catalog, stdin=given)
+    for line in (*case.notes, *gathered.unread):
+        print(f"ftrun: {line}", file=sys.stderr)
+    if gathered.unread and len(gathered.unread) == len(case.logs):
+        return None, False
+    record = gathered.record or case.known
+    if not topology.nodes and record.nodes:
+        topology = replace(topology, nodes=record.nodes)
+    report = gathered.report
+    found = diagnose_evidence(
+        report.evidence, topology, ended=record.ended, catalog=catalog, progress=report.progress
+    )
+    return found, not gathered.unread
+
+
+def _surface(case: _Case, found: Diagnosis) -> dict[str, Any]:
     """What `--json` prints: these keys, with these names."""
     return {
-        "file": ", ".join(paths),
+        "file": case.name,
         "class": found.fault,
         "retry": found.retry,
         "action": found.action,
@@ -102,23 +167,33 @@ def _surface(paths: list[str], found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _show(paths: list[str], found: Diagnosis, *, apart: bool, named: bool) -> None:
+def _show(case: _Case, found: Diagnosis, *, apart: bool, named: bool) -> None:
     if apart:
         print()
-    where = f"{paths[0]}: " if named else ""
+    where = f"{case.name}: " if named else ""
     name = f" [{found.signature}]" if found.signature else ""
-    print(f"{where}{found.fault.value}: {found.title}{name}")
+    colour = _COLOURS[_status(found)]
+    output.say(f"{where}{found.fault.value}: {found.title}{name}", style=f"bold {colour}")
     print(f"  {_answer(found)}; confidence {found.confidence:.2f}")
     if found.advice:
         print(f"  {found.advice}")
-    for proof in found.because:
-        print(f"  {proof.file}:{proof.line}: {proof.text.strip()[:QUOTED_CHARS]}")
-    if found.suspicious:
-        print("  worth a look:")
-        for proof in found.suspicious:
-            print(f"  {proof.file}:{proof.line}: {proof.text.strip()[:QUOTED_CHARS]}")
+    _prove("", found.because)
+    _prove("  worth a look:", found.suspicious)
     for words in found.rests_on:
-        print(f"  - {words}")
+        output.say(f"  - {words}", style="dim")
+
+
+def _prove(heading: str, proofs: Sequence[Proof]) -> None:
+    if heading and proofs:
+        print(heading)
+    for proof in proofs:
+        output.say(f"  {proof.file}:{proof.line}: {_trimmed(proof.text)}", style="cyan")
+
+
+def _trimmed(text: str) -> str:
+    """The line without what stands around it; of a long one its beginning and its end, for either may tell."""
+    text = text.strip()
+    return text if len(text) <= QUOTED_CHARS else f"{text[: QUOTED_CHARS - 100]} ... {text[-90:]}"
 
 
 def _answer(found: Diagnosis) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "emit_json", "is_terminal", "table"]
+__all__ = ["console", "emit_json", "is_terminal", "say", "table"]
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -48,6 +48,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
         _rich_table(columns, cells, title)
     else:
         _plain_table(columns, cells)
+
+
+def say(line: str, *, style: str) -> None:
+    """Print one line on stdout, in `style` (rich's words) where a person reads it."""
+    if is_terminal():
+        console().print(line, style=style, markup=False, soft_wrap=True)
+    else:
+        print(line)
 
 
 @cache

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.supervisor import logfile
+from ftrun.supervisor.inputs import gather
 from ftrun.supervisor.logfile import KEPT_FIRST, KEPT_LAST, written_s
 from ftrun.supervisor.model import Action, Blame, Evidence, FaultClass, Layer, Role, Source
 from ftrun.supervisor.scan import SEGMENT_BYTES
 from ftrun.supervisor.signatures import Catalog, Signature
-from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport, collect
+from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
 PATTERNS = {"boom": "boom(?: (?P<code>\\d+))?", "end": "end$", "fall": "fell off the bus"}
 
@@ -173,7 +174,7 @@ def test_a_storm_in_all_files_is_bounded_too(tmp_path: Path, monkeypatch: pytest
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         append(path, "boom\n" * 100)
-    report = collect(paths, catalog=CATALOG)
+    report = gather([str(path) for path in paths], catalog=CATALOG).report
 
     assert [25, 25, 25, 2, 2] == [sum(one.file == str(path) for one in report.evidence) for path in paths]
     assert 500 == sum(one.count for one in report.evidence)
@@ -259,7 +260,7 @@ def test_progress_of_many_files_is_that_of_the_strongest_counter(tmp_path: Path)
     }
     for name, text in texts.items():
         append(tmp_path / name, text)
-    progress = collect([tmp_path / name for name in texts], catalog=CATALOG).progress
+    progress = gather([str(tmp_path / name) for name in texts], catalog=CATALOG).report.progress
 
     assert progress is not None
     assert (8, 2.4, 8, "/a/step_8.pt") == (
@@ -277,7 +278,7 @@ def test_an_endless_line_costs_bounded_memory(log: Path, watcher: LogWatcher) ->
 
     assert [("7", 1), ("8", 2)] == [(one.captures["code"], one.line) for one in report.evidence]
     assert all(len(one.text) <= 2000 for one in report.evidence)
-    assert shape(report) == shape(collect([log], catalog=CATALOG))
+    assert shape(report) == shape(gather([str(log)], catalog=CATALOG).report)
 
 
 def test_collect_reads_packed_files_and_standard_input(tmp_path: Path) -> None:
@@ -286,7 +287,7 @@ def test_collect_reads_packed_files_and_standard_input(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(b"one\nboom"))
     torn = tmp_path / "torn"
     torn.write_bytes(packed.read_bytes()[:-9])
-    report = collect([packed, tmp_path / "none", torn], catalog=CATALOG, stdin=b"boom\n")
+    report = gather([str(packed), str(tmp_path / "none"), str(torn)], catalog=CATALOG, stdin=b"boom\n").report
 
     assert [("<stdin>", 1), (str(packed), 2)] == [(one.file, one.line) for one in report.evidence[:2]]
     assert (False, f"{tmp_path}/none: No such file or directory") == (report.readable, report.why_unreadable)
@@ -352,7 +353,7 @@ def test_live_equals_offline(
             told += watcher.poll(now_s, fresh=size % 2 == 1).new
     live = watcher.poll(now_s + 1)
     watcher.close()
-    offline = collect([path], catalog=CATALOG)
+    offline = gather([str(path)], catalog=CATALOG).report
 
     assert shape(offline) == shape(live)
     assert offline.progress == live.progress
