@@ -20,7 +20,7 @@ HEAD = """\
 
 ```
 DRILL     FAULT     DETECTED  DIAGNOSED AS                       BLAMED  ACTION               RUNNING AGAIN  STEPS LOST  FINISHED  VERDICT
-gpu-lost  gpu-lost  0.2 s     hardware-gpu (nvidia-xid-off-bus)  n1      resubmit without n1  2.2 s          1           yes       ok
+gpu-lost  gpu-lost  0.2 s     hardware-gpu (nvidia-xid-79)  n1      resubmit without n1  2.2 s          1           yes       ok
 ```
 
 | command | what it does |
