@@ -107,6 +107,8 @@ def _hardware_of_lost_node(case: Case) -> Diagnosis | None:
     signature = case.log.cause
     if not case.down or signature is None or signature.fault not in HARDWARE:
         return None
+    if case.ended is not None and case.ended.state == "CANCELLED" and not case.ended.by_us:
+        return None  # a person ended it, whatever else is wrong
     found = _by_signature(case, signature)
     if not set(found.nodes) & set(case.down):
         return None

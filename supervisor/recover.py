@@ -24,6 +24,7 @@ from ftrun.supervisor import (
     context,
     dependents,
     drains,
+    ends,
     last_line,
     placing,
     rows,
@@ -43,6 +44,7 @@ __all__ = ["abandoned", "end_attempt", "finish", "recover", "resume"]
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
 PARTITION_WITHIN_S = 60.0
+ALIVE_FOR_S = 15.0  # a job that was cancelled runs no longer than this before Slurm says so
 
 
 def recover(keeper: Keeper, world: World) -> None:
@@ -85,6 +87,8 @@ def _set_aside(keeper: Keeper) -> None:
 def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
     """True when the job cannot start (again) by itself."""
     row = keeper.row(world)
+    if row is not None and keeper.run.decision.get("resumed") and _resumed_alive(keeper, world, row):
+        return False
     if row is not None and row.state.ended and keeper.attempt.requeued:
         return _requeued_ended(keeper, world, row)
     if row is None or row.state.ended:
@@ -102,7 +106,27 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
             keeper.record("cancel.done", what=f"requeued job {row.job_id}")
         return False
     if keeper.attempt.requeued and row.state is JobState.RUNNING and keeper.started_again(row):
-        _follow_requeued(keeper, row)
+        _follow(keeper, row)
+    return False
+
+
+def _resumed_alive(keeper: Keeper, world: World, row: JobRow) -> bool:
+    """A person resumed a run whose job had not ended when it was stopped. True where that job is what goes on, or came
+    to its end: it is followed, unless a cancel on its way ends it in the next moments."""
+    attempt = keeper.attempt
+    if attempt.end_state and not attempt.requeued:
+        return False
+    if row.state is JobState.COMPLETED:
+        job = row.raw_job_id or row.job_id
+        launch = row.restarts if row.restarts is not None else absent.latest_launch(keeper)
+        data = ends.end_data(keeper, row.state.value, row.reason, row.nodes, job=job, launch=launch)
+        if data["state"] == "COMPLETED":
+            finish(keeper, world, Decision("finish", "the script exited 0"), {"class": "healthy"})
+            return True
+    elif row.state is JobState.RUNNING:
+        if keeper.memory.for_how_long("resumed-alive", world.mono_s) >= ALIVE_FOR_S:
+            _follow(keeper, row)
+        return True
     return False
 
 
@@ -115,15 +139,16 @@ def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
         finish(keeper, world, decision, {"class": "cancelled"})
         return False
     if row.nodes and keeper.started_again(row):
-        _follow_requeued(keeper, row)
+        _follow(keeper, row)
         return False
     return True
 
 
-def _follow_requeued(keeper: Keeper, row: JobRow) -> None:
+def _follow(keeper: Keeper, row: JobRow) -> None:
     """The job started again before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
     the blamed node, which may have been mended since."""
-    launch = row.restarts if row.restarts is not None else keeper.attempt.launch + 1
+    again = keeper.attempt.launch + (1 if keeper.attempt.requeued else 0)
+    launch = row.restarts if row.restarts is not None else again
     keeper.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
     keeper.forget(launch)
 
@@ -176,13 +201,10 @@ def _node_clear(keeper: Keeper, world: World, node: str) -> bool:
 
 
 def _others_complete(keeper: Keeper, world: World, node: str) -> bool:
-    """COMPLETING is the node's flag for any job: once ours is terminal it is another job's."""
+    """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
     row = keeper.row(world)
-    return (
-        row is not None
-        and row.state.ended
-        and keeper.memory.for_how_long(f"completing:{node}", world.mono_s) >= 5.0
-    )
+    over = row is None or row.state.ended
+    return over and keeper.memory.for_how_long(f"completing:{node}", world.mono_s) >= 5.0
 
 
 def _silent(keeper: Keeper, world: World) -> set[str]:
@@ -347,6 +369,5 @@ def resume(keeper: Keeper) -> None:
     if keeper.run.attempt is None:
         keeper.record("warned", message="no attempt of this run was ever submitted: submit it anew")
         return
-    keeper.record(
-        "run.resumed", decision={"kind": "resubmit", "reason": "resumed by a person", "exclude": []}
-    )
+    decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
+    keeper.record("run.resumed", decision=decision)

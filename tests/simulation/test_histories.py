@@ -172,8 +172,43 @@ LIVES: dict[str, Plan] = {
         lucky_front=True,
         calm_s=256.0,
     ),
+    # P5: a person cancels a job that has just lost a node, with the words of a hardware fault in its log.
+    "cancelled-on-a-lost-node": Plan(
+        seed=40269,
+        nodes=8,
+        wanted=4,
+        steps=22,
+        step_s=2.0,
+        graceful=True,
+        settings=(
+            ("backoff", 5.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 60.0),
+            ("exclude-cap", 1.0),
+            ("exclude-for", 86400.0),
+            ("lease", 40.0),
+            ("poll", 5.0),
+        ),
+        job=(
+            JobFault(kind="forged", at_step=4, node=3, for_s=69.19284173526886),
+            JobFault(kind="forged", at_step=9, node=1, for_s=261.3533310780497),
+            JobFault(kind="freeze", at_step=10, node=1, for_s=104.46985837244077),
+            JobFault(kind="forged", at_step=10, node=1, for_s=174.2639736320466),
+            JobFault(kind="freeze", at_step=14, node=3, for_s=221.86822855112152),
+        ),
+        supervisors=(
+            SupervisorFault(kind="crash", at_point=54, for_s=234.67938621643972, tear=0),
+            SupervisorFault(kind="crash", at_point=58, for_s=0.8459528396012572, tear=0),
+        ),
+        second_at_s=29.634183002037638,
+        skews_s=(-3600.0, 3600.0, -3600.0),
+        client=(("drop_row", 0.4), ("effect_unheard", 0.4), ("submit_late", 0.02), ("late_s", 10.0)),
+        lucky_front=True,
+        people=(PersonAct(kind="scancel", at_s=26.26057046448887),),
+        calm_s=88.0,
+    ),
 }
-ENDS = {"cancelled-in-the-queue": "stopped", "running-again": "stopped"}
+ENDS = dict.fromkeys(("cancelled-in-the-queue", "running-again", "cancelled-on-a-lost-node"), "stopped")
 
 
 @pytest.mark.parametrize("name", LIVES)

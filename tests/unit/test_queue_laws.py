@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.client import JobRow, JobState, NodeRow
 from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -213,3 +214,93 @@ def test_an_end_that_comes_by_itself_is_judged_by_itself(
 
     assert (life.run.state.value, life.attempt.number) == ("finished", 1)
     assert "cancel.intended" not in life.kinds()
+
+
+def test_a_persons_cancel_stands_above_a_lost_node_with_broken_hardware(tmp_path: Path) -> None:
+    """P5: who cancels a job that has lost a node, be it for its hardware, does not get another one."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    lost = life.launches[0].nodes[1]
+    life.say(
+        f"[Sat Nov 21 10:00:00 2026] {lost} kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus."
+    )
+    life.engine.fail_node(lost, "freeze")
+    life.live(3)
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    life.live(200)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
+
+
+# ---------------------------------------------------------------------- a person's resume
+
+
+def _stopped_alive(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is stopped, but Slurm did not hear the cancel of its requeued job, which runs again."""
+    life.until("running")
+    life.train(1, 5)
+    life.say(
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3',
+        "NameError: name 'x' is not defined",
+    )
+    monkeypatch.setattr(life.cluster, "cancel", lambda job_id, **_: None)
+    memory_faults.requeue(life.engine, 1)
+    life.until("stopped")
+    while life.engine.jobs[1].state is not JobState.RUNNING:
+        life.live(1)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_resumed_run_goes_on_with_the_job_that_still_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Rule 2: who resumes a run whose job was never ended gets that job, watched as any other, and no second one beside it."""
+    life = Life(tmp_path)
+    _stopped_alive(life, monkeypatch)
+    life.ask("resume", "1-resume")
+    life.until("running", within_s=60)
+    assert (life.attempt.number, life.attempt.launch) == (1, 1)
+    life.train(6, 9)
+    life.exit(code)
+    life.live(60)
+
+    assert (life.run.state.value, life.attempt.number) == (("finished", 1) if not code else ("running", 2))
+
+
+def test_a_resumed_run_whose_job_came_to_its_end_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script's own verdict wins: a job that exits 0 while the run is being resumed needs no other attempt."""
+    life = Life(tmp_path)
+    _stopped_alive(life, monkeypatch)
+    life.ask("resume", "1-resume")
+    life.live(2)
+    life.exit(0)
+    life.live(60)
+
+    assert (life.run.state.value, life.attempt.number) == ("finished", 1)
+
+
+# ---------------------------------------------------------------------- nodes and partitions of a job that is gone
+
+
+def test_another_jobs_end_on_our_node_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P6: a node may be COMPLETING for another job for long; a job that Slurm has forgotten was done with it before."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    memory_faults.crash_controller(life.engine, lose_last=1)
+    life.engine.set_controller("up")
+    nodes = life.cluster.nodes
+
+    def completing(names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
+        return {name: replace(row, flags=row.flags | {"completing"}) for name, row in nodes(names).items()}
+
+    monkeypatch.setattr(life.cluster, "nodes", completing)
+    life.live(200)
+
+    assert life.attempt.number == 2
