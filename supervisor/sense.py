@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import attempts, settle, store
+from ftrun.supervisor import afterwards, attempts, store
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
@@ -46,6 +46,7 @@ class Memory:
     growth: float | None = None
     growth_seen_s: float | None = None
     progress_recorded_s: float | None = None
+    partition: str = ""  # as Slurm showed it last
     seen_s: float | None = None  # when Slurm showed the job last
     absent_since_s: float | None = None
     unwatched: bool = False  # Slurm had the time to forget the job before we missed it
@@ -150,7 +151,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
         memory.close()  # the logs of an array's failed tasks are read once it is known which they all are
         memory.watcher = None
     if keeper.settings.get("log") and memory.due("log-names", world.mono_s, LOG_NAMES_EVERY_S):
-        memory.paths, before = frozenset(log.path for log in settle.extra_logs(keeper)), memory.paths
+        memory.paths, before = frozenset(log.path for log in afterwards.extra_logs(keeper)), memory.paths
         if memory.paths - before:  # a log that the script began only now: where its steps are, perhaps
             memory.close()
             memory.watcher = None
@@ -183,7 +184,7 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
             paths.append(
                 LogPath(launch.stderr, launch.stderr_offset_bytes, launch.stderr_dev, launch.stderr_ino)
             )
-    return [path for path in paths if path.path.startswith("/")] + settle.extra_logs(keeper)
+    return [path for path in paths if path.path.startswith("/")] + afterwards.extra_logs(keeper)
 
 
 def _note_evidence(keeper: Keeper, evidence: Evidence) -> None:

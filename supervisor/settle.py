@@ -8,14 +8,14 @@ journalled before anything is done about them.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState, NodeRow
+from ftrun.slurm.client import JobRow, JobState, NodeRow
 from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor import (
+    afterwards,
     arrays,
     attempts,
     checkpoints,
@@ -29,13 +29,12 @@ from ftrun.supervisor import (
 )
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
-from ftrun.supervisor.watch import LogPath
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["cluster_view", "diagnosis_json", "extra_logs", "newest_checkpoint", "settle", "topology"]
+__all__ = ["cluster_view", "diagnosis_json", "newest_checkpoint", "settle", "topology"]
 
 EXCLUDE_UNTIL_MIN_S = 60.0
 SILENT_FOR_S = 15.0
@@ -162,13 +161,15 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
         requeued=attempt.requeued,
     )
     progress = keeper.memory.report.progress if keeper.memory.report is not None else None
-    return diagnose(
-        keeper.memory.evidence,
-        topology(keeper),
+    seats = topology(keeper)
+    found = diagnose(
+        (*keeper.memory.evidence, *afterwards.attached(keeper)),
+        seats,
         ended=ended,
         catalog=keeper.office.catalog(),
         progress=progress,
     )
+    return afterwards.with_last_words(keeper, found, seats)
 
 
 def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
@@ -228,26 +229,6 @@ def newer_checkpoint(keeper: Keeper) -> str:
     return newest if checkpoints.newer(newest, before, since) else ""
 
 
-def extra_logs(keeper: Keeper) -> list[LogPath]:
-    """Files of `--ft-log`, relative to the folder of submission."""
-    patterns = keeper.settings.get("log", [])
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    base = context.cwd(keeper.run_dir)
-    found = [
-        path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
-    ]
-    started = keeper.attempt.started_at_s or 0.0
-    return [LogPath(path, 0, 0, 0) for path in found if _written_s(path) >= started - 1.0]
-
-
-def _written_s(path: str) -> float:
-    """When a file was written last; never, where it cannot be seen (a link that leads nowhere)."""
-    try:
-        return os.path.getmtime(path)
-    except OSError:
-        return float("-inf")
-
-
 def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
     """What the policy may know of the cluster now."""
     assert world.nodes is not None
@@ -257,9 +238,9 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         rights = keeper.office.cluster.rights()
     except SlurmError:
         return grounds.ClusterView(nodes_needed=max(1, len(keeper.attempt.nodes)))
-    names = (
-        row.partition.split(",") if row is not None else [p.name for p in partitions.values() if p.default]
-    )
+    names = _partition(keeper, row).split(",")
+    if not any(name in partitions for name in names):
+        names = [p.name for p in partitions.values() if p.default]
     members = tuple(sorted({node for name in names if name in partitions for node in partitions[name].nodes}))
     return grounds.ClusterView(
         partition=members,
@@ -272,6 +253,14 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         ),
         may_drain=rights.may_drain,
     )
+
+
+def _partition(keeper: Keeper, row: JobRow | None) -> str:
+    """Where the run belongs: what Slurm shows of its job, or showed while it still knew it; "" where nobody ever saw it."""
+    if row is not None and row.partition:
+        return row.partition
+    told = [keeper.memory.partition, *(attempt.partition for attempt in reversed(keeper.run.attempts))]
+    return next((name for name in told if name), "")
 
 
 def _idle(row: NodeRow) -> bool:

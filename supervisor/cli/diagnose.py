@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import inputs, signatures
+from ftrun.supervisor import inputs, lastwords, signatures
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.diagnose import diagnose as diagnose_evidence
 from ftrun.supervisor.errors import EXIT_USAGE, UserError
@@ -62,6 +62,7 @@ def diagnose(
         list[str],
         typer.Argument(metavar="LOG...", help="Files, folders, patterns, or a job id; - is stdin."),
     ],
+    *,
     each: Annotated[bool, typer.Option("--each", help="Every file is a case of its own.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case.")] = False,
     nodes: Annotated[
@@ -77,6 +78,14 @@ def diagnose(
             help="Ranks 0..N-1 run on the first of --nodes, and so on: a rank then names its node.",
         ),
     ] = 0,
+    healthy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--healthy",
+            metavar="LOG",
+            help="Logs of a run that went well: where no cause is known, what is new is shown.",
+        ),
+    ] = None,
 ) -> int:
     """Say what went wrong with a job, who is to blame, and whether another try makes sense.
 
@@ -90,10 +99,11 @@ def diagnose(
     if ranks_per_node and not hosts:
         raise UserError("--ranks-per-node needs --nodes, in the order of the ranks")
     catalog = _catalog()
+    like = list(_files(healthy or []))
     status = EXIT_HEALTHY
     unread = False
     for number, case in enumerate(_cases(logs, each=each)):
-        found, complete = _judge(case, _topology(case, hosts, ranks_per_node), catalog)
+        found, complete = _judge(case, _topology(case, hosts, ranks_per_node), catalog, like)
         unread = unread or not complete
         if found is None:
             continue
@@ -131,7 +141,9 @@ def _topology(case: _Case, hosts: tuple[str, ...], ranks_per_node: int) -> Topol
     return Topology(nodes=hosts or case.known.nodes, rank_node=ranks)
 
 
-def _judge(case: _Case, topology: Topology, catalog: Catalog) -> tuple[Diagnosis | None, bool]:
+def _judge(
+    case: _Case, topology: Topology, catalog: Catalog, healthy: Sequence[str]
+) -> tuple[Diagnosis | None, bool]:
     """The diagnosis of one case, and whether all of it could be read; None where nothing could."""
     given = sys.stdin.buffer.read() if STDIN in case.logs else None
     gathered = inputs.gather([log for log in case.logs if log != STDIN], catalog=catalog, stdin=given)
@@ -146,6 +158,13 @@ def _judge(case: _Case, topology: Topology, catalog: Catalog) -> tuple[Diagnosis
     found = diagnose_evidence(
         report.evidence, topology, ended=record.ended, catalog=catalog, progress=report.progress
     )
+    if found.fault is FaultClass.UNKNOWN:
+        offset_bytes = report.progress.offset_bytes if report.progress is not None else 0
+        plain = [LogPath(log) if isinstance(log, str) else log for log in case.logs if log != STDIN]
+        lines = lastwords.suspicious(
+            plain, topology, step_offset_bytes=offset_bytes, healthy=[LogPath(path) for path in healthy]
+        )
+        found = replace(found, suspicious=lines or found.suspicious)
     return found, not gathered.unread
 
 

@@ -1,0 +1,83 @@
+"""Files that the user named besides the job's log, and what is read of them once a launch is over. (I/O)
+
+How it thinks. Most of what `--ft-log` names are logs, and are followed. A flight recorder's dump or torchrun's error file is written
+at the end and makes sense when it is whole; so it waits until the launch is judged. And only when no cause was found are the last words of
+the logs compared with what this run printed while it was well.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import attempts, context, inputs, lastwords
+from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Topology
+from ftrun.supervisor.tail import LogPath
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+
+__all__ = ["attached", "extra_logs", "with_last_words"]
+
+HEALTHY_MAX = 4
+"""So many earlier launches are asked what they usually print."""
+
+
+def extra_logs(keeper: Keeper) -> list[LogPath]:
+    """The logs of `--ft-log`, relative to the folder of submission."""
+    return [LogPath(path) for path in _named(keeper) if not inputs.is_attachment(path)]
+
+
+def attached(keeper: Keeper) -> tuple[Evidence, ...]:
+    """What the other files of `--ft-log` tell, in order after all that the logs have told."""
+    found = inputs.attached(_named(keeper), catalog=keeper.office.catalog())
+    last = max((one.order for one in keeper.memory.evidence), default=0)
+    return tuple(replace(one, order=last + one.order) for one in found)
+
+
+def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Diagnosis:
+    """`found`; of an unknown cause, with the lines that are new or odd among the last ones."""
+    if found.fault is not FaultClass.UNKNOWN:
+        return found
+    attempt, report = keeper.attempt, keeper.memory.report
+    progress = report.progress if report is not None else None
+    own = _launch_logs(keeper, attempt.number, attempt.launch) + extra_logs(keeper)
+    explained = [
+        (incident.attempt, incident.launch)
+        for incident in keeper.run.incidents
+        if incident.fault != FaultClass.UNKNOWN
+    ]
+    healthy = [log for place in explained[-HEALTHY_MAX:] for log in _launch_logs(keeper, *place)]
+    offset_bytes = progress.offset_bytes if progress is not None else 0
+    lines = lastwords.suspicious(own, topology, step_offset_bytes=offset_bytes, healthy=healthy)
+    return replace(found, suspicious=lines) if lines else found
+
+
+def _launch_logs(keeper: Keeper, attempt: int, launch: int) -> list[LogPath]:
+    record = attempts.launch_record(keeper.run_dir, attempt, launch)
+    if record is None:
+        return []
+    logs = {record.stdout: record.stdout_offset_bytes, record.stderr: record.stderr_offset_bytes}
+    return [LogPath(path, offset_bytes) for path, offset_bytes in logs.items() if path.startswith("/")]
+
+
+def _named(keeper: Keeper) -> list[str]:
+    """The files that `--ft-log` names and that this launch has written."""
+    patterns = keeper.settings.get("log", [])
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    base = context.cwd(keeper.run_dir)
+    found = [
+        path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
+    ]
+    started = keeper.attempt.started_at_s or 0.0
+    return [path for path in found if _written_s(path) >= started - 1.0]
+
+
+def _written_s(path: str) -> float:
+    """When a file was written last; never, where it cannot be seen (a link that leads nowhere)."""
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return float("-inf")
