@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ftrun.supervisor import attempts, ends
 
 if TYPE_CHECKING:
+    from ftrun.slurm.client import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
@@ -25,8 +26,9 @@ __all__ = ["latest_launch", "missed", "seen"]
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
 
-def seen(keeper: Keeper, world: World) -> None:
+def seen(keeper: Keeper, world: World, row: JobRow) -> None:
     """Slurm shows the job."""
+    keeper.memory.partition = row.partition
     keeper.memory.seen_s = world.mono_s
     keeper.memory.absent_since_s = None
 

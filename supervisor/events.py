@@ -165,6 +165,7 @@ def _started(run: Run, record: Record) -> Run:
         starts=starts | dict(run.attempt.starts if run.attempt else ()),
         running_seen_at_s=record["at"],
         nodes=tuple(data["nodes"]),
+        partition=data.get("partition", "") or (run.attempt.partition if run.attempt else ""),
         known_as=tuple(data.get("known_as", ())) or (run.attempt.known_as if run.attempt else ()),
         requeued=False,
         end_state="",

@@ -246,7 +246,7 @@ class Keeper:
         if row is None:
             absent.missed(self, world)
             return
-        absent.seen(self, world)
+        absent.seen(self, world, row)
         if row.state.ended and row.restarts not in (None, self.attempt.launch):
             self._started(row)  # another launch than was awaited: it ended between two looks, or in the queue
         elif row.state.ended:
@@ -267,6 +267,7 @@ class Keeper:
             launch=launch,
             nodes=list(row.nodes),
             started_at_s=row.start_time_s,
+            partition=row.partition,
             known_as=self.memory.known_as,
         )
         self.forget(launch)
@@ -274,15 +275,15 @@ class Keeper:
     def forget(self, launch: int) -> None:
         """A new launch or attempt begins: nothing that was seen of the last one counts."""
         self.memory.close()
-        seen_s = self.memory.seen_s
-        self.memory = Memory(attempt=self.attempt.number, launch=launch, seen_s=seen_s)
+        seen_s, partition = self.memory.seen_s, self.memory.partition
+        self.memory = Memory(attempt=self.attempt.number, launch=launch, seen_s=seen_s, partition=partition)
 
     def _running(self, world: World) -> None:
         row = self.row(world)
         if row is None:
             absent.missed(self, world)
             return
-        absent.seen(self, world)
+        absent.seen(self, world, row)
         sense.note_launch(self, world)
         if row.state.ended and not self.started_again(row):
             self._ended(world, row)
@@ -356,7 +357,7 @@ class Keeper:
         if row is None:
             absent.missed(self, world)
             return
-        absent.seen(self, world)
+        absent.seen(self, world, row)
         if row.state.ended:
             self._ended(world, row)
         elif not self.attempt.end_done:

@@ -28,6 +28,7 @@ class Attempt:
     running_seen_at_s: float | None = None  # when we saw it
     ended_at_s: float | None = None  # when we saw the end of the present launch
     nodes: tuple[str, ...] = ()
+    partition: str = ""  # where it ran
     end_state: str = ""  # Slurm's state at the end of the launch, or PENDING after a requeue
     end_reason: str = ""
     exit_code: int | None = None

@@ -26,6 +26,7 @@ from ftrun.supervisor import (
     drains,
     ends,
     last_line,
+    over,
     placing,
     rows,
     settle,
@@ -64,7 +65,7 @@ def recover(keeper: Keeper, world: World) -> None:
     if keeper.attempt.submission == "done":
         _set_aside(keeper)
         drains.carry_out(keeper, world)
-        if not _out_of_the_queue(keeper, world) or not _over(keeper, world):
+        if not _out_of_the_queue(keeper, world) or not over.proven(keeper, world):
             return
     if not _waited(keeper, world) or not _closed(keeper):
         return
@@ -149,73 +150,14 @@ def _follow(keeper: Keeper, row: JobRow) -> None:
     the blamed node, which may have been mended since."""
     again = keeper.attempt.launch + (1 if keeper.attempt.requeued else 0)
     launch = row.restarts if row.restarts is not None else again
-    keeper.record("job.started", launch=launch, nodes=list(row.nodes), started_at_s=row.start_time_s)
-    keeper.forget(launch)
-
-
-def _over(keeper: Keeper, world: World) -> bool:
-    """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
-    if keeper.attempt.over:
-        return True
-    if not _job_over(keeper, world) or _ran_unseen(keeper, world):
-        return False
-    waiting = [node for node in keeper.attempt.nodes if not _node_clear(keeper, world, node)]
-    if waiting:
-        return False
-    fenced = sorted(_silent(keeper, world))
-    keeper.record("attempt.over", fenced=fenced)
-    return True
-
-
-def _job_over(keeper: Keeper, world: World) -> bool:
-    row = keeper.row(world)
-    if row is not None:
-        keeper.memory.since.pop("over-absent", None)
-        return row.state.ended
-    return (
-        keeper.attempt.end_state == "GONE" or keeper.memory.for_how_long("over-absent", world.mono_s) >= 60.0
+    keeper.record(
+        "job.started",
+        launch=launch,
+        nodes=list(row.nodes),
+        started_at_s=row.start_time_s,
+        partition=row.partition,
     )
-
-
-def _ran_unseen(keeper: Keeper, world: World) -> bool:
-    """The requeued job started again while nobody watched, and Slurm has forgotten it since: that launch is judged, too."""
-    launch = absent.latest_launch(keeper)
-    if keeper.row(world) is not None or launch <= keeper.attempt.launch:
-        return False
-    record = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
-    nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
-    keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None)
     keeper.forget(launch)
-    return True
-
-
-def _node_clear(keeper: Keeper, world: World, node: str) -> bool:
-    assert world.nodes is not None
-    row = world.nodes.get(node)
-    if row is None:
-        return True  # Slurm has no such node any more
-    if row.responding:
-        keeper.memory.since.pop(f"silent:{node}", None)
-        return "completing" not in row.flags or _others_complete(keeper, world, node)
-    return keeper.memory.for_how_long(f"silent:{node}", world.mono_s) >= fence_wait_s(keeper)
-
-
-def _others_complete(keeper: Keeper, world: World, node: str) -> bool:
-    """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
-    row = keeper.row(world)
-    over = row is None or row.state.ended
-    return over and keeper.memory.for_how_long(f"completing:{node}", world.mono_s) >= 5.0
-
-
-def _silent(keeper: Keeper, world: World) -> set[str]:
-    assert world.nodes is not None
-    return {n for n in keeper.attempt.nodes if n in world.nodes and not world.nodes[n].responding}
-
-
-def fence_wait_s(keeper: Keeper) -> float:
-    """How long a silent node is waited for before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
-    value = keeper.settings.get("fence-wait", "")
-    return float(value) if value not in ("", None) else keeper.office.facts().slurmd_timeout_s + 30.0
 
 
 def _waited(keeper: Keeper, world: World) -> bool:
@@ -262,7 +204,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     if not view.partition and keeper.memory.for_how_long("no-partition", world.mono_s) < PARTITION_WITHIN_S:
         return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
     exclude = placing.left_out(
-        view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), _silent(keeper, world)
+        view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), over.silent(keeper, world)
     )
     tasks = arrays.wanted(keeper.run_dir, keeper.run, keeper.attempt)
     if keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number)) is None:

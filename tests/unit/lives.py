@@ -45,16 +45,27 @@ class LifeClock:
 
 
 class Life:
-    """A run of `wanted` nodes in a partition of `nodes`, submitted, with a supervisor that looks once a second."""
+    """A run of `wanted` nodes in a partition of `nodes`, submitted, with a supervisor that looks once a second.
+
+    `beside` nodes are those of another partition, which is the default one.
+    """
 
     def __init__(
-        self, folder: Path, *, nodes: int = 4, wanted: int = 2, comment: bool = True, **chosen: Any
+        self,
+        folder: Path,
+        *,
+        nodes: int = 4,
+        wanted: int = 2,
+        beside: int = 0,
+        comment: bool = True,
+        **chosen: Any,
     ) -> None:
         self.home = str(folder / "home")
         self.cwd = folder / "work"
         self.cwd.mkdir(parents=True)
         self.log = self.cwd / "out.log"
-        self.engine = Engine({"main": [f"n{i}" for i in range(nodes)]}, timing=TIMING)
+        default = {"short": [f"s{i}" for i in range(beside)]} if beside else {}
+        self.engine = Engine({**default, "main": [f"n{i}" for i in range(nodes)]}, timing=TIMING)
         self.cluster = MemoryCluster(self.engine)
         self.clock = LifeClock(self.engine.clock)
         self.engine.script("", self._started)
@@ -68,7 +79,7 @@ class Life:
         self.supervisor = self._lead()
 
     def _submit(self, wanted: int) -> None:
-        argv = [f"-N{wanted}", str(self.cwd / "train.sh")]
+        argv = [f"-N{wanted}", "-pmain", str(self.cwd / "train.sh")]
         kept = {
             "v": context.VERSION, "cwd": str(self.cwd), "umask": 0o022, "limits": {}, "nice": 0, "host": "login",
             "user": "user", "run": os.path.basename(self.run_dir), "run_token": self.token, "argv": argv,

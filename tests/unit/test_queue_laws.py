@@ -10,6 +10,7 @@ import pytest
 
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobRow, JobState, NodeRow
+from ftrun.supervisor import settle
 from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -304,3 +305,22 @@ def test_another_jobs_end_on_our_node_holds_nothing_up(
     life.live(200)
 
     assert life.attempt.number == 2
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["same", "anew"])
+def test_a_job_that_is_gone_belongs_where_it_ran(tmp_path: Path, anew: bool) -> None:
+    """P11: caps are shares of the partition that the run is in, not of the default one, whoever remembers it."""
+    life = Life(tmp_path, beside=30)
+    life.until("running")
+    life.live(2)
+    memory_faults.crash_controller(life.engine, lose_last=1)
+    life.engine.set_controller("up")
+    if anew:
+        life.begin_anew()
+    life.live(3)
+    world = life.supervisor._world
+    assert world is not None
+
+    view = settle.cluster_view(life.supervisor.keepers[life.run_dir], world)
+
+    assert view.partition == tuple(life.engine.partitions["main"])

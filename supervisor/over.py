@@ -1,0 +1,84 @@
+"""When an attempt is over, so that another one may start: the proof that P6 asks for. (I/O)
+
+How it thinks. The job must be over for Slurm, and then each node of the launch by itself: it answers and has nothing of the job
+left, or it is silent for so long that what ran there is given up for dead (it is excluded then). A launch that ran while
+nobody watched comes first: it may have come to its own end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import absent, attempts
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["fence_wait_s", "proven", "silent"]
+
+
+def proven(keeper: Keeper, world: World) -> bool:
+    """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
+    if keeper.attempt.over:
+        return True
+    if not _job_over(keeper, world) or _ran_unseen(keeper, world):
+        return False
+    waiting = [node for node in keeper.attempt.nodes if not _node_clear(keeper, world, node)]
+    if waiting:
+        return False
+    fenced = sorted(silent(keeper, world))
+    keeper.record("attempt.over", fenced=fenced)
+    return True
+
+
+def _job_over(keeper: Keeper, world: World) -> bool:
+    row = keeper.row(world)
+    if row is not None:
+        keeper.memory.since.pop("over-absent", None)
+        return row.state.ended
+    return (
+        keeper.attempt.end_state == "GONE" or keeper.memory.for_how_long("over-absent", world.mono_s) >= 60.0
+    )
+
+
+def _ran_unseen(keeper: Keeper, world: World) -> bool:
+    """The requeued job started again while nobody watched, and Slurm has forgotten it since: that launch is judged, too."""
+    launch = absent.latest_launch(keeper)
+    if keeper.row(world) is not None or launch <= keeper.attempt.launch:
+        return False
+    record = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
+    nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
+    keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None)
+    keeper.forget(launch)
+    return True
+
+
+def _node_clear(keeper: Keeper, world: World, node: str) -> bool:
+    assert world.nodes is not None
+    row = world.nodes.get(node)
+    if row is None:
+        return True  # Slurm has no such node any more
+    if row.responding:
+        keeper.memory.since.pop(f"silent:{node}", None)
+        return "completing" not in row.flags or _others_complete(keeper, world, node)
+    return keeper.memory.for_how_long(f"silent:{node}", world.mono_s) >= fence_wait_s(keeper)
+
+
+def _others_complete(keeper: Keeper, world: World, node: str) -> bool:
+    """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
+    row = keeper.row(world)
+    done = row is None or row.state.ended
+    return done and keeper.memory.for_how_long(f"completing:{node}", world.mono_s) >= 5.0
+
+
+def silent(keeper: Keeper, world: World) -> set[str]:
+    """The nodes of the attempt that Slurm does not hear."""
+    assert world.nodes is not None
+    return {n for n in keeper.attempt.nodes if n in world.nodes and not world.nodes[n].responding}
+
+
+def fence_wait_s(keeper: Keeper) -> float:
+    """How long a silent node is waited for before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
+    value = keeper.settings.get("fence-wait", "")
+    return float(value) if value not in ("", None) else keeper.office.facts().slurmd_timeout_s + 30.0
