@@ -48,7 +48,7 @@ class Code:
 class CodeTable:
     """The codes of one maker by the id of their signature; `written` finds each code in a list of them.
 
-    `example` is a log line with `{code}` in it, `title` stands for a code whose meaning nobody tells.
+    `example` is a log line with `{code}` in it, `title` is what a code of this table is called.
     """
 
     id: str
@@ -79,7 +79,7 @@ class CodeTable:
         return {
             **found.level.row,
             "id": name,
-            "title": found.meaning or f"{self.title} {found.code}, without a public meaning",
+            "title": f"{self.title} {found.code} ({found.meaning or 'no public meaning'})",
             "pattern": rf"(?i)\b{re.escape(found.code)}\b",
             "examples": [self.example.replace("{code}", found.code)],
             "fact": self.fact,

@@ -96,7 +96,7 @@ def test_a_code_speaks_as_a_signature_of_its_own(site: Callable[..., str]) -> No
     signature = signatures.load([folder]).by_id[hit.signature]
 
     assert ("pump-b001", "B001", "p3") == (hit.signature, hit.captures["code"], hit.captures["host"])
-    assert ("the pump stands still", Action.DRAIN, "replace the pump") == (
+    assert ("Pump code B001 (the pump stands still)", Action.DRAIN, "replace the pump") == (
         signature.title,
         signature.action,
         signature.vendor,
@@ -135,7 +135,7 @@ def test_a_code_is_diagnosed_as_any_signature_is(site: Callable[..., str]) -> No
 
 def test_a_code_without_a_meaning_says_so(site: Callable[..., str]) -> None:
     """Its title names the table and the number."""
-    assert "Pump code A002, without a public meaning" == signatures.load([site()]).by_id["pump-a002"].title
+    assert "Pump code A002 (no public meaning)" == signatures.load([site()]).by_id["pump-a002"].title
 
 
 def test_codes_are_known_by_id_but_not_scanned_for(site: Callable[..., str]) -> None:
