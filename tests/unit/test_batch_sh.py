@@ -59,6 +59,7 @@ class Attempt:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=as_slurm_starts_it,  # noqa: PLW1509 - no threads here
         )
 
     def run(self, script: str, *args: str, change: tuple[bytes, bytes] = (b"", b"")) -> tuple[int, str, str]:
@@ -69,6 +70,12 @@ class Attempt:
 
     def claim(self, name: str = "claim") -> str:
         return os.readlink(self.place / name)
+
+
+def as_slurm_starts_it() -> None:
+    """No signal is ignored in a job, whatever the tests were started by (nohup, a shell's `&`)."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(params=list(SHELLS))
