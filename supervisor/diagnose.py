@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.supervisor import culprits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
+from ftrun.supervisor.order import as_written
 from ftrun.supervisor.refine import refined
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, Ended, plain, proofs, sure
 from ftrun.supervisor.weigh import Weighed, weigh
@@ -81,6 +82,7 @@ def diagnose(
     `evidence` is all that is known of one launch, in any order; what the catalog does not know is left aside.
     A live run without anything fatal is HEALTHY with signature "".
     """
+    evidence = as_written(evidence)
     topology = culprits.learned(evidence, topology)
     case = Case(weigh(evidence, catalog, ended), topology, ended, progress)
     for rule in RULES:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 import time
-from calendar import timegm
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ftrun.supervisor.model import Evidence, Source
+from ftrun.supervisor.order import stamp
 from ftrun.supervisor.progress import Progress, ProgressReader
 from ftrun.supervisor.scan import SEGMENT_BYTES, Hit, Scanner
 from ftrun.supervisor.signatures import Catalog, load
@@ -32,9 +32,6 @@ EVIDENCE_MAX = (
     20_000  # kept by all files of a launch; beyond, a further pair of file and signature keeps 1 + 1
 )
 _SEPARATOR = re.compile(rb"[\r\n]")
-_DATE = re.compile(
-    r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d)\b)?"
-)
 
 
 class Book:
@@ -292,25 +289,8 @@ def _key(evidence: Evidence) -> tuple[int, str]:
 
 def written_s(text: str) -> float | None:
     """Return the Unix time of the first full date in the line, None where it has none; without a zone it is local time."""
-    match = _DATE.search(text)
-    if match is None:
-        return None
-    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
-    if not (
-        1970 <= year <= 2200
-        and 1 <= month <= 12
-        and 1 <= day <= 31
-        and hour < 24
-        and minute < 60
-        and second < 61
-    ):
-        return None
-    fraction = float(f"0.{match[7]}") if match[7] else 0.0
-    moment = (year, month, day, hour, minute, second, 0, 0, -1)
-    zone = match[8]
-    if zone is None:
-        return time.mktime(moment) + fraction
-    ahead_s = 0
-    if zone[0] in "+-":
-        ahead_s = (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60) * (-1 if zone[0] == "-" else 1)
-    return timegm(moment) - ahead_s + fraction
+    found = stamp(text)
+    if found is None or found[1]:
+        return found[0] if found else None
+    whole = int(found[0])
+    return time.mktime((*time.gmtime(whole)[:8], -1)) + (found[0] - whole)

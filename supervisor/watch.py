@@ -145,8 +145,12 @@ def _all_evidence(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
 
 
 def _leading(files: Sequence[LogFile]) -> LogFile | None:
-    """The file to believe about steps: the strongest counter, then the highest step, then the first one."""
-    stepping = [file for file in files if file.progress is not None and file.progress.step is not None]
+    """The file to believe about steps: the strongest counter, then the highest step, then the first by name."""
+    stepping = [
+        file
+        for file in sorted(files, key=lambda file: file.name)
+        if file.progress is not None and file.progress.step is not None
+    ]
     return max(
         stepping, key=lambda file: (file.reader.strength, cast("Progress", file.progress).step), default=None
     )
@@ -154,6 +158,7 @@ def _leading(files: Sequence[LogFile]) -> LogFile | None:
 
 def _all_progress(files: Sequence[LogFile]) -> Progress | None:
     """Put the files together: steps of the leading one, the furthest checkpoint, movement of all."""
+    files = sorted(files, key=lambda file: file.name)
     known = [file.progress for file in files if file.progress is not None]
     if not known:
         return None
