@@ -53,13 +53,15 @@ def move(keeper: Keeper, world: World) -> None:
     if not keeper.memory.due(f"dependents:{attempt.number}", world.mono_s, AGAIN_AFTER_S):
         return
     moved: set[str] = set()
+    who = f"what waits for {keeper.run.id}"
     try:
         for old in _earlier_jobs(keeper):
             moved |= _move_from(keeper, world, old)
         moved |= _release(keeper, world)
     except (Unreachable, OutcomeUnknown) as error:
-        keeper.office.tell("slurm.unseen", run=keeper.run.id, why=error.message)
+        keeper.office.unseen(error.message, who=who, run=keeper.run.id)
         return
+    keeper.office.seen(who=who, run=keeper.run.id)
     keeper.record("dependents.moved", jobs=sorted(moved), to=attempt.job)
 
 

@@ -18,7 +18,6 @@ from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import (
     absent,
-    attempts,
     dependents,
     ends,
     journal,
@@ -115,7 +114,7 @@ class Keeper:
             if self._journal.epoch != self.office.lead.epoch:
                 raise LeaseLost("this file belongs to an epoch that is over")
             return
-        self.office.lead.confirm()
+        self.office.prove()
         believed = journal.believed_lengths(self.run_dir)
         if believed != self._lengths:
             raise Moved(self.run_dir)
@@ -184,8 +183,9 @@ class Keeper:
     def _new(self, world: World) -> None:
         """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
         if self._front_gone(world):
+            self.office.prove()
             store.open_attempt(self.run_dir, 1)
-            attempts.close(self.run_dir, 1, self.office.lead.epoch)
+            recover.close(self)
             reason = "ftrun sbatch was interrupted before it submitted"
             self.record("run.stopped", reason=reason, **{"class": "cancelled"})
 
@@ -218,7 +218,7 @@ class Keeper:
 
     def _not_submitted(self, why: str) -> None:
         """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
-        taken = attempts.close(self.run_dir, self.attempt.number, self.office.lead.epoch, started=False)
+        taken = recover.close(self, started=False)
         if taken is not None and taken.job:
             self._found(taken.job)
         elif self.attempt.number == 1 and not self.run.incidents:

@@ -23,6 +23,7 @@ TAIL_BYTES = 1 << 16
 
 def stopped(keeper: Keeper, fields: Mapping[str, Any]) -> None:
     """Journal the end of a run that does not go on (`fields` as in run.stopped), its line in the log first."""
+    keeper.office.prove()
     path = _write(keeper, fields)
     if path:
         keeper.record("final.line", path=path)

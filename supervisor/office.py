@@ -22,6 +22,7 @@ from ftrun.supervisor.signatures import Catalog
 __all__ = ["STALE_AFTER_S", "Crash", "Lead", "Office", "Stale", "World"]
 
 STALE_AFTER_S = 10.0
+EVERYBODY = ""
 T = TypeVar("T")
 
 
@@ -74,7 +75,9 @@ class Office:
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )
     log: Any = None  # a structlog logger, or None
-    blind_since_s: float | None = None
+    _unseen: dict[str, float] = field(
+        default_factory=dict
+    )  # who cannot see Slurm -> since when (Unix seconds)
     _facts: ClusterFacts | None = None
     _catalog: Catalog | None = None
 
@@ -95,11 +98,33 @@ class Office:
         """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what the deed raises."""
         if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
             raise Stale(name)
-        self.lead.confirm()
+        self.prove()
         self.crash(f"{name}:before")
         result = deed()
         self.crash(f"{name}:after")
         return result
+
+    def prove(self) -> None:
+        """Before each effect: that we still lead. Raises LeaseLost."""
+        self.lead.confirm()
+
+    @property
+    def blind_since_s(self) -> float | None:
+        """Since when Slurm has not answered at all (Unix seconds); None while it does."""
+        return self._unseen.get(EVERYBODY)
+
+    def unseen(self, why: str, *, who: str = EVERYBODY, run: str = "") -> None:
+        """Slurm did not answer `who` ("" = everybody): told once until `seen`, and not for each one when nobody sees it."""
+        if who not in self._unseen and EVERYBODY not in self._unseen:
+            self._unseen[who] = self.clock.now_s()
+            self.tell("slurm.unseen", **({"run": run} if run else {}), why=why)
+
+    def seen(self, *, who: str = EVERYBODY, run: str = "") -> None:
+        """Slurm answered `who`: told once after an outage."""
+        since_s = self._unseen.pop(who, None)
+        if since_s is not None:
+            after_s = round(self.clock.now_s() - since_s, 1)
+            self.tell("slurm.seen-again", **({"run": run} if run else {}), after_s=after_s)
 
     def tell(self, event: str, **fields: Any) -> None:
         """A line in the supervisor's own log."""

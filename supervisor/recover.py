@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["abandoned", "end_attempt", "finish", "recover", "resume"]
+__all__ = ["abandoned", "close", "end_attempt", "finish", "recover", "resume"]
 
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
@@ -168,11 +168,18 @@ def _waited(keeper: Keeper, world: World) -> bool:
     )
 
 
+def close(keeper: Keeper, *, started: bool = True) -> attempts.Claim | None:
+    """Take the newest attempt's next claim (see `attempts.close`), once we have proven that we lead. Raises LeaseLost."""
+    number = keeper.run.attempt.number if keeper.run.attempt is not None else 1
+    keeper.office.prove()
+    return attempts.close(keeper.run_dir, number, keeper.office.lead.epoch, started=started)
+
+
 def _closed(keeper: Keeper) -> bool:
     """Take the attempt's next claim. False when a launch of it got there first: it is watched instead."""
     if keeper.attempt.closed:
         return True
-    taken = attempts.close(keeper.run_dir, keeper.attempt.number, keeper.office.lead.epoch)
+    taken = close(keeper)
     if taken is not None:
         if not taken.closed:
             keeper.record(
@@ -301,7 +308,7 @@ def abandoned(keeper: Keeper, world: World) -> None:
     if since <= STRAYS_FOR_S and due:
         keeper.memory.since["strays"] = world.mono_s
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
-            attempts.close(keeper.run_dir, attempt.number, keeper.office.lead.epoch)
+            close(keeper)
             keeper.record("attempt.closed")
         _strays(keeper, world, keeper.run.token)
 

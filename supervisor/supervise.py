@@ -33,6 +33,7 @@ __all__ = ["Supervisor"]
 A_DAY_S = 86_400.0
 BROKEN_FOR_S = 60.0  # a run whose keeper failed is left alone for so long
 NODES_EVERY_S = 5.0
+PROVE_EVERY_S = 1.0
 MOVING_POLL_S = 0.5
 GLANCE_EVERY_S = 0.2
 GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times the CPU time that it took
@@ -58,11 +59,18 @@ class Supervisor:
     # ------------------------------------------------------------------ one round
 
     def tick(self) -> None:
-        """One look and one step of every run. Raises LeaseLost."""
+        """One look and one step of every run. Raises LeaseLost.
+
+        The lease is proven before each effect (`Office.prove`); beside that a slow beat suffices, so that runs for which there
+        is nothing to do cost little. What is only written down goes into the file of our own epoch, and harms nobody.
+        """
         self._find_runs()
         world = self._world = self._look()
+        proven_s = float("-inf")
         for run_dir in list(self.keepers):
-            self.lease.confirm()
+            if self.office.clock.mono_s() - proven_s >= PROVE_EVERY_S:
+                self.office.prove()
+                proven_s = self.office.clock.mono_s()
             if world.jobs is not None and self.office.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
                 world = self._world = (
                     self._look()
@@ -138,15 +146,9 @@ class Supervisor:
             nodes = self._look_at_nodes(mono)
         except SlurmError as error:
             jobs = nodes = None
-            if self.office.blind_since_s is None:
-                self.office.blind_since_s = clock.now_s()
-                self.office.tell("slurm.unseen", why=error.message)
+            self.office.unseen(error.message)
         else:
-            if self.office.blind_since_s is not None:
-                self.office.tell(
-                    "slurm.seen-again", after_s=round(clock.now_s() - self.office.blind_since_s, 1)
-                )
-                self.office.blind_since_s = None
+            self.office.seen()
         return World(clock.now_s(), clock.mono_s(), jobs, nodes, rows.families(jobs or {}))
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
@@ -162,6 +164,8 @@ class Supervisor:
         keeper = self.keepers[run_dir]
         if not self._guarded(run_dir, lambda: keeper.step(world)):
             return
+        if world.jobs is not None:
+            self.office.seen(who=keeper.run.id, run=keeper.run.id)
         if keeper.run.final and not _unanswered(keeper):
             stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
             if _asked(keeper):
@@ -179,7 +183,7 @@ class Supervisor:
         except LeaseLost:
             raise
         except SlurmError as error:
-            self.office.tell("slurm.unseen", run=keeper.run.id, why=error.message)
+            self.office.unseen(error.message, who=keeper.run.id, run=keeper.run.id)
             return False
         except (JournalDamaged, JournalTooNew) as error:
             self._drop(run_dir, str(error))

@@ -1,0 +1,134 @@
+"""Laws of one round over all runs: what it proves before it acts, and what it says of a Slurm that does not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.slurm.errors import Unreachable
+from ftrun.supervisor.lease import LeaseLost
+from tests.unit.lives import Life
+
+
+class Told:
+    """The supervisor's own log."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, **fields: Any) -> None:
+        """One line."""
+        self.events.append((event, fields))
+
+    def of_slurm(self) -> list[str]:
+        """What was said of Slurm's answers, in order."""
+        return [event for event, _ in self.events if event.startswith("slurm.")]
+
+
+def _effects(life: Life, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From now on: `proven` for each proof of the lease, the name of each call that changes something, in order."""
+    done: list[str] = []
+    confirm = life.supervisor.lease.confirm
+
+    def prove() -> None:
+        done.append("proven")
+        confirm()
+
+    monkeypatch.setattr(life.supervisor.lease, "confirm", prove)
+    for name in ("submit", "cancel", "drain"):
+        deed = getattr(life.cluster, name)
+
+        def noted(*args: Any, _name: str = name, _deed: Any = deed, **more: Any) -> Any:
+            done.append(_name)
+            return _deed(*args, **more)
+
+        monkeypatch.setattr(life.cluster, name, noted)
+    return done
+
+
+def test_the_lease_is_proven_before_each_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: each drain, cancel and submission comes right after a proof of its own."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    done = _effects(life, monkeypatch)
+    life.engine.fail_node(life.launches[0].nodes[1], "crash")
+    life.live(120)
+
+    deeds = [at for at, what in enumerate(done) if what != "proven"]
+    assert {done[at] for at in deeds} == {"submit", "cancel", "drain"}
+    assert {done[at - 1] for at in deeds} == {"proven"}
+
+
+def test_runs_without_anything_to_do_cost_no_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: a round over runs that go on by themselves proves the lease at a slow beat, not once for each of them."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    keeper = life.supervisor.keepers[life.run_dir]
+    done = _effects(life, monkeypatch)
+    world = life.supervisor._look()
+    monkeypatch.setattr(life.supervisor, "_look", lambda: world)
+    monkeypatch.setattr(life.supervisor, "_find_runs", lambda: None)
+    monkeypatch.setattr(life.supervisor, "keepers", {f"{life.run_dir}-{i}": keeper for i in range(100)})
+
+    life.supervisor.tick()
+
+    assert done == ["proven"]
+
+
+def test_who_lost_the_lease_takes_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: closing an attempt is an effect, too: who does not lead any more leaves its claim alone."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.exit(1, 9)
+    life.until("settling")
+    keeper = life.supervisor.keepers[life.run_dir]
+
+    def lost() -> None:
+        raise LeaseLost("somebody else leads now")
+
+    def goes_on() -> None:
+        for _ in range(20):
+            life.engine.advance(1)
+            keeper.step(life.supervisor._look())
+
+    monkeypatch.setattr(life.supervisor.lease, "confirm", lost)
+    with pytest.raises(LeaseLost):
+        goes_on()
+
+    claims = [path.name for path in (Path(life.run_dir) / "attempts" / "1").glob("claim*")]
+    assert (claims, life.attempt.closed) == (["claim"], False)
+
+
+def test_an_outage_is_told_once_and_its_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Slurm answers nobody, or not the questions of one run, that is said once, and once that it is over."""
+    life = Life(tmp_path)
+    told = Told()
+    life.supervisor.office.log = told
+    life.until("running")
+    life.train(1, 5)
+    life.engine.set_controller("down")
+    life.live(60)
+    life.engine.set_controller("up")
+    life.live(5)
+    assert told.of_slurm() == ["slurm.unseen", "slurm.seen-again"]
+
+    told.events.clear()
+
+    def fails(token: str) -> None:
+        raise Unreachable("Unable to contact slurm controller (connect failure)")
+
+    find = life.cluster.find
+    monkeypatch.setattr(life.cluster, "find", fails)
+    life.exit(1, 9)
+    life.live(40)
+    assert told.of_slurm() == ["slurm.unseen"]
+    monkeypatch.setattr(life.cluster, "find", find)
+    life.live(10)
+
+    assert told.of_slurm() == ["slurm.unseen", "slurm.seen-again"]
+    assert life.attempt.number == 2
