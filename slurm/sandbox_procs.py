@@ -29,8 +29,8 @@ CLIENTS = frozenset(
     {"srun", "sbatch", "salloc", "squeue", "sinfo", "scontrol", "scancel", "sacct", "sattach", "sacctmgr"}
 )
 ROUNDS_MAX = 50
-# A program starts within milliseconds, from a cold disk within tenths of a second.
-EXEC_WAIT_S = 2.0
+# A program starts within milliseconds, from a cold disk within tenths of a second; some processes never show arguments.
+EXEC_WAIT_S = 0.5
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of linux/sched.h, in field 9 of /proc/PID/stat
 
 

@@ -179,8 +179,8 @@ def _commands(box: Sandbox, node: str) -> set[str]:
 def test_a_rank_that_hides_dies_with_its_node(make_sandbox: MakeSandbox) -> None:
     """A rank that double-forked, left its session and cleaned its environment still belongs to its node."""
     box = make_sandbox(nodes=2)
-    if not box.uts:
-        pytest.skip("without host names of their own nodes cannot be told by namespace")
+    if not box.plan.marked:
+        pytest.skip("this machine allows no namespaces, and nothing else tells such a rank's node")
     box.run(["srun", "-N1", "-w", "n1", "sh", "-c", STRAY], check=True)
     strays = [process for process in box.members().nodes["n1"] if "987" in process.cmdline]
     assert strays
@@ -269,8 +269,10 @@ def test_the_controller_can_be_stopped_killed_and_paused(make_sandbox: MakeSandb
 def test_down_leaves_nothing_of_the_sandbox_and_nothing_else_is_touched(make_sandbox: MakeSandbox) -> None:
     """Daemons, steps, ranks, strays and waiting clients end; a shell with SLURM_CONF set does not."""
     box = make_sandbox(nodes=2, ssh=True)
-    running(box, submit(box, f"srun sh -c '{STRAY}; sleep 300'", "-N2"))
-    box.run(["srun", "-N2", "sh", "-c", STRAY], check=True)
+    # What cleaned its environment, too, is found by its node's namespace alone.
+    stray = STRAY if box.plan.marked else "setsid -f sleep 987 </dev/null >/dev/null 2>&1"
+    running(box, submit(box, f"srun sh -c '{stray}; sleep 300'", "-N2"))
+    box.run(["srun", "-N2", "sh", "-c", stray], check=True)
     client = subprocess.Popen(["srun", "--overlap", "sleep", "300"], env=box.env(), stderr=subprocess.DEVNULL)
     bystander = subprocess.Popen(["sleep", "300"], env=box.env())
     try:
@@ -307,6 +309,32 @@ def test_a_sandbox_whose_daemons_were_killed_can_be_taken_down_and_brought_up_ag
     assert again.run(["squeue", "-h"], check=True).stdout == ""
     assert find(box.folder).down() > 0
     assert traces(box.folder) == []
+
+
+def test_a_step_that_was_just_started_tells_its_node(slurm_sandbox: Sandbox) -> None:
+    """Until it opens its log a step has nothing but what it inherits from slurmd, which may be dead by then."""
+    for node in slurm_sandbox.node_names:
+        (slurmd,) = (p for p in slurm_sandbox.members().daemons[f"slurmd-{node}"] if p.comm == "slurmd")
+        inherited = Path(f"/proc/{slurmd.pid}/environ").read_bytes().split(b"\0")
+
+        assert {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={slurm_sandbox.conf}".encode()} <= {
+            *inherited
+        }
+
+
+def test_a_process_between_two_programs_is_waited_for(make_sandbox: MakeSandbox) -> None:
+    """A crash that meets a rank in the act of becoming another program, when it shows no arguments and no environment, ends it all the same."""
+    box = make_sandbox(nodes=1, uts=False)
+    again = box.shared / "again"
+    again.write_text('#!/bin/sh\nexec "$0"\n')
+    again.chmod(0o755)
+    running(box, submit(box, f"for i in 1 2 3 4; do setsid -f {again}; done; sleep 300"))
+    until(lambda: "again" in _commands(box, "n0"), "programs start")
+
+    box.crash("n0")
+
+    time.sleep(0.2)
+    assert box.members().nodes["n0"] == frozenset()
 
 
 def test_a_living_sandbox_is_not_started_twice(slurm_sandbox: Sandbox) -> None:
