@@ -33,7 +33,7 @@ from ftrun.supervisor import (
     store,
     submit,
 )
-from ftrun.supervisor.model import Decision
+from ftrun.supervisor.model import Decision, FaultClass
 
 if TYPE_CHECKING:
     from ftrun.slurm.client import JobRow
@@ -63,7 +63,8 @@ def recover(keeper: Keeper, world: World) -> None:
         _keep(keeper)
         return
     if keeper.attempt.submission == "done":
-        _set_aside(keeper)
+        if keeper.run.decision.get("older_checkpoint"):
+            _set_aside(keeper)
         drains.carry_out(keeper, world)
         if not _out_of_the_queue(keeper, world) or not over.proven(keeper, world):
             return
@@ -81,7 +82,7 @@ def _keep(keeper: Keeper) -> None:
 def _set_aside(keeper: Keeper) -> None:
     path = keeper.attempt.resume_from
     aside = checkpoints.still_aside(keeper.run.set_aside)
-    if keeper.run.decision.get("older_checkpoint") and path and path not in aside:
+    if path and path not in aside:
         keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
 
 
@@ -196,7 +197,8 @@ def _strays(keeper: Keeper, world: World, token: str) -> bool:
     living = [row for row in keeper.office.cluster.find(token) if not row.state.ended]
     for row in living:
         job = row.raw_job_id or row.job_id
-        keeper.record("cancel.intended", what=f"stray job {job} ({row.comment})")
+        own = job == keeper.attempt.job  # then its end, too, is ours and nobody else's
+        keeper.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
         keeper.office.act("cancel", world, lambda j=job: keeper.office.cluster.cancel(j))  # type: ignore[misc]
         keeper.record("cancel.done", what=f"stray job {job}")
     return bool(living)
@@ -287,6 +289,8 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     if not keeper.watch_only:
         _strays(keeper, world, keeper.run.token)
     dependents.let_go(keeper, world)
+    if data.get("class") == FaultClass.CHECKPOINT.value:
+        _set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
     attempt = keeper.attempt
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**settle.decision_json(decision), **data, "exit_code": code}

@@ -47,9 +47,9 @@ def take(keeper: Keeper) -> None:
             if asked is None:
                 continue
             want, by = asked
-            keeper.record("request.seen", name=name, want=want, by=by)
             if want == "resume" and keeper.run.state is State.STOPPED and keeper.run.attempts:
-                recover.resume(keeper)
+                recover.resume(keeper)  # before it is noted: who dies in between must not lose it
+            keeper.record("request.seen", name=name, want=want, by=by)
         with contextlib.suppress(OSError):  # a folder stays, and is not looked at again
             os.unlink(path)
 

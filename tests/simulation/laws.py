@@ -38,6 +38,8 @@ class Laws:
         self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
         self.person_ended: set[int] = set()  # jobs that a person cancelled before ftrun meant to
         self.whole: dict[str, tuple[int, float]] = {}  # checkpoints that were saved whole -> their step, when
+        self.resumed_times = 0
+        self.told: list[journal.Record] = []  # the journal at the end
         self.unloadable: dict[str, str] = {}  # checkpoints that a start failed to load -> their stamp
         self.decided_s = 0.0  # when ftrun decided last
         self.exited = False  # a script exited 0
@@ -118,6 +120,14 @@ class Laws:
         if not process.leads:
             self.breach(f"{process.name} acts ({what}) although it does not lead")
         process.leads = False
+        if self.world.plan.watch_only and self.wished_s is None and not self.resumed_times:
+            self.breach(f"{process.name} acts ({what}) on a run that it may only watch")
+
+    def resumes(self) -> None:
+        """A person takes back that the run ends."""
+        self.resumed_times += 1
+        self.wished_s = None
+        self.person_ended.clear()
 
     def submits(self, request: SubmitRequest) -> None:
         """A token goes to sbatch once; never against a person's wish; always with nodes left to run on."""
@@ -194,7 +204,8 @@ class Laws:
         row = world.engine.nodes[node]
         if node not in world.hurt_s:
             self.breach(f"{node} is drained although Slurm never lost it")
-        others = [n for n in world.engine.nodes.values() if n.drained and n is not row]
+        ours = [n for n in world.engine.nodes.values() if n.drained and n.reason.startswith("ftrun:")]
+        others = [n for n in ours if n is not row]
         if len(others) + 1 > max(1, int(0.05 * world.plan.nodes)):
             self.breach(f"{node} is drained beside {[n.name for n in others]}: more than the cap")
 
@@ -243,8 +254,12 @@ class Laws:
     def at_the_end(self) -> None:
         """Long after the last fault: every run is over, with a reason, and nothing of it is left in Slurm."""
         run = self.run()
+        self.told = self.records()
         if run is None:
             return
+        plan = self.world.plan
+        if not run.final and plan.watch_only and any(start.hung and start.training for start in self.starts):
+            return  # it hangs, and ftrun may not end it
         if not run.final:
             self.breach(f"the run is still {run.state.value}")
             return
@@ -256,11 +271,10 @@ class Laws:
             for job in self.world.engine.jobs.values()
             if not job.state.ended and run.token in job.comment
         ]
-        if left:
+        if left and not plan.watch_only:
             self.breach(f"jobs {left} are left although the run is {run.state.value}")
         if run.state is State.FINISHED and not self.exited:
             self.breach("the run is called finished, its script never exited 0")
-        plan = self.world.plan
         if run.state is State.FINISHED and self.reached != plan.steps and not self._left_early():
             self.breach(f"the run finished at step {self.reached} of {plan.steps}")
         self.used_up = run.state is State.STOPPED and self._spent(run)
@@ -276,7 +290,7 @@ class Laws:
             return
         jobs = self.world.engine.jobs.values()
         waiting = [j.number for j in jobs if run.token in j.comment and j.state is JobState.PENDING]
-        if waiting:
+        if waiting and not self.world.plan.watch_only and self.world.hidden != "all":
             self.breach(f"the run is called {run.state.value} while its jobs {waiting} wait in the queue")
 
     def _left_early(self) -> bool:
@@ -300,9 +314,9 @@ class Laws:
         """No class and no run spends more than it has."""
         limit = int(run.settings.get("retries", 20))
         lost = sum(record["kind"] == "submit.lost" for record in self.records())
-        if run.retries > limit:
+        if run.retries > limit > 0:  # with 0, what Slurm starts again by itself is left to it
             self.breach(f"{run.retries} retries of {limit}")
-        if len(run.attempts) > 1 + limit + lost:
+        if len(run.attempts) > 1 + limit + lost + self.resumed_times * (1 + limit):
             self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
 
     def _exclusions(self, run: Run) -> None:

@@ -44,6 +44,25 @@ RECOVERABLE = (
     "survived",
     "forged",
 )
+PLAIN_SEEDS = range(10_000, 12_200)  # lives with nothing of `_more`
+_SUBMIT_KINDS = ("unheard", "late", "lost", "busy", "doubled", "copied")
+_NAMED_POINTS = (
+    "record:after:decided",
+    "record:after:attempt.over",
+    "record:after:attempt.closed",
+    "record:after:attempt.opened",
+    "record:after:submit.intended",
+    "record:after:cancel.intended",
+    "record:after:end.intended",
+    "record:after:job.requeued",
+    "record:after:job.ended",
+    "record:after:launch.kept",
+    "open:after",
+    "submit:before",
+    "submit:after",
+    "cancel:before",
+    "cancel:after",
+)
 _NO_JOB = ("late", "lost", "busy")  # what may leave `ftrun sbatch` without a job
 HOPELESS = ("bug", "oom", "early-exit")
 
@@ -160,14 +179,22 @@ class Plan:
     blind_nodes_s: tuple[float, float] = (0.0, 0.0)  # the nodes do not see the run's folder from, for
     front_dies_at: int = 0  # which step of `ftrun sbatch` is its last; 0 = none
     front_pause: tuple[int, float] = (0, 0.0)  # before which step it stands still, for how long
+    resume_after_s: float = 0.0  # a person resumes the run so long after it was stopped, once; 0 = never
     calm_s: float = 0.0
+
+    @property
+    def watch_only(self) -> bool:
+        """ftrun may not touch the run (`observe`, or `retries` 0)."""
+        chosen = dict(self.settings)
+        return bool(chosen.get("observe")) or chosen.get("retries") == 0
 
     @property
     def must_finish(self) -> bool:
         """Whether nothing in here is a reason to stop."""
         return not (
             any(fault.kind in HOPELESS for fault in self.job)
-            or any(act.kind != "requeue" for act in self.people)
+            or (any(act.kind != "requeue" for act in self.people) and not self.resume_after_s)
+            or self.watch_only
             or self.front_dies_at
             or self.front_pause[0]
             or self.front_may_fail
@@ -184,7 +211,8 @@ class Plan:
     @property
     def crash_only(self) -> bool:
         """Only supervisors die: the end must be that of the same life without."""
-        return bool(self.supervisors) and not (self.slurm or self.client or self.people or self.second_at_s)
+        timed = self.slurm or self.people or self.second_at_s or self.hidden or self.stalls or self.outages
+        return bool(self.supervisors) and not (timed or self.client or self.submits or self.usurped_at_s)
 
     def without_supervisor_faults(self) -> Plan:
         """The same life with supervisors that live for ever."""
@@ -193,6 +221,64 @@ class Plan:
 
 def draw(seed: int) -> Plan:
     """The plan of a seed; the same one on every machine."""
+    plan = _plain(seed)
+    return plan if seed in PLAIN_SEEDS else _more(plan)
+
+
+def _more(plan: Plan) -> Plan:
+    """Rarer things, from a stream of their own: what a seed drew without them stays as it was."""
+    luck = Random(f"ftrun simulation {plan.seed} more")
+    whole_s = plan.steps * plan.step_s
+
+    def some(rate: float, most: int) -> range:
+        return range(luck.randint(1, most) if luck.random() < rate else 0)
+
+    submits = tuple(
+        SubmitFault(
+            luck.choice((1, 2, 2, 2, 3, 4)), luck.choice(_SUBMIT_KINDS), luck.choice((5.0, 25.0, 60.0, 150.0))
+        )
+        for _ in some(0.35, 2)
+    )
+    named = tuple(
+        SupervisorFault(
+            luck.choice(("crash", "pause", "slow")),
+            luck.randint(1, 3),
+            luck.choice((5.0, 9.5, 15.0, 60.0, 300.0)),
+            at_name=luck.choice(_NAMED_POINTS),
+        )
+        for _ in some(0.4, 3)
+    )
+    hidden = tuple(HiddenRows(luck.uniform(0, whole_s * 1.5), luck.uniform(5, 50)) for _ in some(0.12, 1))
+    stalls = tuple(Stall(luck.uniform(0, whole_s * 1.5), luck.uniform(5, 60)) for _ in some(0.15, 2))
+    outages = tuple(
+        Outage(
+            luck.randrange(plan.nodes),
+            luck.choice(("crash", "freeze", "slurmd", "drain")),
+            luck.uniform(0, whole_s * 1.5),
+            luck.uniform(10, 400),
+        )
+        for _ in some(0.15, 2)
+    )
+    chosen = dict(plan.settings)
+    if luck.random() < 0.15:
+        chosen["lease"] = 8.0
+    if luck.random() < 0.06:
+        chosen |= luck.choice(({"observe": True}, {"retries": 0}))
+    return replace(
+        plan,
+        submits=submits,
+        supervisors=(*plan.supervisors, *named),
+        hidden=hidden,
+        stalls=stalls,
+        outages=outages,
+        usurped_at_s=luck.uniform(10, whole_s) if luck.random() < 0.05 else 0.0,
+        resume_after_s=luck.choice((1.0, 30.0, 200.0)) if luck.random() < 0.4 else 0.0,
+        settings=tuple(sorted(chosen.items())),
+        calm_s=max(plan.calm_s, *(e.at_s + e.for_s for e in (*hidden, *stalls, *outages)), 0.0),
+    )
+
+
+def _plain(seed: int) -> Plan:
     luck = Random(f"ftrun simulation {seed}")
     wanted = luck.choice((1, 2, 2, 3, 4))
     nodes = wanted + luck.choice((0, 1, 2, 4, 8))

@@ -10,7 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.plan import HiddenRows, JobFault, Outage, Plan, Stall, SubmitFault, SupervisorFault
+from tests.simulation.plan import (
+    HiddenRows,
+    JobFault,
+    Outage,
+    PersonAct,
+    Plan,
+    Stall,
+    SubmitFault,
+    SupervisorFault,
+)
 from tests.simulation.world import World, live
 
 OFTEN = (("poll", 2.0),)
@@ -174,3 +183,57 @@ def test_a_checkpoint_that_cannot_be_loaded_is_left_out_by_the_next_attempt(torn
 
     assert len(world.laws.unloadable) == torn
     assert world.laws.starts[-1].began_from == 6  # the last whole one
+
+
+# ---------------------------------------------------------------------- what a person asks for
+
+
+def test_a_run_that_was_stopped_while_its_job_waited_goes_on_when_it_is_resumed() -> None:
+    """The cancel of the requeued job was ftrun's, on request: nobody takes it for a person's word against going on."""
+    lost = (JobFault("crash", 6, 1, 300.0),)
+
+    world = _lives(replace(KILLED, nodes=2, job=lost, people=(PersonAct("stop", 35.0),), resume_after_s=10.0))
+
+    assert world.laws.resumed_times == 1
+
+
+@pytest.mark.parametrize("kind", ["crash", "pause"])
+@pytest.mark.parametrize("at", ["record:after:run.resumed", "record:after:request.seen"])
+def test_a_request_to_resume_outlives_the_supervisor_that_read_it(kind: str, at: str) -> None:
+    """Whoever dies or stands still between the two records of a resume: the run goes on, once."""
+    hurt = SupervisorFault(kind, 2 if at.endswith("seen") else 1, 60.0, at_name=at)
+
+    world = _lives(
+        replace(
+            KILLED,
+            people=(PersonAct("cancel", 10.0),),
+            resume_after_s=10.0,
+            supervisors=(hurt,),
+            second_at_s=6.0,
+        )
+    )
+
+    resumed = [record for record in world.laws.told if record["kind"] == "run.resumed"]
+    assert len(resumed) == 1
+
+
+def test_a_resumed_run_does_not_begin_with_the_checkpoint_that_stopped_it() -> None:
+    """What could not be loaded when the retries ended is set aside then, so that a person's resume starts from a whole one."""
+    plan = Plan(7, steps=12, save_every=3, job=(JobFault("torn", 8, 0, 0.0),), resume_after_s=30.0)
+
+    world = _lives(replace(plan, settings=(*OFTEN, ("retries", 1))))
+
+    assert world.laws.resumed_times == 1
+    assert [start.began_from for start in world.laws.starts] == [0, 0, 6]
+
+
+@pytest.mark.parametrize("chosen", [("observe", True), ("retries", 0)])
+@pytest.mark.parametrize("kind", ["xid", "hang-exit", "crash", "torn", "preempt", "hold-launch"])
+def test_a_run_that_is_only_watched_is_left_to_slurm(chosen: tuple[str, object], kind: str) -> None:
+    """With `observe` or `retries=0` ftrun diagnoses what fails, submits nothing, ends nothing and drains nothing."""
+    plan = replace(KILLED, job=(JobFault(kind, 6, 1, 60.0),), settings=(*OFTEN, chosen))
+
+    _, broken, world = live(plan)
+
+    assert not broken
+    assert list(world.laws.submitted.values()) == [1]

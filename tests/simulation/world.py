@@ -27,6 +27,7 @@ from ftrun.slurm.memory_options import read_options
 from ftrun.slurm.memory_records import Job
 from ftrun.supervisor import context, journal, settings, store, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
+from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import Crash
 from ftrun.supervisor.supervise import Supervisor
 from tests.simulation.laws import Laws
@@ -285,6 +286,8 @@ class World:
         self.supervisor_faults = {(f.at_name, f.at_point): f for f in plan.supervisors}
         self._named: Counter[str] = Counter()  # how often a point was passed
         self.hidden = ""  # which answers lack the jobs of the run
+        self._may_resume = plan.resume_after_s > 0
+        self._resuming = False  # a person is about to
         self.stalled = False  # no lease can be renewed
         self._faults = list(plan.job)
         self._luck = Random(plan.seed)
@@ -453,10 +456,7 @@ class World:
         self.trace(f"person: {act.kind}")
         if act.kind in ("cancel", "stop"):
             if self.run_dir and os.path.isdir(os.path.join(self.run_dir, "requests")):
-                path = os.path.join(
-                    self.run_dir, "requests", f"{int(self.clock.now() * 1e9)}-{act.kind}.json"
-                )
-                store.write_atomically(path, f'{{"want":"{act.kind}","by":"ann"}}'.encode())
+                self._request(act.kind)
                 self.laws.wished_s = self.clock.now()
             return
         if self.engine.controller != "up":
@@ -467,6 +467,11 @@ class World:
                 self.engine.end(job, JobState.CANCELLED)
             elif job.state is JobState.RUNNING:
                 memory_faults.requeue(self.engine, job.number)
+
+    def _request(self, want: str) -> None:
+        self.trace(f"request: {want}")
+        path = os.path.join(self.run_dir, "requests", f"{int(self.clock.now() * 1e9)}-{want}.json")
+        store.write_atomically(path, f'{{"want":"{want}","by":"ann"}}'.encode())
 
     # ------------------------------------------------------------------ ftrun sbatch
 
@@ -584,11 +589,20 @@ class World:
 
     def look_for_the_end(self, supervisor: Supervisor) -> None:
         """The run is over for the supervisor that leads, and nothing more can come of the plan."""
-        if self.over or not self.run_dir:
+        if self.over or self._resuming or not self.run_dir:
             return
         if supervisor.idle and supervisor.ticks and not supervisor._broken:
             run = self.laws.run()
             self.over = run is not None and run.final
+            if run is not None and run.state is State.STOPPED and self._may_resume:
+                self.over = self._may_resume = False
+                self._resuming = True
+                self.clock.after(self.plan.resume_after_s, self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = False
+        self._request("resume")
+        self.laws.resumes()
 
     def live(self) -> Outcome:
         """Live until the run is over and its aftermath has passed."""
