@@ -5,12 +5,19 @@ The only module that imports ClusterShell, and only for lists that are really fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 __all__ = ["expand", "fold"]
 
 # What Slurm prints where there is no list.
 _EMPTY = frozenset({"", "(null)", "n/a", "none", "none assigned", "unknown"})
+
+
+NODES_MAX = 1 << 17
+"""A range may span so many nodes. The text may come from a job's log, and ClusterShell keeps every name of a set."""
+
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -24,6 +31,8 @@ def expand(text: str) -> tuple[str, ...]:
         return ()
     if "[" not in text:
         return tuple(name for name in text.split(",") if name)
+    if any(int(last) - int(first) >= NODES_MAX for first, last in _RANGE.findall(text)):
+        raise ValueError(f"not a node list: {text[:80]!r}: more than {NODES_MAX} nodes")
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     try:

@@ -74,7 +74,7 @@ def gather(
             reading.unread.append(f"{path}: {getattr(error, 'strerror', None) or error}")
     reading.take_dumps()
     why = reading.unread[0] if reading.unread else ""
-    return Gathered(report_of(reading.files, why), reading.record, tuple(reading.unread))
+    return Gathered(report_of(reading.files, reading.book.seats, why), reading.record, tuple(reading.unread))
 
 
 def is_attachment(path: str) -> bool:
@@ -102,7 +102,7 @@ class _Reading:
         self.dumps: list[recorder.Dump] = []
         self.dump_paths: list[str] = []
         self.record: readers.Record | None = None
-        self._book = book
+        self.book = book
 
     def take(self, name: str, stream: IO[bytes], start_offset_bytes: int = 0) -> None:
         """Read one file to its end, from `start_offset_bytes` on."""
@@ -137,7 +137,7 @@ class _Reading:
         self, name: str, chunks: Iterable[bytes], source: Source, start: tuple[int, int] = (0, 0)
     ) -> None:
         """Take in one text; `start` is the offset of its first byte in the file, and the lines in front of it."""
-        file = LogFile(name, self._book, source=source)
+        file = LogFile(name, self.book, source=source)
         self.files.append(file)
         offset_bytes, lines_before = start
         try:

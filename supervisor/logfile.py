@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ftrun.supervisor.model import Evidence, Source
+from ftrun.supervisor.model import Evidence, Role, Source
 from ftrun.supervisor.order import stamp
 from ftrun.supervisor.progress import Progress, ProgressReader
 from ftrun.supervisor.scan import SEGMENT_BYTES, Hit, Scanner
+from ftrun.supervisor.seats import Seats
 from ftrun.supervisor.signatures import Catalog, load
 from ftrun.supervisor.tail import Piece
 
@@ -35,18 +36,28 @@ _SEPARATOR = re.compile(rb"[\r\n]")
 
 
 class Book:
-    """What the files of one launch share: the scanner, the running number, the bound."""
+    """What the files of one launch share: the scanner, the running number, the bound, who sits where."""
 
     def __init__(self, catalog: Catalog | None) -> None:
         self.kept = 0
-        self._scanner = Scanner(load() if catalog is None else catalog)
+        self.seats = Seats()
+        known = load() if catalog is None else catalog
+        self._scanner = Scanner(known)
+        self._of_seats = frozenset(one.id for one in known.signatures if one.role is Role.SEAT)
         self.scanned = self._scanner.position  # where in the scanner's stream the last scan began
         self._order = 0
 
     def scan(self, segments: bytes) -> list[Hit]:
-        """Return the hits of whole segments; lines and offsets count in the scanner's stream, see `scanned`."""
+        """Return the hits of whole segments; lines and offsets count in the scanner's stream, see `scanned`.
+
+        What lines say of seats is noted; those that say nothing else are no hits.
+        """
         self.scanned = self._scanner.position
-        return self._scanner.feed(segments) + self._scanner.flush()
+        hits = self._scanner.feed(segments) + self._scanner.flush()
+        for hit in hits:
+            if hit.captures:
+                self.seats.note(hit.text, hit.captures)
+        return [hit for hit in hits if hit.signature not in self._of_seats]
 
     def number(self) -> int:
         """Return the next running number."""

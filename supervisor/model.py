@@ -57,6 +57,7 @@ class Role(StrEnum):
     CONSEQUENCE = "consequence"  # follows from something else: counted, never blamed
     EITHER = "either"  # a cause only where nothing better is known
     INFO = "info"  # worth recording; no fault (link flap, corrected error, warning)
+    SEAT = "seat"  # tells which rank or address is on which host; no evidence of anything
 
 
 class Blame(StrEnum):
@@ -143,11 +144,14 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who sits where: rank -> node and node -> addresses. Empty where unknown; never guessed."""
+    """Who sits where: rank -> node, address -> node, rank -> device on its node. Empty where unknown; never guessed."""
 
     nodes: tuple[str, ...] = ()
     rank_node: Mapping[int, str] = field(default_factory=dict)
     address_node: Mapping[str, str] = field(default_factory=dict)
+    rank_device: Mapping[int, str] = field(
+        default_factory=dict
+    )  # a PCI address or an index, as the line has it
 
     def node_of(self, name: str) -> str | None:
         """The node that a host name, an address or a rank ("rank 3") stands for; None when it is not of this attempt."""

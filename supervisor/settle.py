@@ -205,7 +205,8 @@ def _refusal(keeper: Keeper) -> Diagnosis:
 
 def topology(keeper: Keeper) -> Topology:
     """Who sits where in this attempt, as far as it is known. Block distribution of ranks is Slurm's default and is not assumed."""
-    return Topology(nodes=keeper.attempt.nodes)
+    known, report = Topology(nodes=keeper.attempt.nodes), keeper.memory.report
+    return report.seats.added_to(known) if report is not None else known
 
 
 def newest_checkpoint(keeper: Keeper) -> str:

@@ -8,12 +8,13 @@ A log that cannot be read makes no evidence, and the report says so: silence of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from ftrun.supervisor.logfile import Book, LogFile
 from ftrun.supervisor.model import Evidence
 from ftrun.supervisor.progress import Progress
+from ftrun.supervisor.seats import Seats
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import READ_BYTES, LogPath, Piece, Tail, Tails
 
@@ -29,7 +30,7 @@ class WatchReport:
     """All that is known after a poll. Times are the caller's clock (`now_s`).
 
     `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
-    `behind` = there is more to read than one poll reads. `last_fresh_open_s` = when all logs were last opened anew.
+    `behind` = there is more to read than one poll reads. `seats` = who sits where, as the lines tell. `last_fresh_open_s` = when all logs were last opened anew.
     """
 
     evidence: tuple[Evidence, ...]
@@ -41,6 +42,7 @@ class WatchReport:
     readable: bool
     why_unreadable: str
     behind: bool = False
+    seats: Seats = field(default_factory=Seats)
 
 
 class LogWatcher:
@@ -48,8 +50,8 @@ class LogWatcher:
 
     def __init__(self, paths: Sequence[LogPath], *, catalog: Catalog | None = None) -> None:
         self._tails = Tails(_distinct(paths))
-        book = Book(catalog)
-        self._files = [LogFile(tail.log.path, book) for tail in self._tails.tails]
+        self._book = Book(catalog)
+        self._files = [LogFile(tail.log.path, self._book) for tail in self._tails.tails]
         self._evidence: tuple[Evidence, ...] = ()
         self._last_growth_s: float | None = None
         self._last_fresh_open_s: float | None = None
@@ -92,10 +94,11 @@ class LogWatcher:
             readable=not why,
             why_unreadable=why,
             behind=self._tails.more,
+            seats=self._book.seats,
         )
 
 
-def report_of(files: Sequence[LogFile], why_unreadable: str = "") -> WatchReport:
+def report_of(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") -> WatchReport:
     """What `files`, read to their ends, tell together."""
     evidence = _all_evidence(files)
     return WatchReport(
@@ -107,6 +110,7 @@ def report_of(files: Sequence[LogFile], why_unreadable: str = "") -> WatchReport
         last_fresh_open_s=None,
         readable=not why_unreadable,
         why_unreadable=why_unreadable,
+        seats=seats,
     )
 
 

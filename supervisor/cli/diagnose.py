@@ -155,6 +155,7 @@ def _judge(
     if not topology.nodes and record.nodes:
         topology = replace(topology, nodes=record.nodes)
     report = gathered.report
+    topology = report.seats.added_to(topology)
     found = diagnose_evidence(
         report.evidence, topology, ended=record.ended, catalog=catalog, progress=report.progress
     )
