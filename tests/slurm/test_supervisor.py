@@ -6,6 +6,7 @@ asks for an outcome starts all that were asked for, each in a home of its own.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from tests.slurm.post import boxes as own_boxes
 pytestmark = pytest.mark.slurm
 
 LANES = 7
+ME = getpass.getuser()
 Make = Callable[..., Post]
 Boxes = Callable[..., Sandbox]
 Law = Callable[[Make, Boxes], None]
@@ -82,7 +84,8 @@ def test_a_later_attempt_is_submitted_from_what_was_kept(make: Make, boxes: Boxe
     )
     post.call("bash", "-c", submit, "bash", *FTRUN)
     settings = [f"FTRUN_HOME={post.home}", f"FTRUN_SITE_CONFIG={post.folder}/site.toml"]
-    other = "cd /; umask 077; ulimit -S -n 222; exec nice -n 7 env -i " + " ".join(settings)
+    nicer = 7 if os.geteuid() == 0 else 1  # only root goes back from more to 3
+    other = f"cd /; umask 077; ulimit -S -n 222; exec nice -n {nicer} env -i " + " ".join(settings)
     started = time.monotonic()
     while not post.run().final and time.monotonic() - started < 90:
         post.call("bash", "-c", f'{other} "$@"', "bash", *FTRUN, "supervise", "--once")
@@ -229,8 +232,13 @@ def test_what_a_person_cancels_does_not_come_back(make: Make, boxes: Boxes) -> N
     post.until_state("queued", job=pending)
     post.until(lambda: post.run(running).state.value == "running", "it runs")
     post.call("scancel", pending, running)
-    # Slurm does not take it before the step's tasks are there.
-    post.until(lambda: post.run_command("scancel", f"{step}.0").returncode == 0, "the step is cancelled")
+    # Slurm does not take it before the step's tasks are there; while they start it may take it and say that it did not.
+    post.until(
+        lambda: (
+            post.run_command("scancel", f"{step}.0").returncode == 0 or "CANCELLED" in post.job_log("step")
+        ),
+        "the step is cancelled",
+    )
 
     for job in (pending, running):
         run = post.until_state("stopped", "finished", job=job)
@@ -250,7 +258,7 @@ def test_a_run_is_cancelled_between_two_attempts(make: Make, boxes: Boxes) -> No
     assert "cancel" in post.ftrun("cancel", job)
 
     run = post.run()
-    assert (run.state.value, run.final_class, run.final_reason) == ("stopped", "cancelled", "cancel by root")
+    assert (run.state.value, run.final_class, run.final_reason) == ("stopped", "cancelled", f"cancel by {ME}")
     time.sleep(2.0)
     assert [state for _, state, _ in post.jobs()] == ["FAILED", "FAILED"]
 
@@ -275,7 +283,7 @@ def test_a_run_is_stopped_after_its_next_checkpoint_and_resumed_from_it(make: Ma
     (post.work / "save").touch()
     run = post.until_state("stopped")
     newest = max(post.work.glob("ckpt-*.pt"), key=lambda path: path.stat().st_mtime)
-    assert run.final_reason == "stopped by root"
+    assert run.final_reason == f"stopped by {ME}"
 
     (post.work / "finish").touch()
     post.ftrun("resume", job)
