@@ -42,7 +42,9 @@ def missed(keeper: Keeper, world: World) -> None:
     elif world.mono_s - memory.absent_since_s >= ABSENT_FOR_S and office.cluster.ping():
         if any(not row.state.ended for row in office.cluster.find(keeper.attempt.token)):
             return  # it lives, whatever is missing from the answers
-        reason = ends.LEFT_THE_QUEUE if memory.unwatched and _never_started(keeper) else ends.FORGOTTEN
+        reason = ends.FORGOTTEN
+        if memory.unwatched:
+            reason = ends.LEFT_THE_QUEUE if _never_started(keeper) else ends.UNWATCHED
         launch = latest_launch(keeper)
         if launch != keeper.attempt.launch:
             keeper.forget(launch)  # its log begins elsewhere

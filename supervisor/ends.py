@@ -28,6 +28,8 @@ __all__ = [
     "FORGOTTEN",
     "LEFT_THE_QUEUE",
     "STARTED_TWICE",
+    "UNWATCHED",
+    "as_requeued",
     "end_data",
     "told",
 ]
@@ -35,6 +37,7 @@ __all__ = [
 STARTED_TWICE = "started twice by Slurm"
 CLOSED = "closed before it started"
 FORGOTTEN = "Slurm does not know the job any more"
+UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
 LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
 _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
 
@@ -123,6 +126,12 @@ def told(attempt: Attempt) -> Diagnosis | None:
     if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
         return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
     return None
+
+
+def as_requeued(attempt: Attempt, found: Diagnosis) -> Diagnosis:
+    """`found`, unless its own lines say that the job was put back into the queue, from where it went while nobody watched. (pure)"""
+    words = any("DUE TO JOB REQUEUE" in proof.text for proof in found.because)
+    return _LEFT_THE_QUEUE if words and attempt.end_reason == UNWATCHED else found
 
 
 _STARTED_TWICE = Diagnosis(

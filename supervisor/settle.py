@@ -169,7 +169,7 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
         catalog=keeper.office.catalog(),
         progress=progress,
     )
-    return afterwards.with_last_words(keeper, found, seats)
+    return afterwards.with_last_words(keeper, ends.as_requeued(attempt, found), seats)
 
 
 def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:

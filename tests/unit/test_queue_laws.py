@@ -58,19 +58,20 @@ def test_a_cancel_in_the_queue_is_obeyed_after_slurm_forgot_it(
     assert "cancelled by a person" in life.run.final_reason
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "first"])
+@pytest.mark.parametrize("when", ["first", "kept", "unseen"])
 def test_a_job_that_left_the_queue_while_nobody_watched_is_not_submitted_again(
-    tmp_path: Path, kept: bool
+    tmp_path: Path, when: str
 ) -> None:
     """P5: a job cancelled in the queue while no supervisor lived is not brought back, though Slurm has forgotten why it went."""
     life = Life(tmp_path, nodes=2)
-    if kept:
-        _requeued(life, hold=True)
-        life.until("queued")
-    else:
+    if when == "first":
         life.cluster.hold("1")
         life.live(5)
-    assert life.run.state.value == "queued"
+    else:
+        _requeued(life, hold=True)
+    if when == "kept":
+        life.until("queued")
+    assert life.run.state.value == ("running" if when == "unseen" else "queued")
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     _away(life, FORGOTTEN_S)
 
