@@ -3,7 +3,7 @@
 How it thinks: a maker who numbers faults gives each number a level, and a level is what is done about it.  So a code has
 no pattern of its own.  A few signatures find codes in text (capture `code`, key `table`), and the code that
 was found speaks as the signature `<table>-<code>`, whose fields are those of its level.  Of several codes
-on one line the worst speaks: the one whose level has the highest priority, the first of equals.  A code that the table does
+on one line the worst speaks: the one whose level has the highest priority; of equals one whose meaning is known.  A code that the table does
 not have leaves the word to the signature that found it.
 
 A table is made at once, its signatures only when somebody asks for one: most of the codes are never seen.
@@ -12,12 +12,12 @@ A table is made at once, its signatures only when somebody asks for one: most of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Code", "CodeTable", "Known", "Level", "table_of"]
+__all__ = ["Code", "CodeTable", "Known", "Level", "table_of", "without"]
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _BETWEEN = re.compile(r"[^a-z0-9]+")
@@ -35,8 +35,7 @@ class Level:
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """One number as its maker writes it; `meaning` is "" where the maker does not tell."""
 
     code: str
@@ -60,14 +59,13 @@ class CodeTable:
     codes: Mapping[str, Code]
 
     def worst(self, text: str) -> tuple[str, Code] | None:
-        """Return the id and the code of the highest priority that `text` names; None where it names none of ours."""
-        best: tuple[str, Code] | None = None
-        for match in self.written.finditer(text):
-            name = self.name_of(match.group())
-            code = self.codes.get(name)
-            if code is not None and (best is None or code.level.priority > best[1].level.priority):
-                best = name, code
-        return best
+        """Return the id and the code of the highest priority that `text` names; None where it names none of ours.
+
+        Of equals one whose meaning is known, then the first.
+        """
+        names = [self.name_of(match.group()) for match in self.written.finditer(text)]
+        ours = [(name, self.codes[name]) for name in names if name in self.codes]
+        return max(ours, key=lambda one: (one[1].level.priority, bool(one[1].meaning)), default=None)
 
     def name_of(self, code: str) -> str:
         """Return the id of the signature of `code`, in the table or not."""
@@ -157,6 +155,14 @@ def table_of(raw: Mapping[str, Any]) -> CodeTable:
         table.levels,
         MappingProxyType(codes),
     )
+
+
+def without(table: CodeTable, silent: Collection[str]) -> CodeTable:
+    """Return `table` without the codes whose signatures are named in `silent`."""
+    if not table.codes.keys() & set(silent):
+        return table
+    kept = {name: code for name, code in table.codes.items() if name not in silent}
+    return replace(table, codes=MappingProxyType(kept))
 
 
 def _level(defaults: Mapping[str, Any], raw: Mapping[str, Any]) -> Level:

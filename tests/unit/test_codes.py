@@ -110,7 +110,7 @@ def test_a_code_speaks_as_a_signature_of_its_own(site: Callable[..., str]) -> No
     [
         ("pump p3 says A001, B001, A002", "pump-b001"),
         ("pump p3 says A002 and pump p4 says B001", "pump-b001"),
-        ("pump p3 says A002, A001", "pump-a002"),
+        ("pump p3 says A002, A001", "pump-a001"),
         ("pump p3 says A777, A001", "pump-a001"),
         ("pump p3 says A777", "pump-alarm"),
         ("pump p3 says A001: pump gone", "pump-gone"),
@@ -118,7 +118,7 @@ def test_a_code_speaks_as_a_signature_of_its_own(site: Callable[..., str]) -> No
     ],
 )
 def test_the_worst_code_of_a_line_speaks(site: Callable[..., str], engine: str, line: str, said: str) -> None:
-    """The first of equals; a code that the table does not have leaves the word to others."""
+    """Of equals one whose meaning is known; a code that the table does not have leaves the word to others."""
     assert [said] == [hit.signature for hit in _hits(site(), line, engine)]
 
 
@@ -140,15 +140,14 @@ def test_a_code_without_a_meaning_says_so(site: Callable[..., str]) -> None:
 
 def test_codes_are_known_by_id_but_not_scanned_for(site: Callable[..., str]) -> None:
     """`by_id` has every code, `signatures` none."""
-    ours, both = signatures.load(), signatures.load([site()])
+    catalog = signatures.load([site()])
+    scanned = {one.id for one in catalog.signatures if one.id.startswith("pump")}
+    known = {name for name in catalog.by_id if name.startswith("pump")}
 
-    assert len(both.signatures) == len(ours.signatures) + 2
-    assert len(both.by_id) == len(ours.by_id) + 5
-    assert {"pump-a001", "pump-a002", "pump-b001"} == set(both.by_id) - set(ours.by_id) - {
-        "pump-alarm",
-        "pump-gone",
-    }
-    assert "pump-a003" not in both.by_id
+    assert {"pump-alarm", "pump-gone"} == scanned
+    assert scanned | {"pump-a001", "pump-a002", "pump-b001"} == known
+    assert len(catalog.by_id) == len(list(catalog.by_id))
+    assert "pump-a003" not in catalog.by_id
 
 
 @pytest.mark.parametrize(
