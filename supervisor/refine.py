@@ -14,6 +14,12 @@ from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClas
 
 __all__ = ["REFINEMENTS", "refined"]
 
+CORRECTED = frozenset({"memory-corrected"})
+"""Signatures of errors that were corrected; what they say is in their number."""
+
+STREAM = 5
+"""So many corrected errors in what was read are a stream."""
+
 Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
 
 
@@ -80,10 +86,24 @@ def _damaged_for_every_rank(
     )
 
 
+def _corrected_and_rare(
+    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, _trained: bool
+) -> Diagnosis | None:
+    """A corrected error is what the correction is for; only a stream of them is worth a node."""
+    if found.signature not in CORRECTED:
+        return None
+    seen = sum(line.count * int(line.captures.get("code", "1")) for line in lines)
+    if seen >= STREAM:
+        return None
+    words = (*found.rests_on, f"{seen} corrected errors are no stream: the node is kept")
+    return replace(found, exclude=False, nodes=(), action=Action.RESUBMIT, rests_on=words)
+
+
 REFINEMENTS: tuple[Refinement, ...] = (
     _wrong_before_the_first_step,
     _crashed_everywhere_at_start,
     _damaged_for_every_rank,
+    _corrected_and_rare,
 )
 
 
