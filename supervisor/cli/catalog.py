@@ -37,10 +37,13 @@ def _group() -> None:
 @app.command("list")
 def list_signatures(
     fault: Annotated[str, typer.Option("--class", metavar="CLASS", help="Only this fault class.")] = "",
+    codes: Annotated[bool, typer.Option("--codes", help="The codes of tables, too.")] = False,
     json: AsJson = False,
 ) -> None:
     """List the signatures, those that are nearest to a root cause first."""
-    found = [signature for signature in _load().signatures if fault in {"", signature.fault.value}]
+    catalog = _load()
+    known = catalog.by_id.values() if codes else catalog.signatures
+    found = [signature for signature in known if fault in {"", signature.fault.value}]
     found.sort(key=lambda signature: (-signature.priority, signature.id))
     if json:
         output.emit_json(found)
@@ -146,6 +149,7 @@ def _fields(signature: Signature) -> list[tuple[str, object]]:
         ("signature", signature.id),
         ("title", signature.title),
         ("class", signature.fault),
+        ("layer", signature.layer),
         ("role", signature.role),
         ("blame", signature.blame),
         ("action", signature.action),
@@ -154,6 +158,7 @@ def _fields(signature: Signature) -> list[tuple[str, object]]:
         ("priority", signature.priority),
         ("confidence", signature.confidence),
         ("advice", signature.advice or None),
+        ("the maker says", signature.vendor or None),
         ("seen in", ", ".join(signature.sources)),
         ("known from", signature.fact or None),
         ("pattern", signature.pattern),

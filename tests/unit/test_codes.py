@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor import signatures
+from ftrun.supervisor.cli import main
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.model import Action, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.scan import Hit, Scanner
@@ -186,3 +187,17 @@ def test_check_finds_a_code_that_nothing_reads(site: Callable[..., str]) -> None
 
     assert 3 == len(wrong)
     assert "pump-a001: its example 'code A001' is read as nothing" in wrong
+
+
+def test_the_command_lists_and_shows_codes(
+    site: Callable[..., str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A code is shown as any signature is, and listed where codes are asked for."""
+    monkeypatch.setenv("FTRUN_CATALOG", site())
+
+    assert 0 == main(["catalog", "show", "pump-b001"])
+    assert "replace the pump" in capsys.readouterr().out
+    assert 0 == main(["catalog", "list"])
+    assert "pump-b001" not in capsys.readouterr().out
+    assert 0 == main(["catalog", "list", "--codes"])
+    assert "pump-b001" in capsys.readouterr().out
