@@ -14,7 +14,6 @@ from ftrun.slurm.client import JobState, SubmitRequest
 from ftrun.slurm.nodeset import expand
 from ftrun.supervisor import checkpoints, events, journal
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.office import STALE_AFTER_S
 
 if TYPE_CHECKING:
     from ftrun.slurm.memory_records import Job
@@ -169,7 +168,7 @@ class Laws:
         if len(usable) > cap:
             self.breach(f"attempt {attempt} excludes {sorted(usable)}, the cap is {cap}")
 
-    def cancels(self, job: Job | None) -> None:
+    def cancels(self, job: Job | None, looked_s: float) -> None:
         """No healthy job is cancelled: only what stands still after a fatal line, what the user gave up, and strays."""
         if job is None or job.state.ended:
             return
@@ -182,7 +181,7 @@ class Laws:
         start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
         if start is None or job.state is not JobState.RUNNING:
             return  # it never trained, or is ending already
-        if start.launch.restarts and self.world.clock.now() - start.launch.started_s < STALE_AFTER_S:
+        if start.launch.restarts and start.launch.started_s > looked_s:
             return  # it was in the queue at the last look
         fatal_s = start.fatal_s or (start.last_step_s if start.hung else None) or start.claimed_s
         quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
@@ -298,17 +297,15 @@ class Laws:
 
     def _spent(self, run: Run) -> bool:
         """The budgets are really used up: a reason to stop that a plan cannot know beforehand."""
-        reason = run.final_reason
-        return any(
-            words in reason
-            for words in (
-                "used without progress",
-                "retries are used up",
-                "came twice",
-                "never seen from",
-                "same failure twice",
-            )
-        )
+        plan, reason = self.world.plan, run.final_reason
+        reasons = {
+            "used without progress": True,
+            "retries are used up": run.retries >= int(run.settings.get("retries", 20)),
+            "came twice": plan.time_limit_s > 0,
+            "never seen from": plan.blind_nodes_s[1] > 0,
+            "same failure twice": True,
+        }
+        return any(words in reason for words, possible in reasons.items() if possible)
 
     def _budgets(self, run: Run) -> None:
         """No class and no run spends more than it has."""

@@ -264,6 +264,8 @@ def _more(plan: Plan) -> Plan:
         chosen["lease"] = 8.0
     if luck.random() < 0.06:
         chosen |= luck.choice(({"observe": True}, {"retries": 0}))
+    if plan.blind_nodes_s[1]:  # attempt 1 runs where nobody can claim: nothing else can exist then (P4)
+        submits = tuple(f for f in submits if f.attempt > 1 or f.kind not in ("doubled", "copied"))
     return replace(
         plan,
         submits=submits,
@@ -274,7 +276,13 @@ def _more(plan: Plan) -> Plan:
         usurped_at_s=luck.uniform(10, whole_s) if luck.random() < 0.05 else 0.0,
         resume_after_s=luck.choice((1.0, 30.0, 200.0)) if luck.random() < 0.4 else 0.0,
         settings=tuple(sorted(chosen.items())),
-        calm_s=max(plan.calm_s, *(e.at_s + e.for_s for e in (*hidden, *stalls, *outages)), 0.0),
+        calm_s=max(
+            plan.calm_s,
+            *(rows.at_s + rows.for_s for rows in hidden),
+            *(stall.at_s + stall.for_s for stall in stalls),
+            *(outage.at_s + outage.for_s for outage in outages),
+            0.0,
+        ),
     )
 
 

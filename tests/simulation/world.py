@@ -28,7 +28,7 @@ from ftrun.slurm.memory_records import Job
 from ftrun.supervisor import context, journal, settings, store, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.office import Crash
+from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
 from tests.simulation.laws import Laws
 from tests.simulation.plan import JobFault, PersonAct, Plan, SlurmFault, SubmitFault, SupervisorFault
@@ -126,7 +126,7 @@ class WatchedCluster(MemoryCluster):
     def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
         """See `Cluster.cancel`."""
         self._effective("cancel")
-        self.world.laws.cancels(self.engine.jobs.get(int(job_id)))
+        self.world.laws.cancels(self.engine.jobs.get(int(job_id)), self._looked_s())
         super().cancel(job_id, signal=signal, full=full)
 
     def drain(self, node: str, reason: str) -> None:
@@ -134,6 +134,15 @@ class WatchedCluster(MemoryCluster):
         self._effective("drain")
         super().drain(node, reason)
         self.world.laws.drains(node)
+
+    def _looked_s(self) -> float:
+        """When the answer was asked for on which this process acts; an answer may be a repetition of an older one."""
+        look = self.process.supervisor._world if self.process is not None else None
+        if self.process is None or look is None:
+            return self.engine.now()
+        age_s = self.process.clock.mono_s() - look.mono_s
+        repeated_s = STALE_AFTER_S if self.faults.stale else 0.0
+        return self.engine.now() - age_s - repeated_s
 
     def _effective(self, what: str) -> None:
         if self.process is not None:
@@ -147,7 +156,7 @@ class Process:
         self.world = world
         self.name = f"host{host}-{number}"
         skew_s = world.plan.skews_s[host % len(world.plan.skews_s)]
-        clock = HostClock(world.clock, skew_s, world.start_s - 1000.0 * (host + 1))
+        clock = self.clock = HostClock(world.clock, skew_s, world.start_s - 1000.0 * (host + 1))
         self.lease = Lease(world.home, clock, term_s=world.lease_s, writer=self.name)
         cluster = world.client(number)
         cluster.process = self
