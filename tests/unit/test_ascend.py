@@ -126,6 +126,17 @@ def test_the_process_that_has_gone_is_accused_and_not_those_who_waited() -> None
     assert ("hccl-exception-location", ("n2",)) == (found.signature, found.nodes)
 
 
+def test_the_one_rank_that_never_connected_is_accused() -> None:
+    """The root rank lists who is absent; those who came waited, and are alive."""
+    ranks = Topology(nodes=("n1", "n2"), rank_node={0: "n1", 1: "n2"})
+    root = "topo exchange server get socket timeout! timeout[120 s]"
+    listed = "[TopoInfoExchangeServer][Setup]Broadcast Rank Basic Infos failed, connectFailedAgentIdList[1,]"
+
+    found = _judged(root, listed, topology=ranks)
+
+    assert (FaultClass.HANG, ("n2",), False) == (found.fault, found.nodes, found.exclude)
+
+
 def test_a_user_error_stands_above_the_process_that_it_ended() -> None:
     """A rank that ends on its own exception falls silent for the others, and no node is to blame."""
     found = _judged("KeyError: 'input_ids'", WAITED, LOST)
