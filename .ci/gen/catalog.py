@@ -22,6 +22,29 @@ they find in a file. A table holds the numbered faults
 of one maker: `TABLE-CODE` is a signature, too, made of the code's level. A site's own files (the same form, in folders named by `FTRUN_CATALOG`, joined by `:`) are
 checked by `ftrun catalog check`.
 
+A maker's codes need no pattern each. A signature with `table = "pump"` finds them (capture `code`), and a table says what they mean:
+
+```toml
+[[table]]
+id = "pump"                        # the code P17 is the signature pump-p17
+title = "Pump code"
+written = '''P\\d+'''               # how one code is written, where a line has several
+example = "pump n1 reports {code}" # a line in which a signature finds it
+fact = "the pump's manual"
+[table.defaults]                   # what all levels share: any key of a signature
+class = "hardware-other"
+layer = "hardware"
+blame = "node"
+[[table.level]]
+name = "stop"
+action = "drain"
+priority = 80
+codes = '''
+P17 the pump stands still
+P18
+'''
+```
+
 <!-- Written by `make docs` from the signatures; do not edit by hand. -->
 """
 
