@@ -17,18 +17,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ftrun.supervisor import literals
+from ftrun.supervisor import literals, owncache
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.voice import CATALOGS, Voice, compiled, speaker
 
@@ -284,30 +281,24 @@ def _anonymous(pattern: str) -> bytes:
 
 def _loaded(module: Any, patterns: Sequence[str]) -> Any:
     """Return the compiled database from the cache, or compile it and keep it there; a cache that fails changes nothing."""
-    path = _cache_path(module, patterns)
-    content = _read_own(path) if path else None
+    name = _cache_name(module, patterns)
+    content = owncache.read(name)
     if content is not None:
         with suppress(module.error, ValueError):
             kept = module.loadb(content, module.HS_MODE_BLOCK)
             module.Scratch(kept)  # refuses a database that is not for this processor
             return kept
     database = _database(module, patterns)
-    if path:
-        with suppress(OSError):
-            _keep(path, module.dumpb(database))
+    owncache.keep(name, module.dumpb(database))
     return database
 
 
-def _cache_path(module: Any, patterns: Sequence[str]) -> Path | None:
-    """Return the file for these expressions, this hyperscan and this kind of processor; None where there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):
-        return None
+def _cache_name(module: Any, patterns: Sequence[str]) -> str:
+    """Return the name of the cache file for these expressions, this hyperscan and this kind of processor."""
     key = hashlib.sha256(f"{module.__version__} {os.uname().machine} {_processor()}".encode())
     for pattern in patterns:
         key.update(_anonymous(pattern) + b"\n")
-    return Path(base) / "ftrun" / f"signatures-{key.hexdigest()[:32]}.hs"
+    return f"signatures-{key.hexdigest()[:32]}.hs"
 
 
 def _processor() -> str:
@@ -315,29 +306,3 @@ def _processor() -> str:
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         return next((line for line in file if line.startswith(("flags", "Features"))), "")
     return ""
-
-
-def _read_own(path: Path) -> bytes | None:
-    """Return the content of a file that only this user can have written, else None: a database is trusted like code."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with open(descriptor, "rb") as file:
-        fact = os.fstat(descriptor)
-        if not stat.S_ISREG(fact.st_mode) or fact.st_uid != os.geteuid() or fact.st_mode & 0o022:
-            return None
-        with suppress(OSError):
-            return file.read()
-    return None
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """Write `content` whole or not at all; raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = path.parent.stat()
-    if folder.st_uid != os.geteuid() or folder.st_mode & 0o022:
-        raise PermissionError(f"{path.parent} can be written by others")
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".signatures-", delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)

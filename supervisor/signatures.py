@@ -21,6 +21,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
@@ -28,7 +29,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ftrun.supervisor.codes import CodeTable, Known, table_of
+import msgspec
+
+from ftrun.supervisor import owncache
+from ftrun.supervisor.codes import CodeTable, Known, table_of, without
 from ftrun.supervisor.model import Action, Blame, FaultClass, Layer, Role, Source
 
 __all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "check", "load"]
@@ -155,31 +159,109 @@ def _mistaken(catalog: Catalog) -> list[str]:
 
 @cache
 def _load(extra: tuple[str, ...]) -> Catalog:
+    files = []
     digest = hashlib.sha256()
-    found: dict[str, Signature] = {}
-    tables: dict[str, CodeTable] = {}
     for path in _files(extra):
         try:
             content = path.read_bytes()
-            table = tomllib.loads(content.decode())
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise CatalogError(f"{path}: {error}") from error
         digest.update(len(content).to_bytes(8, "big") + content)
-        for signature in _signatures(path, table):
-            if signature.id in found:
-                raise CatalogError(f"{path}: the id {signature.id} is given twice")
-            found[signature.id] = signature
-        for one in _tables(path, table):
-            if one.id in tables:
-                raise CatalogError(f"{path}: the table {one.id} is given twice")
-            tables[one.id] = one
-    _refuse_links(found, tables)
+        files.append((path, content))
+    # What was kept is found by what it was made from: these bytes, in this form.
+    form = hashlib.sha256(" ".join(Signature.__slots__).encode()).hexdigest()[:8]
+    name = f"catalog-{form}-{digest.hexdigest()[:32]}"
+    kept = owncache.read(name)
+    if kept is not None:
+        with suppress(msgspec.MsgspecError, ValueError, KeyError, TypeError):
+            return _catalog(_KEPT.decode(kept), digest.hexdigest())
+    parts = _parts(files)
+    catalog = _catalog(parts, digest.hexdigest())
+    owncache.keep(name, msgspec.msgpack.encode(parts))
+    return catalog
+
+
+@dataclass(slots=True)
+class _Parts:
+    """All that the files say, checked: what a catalog is made of, and what is kept of it."""
+
+    signatures: list[Signature]
+    tables: list[dict[str, Any]]
+    silent: list[str]
+
+
+_KEPT = msgspec.msgpack.Decoder(_Parts)
+
+
+def _catalog(parts: _Parts, digest: str) -> Catalog:
+    found = {signature.id: signature for signature in parts.signatures}
+    made = (without(table_of(raw), parts.silent) for raw in parts.tables)
+    tables = {table.id: table for table in made}
     return Catalog(
-        signatures=tuple(found.values()),
+        signatures=tuple(parts.signatures),
         by_id=Known(MappingProxyType(found), tables, _of_code),
-        digest=digest.hexdigest(),
+        digest=digest,
         tables=MappingProxyType(tables),
     )
+
+
+def _parts(files: Sequence[tuple[Path, bytes]]) -> _Parts:
+    """Read and check all files, in their order; a later one may change or silence what an earlier one says."""
+    rows: dict[str, tuple[Path, dict[str, Any]]] = {}
+    raw_tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, CodeTable] = {}
+    silent: list[str] = []
+    for path, content in files:
+        try:
+            table = tomllib.loads(content.decode())
+        except ValueError as error:
+            raise CatalogError(f"{path}: {error}") from error
+        _refuse_keys(path, table)
+        defaults = table.get("defaults", {})
+        for row in table.get("signature", []):
+            name = row.get("id", "?")
+            if name in rows:
+                raise CatalogError(
+                    f"{path}: the id {name} is given twice; a [[change]] changes what there is"
+                )
+            rows[name] = (path, {**_COMMON, **defaults, **row})
+        for raw in table.get("table", []):
+            one = _table(path, raw)
+            if one.id in tables:
+                raise CatalogError(f"{path}: the table {one.id} is given twice")
+            tables[one.id], raw_tables[one.id] = one, raw
+        for change in table.get("change", []):
+            name = change.get("id", "?")
+            if name not in rows:
+                raise CatalogError(f"{path}: there is no signature {name} to change")
+            rows[name] = (path, {**rows[name][1], **change})
+        codes = {code for one in tables.values() for code in one.codes}
+        for name in table.get("silence", []):
+            if name not in codes and rows.pop(name, None) is None:
+                raise CatalogError(f"{path}: there is no signature {name} to silence")
+            silent.append(name)
+    found = {name: _checked(path, name, row) for name, (path, row) in rows.items()}
+    _refuse_links(found, tables)
+    return _Parts(list(found.values()), list(raw_tables.values()), silent)
+
+
+def _refuse_keys(path: Path, table: Mapping[str, Any]) -> None:
+    unknown = set(table) - {"defaults", "signature", "table", "change", "silence"}
+    if unknown:
+        raise CatalogError(
+            f"{path}: unknown table {min(unknown)!r}; there are [defaults], [[signature]], [[table]], [[change]] and silence"
+        )
+    silence = table.get("silence", [])
+    if not isinstance(silence, list) or any(not isinstance(name, str) for name in silence):
+        raise CatalogError(f"{path}: silence must be a list of ids, and stand above the first table")
+
+
+def _checked(path: Path, name: str, row: Mapping[str, Any]) -> Signature:
+    try:
+        return _signature(row)
+    except (KeyError, TypeError, ValueError, re.error) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CatalogError(f"{path}: signature {name}: {what}") from error
 
 
 def _files(extra: tuple[str, ...]) -> Iterator[Path]:
@@ -189,35 +271,17 @@ def _files(extra: tuple[str, ...]) -> Iterator[Path]:
         yield from sorted(folder.glob("*.toml"))
 
 
-def _signatures(path: Path, table: Mapping[str, Any]) -> Iterator[Signature]:
-    """Yield the signatures of one file; what a `[defaults]` table says holds for all that do not say otherwise."""
-    unknown = set(table) - {"defaults", "signature", "table"}
-    if unknown:
-        raise CatalogError(
-            f"{path}: unknown table {min(unknown)!r}; there are [defaults], [[signature]] and [[table]]"
-        )
-    defaults = table.get("defaults", {})
-    for row in table.get("signature", []):
-        name = row.get("id", "?")
-        try:
-            yield _signature({**_COMMON, **defaults, **row})
-        except (KeyError, TypeError, ValueError, re.error) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise CatalogError(f"{path}: signature {name}: {what}") from error
-
-
-def _tables(path: Path, content: Mapping[str, Any]) -> Iterator[CodeTable]:
-    """Yield the tables of codes of one file; each of their levels must make a signature."""
-    for raw in content.get("table", []):
-        try:
-            table = table_of(raw)
-            first = {code.level.name: name for name, code in reversed(list(table.codes.items()))}
-            for name in first.values():
-                _of_code(table.row(name))
-            yield table
-        except (KeyError, TypeError, ValueError, re.error) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise CatalogError(f"{path}: table {raw.get('id', '?')}: {what}") from error
+def _table(path: Path, raw: Mapping[str, Any]) -> CodeTable:
+    """Make one table of codes; each of its levels must make a signature."""
+    try:
+        table = table_of(raw)
+        first = {code.level.name: name for name, code in reversed(list(table.codes.items()))}
+        for name in first.values():
+            _of_code(table.row(name))
+    except (KeyError, TypeError, ValueError, re.error) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CatalogError(f"{path}: table {raw.get('id', '?')}: {what}") from error
+    return table
 
 
 def _of_code(row: Mapping[str, Any]) -> Signature:

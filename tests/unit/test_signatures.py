@@ -13,6 +13,7 @@ from ftrun.supervisor import signatures
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.model import FaultClass, Role
 from ftrun.supervisor.scan import Scanner
+from ftrun.supervisor.signatures import CatalogError
 
 ROW = {
     "id": "site-disk",
@@ -60,14 +61,49 @@ def test_every_class_of_fault_has_a_cause() -> None:
 def test_an_example_is_spoken_for_by_its_own_signature() -> None:
     """On the line that a signature gives as its example no other signature takes the word."""
     catalog = signatures.load()
-    taken = []
-    for signature in catalog.signatures:
-        for text in signature.examples:
-            scanner = Scanner(catalog, engine="re")
-            hits = scanner.feed(text.encode() + b"\n")
-            taken += [(signature.id, hit.signature, text) for hit in hits if hit.signature != signature.id]
+    rows = [(one.id, text) for one in catalog.signatures for text in one.examples]
+    scanner = Scanner(catalog)
+    hits = scanner.feed("".join(f"{text}\n" for _, text in rows).encode())
+    said = {hit.line: hit.signature for hit in hits}
+    # A number that has a signature of its own speaks for itself.
+    coded = {one.id for one in catalog.signatures if one.table}
+    taken = [
+        (name, said.get(line), text)
+        for line, (name, text) in enumerate(rows, start=1)
+        if said.get(line) != name
+        and not (name in coded and said.get(line, "").startswith(tuple(catalog.tables)))
+    ]
 
     assert [] == taken
+
+
+def test_a_site_changes_and_silences_what_there_is(tmp_path: Path) -> None:
+    """What a site knows better stands in a file of its own; an id that nobody has is refused."""
+    (tmp_path / "site.toml").write_text(
+        'silence = ["python-exception", "ascend-80e01801"]\n[[change]]\nid = "cuda-ecc"\nadvice = "Call 4711."\n'
+    )
+    known = signatures.load([str(tmp_path)])
+    names = {one.id for one in known.signatures}
+
+    assert "Call 4711." == known.by_id["cuda-ecc"].advice
+    assert not {"python-exception", "ascend-80e01801"} & (names | set(known.by_id))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "site.toml").write_text('silence = ["nobody"]\n')
+    with pytest.raises(CatalogError, match="no signature nobody to silence"):
+        signatures.load([str(tmp_path / "other")])
+
+
+def test_the_kept_catalog_is_the_one_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes from the cache file equals what the files say; a damaged cache file costs time only."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    read = signatures._load.__wrapped__(())
+    (kept,) = (tmp_path / "ftrun").glob("catalog-*")
+
+    assert read.signatures == signatures._load.__wrapped__(()).signatures
+    kept.write_bytes(kept.read_bytes()[:-100])
+    again = signatures._load.__wrapped__(())
+    assert read.signatures == again.signatures
+    assert dict(read.tables["ascend"].codes) == dict(again.tables["ascend"].codes)
 
 
 def test_what_retries_and_what_stops_agree_with_the_class() -> None:
