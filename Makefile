@@ -1,5 +1,6 @@
 # Short names for the scripts; nothing here that they do not do without make.
 SEEDS ?= 1000
+FROM ?= 0
 
 .PHONY: check test demo drills simulate bench docs lock
 
@@ -20,7 +21,7 @@ drills:
 
 simulate:
 	.ci/env dev
-	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS)
+	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM)
 
 bench:
 	.ci/env dev
