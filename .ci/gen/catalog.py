@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftrun.supervisor import signatures
 from ftrun.supervisor.codes import CodeTable
-from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.model import FaultClass, Layer, Source
 from ftrun.supervisor.signatures import Catalog, Signature
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "catalog.md"
@@ -45,6 +45,15 @@ P18
 '''
 ```
 
+A site's file may also change or silence what there is:
+
+```toml
+silence = ["nvidia-xid-63"]        # above the first table; ids of signatures or of codes
+[[change]]
+id = "nvidia-xid-48"
+advice = "Tell the night shift: 4711."
+```
+
 <!-- Written by `make docs` from the signatures; do not edit by hand. -->
 """
 
@@ -54,7 +63,7 @@ def page() -> str:
     catalog = signatures.load()
     known = catalog.signatures
     codes = sum(len(table.codes) for table in catalog.tables.values())
-    parts = [HEAD, f"There are {len(known)} signatures, and {codes} codes in tables.\n"]
+    parts = [HEAD, f"There are {len(known)} signatures, and {codes} codes in tables.\n", _counts(known)]
     for fault in FaultClass:
         of_class = sorted(
             (signature for signature in known if signature.fault is fault),
@@ -81,6 +90,24 @@ def _codes(catalog: Catalog, table: CodeTable) -> str:
                 f"| {level.name} | {len(names)} | {s.fault} | {s.role} | {s.blame} | {s.action} | {'yes' if s.retry else 'no'} | {s.vendor} |"
             )
     return "\n".join(rows) + "\n"
+
+
+def _counts(known: tuple[Signature, ...]) -> str:
+    """How many there are of each layer, by the place where such a line is born."""
+    places = {Source.LOG: "job's own log", Source.KERNEL: "kernel log", Source.BMC: "board's event log"}
+    rows = [f"| layer | {' | '.join(places.values())} | all |", "|---|" + "---|" * (len(places) + 1)]
+    for layer in Layer:
+        of_layer = [one for one in known if one.layer is layer]
+        cells = [sum(one.sources[0] is place for one in of_layer) for place in places]
+        rows.append(f"| {layer} | {' | '.join(map(str, cells))} | {len(of_layer)} |")
+    cells = [sum(one.sources[0] is place for one in known) for place in places]
+    rows.append(f"| all | {' | '.join(map(str, cells))} | {len(known)} |")
+    seen = sum(Source.COUNTER in one.sources for one in known)
+    tail = (
+        "By the place where the line is born. A plain user sees the job's own log and what driver tools print"
+        f" ({seen} signatures know such output); the kernel's log where the site allows `dmesg`, the board's only by root."
+    )
+    return "\n".join([*rows, "", tail]) + "\n"
 
 
 def _table(of_class: list[Signature]) -> list[str]:
