@@ -27,6 +27,7 @@ __all__ = [
     "CLOSED",
     "FORGOTTEN",
     "LEFT_THE_QUEUE",
+    "LOST_TRACK",
     "STARTED_TWICE",
     "UNWATCHED",
     "as_requeued",
@@ -36,6 +37,7 @@ __all__ = [
 
 STARTED_TWICE = "started twice by Slurm"
 CLOSED = "closed before it started"
+LOST_TRACK = "in the queue again under the same count"
 FORGOTTEN = "Slurm does not know the job any more"
 UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
 LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
@@ -121,6 +123,8 @@ def told(attempt: Attempt) -> Diagnosis | None:
     """The diagnosis of an end that tells by itself what it was, whatever the log says; None for all others. (pure)"""
     if attempt.end_reason == STARTED_TWICE:
         return _STARTED_TWICE
+    if attempt.requeued and attempt.end_reason == LOST_TRACK:
+        return _LOST_TRACK
     if attempt.end_reason == LEFT_THE_QUEUE:
         return _LEFT_THE_QUEUE
     if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
@@ -146,6 +150,19 @@ _STARTED_TWICE = Diagnosis(
     advice="",
     rests_on=("one launch of the job was started twice",),
     sources=(Source.SLURM, Source.EXIT),
+)
+
+_LOST_TRACK = Diagnosis(
+    fault=FaultClass.HEALTHY,
+    retry=True,
+    action=Action.NONE,
+    nodes=(),
+    exclude=False,
+    confidence=0.9,
+    signature="slurm.lost-track",
+    title="Slurm forgot that it had started the job; what its log says of being killed is Slurm's doing",
+    rests_on=("Slurm: PENDING again, and no restart counted",),
+    sources=(Source.SLURM,),
 )
 
 _LEFT_THE_QUEUE = Diagnosis(

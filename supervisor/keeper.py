@@ -291,7 +291,9 @@ class Keeper:
         if len(self.rows(world)) > 1:
             self._note_tasks(world)
         elif row.state.pending or self.started_again(row):  # cancelled in the queue: see `recover`
-            self.record_end("job.requeued", row.state.value, row.reason, ())
+            lost_track = row.state.pending and row.restarts == self.attempt.launch
+            reason = ends.LOST_TRACK if lost_track else row.reason
+            self.record_end("job.requeued", row.state.value, reason, ())
             return
         if row.state is JobState.RUNNING:
             self._watch(world)

@@ -34,7 +34,7 @@ class Attempt:
             "token": "ftrun:r-0001:ab:1",
             "run_dir": str(self.run_dir),
         }
-        self.values |= {"cluster": "c", "claim_wait_s": "0"}
+        self.values |= {"cluster": "c", "claim_wait_s": "20"}
         self.env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
         self.env |= {"TMPDIR": str(folder / "my tmp"), "HOME": str(folder)}
         self.place.mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_attempt_1_runs_without_its_folder(attempt: Attempt) -> None:
 @pytest.mark.parametrize(("number", "restart"), [("2", "0"), ("1", "1")])
 def test_any_later_start_needs_its_claim(attempt: Attempt, number: str, restart: str) -> None:
     """Where no claim can be made a later attempt or launch waits, then leaves without running the script."""
-    attempt.values["attempt"] = number
+    attempt.values |= {"attempt": number, "claim_wait_s": "0"}
     attempt.env["SLURM_RESTART_COUNT"] = restart
     shutil.rmtree(attempt.run_dir)
     code, out, err = attempt.run("#!/bin/sh\necho hi\n")

@@ -47,6 +47,7 @@ def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watched: bool) -> None:
     """slurmctld removed the first start, slurmd refused the second for it: no script ran, no line of it says so, but one launch has two times of start."""
+    life.say("slurm_script: line 6: 29897 Killed                  sleep 300")
     memory_faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
     life.engine.set_controller("up")
     while len(life.launches) < 2:  # with and without a look at the queue in between
