@@ -26,8 +26,14 @@ ENOUGH_PAIRS = 2
 MANY_HOSTS = 4
 """Broken devices on so many hosts of one job at the same time are not the devices' fault."""
 
+PROMPT = "prompt-on-host"
+"""The signature of a shell's prompt with a question to that machine."""
+
 NOBODY = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104
 """Names that every host has."""
+
+NOBODYS = ("127.", "169.254.", "fe80:", "::", "0.")
+"""How addresses begin that mean another host to each who reads them."""
 
 _RANK_PREFIX = re.compile(
     r"^\s*(?:\[(?:default)?(?P<torchrun>\d+)\]:|(?P<srun>\d{1,6}):\s|\[rank(?P<torch>\d+)\]|\[(?P<horovod>\d+)\]<std)"
@@ -35,7 +41,10 @@ _RANK_PREFIX = re.compile(
 _RANK_INSIDE = re.compile(r"\[(?:PG[^\]]*|[^\]]*\b)[Rr]ank (?P<rank>\d+)\]")
 _NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _SYSLOG_PREFIX = re.compile(
-    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
+    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+"
+    # With a date that programs use, too, only the kernel's name makes it a system log.
+    r"|(?:\d{4}-\d\d-\d\d \S+|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\])(?= [\w.-]+ kernel\b))"
+    r" (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
 )
 # `n7: text`, as clush, pdsh and many a script put it; believed of nodes of the attempt only, since any word may stand there.
 _LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
@@ -53,14 +62,25 @@ class Blamed:
 
 
 def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
-    """`topology` with what lines that name both a host and a rank tell of who sits where; what is known stays."""
+    """`topology` with what lines that name both a host and a rank tell of who sits where; what is known stays.
+
+    Where no node is known, the one machine at whose prompt a person asked for all this is it.
+    """
     told = {}
+    topology = topology if topology.nodes else replace(topology, nodes=_asked_at(evidence))
     for line in evidence:
         rank, host = _seat(line)
         node = _admitted(host, topology)
         if rank is not None and node:
             told[rank] = node
     return replace(topology, rank_node={**told, **topology.rank_node}) if told else topology
+
+
+def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:
+    """The one host whose prompt stands in a text that names no other; () otherwise."""
+    asked = {line.captures.get("host", "") for line in evidence if line.signature == PROMPT}
+    named = {host for line in evidence if (host := _host(line))}
+    return tuple(asked) if len(asked) == 1 and named <= asked else ()
 
 
 def speaker(line: Evidence, topology: Topology) -> str | None:
@@ -229,7 +249,7 @@ def _seat(line: Evidence) -> tuple[int | None, str]:
 
 def _admitted(name: str, topology: Topology) -> str | None:
     """`name` as a node of the attempt; as it stands where the attempt's nodes are not known."""
-    if not name or name in NOBODY:
+    if not name or name in NOBODY or name.startswith(NOBODYS):
         return None
     if topology.nodes:
         return topology.node_of(name)

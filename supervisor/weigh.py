@@ -30,6 +30,9 @@ RIVAL_DISTANCE = 5
 ENDED_BY_SLURM = frozenset({FaultClass.TIMELIMIT, FaultClass.PREEMPTED, FaultClass.CANCELLED})
 """What no training survives, whatever it still prints."""
 
+OF_THE_CLEAN_UP = frozenset({"slurm-stepd-unkillable", "slurm-kill-task-failed", "slurm-epilog-failed"})
+"""What may go wrong on a node while Slurm ends a job that it was told to end: no cause of that end."""
+
 _KILLED_STEP = re.compile(
     r"\bSTEP \S+ ON \S+ CANCELLED AT |srun: (?:forcing job termination|Force Terminated|Terminating)"
 )
@@ -99,6 +102,7 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     left = [(line, of) for line, of in fatal if not line.progress_after and not _is_passed(line, passed)]
     if ended is None:
         left = _without_killed_steps(left)
+    left = _without_clean_up(left)
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
     if not causes and ended is None:
         # A job has some seconds between Slurm's verdict and its end, and may print steps in them.
@@ -152,6 +156,16 @@ def _without_killed_steps(left: Sequence[tuple[Evidence, Signature]]) -> list[tu
         for line, of in left
     )
     return [pair for pair in left if pair[1].fault is not FaultClass.CANCELLED] if before else list(left)
+
+
+def _without_clean_up(left: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evidence, Signature]]:
+    """Leave out what failed while Slurm carried out an end that it had announced before."""
+    announced = [line.order for line, of in left if of.fault in ENDED_BY_SLURM]
+    return [
+        (line, of)
+        for line, of in left
+        if of.id not in OF_THE_CLEAN_UP or not announced or line.order < min(announced)
+    ]
 
 
 def _passed(known: Sequence[tuple[Evidence, Signature]]) -> dict[str, int]:

@@ -1,0 +1,169 @@
+"""What the other lines of a log make of the cause that was chosen. (pure)
+
+How it thinks. A signature sees one line, a refinement the lines of that signature; these rules see all that was weighed. A
+node that could not start tasks is to blame; several that could not, each in its own way, are a set-up that starts nowhere.
+A page fault is the program's; on one device under one program after another it is the device's. A port that is taken is
+another's; that several launchers of one job miss is their own. The leader that tells of its own silence was not silent.
+And a fault of the network that names nobody leads to the one peer that all its victims name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import culprits
+from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Topology
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.weigh import Weighed
+
+__all__ = ["in_context", "lost_peer"]
+
+STARTS = frozenset(
+    {"slurm-launch-failed-node", "slurm-launch-credential", "launch-no-answer", "slurm-node-io-lost"}
+)
+"""Signatures of a node that did not start the tasks of a job."""
+
+BAD_ADDRESS = re.compile(r"nvidia-xid-(?:13|31)(?:-\w+)*|amd-(?:vm-fault|page-fault)\S*")
+"""Signatures of a program that used a wrong address: its own mistake, as a rule."""
+
+PROGRAMS = 3
+"""So many programs, one after another, that fail on one device and on no other."""
+
+SAID_TWICE = 2
+"""A launcher says it once itself, and once more by its exception."""
+
+_PID = re.compile(r"\bpid\W{1,3}(\d+)|\((?:PID|pid)[: ]+(\d+)")
+_LISTEN = re.compile(r"failed to listen on any local")
+
+Rule = Callable[[Diagnosis, Sequence[Evidence], "Weighed", Topology], "Diagnosis | None"]
+
+
+def in_context(found: Diagnosis, lines: Sequence[Evidence], log: Weighed, topology: Topology) -> Diagnosis:
+    """`found` by the first rule that applies; `lines` are those of its cause, `log` is all that was weighed."""
+    for rule in RULES:
+        better = rule(found, lines, log, topology)
+        if better is not None:
+            return better
+    return found
+
+
+def lost_peer(log: Weighed, topology: Topology) -> culprits.Blamed:
+    """The one peer that all who were cut off name; nobody where they name several, or none."""
+    return culprits.blamed(Blame.LINK, [line for line in log.spoken if _names_peer(line)], topology)
+
+
+def _starts_nowhere(
+    found: Diagnosis, _lines: Sequence[Evidence], _log: Weighed, topology: Topology
+) -> Diagnosis | None:
+    """Two nodes that cannot start the tasks are a coincidence; a job that starts nowhere is not set up."""
+    several = found.blame is Blame.CLUSTER or len(found.nodes) > 1
+    if found.signature not in STARTS or not several or 2 * len(found.nodes) < len(topology.nodes):
+        return None
+    words = (*found.rests_on, "no node of them starts the tasks: the set-up, not a node")
+    return replace(
+        found,
+        fault=FaultClass.CONFIG,
+        retry=False,
+        action=Action.STOP,
+        nodes=(),
+        exclude=False,
+        blame=Blame.CLUSTER,
+        confidence=round(found.confidence * 0.6, 2),
+        rests_on=words,
+    )
+
+
+def _same_device_again(
+    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, topology: Topology
+) -> Diagnosis | None:
+    """One program that uses a wrong address is wrong; several, on the same device and on no other, share a device."""
+    if not BAD_ADDRESS.fullmatch(found.signature):
+        return None
+    devices = {line.captures.get("pci", "") for line in lines}
+    programs = {number for line in lines if (number := _pid(line.text))}
+    if len(devices) != 1 or "" in devices or len(programs) < PROGRAMS:
+        return None
+    who = culprits.blamed(Blame.DEVICE, lines, topology)
+    words = (
+        *found.rests_on,
+        f"{len(programs)} programs in a row on one device ({devices.pop()}) and on no other: the device",
+    )
+    return replace(
+        found,
+        fault=FaultClass.HARDWARE_GPU,
+        retry=True,
+        action=Action.EXCLUDE,
+        nodes=who.names,
+        exclude=True,
+        blame=Blame.DEVICE,
+        confidence=min(found.confidence, 0.5),
+        rests_on=words,
+        advice="Run the maker's diagnostics on that GPU before it is used again.",
+    )
+
+
+def _launched_several_times(
+    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """A port that several launchers of one job miss is held by one of them."""
+    if found.fault is not FaultClass.PORT_CONFLICT:
+        return None
+    listening = [line for line in lines if _LISTEN.search(line.text)]
+    ranks = {rank for line in listening if (rank := culprits.rank_of(line)) is not None}
+    if len(ranks) < 2 and sum(line.count for line in listening) <= SAID_TWICE:
+        return None
+    words = (*found.rests_on, "told by several launchers: one of them holds the port")
+    return replace(
+        found,
+        fault=FaultClass.CONFIG,
+        retry=False,
+        action=Action.STOP,
+        confidence=round(found.confidence * 0.7, 2),
+        rests_on=words,
+        advice="Start one launcher on each node (--ntasks-per-node=1).",
+    )
+
+
+def _leader_accused(
+    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """Who leads tells of the heartbeats: that its own are late shows that it was slow, not that it was gone."""
+    if found.fault is not FaultClass.HANG or not found.nodes or found.blame is Blame.CLUSTER:
+        return None
+    accused = {line.captures.get("rank") or line.captures.get("peer") for line in lines}
+    if accused != {"0"} or "heartbeat" not in lines[0].text:
+        return None
+    words = (*found.rests_on, "only the leader is accused, who was alive to say so")
+    return replace(found, nodes=(), exclude=False, blame=Blame.JOB, rests_on=words)
+
+
+def _one_peer_of_all(
+    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, topology: Topology
+) -> Diagnosis | None:
+    """Where a fault of the network names nobody, the one peer that every victim names is the suspect."""
+    if found.fault is not FaultClass.NETWORK or found.nodes or found.blame is Blame.CLUSTER:
+        return None
+    who = lost_peer(log, topology)
+    return replace(found, nodes=who.names, rests_on=(*found.rests_on, *who.words)) if who.names else None
+
+
+RULES: tuple[Rule, ...] = (
+    _starts_nowhere,
+    _same_device_again,
+    _launched_several_times,
+    _leader_accused,
+    _one_peer_of_all,
+)
+
+
+def _names_peer(line: Evidence) -> bool:
+    return bool(line.captures.get("peer") or line.captures.get("ip"))
+
+
+def _pid(text: str) -> str:
+    found = _PID.search(text)
+    return next((group for group in found.groups() if group), "") if found else ""

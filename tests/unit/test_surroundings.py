@@ -1,0 +1,112 @@
+"""Laws of what the other lines of a log make of a line: short logs of our own making in, a diagnosis out. (pure)"""
+
+from __future__ import annotations
+
+import pytest
+
+from ftrun.supervisor import inputs, signatures
+from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
+
+
+def judged(*lines: str, nodes: tuple[str, ...] = ()) -> Diagnosis:
+    catalog = signatures.load()
+    report = inputs.gather([], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()).report
+    topology = report.seats.added_to(Topology(nodes=nodes)) if hasattr(report, "seats") else Topology(nodes)
+    return diagnose(report.evidence, topology, ended=None, catalog=catalog, progress=None)
+
+
+LAUNCH = "srun: error: Task launch for StepId=7.0 failed on node {}: {}"
+CONNECT = "{}:41:88 [0] misc/socket.cc:50 NCCL WARN Connect to {}<4711> failed : {}"
+CLOSED = "{}:41:88 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {}<4711>"
+XID = "[Mon Jan  5 10:{}:00 2026] NVRM: Xid (PCI:0000:{}:00): 31, pid={}, Ch 00000008, intr 0. MMU Fault: ENGINE GRAPHICS faulted @ 0x7f. Fault is of type FAULT_PDE"
+LISTEN = "{}[E socket.cpp:472] [c10d] The server socket has failed to listen on any local network address."
+
+
+def test_one_node_that_does_not_start_tasks_is_to_blame() -> None:
+    """Of a job that starts on all nodes but one, that one is the culprit."""
+    found = judged(LAUNCH.format("n7", "Communication connection failure"))
+
+    assert (found.fault, found.retry, found.nodes) == (FaultClass.NODE, True, ("n7",))
+
+
+def test_a_job_that_starts_on_no_node_is_not_set_up() -> None:
+    """Several nodes that cannot start the tasks are innocent, each of them."""
+    found = judged(
+        LAUNCH.format("n7", "No such process"), LAUNCH.format("n8", "Socket timed out on send/recv operation")
+    )
+
+    assert (found.fault, found.retry, found.nodes, found.exclude) == (FaultClass.CONFIG, False, (), False)
+
+
+def test_a_few_of_many_nodes_that_do_not_start_tasks_are_to_blame() -> None:
+    """Where most nodes of the attempt start, those that do not are the culprits."""
+    lines = [LAUNCH.format(name, "Communication connection failure") for name in ("n1", "n2")]
+    found = judged(*lines, nodes=tuple(f"n{number}" for number in range(64)))
+
+    assert (found.fault, set(found.nodes)) == (FaultClass.NODE, {"n1", "n2"})
+
+
+def test_programs_that_fail_one_after_another_on_one_device_share_a_sick_one() -> None:
+    """A page fault is the program's; three programs in a row on one device and no other accuse the device."""
+    again = judged(*(XID.format(minute, "3b", 400 + minute) for minute in (11, 24, 37)))
+    once = judged(XID.format(11, "3b", 400))
+    everywhere = judged(*(XID.format(minute, f"{minute}", 400 + minute) for minute in (11, 24, 37)))
+
+    assert (again.fault, again.retry, again.exclude) == (FaultClass.HARDWARE_GPU, True, True)
+    assert FaultClass.HARDWARE_GPU not in {once.fault, everywhere.fault}
+
+
+def test_a_port_that_several_launchers_miss_is_held_by_one_of_them() -> None:
+    """One launcher without its port is a conflict that passes; two tasks that start launchers are a wrong set-up."""
+    one = judged(LISTEN.format(""))
+    several = judged(LISTEN.format("1: "), LISTEN.format("2: "))
+
+    assert (one.fault, one.retry) == (FaultClass.PORT_CONFLICT, True)
+    assert (several.fault, several.retry) == (FaultClass.CONFIG, False)
+
+
+def test_the_leader_that_tells_of_its_own_silence_is_not_blamed() -> None:
+    """Task 0 keeps the list of heartbeats: where it accuses itself alone, nobody was lost."""
+    text = "E coordination_service.cc:9] /job:jax_worker/replica:0/task:{} has been set to ERROR in coordination service: UNAVAILABLE: Task /job:jax_worker/replica:0/task:{} heartbeat timeout."
+
+    assert judged(text.format(0, 0)).nodes == ()
+    assert judged(text.format(5, 5)).nodes == ("rank 5",)
+
+
+def test_the_one_peer_that_all_name_has_gone() -> None:
+    """Where nothing but lost connections is told, the peer at the other end of all of them is the suspect."""
+    found = judged(CLOSED.format("n1", "n9"), CLOSED.format("n2", "n9"))
+
+    assert (found.fault, found.retry, found.nodes, found.exclude) == (FaultClass.NODE, True, ("n9",), False)
+
+
+def test_peers_of_all_sorts_accuse_nobody() -> None:
+    """Victims that name different peers name no culprit."""
+    assert judged(CLOSED.format("n1", "n2"), CLOSED.format("n3", "n4")).nodes == ()
+
+
+@pytest.mark.parametrize("address", ["fe80::1c2d:3e4f%ib0", "169.254.3.1", "127.0.1.1"])
+def test_an_address_that_means_another_host_to_each_reader_names_nobody(address: str) -> None:
+    """A link-local or loopback address is a wrong choice of interface, each time, and no machine."""
+    found = judged(CONNECT.format("n1", address, "Software caused connection abort"))
+
+    assert (found.fault, found.retry, found.nodes) == (FaultClass.CONFIG, False, ())
+
+
+def test_what_fails_while_a_cancelled_job_is_ended_is_no_cause_of_its_end() -> None:
+    """Processes that outlive a cancel do not make it a failure of the node."""
+    cancelled = "slurmstepd: error: *** JOB 81 ON n3 CANCELLED AT 2026-01-05T10:00:00 ***"
+    unkillable = "slurmstepd: error: *** JOB 81 STEPD TERMINATED ON n3 AT 2026-01-05T10:03:00 DUE TO JOB NOT ENDING WITH SIGNALS ***"
+
+    assert judged(cancelled, unkillable).fault is FaultClass.CANCELLED
+    assert judged(unkillable).fault is FaultClass.NODE
+
+
+def test_the_prompt_at_which_a_report_was_asked_for_names_its_machine() -> None:
+    """Of a text with one prompt the machine is known, unless other machines speak in it."""
+    lost = "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error"
+    other = "n8:41:88 [0] misc/socket.cc:50 NCCL WARN Connect to 10.1.0.7<4711> failed : Connection refused"
+
+    assert judged("root@n7:~# nvidia-smi", lost).nodes == ("n7",)
+    assert judged("root@n7:~# nvidia-smi", other, lost).nodes == ()
