@@ -8,7 +8,8 @@ it makes, be it one that was made before, begins it anew, and a step beyond all 
 No progress means longer without a step than this launch is used to. Steps that come in bursts (a buffered log) or a line
 every thousand steps make the patience longer; where the pace is not known yet it is ten times `end-wait`, and before
 the first step any output is a sign of life: a handled traceback at the start of a slow set-up ends nothing. The time
-counts only while Slurm says RUNNING (not suspended) and while all that was written has been read.
+counts only while Slurm says RUNNING (not suspended) and while all that was written has been read. A line that is a verdict in
+itself (`at_once`: a device that left the bus) is not given more than the law's own time.
 """
 
 from __future__ import annotations
@@ -39,8 +40,15 @@ def fatal(diagnosis: Diagnosis) -> bool:
     return diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)
 
 
-def patience_s(end_wait_s: float, median_step_s: float | None, longest_gap_s: float = 0.0) -> float:
-    """How long no progress must follow a fatal line before a live run may be ended. (pure)"""
+def patience_s(
+    end_wait_s: float, median_step_s: float | None, longest_gap_s: float = 0.0, *, at_once: bool = False
+) -> float:
+    """How long no progress must follow a fatal line before a live run may be ended. (pure)
+
+    `at_once`: the line is a verdict in itself, so that no more is waited than P7 asks of every line and this launch once took.
+    """
+    if at_once:
+        return max(end_wait_s, 5.0 * (median_step_s or 0.0), longest_gap_s)
     if median_step_s is None:
         return max(PACE_UNKNOWN * end_wait_s, 2.0 * longest_gap_s)
     return max(end_wait_s, 5.0 * median_step_s, 2.0 * longest_gap_s)
@@ -101,7 +109,9 @@ def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: D
     memory = keeper.memory
     waited = memory.for_how_long("suspect", world.mono_s)
     end_wait_s = float(keeper.settings.get("end-wait", 60.0))
-    if waited < patience_s(end_wait_s, report.median_step_s, memory.longest_gap_s):
+    known = keeper.office.catalog().by_id
+    at_once = diagnosis.signature in known and known[diagnosis.signature].at_once
+    if waited < patience_s(end_wait_s, report.median_step_s, memory.longest_gap_s, at_once=at_once):
         return
     fresh = sense.watch(
         keeper, world, fresh=True

@@ -11,7 +11,7 @@ import pytest
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState, SubmitRequest
 from ftrun.slurm.errors import RefusedForGood, Unreachable
-from ftrun.supervisor import journal, recover
+from ftrun.supervisor import journal, recover, suspect
 from ftrun.supervisor.lifecycle import IllegalEvent
 from tests.unit.lives import Life
 
@@ -133,6 +133,20 @@ def test_a_fatal_line_after_which_nothing_moves_ends_the_attempt(tmp_path: Path)
     life.live(90)
 
     assert life.attempt.end_intended
+
+
+@pytest.mark.parametrize(
+    ("median_s", "gap_s", "at_once", "patience_s"),
+    [
+        (None, 0.0, False, 600.0), (None, 0.0, True, 60.0), (None, 200.0, True, 200.0),
+        (1.0, 0.0, False, 60.0), (40.0, 0.0, True, 200.0), (40.0, 150.0, False, 300.0),
+    ],
+)  # fmt: skip
+def test_a_verdict_in_itself_is_given_the_law_s_own_time(
+    median_s: float | None, gap_s: float, at_once: bool, patience_s: float
+) -> None:
+    """P7: never less than end-wait and five steps; more only where the line may be survived."""
+    assert patience_s == suspect.patience_s(60.0, median_s, gap_s, at_once=at_once)
 
 
 def _another_job(life: Life, *arguments: str) -> str:
