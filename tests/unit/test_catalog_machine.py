@@ -107,3 +107,18 @@ def test_a_node_is_kept_for_a_few_corrected_errors_and_left_for_a_stream() -> No
 def test_what_is_full_is_told_apart(text: str, signature: str) -> None:
     """The same words mean shared memory, the node's own disk, the file system, a quota or a limit, by what stands around them."""
     assert _judged(text).signature == signature
+
+
+@pytest.mark.parametrize(
+    ("when", "host"),
+    [
+        ("Mar  2 10:11:12 gpu07 kernel:", ("gpu07",)),
+        ("2026-03-02T10:11:12.123456+01:00 gpu07 kernel:", ("gpu07",)),
+        ("2026-03-02 10:11:12 gpu07 kernel:", ("gpu07",)),
+        ("[Mon Mar  2 10:11:12 2026] gpu07 kernel:", ("gpu07",)),
+        ("2026-03-02 10:11:12 INFO worker[12]", ()),
+    ],
+)
+def test_a_system_log_names_its_host_in_every_style_of_date(when: str, host: tuple[str, ...]) -> None:
+    """The word between a date and the kernel's name is a host; between a date that programs use, too, and a program it is not."""
+    assert _judged(f"{when} watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:81]").nodes == host
