@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import attempts, context, inputs, lastwords
+from ftrun.supervisor import context, inputs, lastwords, launchlogs
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Topology
 from ftrun.supervisor.tail import LogPath
 
@@ -43,24 +43,17 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
         return found
     attempt, report = keeper.attempt, keeper.memory.report
     progress = report.progress if report is not None else None
-    own = _launch_logs(keeper, attempt.number, attempt.launch) + extra_logs(keeper)
+    own = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch) + extra_logs(keeper)
     explained = [
         (incident.attempt, incident.launch)
         for incident in keeper.run.incidents
         if incident.fault != FaultClass.UNKNOWN
     ]
-    healthy = [log for place in explained[-HEALTHY_MAX:] for log in _launch_logs(keeper, *place)]
+    places = explained[-HEALTHY_MAX:]
+    healthy = [log for place in places for log in launchlogs.of_launch(keeper.run_dir, *place)]
     offset_bytes = progress.offset_bytes if progress is not None else 0
     lines = lastwords.suspicious(own, topology, step_offset_bytes=offset_bytes, healthy=healthy)
     return replace(found, suspicious=lines) if lines else found
-
-
-def _launch_logs(keeper: Keeper, attempt: int, launch: int) -> list[LogPath]:
-    record = attempts.launch_record(keeper.run_dir, attempt, launch)
-    if record is None:
-        return []
-    logs = {record.stdout: record.stdout_offset_bytes, record.stderr: record.stderr_offset_bytes}
-    return [LogPath(path, offset_bytes) for path, offset_bytes in logs.items() if path.startswith("/")]
 
 
 def _named(keeper: Keeper) -> list[str]:

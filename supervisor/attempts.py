@@ -24,6 +24,7 @@ __all__ = [
     "exit_record",
     "has_tasks",
     "latest_launch",
+    "launch_after",
     "launch_record",
     "lost_record",
     "owner",
@@ -132,6 +133,13 @@ def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:
     return _launch(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
 
 
+def launch_after(run_dir: str, attempt: int, launch: int) -> Launch | None:
+    """The first launch after this one that left a record in its attempt; None while there is none."""
+    folder = Path(store.attempt_dir(run_dir, attempt))
+    after = [number for number in _numbers(folder, "launch.") if number > launch]
+    return _launch(folder / f"launch.{min(after)}", min(after)) if after else None
+
+
 def tasks_started(run_dir: str, attempt: int) -> list[int]:
     """The tasks of an array that have claimed their start, sorted."""
     try:
@@ -166,12 +174,17 @@ def _task_dir(run_dir: str, attempt: int, task: int) -> Path:
 
 def _last(folder: Path, prefix: str) -> int | None:
     """The highest N of the files PREFIX<N>."""
+    return max(_numbers(folder, prefix), default=None)
+
+
+def _numbers(folder: Path, prefix: str) -> list[int]:
+    """Each N of the files PREFIX<N>, unsorted."""
     try:
         names = os.listdir(folder)
     except OSError:
-        return None
+        return []
     ends = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return max((int(end) for end in ends if end.isdigit()), default=None)
+    return [int(end) for end in ends if end.isdigit()]
 
 
 def has_tasks(run_dir: str, attempt: int) -> bool:

@@ -54,7 +54,7 @@ def gather(
 ) -> Gathered:
     """Read `logs` (.gz and .zst too) and `stdin` to their ends. What cannot be read is told in `unread`, never raised.
 
-    A LogPath is read from where its launch's text begins.
+    A LogPath is read from where its launch's text begins to where a later launch's does.
     """
     reading = _Reading(Book(catalog))
     if stdin is not None:
@@ -67,7 +67,7 @@ def gather(
                 reading.dump_paths.append(path)
                 continue
             with _opened(path) as stream:
-                reading.take(path, stream, log.start_offset_bytes)
+                reading.take(path, _up_to(stream, log.end_offset_bytes), log.start_offset_bytes)
         except flight.BadDump as error:
             reading.unread.append(str(error))
         except (OSError, EOFError, ValueError) as error:
@@ -146,6 +146,24 @@ class _Reading:
                 offset_bytes += len(chunk)
         finally:
             file.finish(None)  # what was read of a damaged file counts
+
+
+class _Part(io.RawIOBase):
+    """The first bytes of a file."""
+
+    def __init__(self, stream: IO[bytes], size_bytes: int) -> None:
+        self._stream = stream
+        self._left = size_bytes
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes, all that is left where it is negative."""
+        data = self._stream.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def _up_to(stream: IO[bytes], end_offset_bytes: int | None) -> IO[bytes]:
+    return stream if end_offset_bytes is None else cast("IO[bytes]", _Part(stream, end_offset_bytes))
 
 
 def _skip(stream: IO[bytes], size_bytes: int) -> int:

@@ -15,7 +15,7 @@ from ftrun.slurm.accounting import accounted
 from ftrun.slurm.client import JobDetails
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import attempts, readers, store
+from ftrun.supervisor import attempts, launchlogs, readers, store
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.readers import Record
 from ftrun.supervisor.tail import LogPath
@@ -49,7 +49,7 @@ def of_job(job_id: str) -> JobFacts:
 
 
 def _of_run(job_id: str) -> tuple[LogPath, ...]:
-    """The logs of the launch that had this job id, from where it began; () where ftrun did not start it."""
+    """The logs of the last launch that had this job id, as far as they are its own; () where ftrun did not start it."""
     run_dir = store.resolve(store.home_dir(), job_id)
     if run_dir is None:
         return ()
@@ -58,9 +58,7 @@ def _of_run(job_id: str) -> tuple[LogPath, ...]:
         for claim in reversed(attempts.claims(run_dir, attempt)):
             launch = attempts.launch_record(run_dir, attempt, claim.launch) if claim.job == plain else None
             if launch is not None:
-                err = LogPath(launch.stderr, launch.stderr_offset_bytes)
-                out = LogPath(launch.stdout, launch.stdout_offset_bytes)
-                return (out,) if launch.stdout_ino == launch.stderr_ino else (out, err)
+                return tuple(launchlogs.of_launch(run_dir, attempt, claim.launch))
     return ()
 
 

@@ -64,12 +64,14 @@ def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
             if stream.read(4).startswith(PACKED):
                 return []
             size = os.fstat(stream.fileno()).st_size
+            if log.end_offset_bytes is not None:
+                size = min(size, log.end_offset_bytes)
             start = max(log.start_offset_bytes, size - END_BYTES)
             counted = start <= END_BYTES
             stream.seek(0)
             number = stream.read(start).count(b"\n") + 1 if counted else 0
             stream.seek(start)
-            content = stream.read(END_BYTES)
+            content = stream.read(min(END_BYTES, max(0, size - start)))
     except OSError:
         return []
     found: list[tuple[Line, int]] = []

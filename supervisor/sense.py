@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import afterwards, attempts, store
+from ftrun.supervisor import afterwards, attempts, launchlogs, store
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
@@ -37,6 +37,7 @@ class Memory:
     attempt: int = 0
     launch: int = 0
     watcher: LogWatcher | None = None
+    next_began: bool = False  # a later launch has left its record
     paths: frozenset[str] = frozenset()  # of `--ft-log`, as they were found last
     known_as: tuple[str, ...] = ()  # user and name of the row that showed our token
     report: WatchReport | None = None
@@ -155,6 +156,14 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
         if memory.paths - before:  # a log that the script began only now: where its steps are, perhaps
             memory.close()
             memory.watcher = None
+    if not memory.next_began and launchlogs.later(
+        keeper.run_dir, keeper.attempt.number, keeper.attempt.launch
+    ):
+        memory.next_began = (
+            True  # it writes into the same file, and some of it may have been read as this one's
+        )
+        memory.close()
+        memory.watcher = memory.step = memory.saved_step = None
     if memory.watcher is None:
         paths = _log_paths(keeper)
         if not paths:
@@ -172,19 +181,10 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
 
 def _log_paths(keeper: Keeper) -> list[LogPath]:
     attempt = keeper.attempt
-    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
-    launches = [launch] if launch is not None else []
-    launches += attempts.task_records(
-        keeper.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX]
-    ).values()
-    paths = []
-    for launch in launches:
-        paths.append(LogPath(launch.stdout, launch.stdout_offset_bytes, launch.stdout_dev, launch.stdout_ino))
-        if (launch.stderr_dev, launch.stderr_ino) != (launch.stdout_dev, launch.stdout_ino):
-            paths.append(
-                LogPath(launch.stderr, launch.stderr_offset_bytes, launch.stderr_dev, launch.stderr_ino)
-            )
-    return [path for path in paths if path.path.startswith("/")] + afterwards.extra_logs(keeper)
+    tasks = attempts.task_records(keeper.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
+    paths = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch)
+    paths += [path for record in tasks.values() for path in launchlogs.of_record(record)]
+    return paths + afterwards.extra_logs(keeper)
 
 
 def _note_evidence(keeper: Keeper, evidence: Evidence) -> None:

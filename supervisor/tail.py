@@ -35,13 +35,15 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 class LogPath:
     """A file to follow, and where this launch's text begins in it.
 
-    `dev` and `ino` say which file the launch wrote to, as seen on its node; 0 = unknown.
+    `dev` and `ino` say which file the launch wrote to, as seen on its node; 0 = unknown. Where `end_offset_bytes` is known,
+    the text of a later launch begins there: nothing behind it is read, nor what the file holds once it was emptied or replaced.
     """
 
     path: str
     start_offset_bytes: int = 0
     dev: int = 0
     ino: int = 0
+    end_offset_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Tail:
     """
 
     __slots__ = (
-        "_descriptors", "_fd", "_identity", "_mark", "_quiet", "_stays", "fresh", "generation", "log", "more",
+        "_descriptors", "_fd", "_identity", "_mark", "_over", "_quiet", "_stays", "fresh", "generation", "log", "more",
         "offset_bytes", "readable", "why",
     )  # fmt: skip
 
@@ -91,6 +93,7 @@ class Tail:
         self.log = log
         self._descriptors = descriptors
         self._stays = False  # the open file counts as one of the descriptors
+        self._over = False  # what the file holds now is a later launch's
         self.offset_bytes = 0
         self.generation = 0
         self.readable = False
@@ -174,6 +177,7 @@ class Tail:
         # Devices are numbered by each host for itself: a strange inode proves another file only on the same device.
         replaced = log.ino not in {0, found.st_ino} and log.dev == found.st_dev
         if replaced or found.st_size < log.start_offset_bytes:
+            self._over = log.end_offset_bytes is not None
             return b""  # truncated or replaced by this launch: all of it is this launch's text
         self.offset_bytes = log.start_offset_bytes
         size = min(MARK_BYTES, self.offset_bytes)
@@ -183,6 +187,7 @@ class Tail:
         self.offset_bytes = 0
         self.generation += 1
         self._mark = b""
+        self._over = self.log.end_offset_bytes is not None
 
     def _read_on(self, pieces: list[Piece], limit_bytes: int) -> None:
         seen = len(self._mark)
@@ -192,10 +197,14 @@ class Tail:
             seen = 0
             data = os.pread(self._fd, GLANCE_BYTES, 0)
         self.readable, self.why = True, ""
-        if len(data) == seen:
+        if self._over or len(data) == seen:
             return
         if len(data) == GLANCE_BYTES and limit_bytes > GLANCE_BYTES:
             data += os.pread(self._fd, limit_bytes - GLANCE_BYTES, self.offset_bytes - seen + GLANCE_BYTES)
+        if self.log.end_offset_bytes is not None:
+            data = data[: max(0, self.log.end_offset_bytes - self.offset_bytes) + seen]
+            if len(data) == seen:
+                return
         self.more = len(data) >= max(limit_bytes, GLANCE_BYTES)
         self._mark = data[-MARK_BYTES:]
         fresh = data[seen:]

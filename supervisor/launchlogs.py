@@ -1,0 +1,59 @@
+"""Which part of which file a launch wrote. (I/O)
+
+How it thinks. A job that Slurm starts again appends to the log of its last launch, and the next attempt to that of the last
+one, where a person named one file for all. Each launch recorded how long its log was when it began; so a launch's own text ends
+where a later one begins in the same file. A file that a later launch emptied or replaced holds nothing of the earlier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from ftrun.supervisor import attempts, store
+from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.tail import LogPath
+
+__all__ = ["later", "of_launch", "of_record"]
+
+
+def later(run_dir: str, attempt: int, launch: int) -> Launch | None:
+    """The record of the first launch after this one, be it of a later attempt; None while there is none."""
+    with contextlib.suppress(OSError):  # a folder that cannot be read now tells of no later launch
+        for number in range(attempt, store.latest_attempt(run_dir) + 1):
+            found = attempts.launch_after(run_dir, number, launch if number == attempt else -1)
+            if found is not None:
+                return found
+    return None
+
+
+def of_launch(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
+    """The logs of one launch, from its first byte to its last; [] where it left no record, or nothing of them is left."""
+    record = attempts.launch_record(run_dir, attempt, launch)
+    return of_record(record, later(run_dir, attempt, launch)) if record is not None else []
+
+
+def of_record(record: Launch, after: Launch | None = None) -> list[LogPath]:
+    """The logs that a launch recorded, up to where the launch `after` it begins in the same files. (pure)"""
+    out = LogPath(record.stdout, record.stdout_offset_bytes, record.stdout_dev, record.stdout_ino)
+    err = LogPath(record.stderr, record.stderr_offset_bytes, record.stderr_dev, record.stderr_ino)
+    logs = [out] if (out.dev, out.ino) == (err.dev, err.ino) else [out, err]
+    logs = [log for log in logs if log.path.startswith("/")]
+    return [log for log in (_ended(log, after) for log in logs) if log is not None]
+
+
+def _ended(log: LogPath, after: Launch | None) -> LogPath | None:
+    """`log` with its end; None where the later launch emptied or replaced the file. Inodes are compared without their devices,
+    which each host numbers for itself."""
+    if after is None:
+        return log
+    streams = (
+        (after.stdout, after.stdout_ino, after.stdout_offset_bytes),
+        (after.stderr, after.stderr_ino, after.stderr_offset_bytes),
+    )
+    for path, ino, end_bytes in streams:
+        if path != log.path or not ino or not log.ino:
+            continue
+        if ino != log.ino or end_bytes < log.start_offset_bytes:
+            return None
+        return LogPath(log.path, log.start_offset_bytes, log.dev, log.ino, end_bytes)
+    return log
