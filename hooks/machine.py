@@ -1,0 +1,160 @@
+"""The machine that a check looks at: commands and files, each with a deadline. (I/O)
+
+How it thinks. A sick machine does not answer: a command hangs on a lost device, a file on a dead mount. So nothing is read without a
+time limit, and what may hang in the kernel is asked by a child process that can be left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Callable, NamedTuple, Optional
+
+__all__ = ["Machine", "NoAnswer", "Output"]
+
+OUTPUT_BYTES_MAX = 8 << 20
+USUAL_PATH = (
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/rocm/bin:/usr/local/nvidia/bin"
+)
+
+
+class NoAnswer(Exception):
+    """The machine did not answer in time: what was asked, in one line."""
+
+
+class Output(NamedTuple):
+    """What a command left behind; `code` is None when it was ended at its deadline."""
+
+    code: Optional[int]
+    out: str
+    err: str
+
+
+class Machine:
+    """This machine. `root` ("/" but for tests) is where /proc, /sys and /etc are looked for; `deadline_s` is monotonic."""
+
+    def __init__(self, root: str = "/", deadline_s: Optional[float] = None) -> None:
+        self.root = root
+        self._deadline_s = deadline_s
+
+    def path(self, name: str) -> str:
+        """An absolute path below `root`."""
+        return os.path.join(self.root, name.lstrip("/"))
+
+    def tool(self, name: str) -> Optional[str]:
+        """The full path of a command: from PATH or the usual places of drivers; None where it is not installed."""
+        return shutil.which(name) or shutil.which(name, path=USUAL_PATH)
+
+    def left_s(self, limit_s: float) -> float:
+        """`limit_s`, or what is left of the check's own time."""
+        if self._deadline_s is None:
+            return limit_s
+        return max(0.0, min(limit_s, self._deadline_s - time.monotonic()))
+
+    def run(self, argv: Sequence[str], limit_s: float = 10.0) -> Output:
+        """Run a command in English with a deadline. Raises NoAnswer where it cannot be started or does not end in time."""
+        env = {**os.environ, "LC_ALL": "C", "LANG": "C"}
+        path = self.tool(argv[0])
+        if path is None:
+            raise NoAnswer(f"{argv[0]} is not installed")
+        try:
+            with subprocess.Popen(
+                [path, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            ) as child:
+                try:
+                    out, err = child.communicate(timeout=self.left_s(limit_s))
+                except subprocess.TimeoutExpired:
+                    with contextlib.suppress(OSError):
+                        os.killpg(child.pid, signal.SIGKILL)
+                    _let_go(child)
+                    raise NoAnswer(f"{argv[0]} did not end within {limit_s:g} s") from None
+        except OSError as error:
+            raise NoAnswer(f"{argv[0]} cannot be started: {error.strerror}") from None
+        return Output(child.returncode, _text(out), _text(err))
+
+    def read(self, name: str, limit_s: float = 2.0) -> Optional[str]:
+        """The text of a small file; None where there is none or it may not be read. Raises NoAnswer where it hangs."""
+
+        def content() -> bytes:
+            with open(self.path(name), "rb") as stream:
+                return stream.read(OUTPUT_BYTES_MAX)
+
+        answer = self.ask(content, limit_s, name)
+        return None if answer is None else _text(answer)
+
+    def names(self, name: str) -> list[str]:
+        """The names in a folder, sorted; [] where there is none. For /proc and /sys, which do not hang."""
+        try:
+            return sorted(os.listdir(self.path(name)))
+        except OSError:
+            return []
+
+    def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
+        """The answer of a function that may hang in the kernel, asked in a child process; None where it raises OSError.
+
+        Raises NoAnswer when the time is up; a child that cannot be killed is left to the kernel.
+        """
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _answer(question, writer)
+        os.close(writer)
+        try:
+            return _received(reader, self.left_s(limit_s), about)
+        finally:
+            os.close(reader)
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+
+
+def _answer(question: Callable[[], bytes], writer: int) -> None:
+    """The child's part: write `+` and the answer, or `-`, and leave without any cleaning up."""
+    try:
+        told = b"+" + question()
+    except OSError:
+        told = b"-"
+    try:
+        while told:
+            told = told[os.write(writer, told) :]
+    finally:
+        os._exit(0)
+
+
+def _received(reader: int, limit_s: float, about: str) -> Optional[bytes]:
+    give_up = time.monotonic() + limit_s
+    got = b""
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(0.0, give_up - time.monotonic()))
+        if not ready:
+            raise NoAnswer(f"{about} did not answer within {limit_s:g} s")
+        chunk = os.read(reader, 1 << 16)
+        if not chunk:
+            return got[1:] if got.startswith(b"+") else None
+        got += chunk
+
+
+def _let_go(child: subprocess.Popen[bytes]) -> None:
+    """Close our ends and wait a moment; a child in the kernel's hands is not waited for."""
+    for stream in (child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(1.0)
+    child.returncode = child.returncode if child.returncode is not None else -signal.SIGKILL
+
+
+def _text(content: bytes) -> str:
+    return content[:OUTPUT_BYTES_MAX].decode("utf-8", "replace")
