@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["latest_launch", "missed", "seen"]
+__all__ = ["for_long", "latest_launch", "left_the_queue", "missed", "seen", "unseen"]
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
@@ -35,20 +35,37 @@ def seen(keeper: Keeper, world: World, row: JobRow) -> None:
 
 def missed(keeper: Keeper, world: World) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
-    memory, office = keeper.memory, keeper.office
+    unseen(keeper, world)
+    if not for_long(keeper, world):
+        return
+    reason = ends.UNWATCHED if keeper.memory.unwatched else ends.FORGOTTEN
+    if left_the_queue(keeper):
+        reason = ends.LEFT_THE_QUEUE
+    launch = latest_launch(keeper)
+    if launch != keeper.attempt.launch:
+        keeper.forget(launch)  # its log begins elsewhere
+    keeper.record_end("job.ended", "GONE", reason, (), launch=launch)
+
+
+def unseen(keeper: Keeper, world: World) -> None:
+    """Slurm does not show the job: since when, and whether anybody could have seen why."""
+    memory = keeper.memory
     if memory.absent_since_s is None:
         memory.absent_since_s = world.mono_s
         memory.unwatched = _unwatched(keeper, world)
-    elif world.mono_s - memory.absent_since_s >= ABSENT_FOR_S and office.cluster.ping():
-        if any(not row.state.ended for row in office.cluster.find(keeper.attempt.token)):
-            return  # it lives, whatever is missing from the answers
-        reason = ends.FORGOTTEN
-        if memory.unwatched:
-            reason = ends.LEFT_THE_QUEUE if _never_started(keeper) else ends.UNWATCHED
-        launch = latest_launch(keeper)
-        if launch != keeper.attempt.launch:
-            keeper.forget(launch)  # its log begins elsewhere
-        keeper.record_end("job.ended", "GONE", reason, (), launch=launch)
+
+
+def for_long(keeper: Keeper, world: World) -> bool:
+    """The job is really gone: two answers far enough apart lack it, and its token finds nothing alive. Raises SlurmError."""
+    since_s, cluster = keeper.memory.absent_since_s, keeper.office.cluster
+    if since_s is None or world.mono_s - since_s < ABSENT_FOR_S or not cluster.ping():
+        return False
+    return all(row.state.ended for row in cluster.find(keeper.attempt.token))
+
+
+def left_the_queue(keeper: Keeper) -> bool:
+    """It went from the queue, as far as anyone can tell: unstarted, not by us, and nobody was there to see it."""
+    return keeper.memory.unwatched and not keeper.attempt.over and _never_started(keeper)
 
 
 def latest_launch(keeper: Keeper) -> int:
@@ -65,6 +82,8 @@ def _never_started(keeper: Keeper) -> bool:
     attempt, run_dir = keeper.attempt, keeper.run_dir
     if attempt.ended_by_us or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
         return False
+    if attempt.end_state:  # of the launch before: it must have been put into the queue again since
+        return attempt.requeued and latest_launch(keeper) <= attempt.launch
     return attempts.owner(run_dir, attempt.number, attempt.launch) is None
 
 

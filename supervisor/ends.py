@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOSED",
     "FORGOTTEN",
+    "LEFT",
     "LEFT_THE_QUEUE",
     "LOST_TRACK",
     "STARTED_TWICE",
@@ -41,6 +42,7 @@ LOST_TRACK = "in the queue again under the same count"
 FORGOTTEN = "Slurm does not know the job any more"
 UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
 LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
+_REQUEUE, _LOST_NODE = "DUE TO JOB REQUEUE", "DUE TO NODE FAILURE"  # as slurmstepd says
 _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
 
 
@@ -126,16 +128,21 @@ def told(attempt: Attempt) -> Diagnosis | None:
     if attempt.requeued and attempt.end_reason == LOST_TRACK:
         return _LOST_TRACK
     if attempt.end_reason == LEFT_THE_QUEUE:
-        return _LEFT_THE_QUEUE
+        return LEFT
     if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
         return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
     return None
 
 
 def as_requeued(attempt: Attempt, found: Diagnosis) -> Diagnosis:
-    """`found`, unless its own lines say that the job was put back into the queue, from where it went while nobody watched. (pure)"""
-    words = any("DUE TO JOB REQUEUE" in proof.text for proof in found.because)
-    return _LEFT_THE_QUEUE if words and attempt.end_reason == UNWATCHED else found
+    """`found`, unless its own lines say that the job was put back into the queue, and something else than a start came next. (pure)
+
+    It went from there while nobody watched, or it was cancelled on its way: a job that Slurm requeues is PENDING then.
+    """
+    told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
+    if told and attempt.end_state == "CANCELLED" and not attempt.ended_by_us and not attempt.cancel_intended:
+        return _CANCELLED_AGAIN
+    return LEFT if _REQUEUE in told and attempt.end_reason == UNWATCHED else found
 
 
 _STARTED_TWICE = Diagnosis(
@@ -165,7 +172,7 @@ _LOST_TRACK = Diagnosis(
     sources=(Source.SLURM,),
 )
 
-_LEFT_THE_QUEUE = Diagnosis(
+LEFT = Diagnosis(
     fault=FaultClass.CANCELLED,
     retry=False,
     action=Action.STOP,

@@ -153,6 +153,7 @@ class Keeper:
                 return
             if self.run.state in (State.QUEUED, State.SUBMITTING):
                 return  # the world was looked at before this job was there
+            self.office.fresh(world)
 
     def glance(self, world: World) -> None:
         """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""

@@ -96,13 +96,17 @@ class Office:
 
     def act(self, name: str, world: World, deed: Callable[[], T]) -> T:
         """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what the deed raises."""
-        if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
-            raise Stale(name)
+        self.fresh(world)
         self.prove()
         self.crash(f"{name}:before")
         result = deed()
         self.crash(f"{name}:after")
         return result
+
+    def fresh(self, world: World) -> None:
+        """Who stood still looks again before anything more is decided or done (P8). Raises Stale."""
+        if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
+            raise Stale(f"seen at {world.mono_s:.0f} s")
 
     def prove(self) -> None:
         """Before each effect: that we still lead. Raises LeaseLost."""

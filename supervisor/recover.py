@@ -89,12 +89,13 @@ def _set_aside(keeper: Keeper) -> None:
 def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
     """True when the job cannot start (again) by itself."""
     row = keeper.row(world)
-    if row is not None and keeper.run.decision.get("resumed") and _resumed_alive(keeper, world, row):
+    if row is None:
+        return _gone(keeper, world)
+    absent.seen(keeper, world, row)
+    if keeper.run.decision.get("resumed") and _resumed_alive(keeper, world, row):
         return False
-    if row is not None and row.state.ended and keeper.attempt.requeued:
-        return _requeued_ended(keeper, world, row)
-    if row is None or row.state.ended:
-        return True
+    if row.state.ended:
+        return not keeper.attempt.requeued or _requeued_ended(keeper, world, row)
     if row.state.pending:
         if (
             keeper.memory.for_how_long("requeued-cancel", world.mono_s) > 15.0
@@ -103,6 +104,7 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
             keeper.memory.since["requeued-cancel"] = world.mono_s
             keeper.memory.since["requeued-cancelled"] = world.mono_s
             dependents.hold(keeper, world)
+            keeper.office.fresh(world)  # an intent that is not carried out takes a person's cancel for ours
             keeper.record("cancel.intended", what=f"requeued job {row.job_id}", own=True)
             keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
             keeper.record("cancel.done", what=f"requeued job {row.job_id}")
@@ -129,6 +131,17 @@ def _resumed_alive(keeper: Keeper, world: World, row: JobRow) -> bool:
         if keeper.memory.for_how_long("resumed-alive", world.mono_s) >= ALIVE_FOR_S:
             _follow(keeper, row)
         return True
+    return False
+
+
+def _gone(keeper: Keeper, world: World) -> bool:
+    """Slurm does not show the job. True = go on; what a person cancelled in the queue while nobody watched is not brought back (P5)."""
+    absent.unseen(keeper, world)
+    if keeper.run.decision.get("resumed") or not absent.left_the_queue(keeper):
+        return True
+    if absent.for_long(keeper, world):
+        decision = Decision("stop", f"the job was {ends.LEFT.title}", advice=ends.LEFT.advice)
+        finish(keeper, world, decision, {"class": "cancelled", "signature": ends.LEFT.signature})
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.plan import JobFault, PersonAct, Plan, SlurmFault, SupervisorFault
+from tests.simulation.plan import JobFault, Outage, PersonAct, Plan, SlurmFault, SupervisorFault
 from tests.simulation.world import live
 
 LIVES: dict[str, Plan] = {
@@ -207,8 +207,46 @@ LIVES: dict[str, Plan] = {
         people=(PersonAct(kind="scancel", at_s=26.26057046448887),),
         calm_s=88.0,
     ),
+    # P5: a person cancels the requeued job while the supervisor stands still, and Slurm forgets it before anyone looks.
+    "cancelled-while-we-stood-still": Plan(
+        seed=514,
+        nodes=3,
+        wanted=2,
+        steps=25,
+        step_s=7.0,
+        save_every=4,
+        may_drain=False,
+        settings=(
+            ("backoff", 0.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 60.0),
+            ("exclude-cap", 0.1),
+            ("exclude-for", 120.0),
+            ("lease", 20.0),
+            ("poll", 5.0),
+        ),
+        job=(JobFault("requeue", 1, 1, 116.0), JobFault("requeue", 7, 1, 272.65)),
+        supervisors=(
+            SupervisorFault("crash", 3, 8.98612458009516),
+            SupervisorFault("pause", 7, 249.2893010034821),
+        ),
+        skews_s=(5.0, 0.0, 5.0),
+        slurm=(SlurmFault("down", 4.25, 90.0), SlurmFault("crash", 243.7, 60.0, lose=1)),
+        outages=(Outage(0, "slurmd", 160.1, 194.8), Outage(2, "drain", 69.76, 270.5)),
+        lucky_front=True,
+        people=(PersonAct("scancel", 205.625),),
+        calm_s=354.9,
+    ),
 }
-ENDS = dict.fromkeys(("cancelled-in-the-queue", "running-again", "cancelled-on-a-lost-node"), "stopped")
+ENDS = dict.fromkeys(
+    (
+        "cancelled-in-the-queue",
+        "cancelled-while-we-stood-still",
+        "running-again",
+        "cancelled-on-a-lost-node",
+    ),
+    "stopped",
+)
 
 
 @pytest.mark.parametrize("name", LIVES)

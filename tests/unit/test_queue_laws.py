@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,16 @@ def _away(life: Life, seconds: float) -> None:
     life.begin_anew()
 
 
+def _dies_at(place: str) -> Callable[[str], None]:
+    """A supervisor that ends at this point of its work."""
+
+    def dies(point: str) -> None:
+        if point == place:
+            raise Crash(point)
+
+    return dies
+
+
 # ---------------------------------------------------------------------- a person's cancel
 
 
@@ -43,11 +53,7 @@ def test_a_cancel_in_the_queue_is_obeyed_after_slurm_forgot_it(
     _requeued(life, hold=True)
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
 
-    def dies(point: str) -> None:
-        if point == "record:after:job.requeued":
-            raise Crash(point)
-
-    monkeypatch.setattr(life.supervisor.office, "crash", dies)
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:job.requeued"))
     with pytest.raises(Crash):
         life.live(30)
     assert life.attempt.end_state == "CANCELLED"
@@ -79,6 +85,45 @@ def test_a_job_that_left_the_queue_while_nobody_watched_is_not_submitted_again(
 
     assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
     assert "ftrun resume" in life.run.incidents[-1].diagnosis["advice"]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cancel_in_the_queue_that_came_after_the_decision_is_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    """P5: whoever stands still or dies before the requeued job is taken out of the queue does not bring back what a person
+    cancelled there meanwhile; a person's resume does."""
+    life = Life(tmp_path)
+    _requeued(life, hold=True)
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:diagnosed"))
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    with pytest.raises(Crash):
+        life.live(30)
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    _away(life, FORGOTTEN_S)
+    life.live(200, step_s=5.0)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
+    assert "left the queue" in life.run.final_reason or "gone from the queue" in life.run.final_reason
+
+    if resumed:
+        life.ask("resume", "1")
+        life.live(200, step_s=5.0)
+        assert (life.run.state.value, life.attempt.number) == ("running", 2)
+
+
+def test_a_cancel_of_a_job_on_its_way_into_the_queue_is_a_persons(tmp_path: Path) -> None:
+    """P5: what Slurm requeues is PENDING; where it says CANCELLED instead, a person came in between, whatever the log says."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***")
+    memory_faults.requeue(life.engine, 1)
+    assert life.engine.jobs[1].state is JobState.COMPLETING
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    life.live(100)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
 
 
 def test_a_job_that_the_controller_lost_from_the_queue_is_submitted_again(tmp_path: Path) -> None:
