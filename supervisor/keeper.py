@@ -139,6 +139,8 @@ class Keeper:
         """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
         if self._journal is None and journal.sizes(self.run_dir) != self._sizes:
             self.reload()
+        if self._front_at_work(world):
+            return
         final = self.run.final
         wishes.take(self)
         if world.jobs is None or world.nodes is None:
@@ -183,12 +185,18 @@ class Keeper:
 
     def _new(self, world: World) -> None:
         """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
-        if self._front_gone(world):
-            self.office.prove()
-            store.open_attempt(self.run_dir, 1)
-            recover.close(self)
-            reason = "ftrun sbatch was interrupted before it submitted"
-            self.record("run.stopped", reason=reason, **{"class": "cancelled"})
+        self.office.prove()
+        store.open_attempt(self.run_dir, 1)
+        recover.close(self)
+        reason = "ftrun sbatch was interrupted before it submitted"
+        self.record("run.stopped", reason=reason, **{"class": "cancelled"})
+
+    def _front_at_work(self, world: World) -> bool:
+        """`ftrun sbatch` still writes: after a record of ours, be it that of a request, nobody would believe its next one (P8)."""
+        state, attempt = self.run.state, self.run.attempt
+        first = attempt is None or (attempt.number == 1 and not self.run.incidents)
+        early = state is State.NEW or (state is State.SUBMITTING and first)
+        return early and self._journal is None and not self._front_gone(world)
 
     def _front_gone(self, world: World) -> bool:
         writer = str(self.run.submitter.get("writer", ""))
@@ -197,9 +205,6 @@ class Keeper:
         return self.memory.for_how_long(f"front:{self._lengths}", world.mono_s) >= FRONT_PATIENCE_S
 
     def _submitting(self, world: World) -> None:
-        first = self.attempt.number == 1 and not self.run.incidents
-        if first and self._journal is None and not self._front_gone(world):
-            return
         if self.attempt.submission == "opened":
             self._not_submitted("sbatch was not called")
             return

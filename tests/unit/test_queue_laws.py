@@ -370,3 +370,23 @@ def test_a_job_that_is_gone_belongs_where_it_ran(tmp_path: Path, anew: bool) -> 
     view = settle.cluster_view(life.supervisor.keepers[life.run_dir], world)
 
     assert view.partition == tuple(life.engine.partitions["main"])
+
+
+# ---------------------------------------------------------------------- a request before there is a job
+
+
+@pytest.mark.parametrize("records", [1, 2, 3], ids=["created", "opened", "intended"])
+def test_a_request_waits_for_the_records_of_ftrun_sbatch(tmp_path: Path, records: int) -> None:
+    """P8: who cancels a run while `ftrun sbatch` stands still between two records ends the job that it submits after all."""
+    life = Life(tmp_path)
+    (written,) = (Path(life.run_dir) / "journal").iterdir()
+    whole = written.read_bytes()
+    written.write_bytes(b"".join(line + b"\n" for line in whole.splitlines()[:records]))
+    before = life.run.state
+    life.ask("cancel", "1-cancel")
+    life.live(20)
+    assert (life.run.state, life.run.wish) == (before, "")
+    written.write_bytes(whole)
+    life.live(60)
+
+    assert (life.run.state.value, life.run.final_class, life.living()) == ("stopped", "cancelled", [])
