@@ -368,6 +368,8 @@ class Keeper:
         absent.seen(self, world, row)
         if row.state.ended:
             self._ended(world, row)
+        elif row.state.live and self.started_again(row):  # the launch that was to be ended is over
+            self.record_end("job.requeued", row.state.value, row.reason, ())
         elif not self.attempt.end_done:
             recover.end_attempt(self, world)
         elif self.memory.for_how_long("cancelled", world.mono_s) > 30.0:

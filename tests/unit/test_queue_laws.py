@@ -232,6 +232,27 @@ def test_a_cancel_before_ours_is_a_persons(tmp_path: Path, monkeypatch: pytest.M
     assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
 
 
+def test_an_end_that_was_announced_for_one_launch_is_not_carried_out_on_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: who dies before the cancel goes out leaves an intent for that launch; Slurm's own next start shows no fault."""
+    life = Life(tmp_path, end_wait=10.0)
+    life.until("running")
+    life.train(1, 5)
+    life.say(TIMED_OUT)
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:cancel.intended"))
+    with pytest.raises(Crash):
+        life.live(300)
+    memory_faults.requeue(life.engine, 1)
+    while len(life.launches) < 2:
+        life.engine.advance(1)
+    life.begin_anew()
+    life.live(30)
+
+    assert (life.run.state.value, life.attempt.number, life.attempt.launch) == ("running", 1, 1)
+    assert "end.done" not in life.kinds()
+
+
 def test_our_own_cancel_is_no_persons(tmp_path: Path) -> None:
     """P5: what ends by our cancel is ours, and goes on."""
     life = Life(tmp_path)
