@@ -11,6 +11,8 @@ running the script: that is no verdict of the script's.
 from __future__ import annotations
 
 import contextlib
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.parse import bears
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.model import Evidence
     from ftrun.supervisor.parts import Attempt
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "LOST_TRACK",
     "STARTED_TWICE",
     "UNWATCHED",
+    "as_logged",
     "as_requeued",
     "end_data",
     "told",
@@ -43,6 +47,7 @@ FORGOTTEN = "Slurm does not know the job any more"
 UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
 LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
 _REQUEUE, _LOST_NODE = "DUE TO JOB REQUEUE", "DUE TO NODE FAILURE"  # as slurmstepd says
+_ENDED_JOB = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT \S+(?i: due to ([^*]+?))? \*\*\*")
 _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
 
 
@@ -134,15 +139,41 @@ def told(attempt: Attempt) -> Diagnosis | None:
     return None
 
 
-def as_requeued(attempt: Attempt, found: Diagnosis) -> Diagnosis:
-    """`found`, unless its own lines say that the job was put back into the queue, and something else than a start came next. (pure)
+def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
+    """`attempt`, where nobody watched its end, by what slurmstepd wrote into its log: who exits 0 because it was told to leave
+    has not finished. (pure)"""
+    left = attempt.end_state == "COMPLETED" and attempt.end_reason == UNWATCHED
+    return (
+        replace(attempt, end_state="GONE") if left and _last_word(attempt, evidence) is not None else attempt
+    )
 
-    It went from there while nobody watched, or it was cancelled on its way: a job that Slurm requeues is PENDING then.
+
+def as_requeued(
+    attempt: Attempt, found: Diagnosis, evidence: Sequence[Evidence], *, requeues: bool
+) -> Diagnosis:
+    """`found`, unless slurmstepd says that the job was put back into the queue, and something else than a start came next. (pure)
+
+    It went from there while nobody watched, or it was cancelled on its way: a job that Slurm requeues is PENDING then. Where
+    nobody watched, slurmstepd's word of a cancel is all that is left of it. `requeues`: what a lost node ends is requeued.
     """
+    if attempt.ended_by_us or attempt.cancel_intended:
+        return found
     told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
-    if told and attempt.end_state == "CANCELLED" and not attempt.ended_by_us and not attempt.cancel_intended:
+    if told and attempt.end_state == "CANCELLED":
         return _CANCELLED_AGAIN
-    return LEFT if _REQUEUE in told and attempt.end_reason == UNWATCHED else found
+    if attempt.end_reason != UNWATCHED:
+        return found
+    word = _last_word(attempt, evidence)
+    if word == "":
+        return _CANCELLED_UNWATCHED
+    again = word is not None and ("JOB REQUEUE" in word or ("NODE FAILURE" in word and requeues))
+    return LEFT if again or _REQUEUE in told else found
+
+
+def _last_word(attempt: Attempt, evidence: Sequence[Evidence]) -> str | None:
+    """Why Slurm ended the batch script, as slurmstepd says last: "" = scancel, None = it says nothing."""
+    ends = [found for one in evidence for found in _ENDED_JOB.finditer(one.text) if found[1] == attempt.job]
+    return (ends[-1][2] or "").upper() if ends else None
 
 
 _STARTED_TWICE = Diagnosis(
@@ -184,6 +215,20 @@ LEFT = Diagnosis(
     advice="If nobody cancelled it, ftrun resume goes on with the run.",
     rests_on=("Slurm had the time to forget the job", "no start of it was claimed"),
     sources=(Source.SLURM,),
+)
+
+_CANCELLED_UNWATCHED = Diagnosis(
+    fault=FaultClass.CANCELLED,
+    retry=False,
+    action=Action.STOP,
+    nodes=(),
+    exclude=False,
+    confidence=0.8,
+    signature="slurm.cancelled-unwatched",
+    title="cancelled by a person while nobody watched",
+    advice="If nobody cancelled it, ftrun resume goes on with the run.",
+    rests_on=("slurmstepd: the job was cancelled, for no reason of Slurm's own", "not by ftrun"),
+    sources=(Source.LOG,),
 )
 
 _CANCELLED_AGAIN = Diagnosis(

@@ -26,11 +26,13 @@ from ftrun.supervisor import (
     policy,
     recover,
     sense,
+    submit,
 )
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
@@ -46,7 +48,8 @@ def settle(keeper: Keeper, world: World) -> None:
     attempt = keeper.attempt
     if attempt.submission != "refused" and not _quiet(keeper, world):
         return
-    diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world)
+    attempt = ends.as_logged(attempt, keeper.memory.evidence)
+    diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
     checkpoint = newer_checkpoint(keeper)
     case = grounds.Case(
         run=keeper.run,
@@ -139,8 +142,7 @@ def _quiet(keeper: Keeper, world: World) -> bool:
     return quiet_for >= float(settings.get("settle", 2.0))
 
 
-def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
-    attempt = keeper.attempt
+def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
     if (told := ends.told(attempt)) is not None:
         return told
     if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
@@ -169,7 +171,9 @@ def _diagnose(keeper: Keeper, world: World) -> Diagnosis:
         catalog=keeper.office.catalog(),
         progress=progress,
     )
-    return afterwards.with_last_words(keeper, ends.as_requeued(attempt, found), seats)
+    requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
+    found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
+    return afterwards.with_last_words(keeper, found, seats)
 
 
 def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:

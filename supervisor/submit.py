@@ -23,7 +23,7 @@ from ftrun.slurm.directives import directives, drop_directives
 from ftrun.slurm.options import CommandLine, OptionError
 from ftrun.supervisor import compose, context, store
 
-__all__ = ["Plan", "SubmitImpossible", "plan", "request_for", "shape_of"]
+__all__ = ["Plan", "SubmitImpossible", "plan", "request_for", "requeues", "shape_of"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,6 +203,26 @@ def shape_of(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, s
         return "het", ""
     spec = line.get("array") or env.get("SBATCH_ARRAY_INX") or head[0].get("array") or ""
     return ("array", spec) if spec else ("single", "")
+
+
+def requeues(run_dir: str, *, otherwise: bool) -> bool:
+    """Whether Slurm puts the run's jobs back into the queue when a node is lost: as the user said, or the site (`otherwise`).
+
+    Where the context of submission cannot be read nothing is sure: False.
+    """
+    try:
+        kept, env = context.load(run_dir), context.environment(run_dir)
+        line, head = split_kept(kept), directive_lines(context.script(run_dir), kept)
+    except (context.ContextError, OptionError):
+        return False
+    for yes, no in (
+        (line.has("requeue"), line.has("no-requeue")),
+        ("SBATCH_REQUEUE" in env, "SBATCH_NO_REQUEUE" in env),
+        (head[0].has("requeue"), head[0].has("no-requeue")),
+    ):
+        if yes or no:
+            return not no
+    return otherwise
 
 
 def _told_of_the_whole(spec: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobRow, JobState, NodeRow
-from ftrun.supervisor import settle
+from ftrun.supervisor import context, settle
 from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -411,3 +411,66 @@ def test_a_request_waits_for_the_records_of_ftrun_sbatch(tmp_path: Path, records
     life.live(60)
 
     assert (life.run.state.value, life.run.final_class, life.living()) == ("stopped", "cancelled", [])
+
+
+# ---------------------------------------------------------------------- an end that nobody watched
+
+
+def _ended_unwatched(life: Life, why: str, code: int = 143) -> None:
+    """The script is told to leave and leaves its record; Slurm forgets the job before anybody looks."""
+    life.until("running")
+    life.train(1, 5)
+    life.supervisor.forget()
+    life.say(f"slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00{why} ***")
+    record = f"code={code}\nsignal={15 if code else ''}\n"
+    (Path(life.run_dir) / "attempts" / "1" / "exit.0").write_text(record)
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    life.launches[-1].exit(0)
+    _away(life, FORGOTTEN_S)
+    life.live(200, step_s=5.0)
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_cancel_that_only_the_log_tells_of_is_obeyed(tmp_path: Path, code: int) -> None:
+    """P5: what slurmstepd wrote when nobody watched is all that is left of a person's cancel; a fault before it changes nothing."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    _ended_unwatched(life, "", code)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
+    assert "ftrun resume" in life.run.incidents[-1].diagnosis["advice"]
+
+
+@pytest.mark.parametrize(
+    ("why", "argv", "default", "resubmitted"),
+    [
+        ("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", (), True, False),
+        ("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", (), False, True),
+        ("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", ("--no-requeue",), True, True),
+        ("NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", ("--requeue",), False, False),
+        ("JOB REQUEUE", ("--no-requeue",), False, False),
+        ("PREEMPTION", (), True, True),
+        ("TIME LIMIT", (), True, True),
+    ],
+)
+@pytest.mark.parametrize("code", [0, 143])
+def test_what_a_lost_node_put_into_the_queue_and_left_it_was_cancelled(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+    argv: tuple[str, ...],
+    default: bool,
+    resubmitted: bool,
+    code: int,
+) -> None:
+    """P5: Slurm requeues what a lost node ends, unless it was told not to; gone from there without another start is a person's doing.
+    What was preempted or ran out of time may have ended by that; and who exits 0 when told to leave has not finished."""
+    life = Life(tmp_path)
+    life.engine.requeue_default = default
+    kept = context.load(life.run_dir)
+    kept["argv"] = [*argv, *kept["argv"]]
+    monkeypatch.setattr(context, "load", lambda run_dir: kept)
+    _ended_unwatched(life, f" DUE TO {why}", code)
+
+    assert (life.run.state.value, life.attempt.number) == (("running", 2) if resubmitted else ("stopped", 1))
