@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "main"]
 # Sub-command -> (module, function taking the remaining arguments and returning an exit status, help).
 # Each module is imported only when its command is called.
 COMMANDS = {
+    "check": ("ftrun.hooks.check", "main", "look at this node and say what is wrong with it"),
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 

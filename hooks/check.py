@@ -1,0 +1,69 @@
+"""`ftrun-hook check`: looks at this node and says what is wrong with it. (I/O)"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+from typing import Any
+
+from ftrun.hooks import runner
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.findings import BAD, SKIPPED, TIERS, worst
+
+__all__ = ["EXIT_BAD", "main"]
+
+EXIT_BAD = 1
+"""Something on this node is bad: no job should run here."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook check --help` tells more")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the checks of a tier, or those named; print a line each, or one JSON object. 0 nothing bad, 1 something bad."""
+    words = _parser().parse_args(arguments)
+    chosen = runner.checks(words.tier, words.names)
+    if words.list:
+        for check in chosen:
+            print(f"{check.name:<20} {check.tier:<8} {check.title}")
+        return 0
+    budget_s = words.within or runner.BUDGETS_S[words.tier]
+    reports = runner.run(chosen, settings=_settings(words.settings), budget_s=budget_s)
+    found = [one for report in reports for one in report.findings]
+    if words.json:
+        facts = {"node": socket.gethostname(), "worst": worst(found), **runner.report_of(reports)}
+        print(json.dumps(facts))
+    else:
+        for one in found:
+            if one.severity != SKIPPED or words.all:
+                device = f" {one.device}" if one.device else ""
+                print(f"{one.severity:<9} {one.check}{device}: {one.message}")
+    return EXIT_BAD if worst(found) == BAD else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ftrun-hook check", description="Look at this node.")
+    parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--all", action="store_true", help="print what was skipped, too")
+    parser.add_argument("--list", action="store_true", help="print the checks and run none")
+    parser.add_argument("--within", type=float, default=0.0, metavar="SECONDS", help="end within this time")
+    parser.add_argument("--settings", metavar="FILE", default="", help="thresholds by check, as JSON")
+    return parser
+
+
+def _settings(path: str) -> dict[str, dict[str, Any]]:
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as stream:
+            table = json.load(stream)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--settings {path}: {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(value, dict) for value in table.values()):
+        raise UsageError(f"--settings {path}: it must hold an object of objects, one for each check")
+    return table

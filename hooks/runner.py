@@ -1,0 +1,183 @@
+"""Runs the checks of a node side by side, each in a process of its own and none for longer than it may take. (I/O)
+
+How it thinks. A check looks at a machine that may be sick, so it may hang, crash the interpreter or eat memory; in a process of its own
+it takes nobody along, and at its deadline it is left behind. What is wrong with a check itself (a mistake of ours, a tool of an
+unknown version) is `unknown`: it is told, and never held against the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.findings import SKIPPED, TIERS, UNKNOWN, Check, Finding
+from ftrun.hooks.machine import Machine, NoAnswer
+
+__all__ = ["BUDGETS_S", "Report", "checks", "report_of", "run"]
+
+BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
+"""All checks of a tier, and of the tiers before it, together end within this."""
+
+AT_ONCE = 8
+MESSAGE_CHARS = 300
+
+
+class Report(NamedTuple):
+    """What one check said, and how long it took (seconds)."""
+
+    check: str
+    findings: tuple[Finding, ...]
+    took_s: float
+
+
+def checks(tier: str = "fast", names: Sequence[str] = ()) -> list[Check]:
+    """The checks of a tier and of those before it, or those named. Raises UsageError for a name or tier that there is not."""
+    if tier not in TIERS:
+        raise UsageError(f"no tier is called {tier}; there are {', '.join(TIERS)}")
+    known = {one.name: one for one in _all()}
+    strange = [name for name in names if name not in known]
+    if strange:
+        raise UsageError(f"no check is called {strange[0]}; there are {', '.join(sorted(known))}")
+    if names:
+        return [known[name] for name in names]
+    upto = TIERS[: TIERS.index(tier) + 1]
+    return [one for one in known.values() if one.tier in upto]
+
+
+def run(
+    chosen: Sequence[Check],
+    *,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    budget_s: float = 15.0,
+    root: str = "/",
+) -> list[Report]:
+    """Run `chosen` and return their reports in that order.
+
+    `settings` holds thresholds by the name of the check, over its defaults; `{"enabled": false}` switches one off.
+    Ends within `budget_s`; what had no time is unknown.
+    """
+    give_up = time.monotonic() + budget_s
+    waiting = list(chosen)
+    done: dict[str, Report] = {}
+    living: list[_Child] = []
+    while waiting or living:
+        while waiting and len(living) < AT_ONCE:
+            check = waiting.pop(0)
+            own = dict((settings or {}).get(check.name, {}))
+            reason = _why_not(check, own, root)
+            if reason:
+                done[check.name] = Report(check.name, (Finding(check.name, SKIPPED, reason),), 0.0)
+            else:
+                living.append(_Child(check, {**check.thresholds, **own}, give_up, root))
+        living = [child for child in living if not _ended(child, done)]
+        if living:
+            soonest = min(child.deadline_s for child in living)
+            select.select([child.reader for child in living], [], [], max(0.0, soonest - time.monotonic()))
+    return [done[check.name] for check in chosen]
+
+
+def _all() -> Iterator[Check]:
+    """Every check of the package, in the order of their files."""
+    folder = os.path.join(os.path.dirname(__file__), "checks")
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".py") and not name.startswith("_"):
+            yield importlib.import_module(f"ftrun.hooks.checks.{name[:-3]}").CHECK
+
+
+def _why_not(check: Check, own: dict[str, Any], root: str) -> str:
+    """Why a check is not run; "" where it is. Takes the switch out of its settings."""
+    if own.pop("enabled", True) is False:
+        return "switched off"
+    machine = Machine(root)
+    for need in check.needs:
+        there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
+        if not there:
+            return f"{need} is not here"
+    return ""
+
+
+class _Child:
+    """One check in a process of its own."""
+
+    def __init__(self, check: Check, thresholds: Mapping[str, Any], give_up: float, root: str) -> None:
+        self.check = check
+        self.began_s = time.monotonic()
+        self.deadline_s = min(give_up, self.began_s + check.limit_s)
+        self.got = b""
+        self.reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.reader)
+            _tell(check, thresholds, Machine(root, self.deadline_s), writer)
+        os.close(writer)
+
+    def report(self, findings: Sequence[Finding]) -> Report:
+        return Report(self.check.name, tuple(findings), round(time.monotonic() - self.began_s, 3))
+
+
+def _ended(child: _Child, done: dict[str, Report]) -> bool:
+    """Take what a child has said; True when it has said all, or its time is up."""
+    name = child.check.name
+    if select.select([child.reader], [], [], 0)[0]:
+        chunk = os.read(child.reader, 1 << 16)
+        if chunk:
+            child.got += chunk
+            return False
+        done[name] = child.report(_understood(name, child.got))
+    elif time.monotonic() < child.deadline_s:
+        return False
+    else:
+        took = time.monotonic() - child.began_s
+        done[name] = child.report([Finding(name, UNKNOWN, f"no answer within {took:.1f} s")])
+    os.close(child.reader)
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child.pid, os.WNOHANG if not child.got else 0)
+    return True
+
+
+def _tell(check: Check, thresholds: Mapping[str, Any], machine: Machine, writer: int) -> None:
+    """The child's part: probe, judge, write, and leave without any cleaning up."""
+    try:
+        with contextlib.suppress(OSError):
+            os.setsid()
+        told = json.dumps([list(one) for one in _judged(check, thresholds, machine)]).encode()
+        while told:
+            told = told[os.write(writer, told) :]
+    finally:
+        os._exit(0)
+
+
+def _judged(check: Check, thresholds: Mapping[str, Any], machine: Machine) -> Sequence[Finding]:
+    try:
+        return check.judge(check.probe(machine, thresholds), thresholds)
+    except NoAnswer as error:
+        return [Finding(check.name, UNKNOWN, str(error))]
+    except Exception as error:  # noqa: BLE001  a mistake of ours is no fault of the node
+        message = f"the check itself failed: {type(error).__name__}: {error}"
+        return [Finding(check.name, UNKNOWN, message[:MESSAGE_CHARS])]
+
+
+def _understood(name: str, content: bytes) -> Sequence[Finding]:
+    try:
+        rows = json.loads(content)
+        return [
+            Finding._make(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in rows
+        ]
+    except (ValueError, TypeError):
+        return [Finding(name, UNKNOWN, "the check died without a word")]
+
+
+def report_of(reports: Sequence[Report]) -> dict[str, Any]:
+    """What `--json` prints of a node: every finding, and the worst of all."""
+    rows = [one._asdict() for report in reports for one in report.findings]
+    return {"checks": [report.check for report in reports], "findings": rows}

@@ -1,0 +1,151 @@
+"""Laws of running checks: side by side, none longer than it may take, and no mistake of ours is a node's fault. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.hooks import runner
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.findings import BAD, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.machine import NoAnswer
+from ftrun.hooks.main import main
+
+Judge = Callable[[Any, Mapping[str, Any]], Sequence[Finding]]
+
+
+def _check(name: str, judge: Judge, *, needs: tuple[str, ...] = (), limit_s: float = 5.0) -> Check:
+    return Check(name, name, "fast", "node", needs, limit_s, {"limit": 7}, lambda machine, _: machine, judge)
+
+
+def _severities(*checks: Check, budget_s: float = 10.0, **settings: Any) -> dict[str, str]:
+    reports = runner.run(checks, settings=settings, budget_s=budget_s)
+    assert [check.name for check in checks] == [report.check for report in reports]
+    return {report.check: report.findings[0].severity for report in reports}
+
+
+def _ok(name: str) -> Judge:
+    return lambda _facts, thresholds: [Finding(name, OK, str(thresholds["limit"]))]
+
+
+def test_checks_run_side_by_side_and_a_hanging_one_is_left_behind() -> None:
+    """Ten that wait half a second and one that never ends cost little more than its limit."""
+
+    def slow(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        time.sleep(0.5)
+        return [Finding("slow", OK, "")]
+
+    def hanging(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        time.sleep(600)
+        return []
+
+    began = time.monotonic()
+    found = _severities(
+        _check("hangs", hanging, limit_s=1.0), *(_check(f"slow {number}", slow) for number in range(10))
+    )
+
+    assert UNKNOWN == found.pop("hangs")
+    assert {OK} == set(found.values())
+    assert time.monotonic() - began < 30
+
+
+def test_the_budget_ends_all() -> None:
+    """What had no time is unknown; nothing is waited for beyond."""
+    checks = [_check(f"c{number}", lambda _f, _t: time.sleep(60) or []) for number in range(20)]  # type: ignore[func-returns-value]
+    began = time.monotonic()
+
+    assert {UNKNOWN} == set(_severities(*checks, budget_s=1.0).values())
+    assert time.monotonic() - began < 20
+
+
+def test_a_mistake_of_ours_is_no_fault_of_the_node() -> None:
+    """A check that raises, dies, or says nothing sensible is unknown, and the others go on."""
+
+    def raises(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        raise KeyError("boom")
+
+    def silent(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        raise NoAnswer("nvidia-smi did not end")
+
+    def dies(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    found = _severities(*(_check(f.__name__, f) for f in (raises, silent, dies)), _check("well", _ok("well")))
+
+    assert {"raises": UNKNOWN, "silent": UNKNOWN, "dies": UNKNOWN, "well": OK} == found
+
+
+def test_what_is_not_here_or_switched_off_is_skipped() -> None:
+    """A command, a path, a site's word: each is a reason, none a verdict."""
+    found = _severities(
+        _check("tool", _ok("tool"), needs=("no-such-tool",)),
+        _check("path", _ok("path"), needs=("/no/such/path",)),
+        _check("off", _ok("off")),
+        _check("on", _ok("on"), needs=("sh", "/proc")),
+        off={"enabled": False},
+    )
+
+    assert {"tool": SKIPPED, "path": SKIPPED, "off": SKIPPED, "on": OK} == found
+
+
+def test_a_site_sets_thresholds() -> None:
+    """Over the defaults, check by check."""
+    (report,) = runner.run([_check("c", _ok("c"))], settings={"c": {"limit": 9}})
+
+    assert "9" == report.findings[0].message
+
+
+def test_a_finding_comes_back_whole() -> None:
+    """Through the pipe of a child process, evidence and all."""
+    told = Finding("c", BAD, "broken", "hardware-gpu", "0000:3b:00.0", ("a", "b"), 3.5, "GB")
+    (report,) = runner.run([_check("c", lambda _facts, _thresholds: [told])])
+
+    assert (told,) == report.findings
+
+
+def test_names_that_there_are_not_are_refused() -> None:
+    """By whoever configures a hook, before any job depends on it."""
+    with pytest.raises(UsageError, match="no check is called nope"):
+        runner.checks(names=["nope"])
+    with pytest.raises(UsageError, match="no tier"):
+        runner.checks("slow")
+
+
+def test_the_command_answers_by_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 nothing bad, 1 something bad, 2 wrong usage; --json is one object."""
+    assert 0 == main(["check", "--json", "disk-size root", "--settings", _settings(tmp_path, size_gb=0)])
+    facts = json.loads(capsys.readouterr().out)
+    assert ("disk-size root", "ok") == (facts["findings"][0]["check"], facts["worst"])
+    assert 1 == main(["check", "disk-size root", "--settings", _settings(tmp_path, size_gb=10**9)])
+    assert capsys.readouterr().out.startswith("bad       disk-size root /: ")
+    assert 2 == main(["check", "--tier", "never"])
+    assert 2 == main(["check", "--settings", str(tmp_path / "none")])
+    assert 2 == len(capsys.readouterr().err.splitlines())
+
+
+def _settings(folder: Path, **thresholds: Any) -> str:
+    path = folder / "checks.json"
+    path.write_text(json.dumps({"disk-size root": thresholds}))
+    return str(path)
+
+
+def test_every_check_answers_on_this_machine() -> None:
+    """Whatever is installed here or not: findings, no traceback, unique names, sensible limits."""
+    chosen = runner.checks("burn-in")
+    names = [check.name for check in chosen]
+    reports = runner.run(chosen, budget_s=60.0)
+
+    assert len(names) == len(set(names))
+    assert all(0 < check.limit_s <= runner.BUDGETS_S[check.tier] and check.title for check in chosen)
+    assert all(report.findings for report in reports)
+    broken = [
+        one for report in reports for one in report.findings if "the check itself failed" in one.message
+    ]
+    assert [] == broken
