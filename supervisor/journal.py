@@ -5,7 +5,8 @@ How it thinks
   writer holds the lease and names its files after the lease's epoch, which is unique.
 - The first record of a later file is `journal.opened` with `believed`: the length in bytes up to which the writer read
   each older file. Whatever an older, paused writer appends afterwards lies beyond that length and is ignored for ever,
-  and so is a file that such a writer opens afterwards, with what it believed.
+  and so is a file that such a writer opens afterwards, with what it believed. Where an earlier holder of the lease may
+  still live, the new one opens its file at its first look at the run, be there something to write or not.
 - A record is one line of JSON that ends in a newline. A last line without newline, or one that does not parse, is a torn
   tail: the crash hit in mid-write, the effect was not begun (intent is synced before the act). Damage *before* the
   tail is no crash of ours: the run is reported damaged and nobody acts on it.
@@ -33,7 +34,7 @@ __all__ = [
 VERSION = 1
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing costs milliseconds that `ftrun sbatch` does not have
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     Record = dict[str, Any]
@@ -150,6 +151,11 @@ def sizes(run_dir: str) -> dict[str, int]:
     """Size in bytes of every journal file: whether anything was written, without reading it."""
     with os.scandir(os.path.join(run_dir, "journal")) as entries:
         return {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".jsonl")}
+
+
+def newest_epoch(names: Iterable[str]) -> int:
+    """The highest epoch among these files of a journal; 0 = nobody but `ftrun sbatch` has written."""
+    return max((int(name.partition("-")[0]) for name in names), default=0)
 
 
 def believed_lengths(run_dir: str) -> dict[str, int]:

@@ -40,6 +40,7 @@ __all__ = ["Keeper", "Moved"]
 FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
 LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
 JUST_SUBMITTED_S = 20.0
+PROOF_LASTS_S = 1.0  # for a record; an effect is proven by itself
 STEPS_MAX = 6  # transitions of one run in one look
 
 
@@ -103,16 +104,16 @@ class Keeper:
         next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
         self._own_journal()
         assert self._journal is not None
-        self.run = self.run.after(self._journal.append(kind, **numbers, start=1, **data))
+        record = self._journal.append(kind, **numbers, start=1, **data)
+        self.run = self.run.after(record)
         self.office.crash(f"record:after:{kind}")
-        self.office.tell(
-            kind, run=self.run.id, attempt=numbers["attempt"], job=numbers["job"], **_brief(data)
-        )
+        self.office.noted(self.run.id, record)
 
     def _own_journal(self) -> None:
         if self._journal is not None:
             if self._journal.epoch != self.office.lead.epoch:
                 raise LeaseLost("this file belongs to an epoch that is over")
+            self.office.prove(within_s=PROOF_LASTS_S)
             return
         self.office.prove()
         believed = journal.believed_lengths(self.run_dir)
@@ -141,6 +142,9 @@ class Keeper:
             self.reload()
         if self._front_at_work(world):
             return
+        rival = self._journal is None and self.office.lead.rival
+        if rival and rival >= journal.newest_epoch(self._sizes):
+            self._own_journal()  # whoever led before may only stand still: its records count no more
         final = self.run.final
         wishes.take(self)
         if world.jobs is None or world.nodes is None:
@@ -183,7 +187,7 @@ class Keeper:
 
     # ------------------------------------------------------------------ submitting
 
-    def _new(self, world: World) -> None:
+    def _new(self, _world: World) -> None:
         """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
         self.office.prove()
         store.open_attempt(self.run_dir, 1)
@@ -388,11 +392,3 @@ class Keeper:
 
 class Moved(Exception):
     """Another process wrote to the journal since we read it: look again."""
-
-
-def _brief(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in data.items()
-        if isinstance(value, str | int | float | bool) and key not in ("job", "run")
-    }

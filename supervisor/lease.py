@@ -9,6 +9,7 @@ How it thinks (protocol P8)
   a stat from their cache.
 - The holder stops acting after `term_s / 2` without a confirmed renewal, measured by the boot-time clock, which goes on
   while the machine sleeps or the process is stopped. Before each effect it looks for a higher epoch.
+- The newest earlier holder that may still live is the `rival`: what it writes from now on must not count.
 - A holder on this very machine whose process is provably gone (same boot, same pid namespace, no such process) is not
   waited for. That is proof, not a comparison of clocks.
 """
@@ -108,6 +109,7 @@ class Lease:
         self.term_s = term_s
         self.writer = writer or store.identity()
         self.epoch = 0
+        self.rival = 0  # the newest earlier epoch whose holder may still wake up; 0 = none
         self._clock = clock
         self._folder = Path(home) / "lease"
         self._count = 0
@@ -142,6 +144,7 @@ class Lease:
         self.epoch = holder.epoch + 1
         self._renewed_s = now
         self._beat()
+        self.rival = self._living_rival()
         self._forget_old()
         return True
 
@@ -187,6 +190,17 @@ class Lease:
 
     def _write_counter(self, text: str) -> None:
         store.write_atomically(str(self._folder / f"counter-{self.epoch:06d}"), text.encode(), sync=False)
+
+    def _living_rival(self) -> int:
+        """Whoever released the lease, or is provably dead, writes no more; of the others nobody knows."""
+        for epoch in range(self.epoch - 1, max(0, self.epoch - _EPOCHS_KEPT_MAX), -1):
+            with contextlib.suppress(FileNotFoundError):
+                writer = os.readlink(self._folder / f"epoch-{epoch:06d}")
+                counter = self._folder / f"counter-{epoch:06d}"
+                released = counter.exists() and counter.read_text() == "released"
+                if writer != self.writer and not released and not store.provably_dead(writer):
+                    return epoch
+        return 0
 
     def _forget_old(self) -> None:
         """Drop epochs far in the past. The newest ones stay: their numbers must never be given out again."""

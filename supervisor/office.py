@@ -47,6 +47,11 @@ class Lead(Protocol):
         """The name of this process."""
         ...
 
+    @property
+    def rival(self) -> int:
+        """The newest earlier epoch whose holder may still wake up and write; 0 = none."""
+        ...
+
     def confirm(self) -> None:
         """Raises LeaseLost when we may not act now."""
         ...
@@ -78,6 +83,7 @@ class Office:
     _unseen: dict[str, float] = field(
         default_factory=dict
     )  # who cannot see Slurm -> since when (Unix seconds)
+    _proven_s: float = float("-inf")
     _facts: ClusterFacts | None = None
     _catalog: Catalog | None = None
 
@@ -108,9 +114,12 @@ class Office:
         if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
             raise Stale(f"seen at {world.mono_s:.0f} s")
 
-    def prove(self) -> None:
-        """Before each effect: that we still lead. Raises LeaseLost."""
+    def prove(self, *, within_s: float = 0.0) -> None:
+        """Before each effect: that we still lead; for a record a proof of the last moments suffices. Raises LeaseLost."""
+        if within_s and self.clock.mono_s() - self._proven_s < within_s:
+            return
         self.lead.confirm()
+        self._proven_s = self.clock.mono_s()
 
     @property
     def blind_since_s(self) -> float | None:
@@ -129,6 +138,16 @@ class Office:
         if since_s is not None:
             after_s = round(self.clock.now_s() - since_s, 1)
             self.tell("slurm.seen-again", **({"run": run} if run else {}), after_s=after_s)
+
+    def noted(self, run: str, record: Mapping[str, Any]) -> None:
+        """A record of this run, with what of it is short, in the supervisor's own log."""
+        plain = (str, int, float, bool)
+        brief = {
+            key: value
+            for key, value in record["data"].items()
+            if isinstance(value, plain) and key not in ("job", "run")
+        }
+        self.tell(record["kind"], run=run, attempt=record["attempt"], job=record["job"], **brief)
 
     def tell(self, event: str, **fields: Any) -> None:
         """A line in the supervisor's own log."""

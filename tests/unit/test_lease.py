@@ -131,6 +131,27 @@ def test_a_released_lease_is_taken_at_once(tmp_path: Path) -> None:
     assert 2 == challenger.epoch
 
 
+@pytest.mark.parametrize(("ends", "rival"), [("released", 0), ("silent", 1), ("before its first beat", 1)])
+def test_an_earlier_holder_that_may_still_wake_up_is_a_rival(tmp_path: Path, ends: str, rival: int) -> None:
+    """Who released the lease writes no more; who is only silent may, whoever led in between."""
+    time = Time()
+    first = lease(tmp_path, time, "a")
+    assert first.acquire()
+    if ends == "released":
+        first.release()
+    elif ends == "before its first beat":
+        (tmp_path / "lease" / "counter-000001").unlink()
+    second = lease(tmp_path, time, "b")
+    if not second.acquire():
+        time.now += TERM_S
+        assert second.acquire()
+    second.release()
+    third = lease(tmp_path, time, "c")
+
+    assert third.acquire()
+    assert (second.rival, third.rival) == (rival, rival)
+
+
 def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path) -> None:
     """Same boot, same namespace, no such process: that is proof. A process of another machine is waited for."""
     child = os.fork()

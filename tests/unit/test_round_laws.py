@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftrun.slurm.errors import Unreachable
-from ftrun.supervisor.lease import LeaseLost
+from ftrun.supervisor import journal
+from ftrun.supervisor.lease import Lease, LeaseLost
+from ftrun.supervisor.supervise import Supervisor
 from tests.unit.lives import Life
 
 
@@ -102,6 +105,64 @@ def test_who_lost_the_lease_takes_no_claim(tmp_path: Path, monkeypatch: pytest.M
 
     claims = [path.name for path in (Path(life.run_dir) / "attempts" / "1").glob("claim*")]
     assert (claims, life.attempt.closed) == (["claim"], False)
+
+
+def _taken_over(life: Life) -> Supervisor:
+    """Another supervisor leads by now, looks at the run once, and has nothing to write about it."""
+    old = life.supervisor.lease
+    old.term_s = 20.0
+    challenger = Lease(life.home, life.clock, term_s=20.0, writer="other-host")
+    while not challenger.acquire():
+        life.engine.advance(1)
+    supervisor = Supervisor(life.home, life.cluster, life.clock, challenger)
+    supervisor.tick()
+    return supervisor
+
+
+def test_who_lost_the_lease_writes_no_record(tmp_path: Path) -> None:
+    """P8: a process that stood still and wakes up learns that its lease is over before it writes anything."""
+    life = Life(tmp_path)
+    life.until("running")
+    late = life.supervisor.keepers[life.run_dir]
+    _taken_over(life)
+    written = journal.sizes(life.run_dir)
+
+    with pytest.raises(LeaseLost):
+        late.record("warned", message="too late")
+
+    assert journal.sizes(life.run_dir) == written
+
+
+def test_what_an_older_leader_writes_late_does_not_count(tmp_path: Path) -> None:
+    """P8: be it that it stood still between its proof and its write, and that the new leader had nothing to say."""
+    life = Life(tmp_path)
+    life.until("running")
+    late = life.supervisor.keepers[life.run_dir]._journal
+    before = life.kinds()
+    leader = _taken_over(life)
+    assert late is not None
+
+    late.append("job.ended", attempt=1, job="1", state="GONE")
+    leader.tick()
+
+    assert [kind for kind in life.kinds() if kind != "journal.opened"] == [
+        kind for kind in before if kind != "journal.opened"
+    ]
+    assert life.run.state.value == "running"
+
+
+def test_a_leader_without_a_rival_writes_no_files_about_nothing(tmp_path: Path) -> None:
+    """Supervisors that end properly, one after the other, leave no file in a run that goes on by itself."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    before = journal.sizes(life.run_dir)
+    for _ in range(3):
+        life.begin_anew()
+        life.supervisor._find_runs()
+        life.supervisor.keepers[life.run_dir].step(replace(life.supervisor._look(), jobs=None))
+
+    assert journal.sizes(life.run_dir) == before
 
 
 def test_an_outage_is_told_once_and_its_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
