@@ -34,6 +34,9 @@ HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})
 """What slurmstepd may say about a CANCELLED that no person asked for."""
 
+NAMELESS = 0.5
+"""How sure a diagnosis must be to cost a node that nothing names."""
+
 STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
 """States in which Slurm itself ended a job for a reason that no node has."""
 
@@ -331,7 +334,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         retry=signature.retry,
         action=Action.RESUBMIT if who.everywhere and to_elsewhere else signature.action,
         nodes=who.names,
-        exclude=signature.exclude and not who.everywhere,
+        exclude=signature.exclude and not who.everywhere and (bool(who.names) or confidence >= NAMELESS),
         confidence=confidence,
         signature=signature.id,
         title=signature.title,
