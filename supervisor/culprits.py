@@ -23,11 +23,20 @@ __all__ = ["Blamed", "blamed", "laggards", "learned", "rank_of", "speaker"]
 ENOUGH_PAIRS = 2
 """A link is judged by counting from two witnesses on; one line is one opinion."""
 
+ENOUGH_REPORTS = 3
+"""So many ranks must report in an excerpt before one that does not is missed."""
+
 MANY_HOSTS = 4
 """Broken devices on so many hosts of one job at the same time are not the devices' fault."""
 
 PROMPT = "prompt-on-host"
 """The signature of a shell's prompt with a question to that machine."""
+
+RECORD = "slurm-node-record"
+"""The signature of the first line of what scontrol prints of a node."""
+
+RECORD_LINES = 20
+"""Such a record is no longer."""
 
 NOBODY = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104
 """Names that every host has."""
@@ -41,10 +50,14 @@ _RANK_PREFIX = re.compile(
 _RANK_INSIDE = re.compile(r"\[(?:PG[^\]]*|[^\]]*\b)[Rr]ank (?P<rank>\d+)\]")
 _NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _SYSLOG_PREFIX = re.compile(
-    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+"
+    r"^(?:<\d+>|[\w./-]{1,80}:)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+"
     # With a date that programs use, too, only the kernel's name makes it a system log.
     r"|(?:\d{4}-\d\d-\d\d \S+|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\])(?= [\w.-]+ kernel\b))"
     r" (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
+)
+# What gathers the logs of many machines puts their names into a field.
+_FIELD = re.compile(
+    r"\b(?:host|hostname|node|nodename)(?:=|\": ?\"|: )(?P<host>[A-Za-z][\w-]*\d[\w.-]*)", re.IGNORECASE
 )
 # `n7: text`, as clush, pdsh and many a script put it; believed of nodes of the attempt only, since any word may stand there.
 _LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
@@ -74,6 +87,20 @@ def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
         if rank is not None and node:
             told[rank] = node
     return replace(topology, rank_node={**told, **topology.rank_node}) if told else topology
+
+
+def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """`evidence` with the node's name in lines of a record that begins with it (`NodeName=n7 ...`, then `Reason=...`)."""
+    whole, of = [], {}
+    for line in sorted(evidence, key=lambda each: each.order):
+        if line.signature == RECORD:
+            of[line.file] = line
+        about = of.get(line.file)
+        near = about is not None and 0 < line.line - about.line <= RECORD_LINES
+        if about is not None and near and "Reason=" in line.text and "host" not in line.captures:
+            line = replace(line, captures={**line.captures, "host": about.captures["host"]})  # noqa: PLW2901
+        whole.append(line)
+    return whole
 
 
 def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:
@@ -128,7 +155,9 @@ def laggards(lines: Sequence[Evidence], spoken: Sequence[Evidence], topology: To
 def _absent_ranks(reported: Collection[int], spoken: Sequence[Evidence], topology: Topology) -> Blamed | None:
     world = topology.rank_node
     missing = sorted(set(world) - set(reported) - {rank_of(line) for line in spoken})
-    if not missing or len(missing) >= len(reported):
+    # A text without a job may be an excerpt: there, ranks may be missing that were only cut out.
+    most = len(reported) - 1 if topology.nodes else min(1, len(reported) // ENOUGH_REPORTS)
+    if not missing or len(missing) > most:
         return None
     return _ranks(missing, topology, f"{len(reported)} of {len(world)} ranks report a time-out, without:")
 
@@ -199,7 +228,9 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
         witness = _admitted(line.captures.get("host") or "", topology) or speaker(line, topology) or ""
         if witness != peer:
             pairs.add((witness, peer))
-    counted = Counter(name for pair in pairs for name in pair if name).most_common(2)
+    # Where the nodes are not known a text may be the excerpt of one victim, who stands in all pairs because it tells of them.
+    suspects = {name for pair in pairs for name in (pair if topology.nodes else pair[1:])}
+    counted = Counter(name for pair in pairs for name in pair if name and name in suspects).most_common(2)
     if len(pairs) >= ENOUGH_PAIRS and (len(counted) == 1 or counted[0][1] > counted[1][1]):
         name, times = counted[0]
         return Blamed((name,), words=(f"{name} stands in {times} of {len(pairs)} failing pairs",))
@@ -223,6 +254,7 @@ def _host(line: Evidence) -> str:
     found = (
         _NCCL_PREFIX.search(line.text) or _SYSLOG_PREFIX.search(line.text) or _SRUN_PREFIX.search(line.text)
     )
+    found = found or _FIELD.search(line.text)
     return found["host"] if found else ""
 
 

@@ -87,6 +87,7 @@ def diagnose(
     A live run without anything fatal is HEALTHY with signature "".
     """
     evidence = as_written(evidence)
+    evidence = culprits.recorded(evidence)
     topology = culprits.learned(evidence, topology)
     case = Case(weigh(evidence, catalog, ended), topology, ended, progress)
     for rule in RULES:

@@ -121,6 +121,10 @@ class _Reading:
         text = content.decode("utf-8", "replace")
         if kind is Kind.RECORD:
             self.record = readers.record(text)
+            if (
+                self.record.ended is None
+            ):  # of nodes, or of a job that is not over: its words are all there is
+                self._read(name, [content], Source.SLURM)
             return
         lines = readers.headed(text.splitlines()) if kind is Kind.DEVICE else readers.error_lines(text)
         self._read(name, ["\n".join(lines).encode()], _SOURCES.get(kind, Source.LOG))

@@ -121,3 +121,30 @@ def test_a_doubtful_line_that_names_no_node_costs_none() -> None:
 
     assert not doubtful.exclude
     assert sure.exclude
+
+
+def test_a_record_of_a_node_says_whose_reason_it_gives() -> None:
+    """In what scontrol prints of a node the name stands lines before the reason."""
+    found = judged(
+        "NodeName=n7 Arch=x86_64 CoresPerSocket=32",
+        "   State=DOWN* ThreadsPerCore=1 TmpDisk=0 Weight=1",
+        "   Reason=Not responding [slurm@2026-01-05T10:11:12]",
+    )
+
+    assert (found.fault, found.nodes) == (FaultClass.NODE, ("n7",))
+
+
+def test_one_victim_that_names_several_peers_is_no_culprit() -> None:
+    """Who tells of all failing pairs stands in all of them for that reason."""
+    text = "n1:41:88 [0] transport/net_ib.cc:99 NCCL WARN NET/IB : Got completion from peer {}<4711> with status=12 opcode=0 len=0 vendor err 129"
+
+    assert judged(text.format("10.0.0.7"), text.format("10.0.0.8")).nodes == ()
+
+
+def test_ranks_that_an_excerpt_leaves_out_are_not_missing() -> None:
+    """Of a text without a job only a single rank can be missed, and only where enough others report."""
+    seats = [f"rank {rank} of 8 on n{rank}" for rank in range(8)]
+    late = "[rank{0}]:[E ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE) ran for 600000 milliseconds before timing out."
+
+    assert judged(*seats, *(late.format(rank) for rank in range(5))).nodes == ()
+    assert judged(*seats, *(late.format(rank) for rank in range(7))).nodes == ("n7",)
