@@ -26,6 +26,7 @@ from ftrun.supervisor import (
     sense,
     settle,
     store,
+    strays,
     suspect,
     wishes,
 )
@@ -151,6 +152,7 @@ class Keeper:
             return
         if final and not self.run.final:
             return  # the world was looked at when nobody asked for its job
+        strays.beside(self, world)
         dependents.move(self, world)
         for _ in range(STEPS_MAX):
             before = (self.run.state, len(self.run.attempts))

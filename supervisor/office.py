@@ -66,6 +66,9 @@ class World:
     jobs: Mapping[str, JobRow] | None
     nodes: Mapping[str, NodeRow] | None
     families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
+    tokens: tuple[
+        JobRow, ...
+    ] = ()  # every job that bears a token of ftrun, where this look asked for them, too
 
 
 @dataclass

@@ -37,9 +37,11 @@ def _job_over(keeper: Keeper, world: World) -> bool:
     if row is not None:
         keeper.memory.since.pop("over-absent", None)
         return row.state.ended
-    return (
-        keeper.attempt.end_state == "GONE" or keeper.memory.for_how_long("over-absent", world.mono_s) >= 60.0
-    )
+    if keeper.attempt.end_state == "GONE":
+        return True
+    if keeper.memory.for_how_long("over-absent", world.mono_s) < 60.0:
+        return False
+    return all(row.state.ended for row in keeper.office.cluster.find(keeper.attempt.token))
 
 
 def _ran_unseen(keeper: Keeper, world: World) -> bool:

@@ -31,6 +31,7 @@ from ftrun.supervisor import (
     rows,
     settle,
     store,
+    strays,
     submit,
 )
 from ftrun.supervisor.model import Decision, FaultClass
@@ -205,20 +206,8 @@ def _closed(keeper: Keeper) -> bool:
     return True
 
 
-def _strays(keeper: Keeper, world: World, token: str) -> bool:
-    """Cancel every job that bears the run's token and is not over. True when there was one."""
-    living = [row for row in keeper.office.cluster.find(token) if not row.state.ended]
-    for row in living:
-        job = row.raw_job_id or row.job_id
-        own = job == keeper.attempt.job  # then its end, too, is ours and nobody else's
-        keeper.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
-        keeper.office.act("cancel", world, lambda j=job: keeper.office.cluster.cancel(j))  # type: ignore[misc]
-        keeper.record("cancel.done", what=f"stray job {job}")
-    return bool(living)
-
-
 def _next_attempt(keeper: Keeper, world: World) -> None:
-    if _strays(keeper, world, keeper.run.token):
+    if strays.everywhere(keeper, world):
         return
     number = store.latest_attempt(keeper.run_dir) + 1
     decision = keeper.run.decision
@@ -300,7 +289,7 @@ def end_attempt(keeper: Keeper, world: World) -> None:
 def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any]) -> None:
     """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
     if not keeper.watch_only:
-        _strays(keeper, world, keeper.run.token)
+        strays.everywhere(keeper, world)
     dependents.let_go(keeper, world)
     if data.get("class") == FaultClass.CHECKPOINT.value:
         _set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
@@ -327,7 +316,7 @@ def abandoned(keeper: Keeper, world: World) -> None:
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
             close(keeper)
             keeper.record("attempt.closed")
-        _strays(keeper, world, keeper.run.token)
+        strays.everywhere(keeper, world)
 
 
 def resume(keeper: Keeper) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import rows, sense, store, wishes
+from ftrun.supervisor import rows, sense, store, strays, wishes
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
@@ -51,6 +51,7 @@ class Supervisor:
         self._final: dict[str, float] = {}  # runs that are over, with the time stamp of their requests folder
         self._broken: dict[str, tuple[float, str]] = {}
         self._nodes: tuple[float, dict[str, NodeRow]] | None = None
+        self._tokens_s = float("-inf")
         self._told = ""
         self.ticks = 0
         self._world: World | None = None
@@ -149,7 +150,20 @@ class Supervisor:
             self.office.unseen(error.message)
         else:
             self.office.seen()
-        return World(clock.now_s(), clock.mono_s(), jobs, nodes, rows.families(jobs or {}))
+        tokens = self._look_for_tokens(mono) if jobs is not None else ()
+        return World(clock.now_s(), clock.mono_s(), jobs, nodes, rows.families(jobs or {}), tokens)
+
+    def _look_for_tokens(self, mono: float) -> tuple[JobRow, ...]:
+        """Now and then, for the strays of all runs; where Slurm does not answer this, it is asked again next time."""
+        live = any(keeper.run.state in strays.LIVE for keeper in self.keepers.values())
+        if not live or mono - self._tokens_s < strays.EVERY_S:
+            return ()
+        self._tokens_s = mono
+        try:
+            return self.office.cluster.find(strays.TOKENS)
+        except SlurmError as error:
+            self.office.tell("strays.unseen", why=error.message)
+            return ()
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
         """Nodes are asked for at every round where a run is in motion, else every few seconds."""

@@ -80,6 +80,17 @@ def test_a_second_job_of_an_old_attempt_never_trains_beside_the_next_one() -> No
     _lives(replace(KILLED, steps=30, submits=copied, outages=spare, blind_nodes_s=(20.0, 60.0)))
 
 
+def test_a_late_second_job_is_cancelled_while_the_next_attempt_trains() -> None:
+    """Strays are looked for while an attempt lives, too: on nodes that see no claim this one would train beside attempt 2."""
+    drained = (Outage(0, "drain", 40.0, 60.0),)  # until then it can only wait
+    copied = (SubmitFault(1, "copied", 50.0),)
+
+    world = _lives(replace(KILLED, steps=30, submits=copied, outages=drained, blind_nodes_s=(49.0, 200.0)))
+
+    assert world.laws.jobs_seen() == ["attempt 1", "attempt 2", "attempt 1"]
+    assert len(world.laws.starts) == 2
+
+
 def test_a_finished_run_leaves_no_second_job_in_the_queue() -> None:
     """Where sbatch made two jobs, the end of the one is the end of both."""
     drained = (Outage(0, "drain", 20.0, 3000.0),)  # the job goes on there, and no other may start

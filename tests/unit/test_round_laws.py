@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from ftrun.slurm.client import JobRow
 from ftrun.slurm.errors import Unreachable
-from ftrun.supervisor import journal
+from ftrun.supervisor import journal, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.supervise import Supervisor
 from tests.unit.lives import Life
@@ -163,6 +164,57 @@ def test_a_leader_without_a_rival_writes_no_files_about_nothing(tmp_path: Path) 
         life.supervisor.keepers[life.run_dir].step(replace(life.supervisor._look(), jobs=None))
 
     assert journal.sizes(life.run_dir) == before
+
+
+def _copy(life: Life) -> str:
+    """sbatch made a second job of the present attempt's token. Its id."""
+    request = submit.request_for(life.run_dir, life.attempt.number)
+    return life.cluster.submit(request).job_id
+
+
+def test_a_second_job_of_the_attempt_that_holds_the_claim_is_cancelled(tmp_path: Path) -> None:
+    """P4: while the attempt runs, the other job of its token does not hold the run's place in the queue."""
+    life = Life(tmp_path, nodes=2)
+    life.until("running")
+    copy = _copy(life)
+    life.train(1, 40)
+
+    assert (copy, life.living()) == ("2", ["1"])
+    assert (life.run.state.value, life.attempt.cancel_intended) == ("running", False)
+
+
+def test_of_two_jobs_of_one_submission_none_is_cancelled_before_one_has_the_claim(tmp_path: Path) -> None:
+    """P4: which of them is the attempt is not known while both wait."""
+    life = Life(tmp_path, nodes=2)
+    for job in ("1", _copy(life)):
+        life.cluster.hold(job)
+    life.live(100)
+
+    assert life.living() == ["1", "2"]
+
+
+def test_strays_of_all_runs_are_looked_for_by_one_question_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many runs live: two questions a minute."""
+    life = Life(tmp_path)
+    life.until("running")
+    keeper = life.supervisor.keepers[life.run_dir]
+    asked: list[str] = []
+
+    def find(token: str) -> tuple[JobRow, ...]:
+        asked.append(token)
+        return ()
+
+    monkeypatch.setattr(life.cluster, "find", find)
+    monkeypatch.setattr(life.supervisor, "_find_runs", lambda: None)
+    monkeypatch.setattr(life.supervisor, "keepers", {f"{life.run_dir}-{i}": keeper for i in range(50)})
+
+    for step in range(60):
+        life.say(f"step {step}/100000 loss 0.5")
+        life.live(1)
+
+    assert len(asked) == 2
 
 
 def test_an_outage_is_told_once_and_its_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
