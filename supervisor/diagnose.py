@@ -20,7 +20,7 @@ from ftrun.supervisor import culprits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
 from ftrun.supervisor.order import as_written
 from ftrun.supervisor.refine import refined
-from ftrun.supervisor.surroundings import in_context, lost_peer
+from ftrun.supervisor.surroundings import cut_off, in_context
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, Ended, plain, proofs, sure
 from ftrun.supervisor.weigh import Weighed, weigh
 
@@ -214,26 +214,9 @@ def _log_cause(case: Case) -> Diagnosis | None:
     return _by_signature(case, case.log.cause) if case.log.cause is not None else None
 
 
-def _peer_gone(case: Case) -> Diagnosis | None:
-    """Nothing but the complaints of those who lost a peer: one that all of them name has gone without a word."""
-    ended = case.ended
-    if ended is not None and not ended.failed:
-        return None
-    who = lost_peer(case.log, case.topology)
-    if not who.names:
-        return None
-    lines = [line for line in case.log.spoken if line.captures.get("peer") or line.captures.get("ip")]
-    found = plain(
-        FaultClass.NODE,
-        "a peer has gone, and nothing says why",
-        who.words,
-        confidence=0.35,
-        names=who.names,
-        lines=lines,
-        sources=(Source.LOG,),
-        advice="Look at the named host: its kernel log, and what its rank printed last.",
-    )
-    return replace(found, exclude=False, action=Action.RESUBMIT)
+def _cut_off(case: Case) -> Diagnosis | None:
+    """A text in which nobody tells but of lost connections; where the end is on record, that is an unknown one."""
+    return cut_off(case.log, case.topology) if case.ended is None and not case.log.finished else None
 
 
 def _requeued(case: Case) -> Diagnosis | None:
@@ -310,7 +293,7 @@ RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
     _by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory"),
     _cancelled,
     _log_cause,
-    _peer_gone,
+    _cut_off,
     _launch_failure,
     _requeued,
     _exit_record,

@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftrun.supervisor import culprits
-from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Topology
+from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Source, Topology
+from ftrun.supervisor.verdicts import plain
 
 if TYPE_CHECKING:
     from ftrun.supervisor.weigh import Weighed
 
-__all__ = ["in_context", "lost_peer"]
+__all__ = ["cut_off", "in_context"]
 
 STARTS = frozenset(
     {"slurm-launch-failed-node", "slurm-launch-credential", "launch-no-answer", "slurm-node-io-lost"}
@@ -51,7 +52,32 @@ def in_context(found: Diagnosis, lines: Sequence[Evidence], log: Weighed, topolo
     return found
 
 
-def lost_peer(log: Weighed, topology: Topology) -> culprits.Blamed:
+def cut_off(log: Weighed, topology: Topology) -> Diagnosis | None:
+    """What it is where only those speak who lost a connection: None where something else is told, or nothing.
+
+    One peer that all of them name has gone without a word; it is no proof, and costs no node.
+    """
+    if log.causes or not log.spoken:
+        return None
+    who = _lost_peer(log, topology)
+    if not who.names and log.hinted != {FaultClass.NETWORK}:
+        return None
+    found = plain(
+        FaultClass.NODE if who.names else FaultClass.NETWORK,
+        "a peer has gone, and nothing says why"
+        if who.names
+        else "connections were lost, and nothing says why",
+        who.words,
+        confidence=0.35 if who.names else 0.25,
+        names=who.names,
+        lines=[line for line in log.spoken if _names_peer(line)] or log.spoken,
+        sources=(Source.LOG,),
+        advice="Look at the other end: its kernel log, and what its rank printed last.",
+    )
+    return replace(found, exclude=False, action=Action.RESUBMIT)
+
+
+def _lost_peer(log: Weighed, topology: Topology) -> culprits.Blamed:
     """The one peer that all who were cut off name; nobody where they name several, or none."""
     return culprits.blamed(Blame.LINK, [line for line in log.spoken if _names_peer(line)], topology)
 
@@ -147,7 +173,7 @@ def _one_peer_of_all(
     """Where a fault of the network names nobody, the one peer that every victim names is the suspect."""
     if found.fault is not FaultClass.NETWORK or found.nodes or found.blame is Blame.CLUSTER:
         return None
-    who = lost_peer(log, topology)
+    who = _lost_peer(log, topology)
     return replace(found, nodes=who.names, rests_on=(*found.rests_on, *who.words)) if who.names else None
 
 

@@ -1,7 +1,7 @@
 """What a log says, weighed: causes apart from consequences, survived lines apart from both. (pure)
 
 How it thinks. Each line is what its signature says it is; where several match one line, the one of the highest priority speaks.
-A line after which training went on is no cause, and neither is, in a text without a record of its end, one before a good end. Where the record says how the job ended, lines that tell of a
+A line after which training went on is no cause, neither is a link that came up again where nothing else failed, and neither is, in a text without a record of its end, one before a good end. Where the record says how the job ended, lines that tell of a
 cancel are consequences unless a person cancelled. Of the rest the best by role, priority and order is the cause; another
 class at about the same priority is its rival.
 
@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftrun.supervisor.healed import healed
 from ftrun.supervisor.model import Evidence, FaultClass, Role
 from ftrun.supervisor.verdicts import Ended
 
@@ -47,6 +48,7 @@ class Weighed:
 
     causes: tuple[tuple[Evidence, Signature], ...] = ()
     spoken: tuple[Evidence, ...] = ()  # the consequences: who wrote one was alive
+    hinted: frozenset[FaultClass] = frozenset()  # what the consequences are about
     finished: bool = False  # the log itself tells of a good end
     words: tuple[str, ...] = ()
 
@@ -103,6 +105,8 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     if ended is None:
         left = _without_killed_steps(left)
     left = _without_clean_up(left)
+    if healed(left, known):
+        left = []
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
     if not causes and ended is None:
         # A job has some seconds between Slurm's verdict and its end, and may print steps in them.
@@ -121,6 +125,7 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     return Weighed(
         causes=tuple(causes),
         spoken=tuple(sorted(consequences, key=_order)),
+        hinted=frozenset(of.fault for _, of in left if not _can_be_cause(of, ended)) - {FaultClass.UNKNOWN},
         finished=any(_is_good_end(of) for _, of in known),
         words=tuple(words),
     )
