@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checks import disk_root
-from ftrun.hooks.findings import BAD, DEGRADED, OK, UNKNOWN, Finding, worst
+from ftrun.hooks.checks import disk_cache, disk_root, disk_shm, ulimit
+from ftrun.hooks.findings import BAD, DEGRADED, OK, SKIPPED, UNKNOWN, Finding, worst
 from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.room import Room
 
 
 def test_a_command_that_hangs_is_left_behind() -> None:
@@ -61,16 +62,49 @@ def test_the_worst_finding_speaks() -> None:
 @pytest.mark.parametrize(
     ("room", "severity"),
     [
-        (disk_root.Room(64 * 10**9, 20 * 10**9, 1000, 900), OK),
-        (disk_root.Room(32 * 10**9, 20 * 10**9, 1000, 900), BAD),
-        (disk_root.Room(64 * 10**9, 10**8, 1000, 900), DEGRADED),
-        (disk_root.Room(64 * 10**9, 20 * 10**9, 1000, 3), DEGRADED),
-        (disk_root.Room(64 * 10**9, 20 * 10**9, 0, 0), OK),
+        (Room(64 * 10**9, 20 * 10**9, 1000, 900), OK),
+        (Room(32 * 10**9, 20 * 10**9, 1000, 900), BAD),
+        (Room(64 * 10**9, 10**8, 1000, 900), DEGRADED),
+        (Room(64 * 10**9, 20 * 10**9, 1000, 3), DEGRADED),
+        (Room(64 * 10**9, 20 * 10**9, 0, 0), OK),
         (None, UNKNOWN),
     ],
 )
-def test_disk_size_root(room: disk_root.Room | None, severity: str) -> None:
-    """More than 32 GB, with room and inodes left."""
-    (found,) = disk_root.judge(room, disk_root.CHECK.thresholds)
+def test_a_disk_is_large_enough_and_has_room(room: Room | None, severity: str) -> None:
+    """More than its size, with room and inodes left."""
+    for check, more in ((disk_root.CHECK, {}), (disk_cache.CHECK, {"folder": "/cache"})):
+        (found,) = check.judge(room, {**check.thresholds, **more})
+        assert (check.name, severity) == (found.check, found.severity)
 
-    assert ("disk-size root", severity) == (found.check, found.severity)
+
+def test_shared_memory_is_asked_and_a_cache_without_a_name_is_not(tmp_path: Path) -> None:
+    """64 MB of shared memory end the first data loader; a site that names no cache has none to check."""
+    (small,) = disk_shm.judge(Room(64 * 2**20, 2**20, 0, 0), disk_shm.CHECK.thresholds)
+    (unnamed,) = disk_cache.judge(
+        disk_cache.probe(Machine(), disk_cache.CHECK.thresholds), disk_cache.CHECK.thresholds
+    )
+
+    assert (BAD, SKIPPED) == (small.severity, unnamed.severity)
+
+
+@pytest.mark.parametrize(
+    ("soft", "rdma", "enforce", "severities"),
+    [
+        ({"memlock_kib": -1, "open_files": -1, "stack_kib": -1, "processes": -1}, True, True, [OK]),
+        ({"memlock_kib": 64, "open_files": -1, "stack_kib": -1, "processes": -1}, False, True, [OK]),
+        (
+            {"memlock_kib": 64, "open_files": 1024, "stack_kib": 8192, "processes": -1},
+            True,
+            False,
+            [DEGRADED] * 2,
+        ),
+        ({"memlock_kib": 64, "open_files": 2_000_000, "stack_kib": 8192, "processes": -1}, True, True, [BAD]),
+    ],
+)
+def test_limits_are_those_a_job_needs(
+    soft: dict[str, int], rdma: bool, enforce: bool, severities: list[str]
+) -> None:
+    """Memory need be locked only where InfiniBand is; below a mark is bad only where the site says so."""
+    found = ulimit.judge(ulimit.Limits(soft, rdma), {**ulimit.CHECK.thresholds, "enforce": enforce})
+
+    assert severities == [one.severity for one in found]
