@@ -1,8 +1,9 @@
 # Short names for the scripts; nothing here that they do not do without make.
 SEEDS ?= 1000
 FROM ?= 0
+MIB ?= 1024
 
-.PHONY: check test demo drills simulate bench docs lock
+.PHONY: check test demo drills simulate bench false-alarms docs lock
 
 check:
 	.ci/env dev
@@ -26,6 +27,10 @@ simulate:
 bench:
 	.ci/env dev
 	.venv/bin/python -m tests.bench $(BENCH)
+
+false-alarms:
+	.ci/env dev
+	.venv/bin/python -m tests.falsealarms --mib $(MIB) $(ALARMS)
 
 docs:
 	.ci/env dev

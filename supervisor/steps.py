@@ -126,6 +126,8 @@ _NOT_OURS = re.compile(
 )
 _RESUMES = re.compile(rb"(?i)\b(?:resum|load|restor|skipping)\w*\b")
 _TERMINAL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+# What launchers put in front of a line without a space behind it: mpirun --tag-output, torchrun --tee, excepthooks of ranks.
+_LABEL = re.compile(rb"\s*\[(?:\d+,\d+\]<std(?:out|err)>|(?:default|rank)\d+\]):")
 _LOSS = re.compile(
     rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
 )
@@ -157,10 +159,13 @@ def may_tell(line: bytes) -> bool:
 
 
 def plain(line: bytes) -> bytes:
-    """The line without terminal codes and NUL."""
+    """The line without terminal codes, NUL and the label of its launcher."""
     if b"\0" in line:
         line = line.replace(b"\0", b"")
-    return _TERMINAL.sub(b"", line) if b"\x1b" in line else line
+    if b"\x1b" in line:
+        line = _TERMINAL.sub(b"", line)
+    label = _LABEL.match(line) if line.lstrip()[:1] == b"[" else None
+    return line[label.end() :] if label is not None else line
 
 
 def step(line: bytes) -> Seen | None:

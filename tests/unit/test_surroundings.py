@@ -148,3 +148,23 @@ def test_ranks_that_an_excerpt_leaves_out_are_not_missing() -> None:
 
     assert judged(*seats, *(late.format(rank) for rank in range(5))).nodes == ()
     assert judged(*seats, *(late.format(rank) for rank in range(7))).nodes == ("n7",)
+
+
+def test_a_link_that_came_up_again_is_no_fault_where_nothing_else_failed() -> None:
+    """At boot links go down and up; a link that stays down is one to look at."""
+    down, up = "mlx5_core 0000:5c:00.0 {}: Link down", "mlx5_core 0000:5c:00.0 {}: Link up"
+
+    assert judged(down.format("ens1f0np0"), up.format("ens1f0np0")).fault is FaultClass.HEALTHY
+    assert judged(up.format("ens1f0np0"), down.format("ens1f0np0")).fault is FaultClass.NETWORK
+    assert judged(down.format("ens1f0np0"), up.format("ens2f0np0")).fault is FaultClass.NETWORK
+
+
+def test_a_link_that_came_up_again_may_be_the_reason_of_what_failed_meanwhile() -> None:
+    """A break of a link that something else suffered from is told."""
+    found = judged(
+        "mlx5_core 0000:5c:00.0 ens1f0np0: Link down",
+        "gpu01:811:900 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<4711> with status=12 opcode=0 len=0 vendor err 129",
+        "mlx5_core 0000:5c:00.0 ens1f0np0: Link up",
+    )
+
+    assert found.fault is FaultClass.NETWORK
