@@ -12,7 +12,9 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -65,23 +67,45 @@ def run(
     Ends within `budget_s`; what had no time is unknown.
     """
     give_up = time.monotonic() + budget_s
+    with _shelf() as shelf:
+        return _run(chosen, settings or {}, give_up, root, shelf)
+
+
+def _run(
+    chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], give_up: float, root: str, shelf: str
+) -> list[Report]:
     waiting = list(chosen)
     done: dict[str, Report] = {}
     living: list[_Child] = []
     while waiting or living:
         while waiting and len(living) < AT_ONCE:
             check = waiting.pop(0)
-            own = dict((settings or {}).get(check.name, {}))
+            own = dict(settings.get(check.name, {}))
             reason = _why_not(check, own, root)
             if reason:
                 done[check.name] = Report(check.name, (Finding(check.name, SKIPPED, reason),), 0.0)
             else:
-                living.append(_Child(check, {**check.thresholds, **own}, give_up, root))
+                living.append(_Child(check, {**check.thresholds, **own}, give_up, root, shelf))
         living = [child for child in living if not _ended(child, done)]
         if living:
             soonest = min(child.deadline_s for child in living)
             select.select([child.reader for child in living], [], [], max(0.0, soonest - time.monotonic()))
     return [done[check.name] for check in chosen]
+
+
+@contextlib.contextmanager
+def _shelf() -> Iterator[str]:
+    """A folder for what checks ask in common, in memory where there is one: a disk may hang; "" where none can be made."""
+    folder = ""
+    for place in ("/dev/shm", None):  # noqa: S108  made by mkdtemp, for this user only
+        with contextlib.suppress(OSError):
+            folder = tempfile.mkdtemp(prefix="ftrun-check-", dir=place)
+            break
+    try:
+        yield folder
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _all() -> Iterator[Check]:
@@ -107,7 +131,9 @@ def _why_not(check: Check, own: dict[str, Any], root: str) -> str:
 class _Child:
     """One check in a process of its own."""
 
-    def __init__(self, check: Check, thresholds: Mapping[str, Any], give_up: float, root: str) -> None:
+    def __init__(
+        self, check: Check, thresholds: Mapping[str, Any], give_up: float, root: str, shelf: str
+    ) -> None:
         self.check = check
         self.began_s = time.monotonic()
         self.deadline_s = min(give_up, self.began_s + check.limit_s)
@@ -116,7 +142,7 @@ class _Child:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.reader)
-            _tell(check, thresholds, Machine(root, self.deadline_s), writer)
+            _tell(check, thresholds, Machine(root, self.deadline_s, shelf), writer)
         os.close(writer)
 
     def report(self, findings: Sequence[Finding]) -> Report:

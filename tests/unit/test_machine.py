@@ -52,6 +52,26 @@ def test_no_time_is_asked_for_beyond_the_check_s_own() -> None:
         Machine(deadline_s=time.monotonic() - 1).run(["sleep", "5"], 10)
 
 
+def test_what_several_checks_ask_is_asked_once(tmp_path: Path) -> None:
+    """A slow tool runs once for all checks of a run, and what it said, or that it said nothing, is the answer for all."""
+    shelf, log = tmp_path / "shelf", tmp_path / "log"
+    shelf.mkdir()
+    question = ["sh", "-c", f"echo asked >> {log}; echo answer; exit 2"]
+    machines = [Machine(shelf=str(shelf)), Machine(shelf=str(shelf))]
+
+    assert [(2, "answer\n", "")] * 2 == [machine.once(question) for machine in machines]
+    assert "asked\n" == log.read_text()
+    for machine in machines:
+        with pytest.raises(NoAnswer, match="no-such-tool is not installed"):
+            machine.once(["no-such-tool"])
+
+
+def test_without_a_shelf_everybody_asks(tmp_path: Path) -> None:
+    """A node with no room for a folder is checked all the same."""
+    assert (0, "a\n", "") == Machine().once(["echo", "a"])
+    assert (0, "a\n", "") == Machine(shelf=str(tmp_path / "nowhere")).once(["echo", "a"])
+
+
 def test_the_worst_finding_speaks() -> None:
     """Bad stands above degraded, degraded above ok; nothing found is ok."""
     found = [Finding("c", OK, ""), Finding("c", BAD, ""), Finding("c", DEGRADED, "")]
