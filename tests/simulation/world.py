@@ -101,13 +101,25 @@ class WatchedCluster(MemoryCluster):
         if fault is None:
             return super().submit(request)
         if fault.kind == "copied":
-            self.engine.after(fault.for_s, lambda: self.engine.tell(lambda: self._copy(request)))
-            return super().submit(request)
+            return self._submit_twice(request, fault.for_s)
         usual, self.faults = self.faults, Faults(**{f"submit_{fault.kind}": 1.0}, late_s=fault.for_s)
         try:
             return super().submit(request)
         finally:
             self.faults = usual
+
+    def _submit_twice(self, request: SubmitRequest, late_s: float) -> Submitted:
+        """A second job appears later, unless Slurm said no: what it refuses it makes neither once nor twice."""
+        try:
+            answer = super().submit(request)
+        except OutcomeUnknown:
+            self._copy_late(request, late_s)
+            raise
+        self._copy_late(request, late_s)
+        return answer
+
+    def _copy_late(self, request: SubmitRequest, late_s: float) -> None:
+        self.engine.after(late_s, lambda: self.engine.tell(lambda: self._copy(request)))
 
     def _copy(self, request: SubmitRequest) -> None:
         self.world.trace(f"  a second job of {request.token} appears")
