@@ -112,7 +112,7 @@ def check(catalog: Catalog) -> list[str]:
 
     Every example must match, every counter-example must not, and hyperscan, where it is installed, must compile the pattern.
     """
-    from ftrun.supervisor import scan
+    from ftrun.supervisor import sieve
 
     wrong = []
     for signature in catalog.signatures:
@@ -131,11 +131,11 @@ def check(catalog: Catalog) -> list[str]:
             wrong.append(f"{signature.id}: has no example")
     wrong += _mistaken(catalog)
     # All at once is quick; one by one only to name the pattern that is refused.
-    if scan.refusal([signature.pattern for signature in catalog.signatures]):
+    if sieve.refusal([signature.pattern for signature in catalog.signatures]):
         wrong += [
             f"{signature.id}: hyperscan refuses the pattern: {refusal}"
             for signature in catalog.signatures
-            if (refusal := scan.refusal([signature.pattern]))
+            if (refusal := sieve.refusal([signature.pattern]))
         ]
     return wrong
 

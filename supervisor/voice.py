@@ -7,9 +7,10 @@ that it finds, with the priority of that code's level, or for itself where the t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from ftrun.supervisor.codes import CodeTable
 
@@ -17,6 +18,18 @@ __all__ = ["CATALOGS", "Compiled", "Voice", "compiled", "speaker"]
 
 CATALOGS = 4
 """So many compiled catalogs are kept in memory: ours, and ours with a site's."""
+
+
+class Patterns(dict[int, re.Pattern[bytes]]):
+    """The expressions for `re` by their index, each compiled when it is first wanted: most never are."""
+
+    def __init__(self, expressions: tuple[str, ...]) -> None:
+        super().__init__()
+        self._expressions = expressions
+
+    def __missing__(self, index: int) -> re.Pattern[bytes]:
+        made = self[index] = re.compile(self._expressions[index].encode())
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +41,14 @@ class Compiled:
 
     ids: tuple[str, ...]
     expressions: tuple[str, ...]
-    patterns: tuple[re.Pattern[bytes], ...]
+    patterns: Patterns
     priorities: tuple[int, ...]
     tables: tuple[CodeTable | None, ...]
     bounds: tuple[int, ...]
     rank: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Voice:
+class Voice(NamedTuple):
     """Who speaks for a segment; `code` is the one of a table, "" where the signature speaks for itself."""
 
     signature: str
@@ -45,10 +57,11 @@ class Voice:
     code: str = ""
 
 
-def speaker(known: Compiled, segment: bytes, indices: Iterable[int]) -> Voice | None:
+def speaker(known: Compiled, segment: bytes, indices: Collection[int]) -> Voice | None:
     """Of the signatures that `re` confirms, the one with the highest priority; None where it confirms none."""
     best: Voice | None = None
-    for index in sorted(indices, key=known.rank.__getitem__):
+    ranked = sorted(indices, key=known.rank.__getitem__) if len(indices) > 1 else indices
+    for index in ranked:
         if best is not None and known.bounds[index] <= best.priority:
             break
         pattern = known.patterns[index]
@@ -90,5 +103,4 @@ def compiled(
     rank = [0] * len(ids)
     for place, index in enumerate(order):
         rank[index] = place
-    patterns = tuple(re.compile(expression.encode()) for expression in expressions)
-    return Compiled(ids, expressions, patterns, priorities, tables, bounds, tuple(rank))
+    return Compiled(ids, expressions, Patterns(expressions), priorities, tables, bounds, tuple(rank))

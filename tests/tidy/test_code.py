@@ -38,7 +38,7 @@ CONSTANTS = {"ftrun.hooks.batch"}
 CLIENTS = {
     "ClusterShell": {"slurm/nodeset.py"},
     "apprise": {"supervisor/notify.py"},
-    "hyperscan": {"supervisor/scan.py"},
+    "hyperscan": {"supervisor/sieve.py"},
     "paramiko": {"hooks/probe.py"},
     "prometheus_client": {"supervisor/metrics.py"},
     "psycopg": {"supervisor/postgres.py"},

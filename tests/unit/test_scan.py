@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor import scan, signatures
+from ftrun.supervisor import scan, sieve, signatures
 from ftrun.supervisor.scan import Hit, Scanner, clean
 
 CATALOG = signatures.load()
@@ -192,12 +192,12 @@ def test_the_compiled_catalog_is_kept_for_this_user_alone(
 ) -> None:
     """The first scanner writes the cache, 0700 the folder and 0600 the file; the next process reads it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    scan._hyperscan_sieve.cache_clear()
+    sieve._hyperscan_sieve.cache_clear()
 
     first = Scanner(CATALOG, engine="hyperscan").feed(ECC + b"\n")
     (file,) = (tmp_path / "ftrun").iterdir()
-    scan._hyperscan_sieve.cache_clear()
-    monkeypatch.setattr(scan, "_database", lambda *_: pytest.fail("compiled again"))
+    sieve._hyperscan_sieve.cache_clear()
+    monkeypatch.setattr(sieve, "_database", lambda *_: pytest.fail("compiled again"))
 
     assert first == Scanner(CATALOG, engine="hyperscan").feed(ECC + b"\n")
     assert (0o700, 0o600) == tuple(stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file))
@@ -209,9 +209,9 @@ def test_a_cache_that_cannot_be_trusted_is_passed_over(
 ) -> None:
     """Broken, cut, writable by others or a link: compiled anew, and the hits are the same."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    scan._hyperscan_sieve.cache_clear()
+    sieve._hyperscan_sieve.cache_clear()
     Scanner(CATALOG, engine="hyperscan")
-    scan._hyperscan_sieve.cache_clear()
+    sieve._hyperscan_sieve.cache_clear()
     (file,) = (tmp_path / "ftrun").iterdir()
     if spoil == "garbage":
         file.write_bytes(os.urandom(4096))
@@ -226,13 +226,13 @@ def test_a_cache_that_cannot_be_trusted_is_passed_over(
         file.unlink()
         file.parent.chmod(0o777)
     compiled = []
-    real = scan._database
+    real = sieve._database
 
     def counted(*given: Any) -> Any:
         compiled.append(1)
         return real(*given)
 
-    monkeypatch.setattr(scan, "_database", counted)
+    monkeypatch.setattr(sieve, "_database", counted)
 
     hits = Scanner(CATALOG, engine="hyperscan").feed(ECC + b"\n")
 
