@@ -34,6 +34,9 @@ HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})
 """What slurmstepd may say about a CANCELLED that no person asked for."""
 
+TRACEBACK = "python-traceback"
+"""The signature of a traceback's first line."""
+
 NAMELESS = 0.5
 """How sure a diagnosis must be to cost a node that nothing names."""
 
@@ -267,6 +270,9 @@ def _text_alone(case: Case) -> Diagnosis | None:
     if case.ended is not None:
         return None
     if case.log.consequences and not case.log.finished:
+        if {line.signature for line in case.log.spoken} == {TRACEBACK}:
+            words = ["a traceback, and an exception that no signature knows"]
+            return plain(FaultClass.USER_CODE, "a program of Python gave up", words, confidence=0.3)
         return _unknown(case, "it failed, and no line says why", ["only consequences were seen"])
     words = ["the log tells of a good end" if case.log.finished else "no line tells of a failure"]
     return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)

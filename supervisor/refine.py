@@ -6,6 +6,7 @@ ever done. Each changes a diagnosis in one way, and says so in `rests_on`; the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,8 @@ CORRECTED = frozenset({"memory-corrected"})
 
 STREAM = 5
 """So many corrected errors in what was read are a stream."""
+
+_PID = re.compile(r"\bPID\W{1,3}(\d+)")
 
 Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
 
@@ -60,16 +63,15 @@ def _wrong_before_the_first_step(
 def _crashed_everywhere_at_start(
     found: Diagnosis, lines: Sequence[Evidence], topology: Topology, trained: bool
 ) -> Diagnosis | None:
-    """A program that crashes on several hosts before its first step does so every time."""
+    """A program that crashes on several hosts, or in several processes of one, before its first step does so every time."""
     if found.fault not in {FaultClass.LIBRARY_BUG, FaultClass.USER_CODE} or not found.retry or trained:
         return None
     hosts = {who for line in lines if (who := speaker(line, topology)) and not who.startswith("rank ")}
-    if len(hosts) < 2:
+    processes = {who for line in lines if (who := _process(line))}
+    if len(hosts) < 2 and len(processes) < 2:
         return None
-    words = (
-        *found.rests_on,
-        f"the same on {len(hosts)} hosts before the first step: the program, every time",
-    )
+    several = f"on {len(hosts)} hosts" if len(hosts) > 1 else f"in {len(processes)} processes"
+    words = (*found.rests_on, f"the same {several} before the first step: the program, every time")
     return replace(found, retry=False, action=Action.STOP, rests_on=words)
 
 
@@ -105,6 +107,13 @@ REFINEMENTS: tuple[Refinement, ...] = (
     _damaged_for_every_rank,
     _corrected_and_rare,
 )
+
+
+def _process(line: Evidence) -> str:
+    """Which process of the job crashed: its rank, or its number where only that is told."""
+    rank = rank_of(line)
+    told = _PID.search(line.text)
+    return f"rank {rank}" if rank is not None else (told[1] if told else "")
 
 
 def _is_before_first(step: str) -> bool:

@@ -159,6 +159,15 @@ def test_a_link_that_came_up_again_is_no_fault_where_nothing_else_failed() -> No
     assert judged(down.format("ens1f0np0"), up.format("ens2f0np0")).fault is FaultClass.NETWORK
 
 
+def test_a_server_that_came_back_is_no_fault_where_nothing_else_failed() -> None:
+    """A file system whose server moved to another machine goes on by itself."""
+    lost = "LustreError: 11-0: scratch-OST0003-osc-ffff8a3c: operation ost_write to node 10.0.0.9@o2ib failed: rc = -107"
+    back = "Lustre: scratch-OST0003-osc-ffff8a3c: Connection restored to 10.0.0.9@o2ib (at 10.0.0.9@o2ib)"
+
+    assert judged(lost, back).fault is FaultClass.HEALTHY
+    assert judged(back, lost).fault is FaultClass.STORAGE
+
+
 def test_a_link_that_came_up_again_may_be_the_reason_of_what_failed_meanwhile() -> None:
     """A break of a link that something else suffered from is told."""
     found = judged(
@@ -168,3 +177,11 @@ def test_a_link_that_came_up_again_may_be_the_reason_of_what_failed_meanwhile() 
     )
 
     assert found.fault is FaultClass.NETWORK
+
+
+def test_a_crash_in_several_processes_at_the_start_comes_again() -> None:
+    """One process that crashes may be unlucky; two that crash the same way before the first step are the program."""
+    text = "EH9999: [PID: {}] 2026-01-05-10:11:12.730.302 wait for compute device to finish failed, runtime result = 507018.[FUNC:ReportCallError]"
+
+    assert judged(text.format(811)).retry
+    assert not judged(text.format(811), text.format(812)).retry
