@@ -1,6 +1,7 @@
-"""Links that went down and came up again by themselves. (pure)
+"""Links and connections that were lost and came back by themselves. (pure)
 
-How it thinks. At boot, and whenever a switch is touched, links go down and up again; the kernel tells of both. Where that is all that a text
+How it thinks. At boot, and whenever a switch is touched, links go down and up again; the kernel tells of both, as
+Lustre does of its servers. Where that is all that a text
 tells of, nothing is wrong. Where something else failed as well, the break may be its reason, and stays what it is.
 """
 
@@ -20,10 +21,12 @@ __all__ = ["healed"]
 _LINK = re.compile(
     r"(?P<device>[\w.-]+)\)?:? (?:Port: \d+ |NIC )?[Ll]ink (?:is |status definitely )?(?P<now>[Dd]own|DOWN|[Uu]p|ACTIVE)\b"
 )
+_LUSTRE = re.compile(r"\bLustre(?:Error)?: .{0,40}\b(?P<device>[\w.]+-(?:MDT|OST)[0-9a-f]{4}[\w-]*)")
+_RESTORED = re.compile(r"Connection restored|Recovery over after")
 
 
 def healed(left: Sequence[tuple[Evidence, Signature]], known: Sequence[tuple[Evidence, Signature]]) -> bool:
-    """Whether all that is `left` of the faults are links of which a later line of the same file says that they are up.
+    """Whether all that is `left` of the faults are links and servers of which a later line of the same file says that they are up.
 
     `known` is everything that was seen, remarks included.
     """
@@ -43,5 +46,8 @@ def _is_up_again(line: Evidence, up: dict[tuple[str, str], int]) -> bool:
 
 def _state(text: str) -> tuple[str, bool]:
     """The device that a line tells the state of, and whether it is up; "" where it tells of none."""
+    server = _LUSTRE.search(text)
+    if server:
+        return server["device"], bool(_RESTORED.search(text))
     found = _LINK.search(text)
     return (found["device"], found["now"].lower() != "down") if found else ("", False)

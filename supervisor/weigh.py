@@ -38,6 +38,9 @@ _KILLED_STEP = re.compile(
     r"\bSTEP \S+ ON \S+ CANCELLED AT |srun: (?:forcing job termination|Force Terminated|Terminating)"
 )
 
+_ROW_OF_A_TABLE = re.compile(r"\|| {2,}\S+ +\d+:\d+\s*$")
+"""Rows of sacct and squeue: they tell of other jobs as well."""
+
 SUSPICIOUS_MAX = 5
 """So many lines are shown where no cause is known."""
 
@@ -111,7 +114,11 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     if not causes and ended is None:
         # A job has some seconds between Slurm's verdict and its end, and may print steps in them.
         told = [
-            (line, of) for line, of in fatal if of.fault in ENDED_BY_SLURM and not _is_passed(line, passed)
+            (line, of)
+            for line, of in fatal
+            if of.fault in ENDED_BY_SLURM
+            and not _is_passed(line, passed)
+            and not _ROW_OF_A_TABLE.search(line.text)
         ]
         causes = told[-1:]
     consequences = [line for line, of in left if not _can_be_cause(of, ended)]

@@ -100,6 +100,32 @@ CAUGHT = (
         "batch size 32 fits",
     ),
 )
+ENDING = (
+    "[W@glog CudaIPCTypes.cpp:16] Producer process has been terminated before all shared CUDA tensors released. See Note [Sharing CUDA tensors]",
+    "[rank@rank]:[W@glog TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=71, addr=[@host]:@port, remote=[@host]:@port): failed to recv, got 0 bytes",
+    '[rank@rank]:[W@glog ProcessGroupNCCL.cpp:1662] [PG ID 0 PG GUID 0 Rank @rank] Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: failed to recv, got 0 bytes',
+    "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be @digit leaked semaphore objects to clean up at shutdown",
+    "Exception ignored in: <Finalize object, dead>",
+    "Exception ignored in: <function Connection.__del__ at 0x7f@hex>",
+    "Exception ignored in atexit callback: <bound method InductorCache.close of <torch.Cache>>",
+    "sys:1: ResourceWarning: unclosed file <_io.TextIOWrapper name='train.log' mode='a' encoding='UTF-8'>",
+    "[W@glog ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. For more info, please see https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())",
+    "[rank@rank]:[W@glog socket.cpp:531] [c10d] The server socket on [@host]:@port is closed by the peer at the end",
+    "I@glog @pid torch/distributed/elastic/agent/server/api.py:917] Local worker group finished (WorkerState.SUCCEEDED). Waiting 300 seconds for other agents to finish",
+    "I@glog @pid torch/distributed/elastic/agent/server/api.py:930] Done waiting for other agents. Elapsed: 0.00041 seconds",
+    "W@glog @pid torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1267] The node '@host_@pid_0' has failed to shutdown the rendezvous '@many' due to an error of type RendezvousConnectionError.",
+    "W@glog @pid torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1341] The node '@host_@pid_0' has failed to send a keep-alive heartbeat to the rendezvous '@many' due to an error of type RendezvousConnectionError.",
+    "real\t@few@fewm@digit.012s",
+    "\tMaximum resident set size (kbytes): @many",
+    "\tExit status: 0",
+    "\tMajor (requiring I/O) page faults: @few",
+    "\tSignals delivered: 0",
+    "tcmalloc: large alloc 2147483648 bytes == 0x@hex @  0x7f@hex",
+    "Peak GPU memory: 71.2 GiB; OOM retries: 0; NaN losses: 0; restarts: 0",
+    "all ranks exited with code 0",
+    "exit code: 0",
+    "killed 0 stale processes, removed 12 files of /dev/shm",
+)
 
 
 def _with_steps(dice: Dice, start: tuple[str, ...], on_the_way: tuple[str, ...]) -> Iterator[str]:
@@ -116,7 +142,7 @@ def _with_steps(dice: Dice, start: tuple[str, ...], on_the_way: tuple[str, ...])
 def torchrun(dice: Dice) -> Iterator[str]:
     """PyTorch started by torchrun, with all its advice."""
     yield from _with_steps(dice, TORCH_START, TORCH_ON_THE_WAY)
-    yield from dice.every(TORCH_START[7:8])
+    yield from dice.some(ENDING)
     if dice.tells_end:
         yield f"training done, {dice.step} steps"
 
@@ -423,6 +449,7 @@ def accelerate(dice: Dice) -> Iterator[str]:
         yield f"{dice.moment()} - INFO - __main__ - step {dice.step}/9000000 train_loss={dice.loss:.4f} failed_batches=0 nan_batches=0"
         if dice.rare():
             yield dice.one(TORCH_ON_THE_WAY)
+    yield from dice.some(ENDING)
 
 
 JAX_START = (
