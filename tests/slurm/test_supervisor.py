@@ -21,7 +21,7 @@ import pytest
 
 from ftrun.slurm.sandbox import Sandbox
 from ftrun.supervisor.drill import hands
-from tests.slurm.post import FTRUN, OFF_THE_BUS, Post, posts
+from tests.slurm.post import FTRUN, OFF_THE_BUS, Post, posts, queue
 from tests.slurm.post import boxes as own_boxes
 
 pytestmark = pytest.mark.slurm
@@ -245,6 +245,27 @@ def test_what_a_person_cancels_does_not_come_back(make: Make, boxes: Boxes) -> N
         assert (run.state.value, run.final_class) == ("stopped", "cancelled"), post.story()
     assert post.until_state("finished", "stopped", job=step).state.value == "finished"
     assert sorted(job for job, _, _ in post.jobs()) == sorted([pending, running, step])
+
+
+@side_by_side
+def test_a_second_job_of_a_run_is_cancelled_while_its_attempt_goes_on(make: Make, boxes: Boxes) -> None:
+    """What bears the run's token and is not its attempt does not hold its place in the queue; nobody else's job is touched."""
+    post = make()
+    post.supervise()
+    job = post.sbatch(SLEEPS)
+    post.until_state("running")
+    second, other = (
+        post.plain("--hold", f"--comment={comment}", "--wrap=sleep 300")
+        for comment in (f"{post.run().token}:7", f"not {post.run().token}0:1")
+    )
+
+    def states() -> dict[str, str]:
+        rows = (line.split("|") for line in queue(post.box))
+        return {job: state for job, state, _ in rows}
+
+    post.until(lambda: states()[second] == "CANCELLED", "the second job is cancelled")
+
+    assert (states()[job], states()[other], post.run().state.value) == ("RUNNING", "PENDING", "running")
 
 
 @side_by_side
