@@ -62,11 +62,11 @@ def cut_off(log: Weighed, topology: Topology) -> Diagnosis | None:
     who = _lost_peer(log, topology)
     if not who.names and log.hinted != {FaultClass.NETWORK}:
         return None
+    # A connection that broke had been one: the other end has gone. One that was refused may never have been there.
+    gone = bool(who.names) and any("losed" in line.text for line in log.spoken if _names_peer(line))
     found = plain(
-        FaultClass.NODE if who.names else FaultClass.NETWORK,
-        "a peer has gone, and nothing says why"
-        if who.names
-        else "connections were lost, and nothing says why",
+        FaultClass.NODE if gone else FaultClass.NETWORK,
+        "a peer has gone, and nothing says why" if gone else "connections failed, and nothing says why",
         who.words,
         confidence=0.35 if who.names else 0.25,
         names=who.names,
