@@ -12,26 +12,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 from xml.etree import ElementTree as ET
 
-from ftrun.hooks.findings import SKIPPED, UNKNOWN, Finding
+from ftrun.hooks.findings import OK, SKIPPED, UNKNOWN, Finding
 from ftrun.hooks.machine import Machine, Output
 
 __all__ = [
-    "LOST_WORDS",
-    "Answer",
-    "Gpu",
-    "Process",
-    "chosen",
-    "number",
-    "read",
-    "tokens",
-    "understood",
+    "CHECK_LIMIT_S", "LOST_WORDS", "Answer", "Gpu", "Process", "chosen", "judged", "number", "probe", "tokens", "understood",
     "unread",
-]
+]  # fmt: skip
 
 READ_LIMIT_S = 12.0
+CHECK_LIMIT_S = 14.0
+"""How long a check that reads this may take: the first to ask waits for nvidia-smi, the others for the first."""
 TROUBLE_CHARS = 200
 
 LOST_WORDS = ("gpu is lost", "unknown error", "requires reset", "err!")
@@ -107,7 +101,7 @@ class Answer(NamedTuple):
     trouble: str = ""
 
 
-def read(machine: Machine) -> Answer:
+def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Answer:
     """Ask nvidia-smi for everything. Raises NoAnswer where it is not installed or does not end."""
     return understood(machine.once(["nvidia-smi", "-q", "-x"], READ_LIMIT_S))
 
@@ -161,6 +155,22 @@ def unread(name: str, answer: Answer, thresholds: Mapping[str, Any]) -> list[Fin
     return [
         Finding(name, UNKNOWN, f"nvidia-smi gave nothing to judge: {answer.trouble or 'it lists no GPU'}")
     ]
+
+
+def judged(
+    name: str,
+    answer: Answer,
+    thresholds: Mapping[str, Any],
+    look: Callable[[Gpu], Sequence[Finding]],
+    well: Callable[[Gpu], str],
+) -> list[Finding]:
+    """What `look` finds on each GPU of the job; where it finds nothing, one line with what `well` tells of each."""
+    nothing = unread(name, answer, thresholds)
+    if nothing:
+        return nothing
+    mine = chosen(answer.gpus, tokens(thresholds))
+    found = [one for gpu in mine for one in look(gpu)]
+    return found or [Finding(name, OK, f"{len(mine)} GPU(s): {', '.join(well(gpu) for gpu in mine)}")]
 
 
 def _names(gpu: Gpu, token: str) -> bool:
