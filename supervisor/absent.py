@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import attempts, ends
+from ftrun.slurm.parse import bears
+from ftrun.supervisor import attempts, ends, sense
+from ftrun.supervisor import rows as rows_of
 
 if TYPE_CHECKING:
     from ftrun.slurm.client import JobRow
@@ -37,6 +39,7 @@ def missed(keeper: Keeper, world: World) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
     unseen(keeper, world)
     if not for_long(keeper, world):
+        _adopt_another(keeper, world)
         return
     reason = ends.UNWATCHED if keeper.memory.unwatched else ends.FORGOTTEN
     if left_the_queue(keeper):
@@ -57,10 +60,25 @@ def unseen(keeper: Keeper, world: World) -> None:
 
 def for_long(keeper: Keeper, world: World) -> bool:
     """The job is really gone: two answers far enough apart lack it, and its token finds nothing alive. Raises SlurmError."""
-    since_s, cluster = keeper.memory.absent_since_s, keeper.office.cluster
-    if since_s is None or world.mono_s - since_s < ABSENT_FOR_S or not cluster.ping():
+    cluster = keeper.office.cluster
+    if not _due(keeper, world) or not cluster.ping():
         return False
     return all(row.state.ended for row in cluster.find(keeper.attempt.token))
+
+
+def _adopt_another(keeper: Keeper, world: World) -> None:
+    """sbatch may have made two jobs of one token: where Slurm has lost the one that we know, the other is the attempt."""
+    if not _due(keeper, world):
+        return
+    rows = [row for row in keeper.office.cluster.find(keeper.attempt.token) if not row.state.ended]
+    jobs = sorted({rows_of.base_id(row.job_id) for row in rows if bears(row.comment, keeper.attempt.token)})
+    if jobs and keeper.attempt.job not in jobs:
+        sense.adopt(keeper, jobs[0])
+
+
+def _due(keeper: Keeper, world: World) -> bool:
+    since_s = keeper.memory.absent_since_s
+    return since_s is not None and world.mono_s - since_s >= ABSENT_FOR_S
 
 
 def left_the_queue(keeper: Keeper) -> bool:

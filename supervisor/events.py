@@ -205,6 +205,7 @@ def _ended(run: Run, record: Record) -> Run:
         "exit_signal": data.get("exit_signal"),
         "derived_exit_code": data.get("derived_exit_code", 0),
         "ended_at_s": record["at"],
+        "slurm_end_s": data.get("slurm_end_s"),
         "requeued": record["kind"] == "job.requeued",
         "over": False,
     }

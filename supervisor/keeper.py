@@ -346,8 +346,7 @@ class Keeper:
         state = row.state.value
         if self.attempt.failed_tasks and row.state is JobState.COMPLETED:
             state = JobState.FAILED.value
-        job = row.raw_job_id or row.job_id
-        self.record_end("job.ended", state, row.reason, row.nodes, job=job, started_at_s=row.start_time_s)
+        self.record_end("job.ended", state, row.reason, row.nodes, row=row)
 
     def record_end(
         self,
@@ -356,13 +355,16 @@ class Keeper:
         reason: str,
         nodes: tuple[str, ...],
         *,
-        job: str = "",
         launch: int | None = None,
-        started_at_s: float | None = None,
+        row: JobRow | None = None,
     ) -> None:
-        """Journal the end of a launch (the present one if none is named). `job` is the id to ask Slurm about, "" = none."""
+        """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
         number = self.attempt.launch if launch is None else launch
+        job, started_at_s = (
+            (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
+        )
         data = ends.end_data(self, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
+        data |= {"slurm_end_s": row.end_time_s if row is not None else None}
         self.memory.since.pop("settle", None)
         self.record(kind, launch=number, **data)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import absent, attempts
+from ftrun.supervisor import absent, attempts, ends
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
@@ -24,12 +24,19 @@ def proven(keeper: Keeper, world: World) -> bool:
         return True
     if not _job_over(keeper, world) or _ran_unseen(keeper, world):
         return False
+    if keeper.attempt.end_reason == ends.STARTED_TWICE and not _heard_since(keeper, world):
+        return False
     waiting = [node for node in keeper.attempt.nodes if not _node_clear(keeper, world, node)]
     if waiting:
         return False
     fenced = sorted(silent(keeper, world))
     keeper.record("attempt.over", fenced=fenced)
     return True
+
+
+def _heard_since(keeper: Keeper, world: World) -> bool:
+    """That the second start is over says nothing of the first: a node that died with it still counts as heard for a while."""
+    return keeper.memory.for_how_long("started-twice", world.mono_s) >= fence_wait_s(keeper)
 
 
 def _job_over(keeper: Keeper, world: World) -> bool:

@@ -27,6 +27,7 @@ class Attempt:
     starts: Mapping[int, float] = field(default_factory=dict)  # launch -> its first start, as Slurm says
     running_seen_at_s: float | None = None  # when we saw it
     ended_at_s: float | None = None  # when we saw the end of the present launch
+    slurm_end_s: float | None = None  # when it ended, as Slurm says; None where it does not
     nodes: tuple[str, ...] = ()
     partition: str = ""  # where it ran
     end_state: str = ""  # Slurm's state at the end of the launch, or PENDING after a requeue

@@ -150,6 +150,8 @@ def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
     """The requeued job is over: by us, by a person in the queue, or after a launch that nobody watched. True = go on."""
     if row.state is JobState.CANCELLED and keeper.attempt.cancel_intended:
         return True  # our cancel, be it that it came when the job had just started again
+    if row.state is JobState.CANCELLED and keeper.run.decision.get("resumed"):
+        return True  # who resumes the run takes the cancel back
     if row.state is JobState.CANCELLED and not row.nodes:
         decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
         finish(keeper, world, decision, {"class": "cancelled"})
@@ -291,9 +293,11 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     if not keeper.watch_only:
         strays.everywhere(keeper, world)
     dependents.let_go(keeper, world)
-    if data.get("class") == FaultClass.CHECKPOINT.value:
-        _set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
     attempt = keeper.attempt
+    found = keeper.run.incidents[-1] if keeper.run.incidents else None
+    of_this_launch = found is not None and (found.attempt, found.launch) == (attempt.number, attempt.launch)
+    if found is not None and of_this_launch and found.fault == FaultClass.CHECKPOINT:
+        _set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**settle.decision_json(decision), **data, "exit_code": code}
     if decision.kind == "finish":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["Memory", "is_anothers", "note_launch", "watch"]
+__all__ = ["Memory", "adopt", "is_anothers", "note_launch", "watch"]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
@@ -114,9 +114,14 @@ def is_anothers(keeper: Keeper, world: World, row: JobRow) -> bool:
     owner = attempts.owner(keeper.run_dir, keeper.attempt.number, keeper.attempt.launch)
     if owner is None or not owner.job or owner.job == keeper.attempt.job or len(keeper.rows(world)) > 1:
         return False
-    keeper.record("job.adopted", job_id=owner.job, instead_of=keeper.attempt.job)
-    store.index(keeper.office.home, owner.job, keeper.run.id)
+    adopt(keeper, owner.job)
     return True
+
+
+def adopt(keeper: Keeper, job: str) -> None:
+    """From now on this job is the attempt's. Raises OSError (journal)."""
+    keeper.record("job.adopted", job_id=job, instead_of=keeper.attempt.job)
+    store.index(keeper.office.home, job, keeper.run.id)
 
 
 def _note_silence(keeper: Keeper, world: World) -> None:

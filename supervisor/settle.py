@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client import JobRow, JobState, NodeRow
 from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor import (
+    absent,
     afterwards,
     arrays,
     attempts,
@@ -40,6 +41,7 @@ __all__ = ["cluster_view", "diagnosis_json", "newest_checkpoint", "settle", "top
 
 EXCLUDE_UNTIL_MIN_S = 60.0
 SILENT_FOR_S = 15.0
+PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
 _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
@@ -48,6 +50,8 @@ def settle(keeper: Keeper, world: World) -> None:
     attempt = keeper.attempt
     if attempt.submission != "refused" and not _quiet(keeper, world):
         return
+    if attempt.requeued and keeper.row(world) is None and not _unseen_for_long(keeper, world):
+        return  # whether Slurm has started it again decides what may be done
     attempt = ends.as_logged(attempt, keeper.memory.evidence)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
     checkpoint = newer_checkpoint(keeper)
@@ -63,7 +67,7 @@ def settle(keeper: Keeper, world: World) -> None:
         running_again=_running_again(keeper, world),
     )
     if attempt.submission == "done":
-        case = arrays.judged(keeper, case, _lost(keeper, world))
+        case = arrays.judged(keeper, case, _lost_by_then(keeper, world))
         diagnosis = case.diagnosis
     incident = f"{attempt.number}.{attempt.launch}"
     if diagnosis.fault is not FaultClass.HEALTHY:
@@ -78,6 +82,10 @@ def settle(keeper: Keeper, world: World) -> None:
         )
     ruling = policy.decide(case)
     _carry(keeper, world, case, ruling, incident)
+
+
+def _unseen_for_long(keeper: Keeper, world: World) -> bool:
+    return keeper.memory.for_how_long("requeued-unseen", world.mono_s) >= absent.ABSENT_FOR_S
 
 
 def _running_again(keeper: Keeper, world: World) -> bool:
@@ -147,8 +155,7 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
         return told
     if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
         return remaining
-    assert world.nodes is not None
-    down = _lost(keeper, world)
+    down = _lost_by_then(keeper, world)
     written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
     ended = Ended(
         state=attempt.end_state,
@@ -188,6 +195,22 @@ def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
         elif memory.for_how_long(f"silent:{node}", world.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
             found.append(node)
     return tuple(found)
+
+
+def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
+    """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
+    assert world.nodes is not None
+    end_s, timeout_s = keeper.attempt.slurm_end_s, keeper.office.facts().slurmd_timeout_s
+    rows = {node: world.nodes[node] for node in _lost(keeper, world)}
+    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
+    return tuple(
+        node
+        for node, row in rows.items()
+        if end_s is None
+        or row.spoken_for
+        or row.reason_time_s is None
+        or row.reason_time_s - alive_s <= end_s
+    )
 
 
 def _refusal(keeper: Keeper) -> Diagnosis:

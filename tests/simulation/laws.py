@@ -183,7 +183,9 @@ class Laws:
             return  # it never trained, or is ending already
         if start.launch.restarts and start.launch.started_s > looked_s:
             return  # it was in the queue at the last look
-        fatal_s = start.fatal_s or (start.last_step_s if start.hung else None) or start.claimed_s
+        # The first fatal line since the last step: what is printed after it takes nothing back.
+        told = (start.fatal_s, start.last_step_s if start.hung else None, start.claimed_s)
+        fatal_s = min((at_s for at_s in told if at_s is not None), default=None)
         quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
         if fatal_s is None or quiet_s < self.world.end_wait_s - 1.0:
             self.breach(f"job {job.number} is cancelled at step {start.step} although {start} is healthy")

@@ -125,6 +125,7 @@ class Start:
             self.world.trace(
                 f"  job {self.launch.job_id}: launch {number} was started before; not started again"
             )
+            self._record(f"lost.{number}", {"job": self.launch.job_id})
             self._exit(1, record=False)
         else:
             self.launch.after(UNSEEN_FOR_S, lambda: self._begin(number))
