@@ -85,7 +85,9 @@ def settle(keeper: Keeper, world: World) -> None:
 
 
 def _unseen_for_long(keeper: Keeper, world: World) -> bool:
-    return keeper.memory.for_how_long("requeued-unseen", world.mono_s) >= absent.ABSENT_FOR_S
+    if keeper.memory.for_how_long("requeued-unseen", world.mono_s) < absent.ABSENT_FOR_S:
+        return False
+    return all(row.state.ended for row in keeper.office.cluster.find(keeper.attempt.token))
 
 
 def _running_again(keeper: Keeper, world: World) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.plan import JobFault, Outage, PersonAct, Plan, SlurmFault, SupervisorFault
+from tests.simulation.plan import HiddenRows, JobFault, Outage, PersonAct, Plan, SlurmFault, SupervisorFault
 from tests.simulation.world import live
 
 LIVES: dict[str, Plan] = {
@@ -236,6 +236,30 @@ LIVES: dict[str, Plan] = {
         lucky_front=True,
         people=(PersonAct("scancel", 205.625),),
         calm_s=354.9,
+    ),
+    # Law 1: all retries are used up, and the answers lack the requeued job, which trains again already.
+    "running-again-unseen": Plan(
+        seed=200635,
+        nodes=2,
+        steps=38,
+        step_s=7.0,
+        save_every=2,
+        may_drain=False,
+        settings=(
+            ("backoff", 5.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 20.0),
+            ("exclude-cap", 1.0),
+            ("exclude-for", 86400.0),
+            ("lease", 12.0),
+            ("poll", 2.0),
+            ("retries", 1),
+        ),
+        job=tuple(JobFault("preempt", step, 0, 60.0) for step in (9, 16, 24, 27, 31)),
+        skews_s=(3600.0, -3600.0, 5.0),
+        client=(("drop_row", 0.1), ("effect_lost", 0.4), ("submit_lost", 0.02), ("late_s", 45.0)),
+        hidden=(HiddenRows(146.02417546197233, 200.0, "look"),),
+        calm_s=532.0,
     ),
 }
 ENDS = dict.fromkeys(
