@@ -21,6 +21,11 @@ CORRECTED = frozenset({"memory-corrected"})
 STREAM = 5
 """So many corrected errors in what was read are a stream."""
 
+CRASHES = frozenset(
+    {"process-segfault", "slurm-task-crash", "fortran-crash", "mpi-rank-crashed", "cann-core-exception"}
+)
+"""Signatures of a process that died of its own memory."""
+
 _PID = re.compile(r"\bPID\W{1,3}(\d+)")
 
 Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
@@ -75,6 +80,16 @@ def _crashed_everywhere_at_start(
     return replace(found, retry=False, action=Action.STOP, rests_on=words)
 
 
+def _crashed_before_the_first_step(
+    found: Diagnosis, _lines: Sequence[Evidence], _topology: Topology, trained: bool
+) -> Diagnosis | None:
+    """What crashed before it did a step does so again, as where nothing but the signal is known; what trained for a while may not."""
+    if found.signature not in CRASHES or not found.retry or trained:
+        return None
+    words = (*found.rests_on, "no step was seen before the crash: the program or its build")
+    return replace(found, retry=False, action=Action.STOP, rests_on=words)
+
+
 def _damaged_for_every_rank(
     found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, trained: bool
 ) -> Diagnosis | None:
@@ -104,6 +119,7 @@ def _corrected_and_rare(
 REFINEMENTS: tuple[Refinement, ...] = (
     _wrong_before_the_first_step,
     _crashed_everywhere_at_start,
+    _crashed_before_the_first_step,
     _damaged_for_every_rank,
     _corrected_and_rare,
 )

@@ -12,8 +12,8 @@ from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
 def judged(*lines: str, nodes: tuple[str, ...] = ()) -> Diagnosis:
     catalog = signatures.load()
     report = inputs.gather([], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()).report
-    topology = report.seats.added_to(Topology(nodes=nodes)) if hasattr(report, "seats") else Topology(nodes)
-    return diagnose(report.evidence, topology, ended=None, catalog=catalog, progress=None)
+    topology = report.seats.added_to(Topology(nodes=nodes))
+    return diagnose(report.evidence, topology, ended=None, catalog=catalog, progress=report.progress)
 
 
 LAUNCH = "srun: error: Task launch for StepId=7.0 failed on node {}: {}"
@@ -185,3 +185,11 @@ def test_a_crash_in_several_processes_at_the_start_comes_again() -> None:
 
     assert judged(text.format(811)).retry
     assert not judged(text.format(811), text.format(812)).retry
+
+
+def test_a_crash_before_the_first_step_comes_again() -> None:
+    """A program that crashes where none of its steps is seen is wrong or wrongly built; one that trained is tried again."""
+    crash = "Fatal Python error: Segmentation fault"
+
+    assert not judged(crash).retry
+    assert judged("step 100 loss 2.5", "step 101 loss 2.4", "step 102 loss 2.4", crash).retry
