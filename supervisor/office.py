@@ -68,7 +68,7 @@ class World:
     families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
     tokens: tuple[
         JobRow, ...
-    ] = ()  # every job that bears a token of ftrun, where this look asked for them, too
+    ] = ()  # jobs with tokens of ftrun, no attempt's own, where this look asked for them
 
 
 @dataclass

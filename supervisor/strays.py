@@ -55,7 +55,10 @@ def cancel(keeper: Keeper, world: World, rows: Iterable[JobRow]) -> None:
 
 def _is_stray(keeper: Keeper, row: JobRow) -> bool:
     attempt = keeper.attempt
-    if row.state.ended or row.state is JobState.COMPLETING or not bears(row.comment, keeper.run.token):
+    token = keeper.run.token
+    if row.state.ended or row.state is JobState.COMPLETING or token not in row.comment:
+        return False  # with very many runs, most rows are others'
+    if not bears(row.comment, token):
         return False
     if base_id(row.job_id) == attempt.job or row.raw_job_id == attempt.job:
         return False

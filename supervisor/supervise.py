@@ -159,11 +159,13 @@ class Supervisor:
         if not live or mono - self._tokens_s < strays.EVERY_S:
             return ()
         self._tokens_s = mono
+        own = {job for keeper in self.keepers.values() for job in keeper.job_ids()}
         try:
-            return self.office.cluster.find(strays.TOKENS)
+            found = self.office.cluster.find(strays.TOKENS)
         except SlurmError as error:
             self.office.tell("strays.unseen", why=error.message)
             return ()
+        return tuple(row for row in found if not row.state.ended and rows.base_id(row.job_id) not in own)
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
         """Nodes are asked for at every round where a run is in motion, else every few seconds."""
