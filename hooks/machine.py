@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Callable, NamedTuple, Optional, Union
 
 __all__ = ["Machine", "NoAnswer", "Output"]
@@ -142,24 +142,48 @@ class Machine:
         except OSError:
             return []
 
+    def peek(self, name: str) -> Optional[str]:
+        """As `read`, but without a child of its own: for the many small files of /proc and /sys, which do not hang."""
+        try:
+            with open(self.path(name), "rb") as stream:
+                return _text(stream.read(OUTPUT_BYTES_MAX))
+        except OSError:
+            return None
+
     def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
         """The answer of a function that may hang in the kernel, asked in a child process; None where it raises OSError.
 
         Raises NoAnswer when the time is up; a child that cannot be killed is left to the kernel.
         """
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _answer(question, writer)
-        os.close(writer)
+        answer = self.ask_all({about: question}, limit_s)[about]
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+    def ask_all(
+        self, questions: Mapping[str, Callable[[], bytes]], limit_s: float
+    ) -> dict[str, Union[bytes, NoAnswer, None]]:
+        """As `ask`, many side by side: by what was asked about, its answer, None, or the NoAnswer of one that hangs."""
+        readers: dict[int, str] = {}
+        children = []
+        for about, question in questions.items():
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                _answer(question, writer)
+            os.close(writer)
+            readers[reader] = about
+            children.append(child)
         try:
-            return _received(reader, self.left_s(limit_s), about)
+            return _received(readers, self.left_s(limit_s))
         finally:
-            os.close(reader)
-            with contextlib.suppress(OSError):
-                os.kill(child, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, os.WNOHANG)
+            for reader in readers:
+                os.close(reader)
+            for child in children:
+                with contextlib.suppress(OSError):
+                    os.kill(child, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
 
 
 def _kept(leaf: int, answer: Union[Output, str]) -> bytes:
@@ -195,17 +219,26 @@ def _answer(question: Callable[[], bytes], writer: int) -> None:
         os._exit(0)
 
 
-def _received(reader: int, limit_s: float, about: str) -> Optional[bytes]:
+def _received(readers: Mapping[int, str], limit_s: float) -> dict[str, Union[bytes, NoAnswer, None]]:
     give_up = time.monotonic() + limit_s
-    got = b""
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, give_up - time.monotonic()))
+    got = dict.fromkeys(readers, b"")
+    waiting = set(readers)
+    while waiting:
+        ready, _, _ = select.select(list(waiting), [], [], max(0.0, give_up - time.monotonic()))
         if not ready:
-            raise NoAnswer(f"{about} did not answer within {limit_s:g} s")
-        chunk = os.read(reader, 1 << 16)
-        if not chunk:
-            return got[1:] if got.startswith(b"+") else None
-        got += chunk
+            break
+        for reader in ready:
+            chunk = os.read(reader, 1 << 16)
+            got[reader] += chunk
+            if not chunk:
+                waiting.remove(reader)
+    answers: dict[str, Union[bytes, NoAnswer, None]] = {}
+    for reader, about in readers.items():
+        if reader in waiting:
+            answers[about] = NoAnswer(f"{about} did not answer within {limit_s:g} s")
+        else:
+            answers[about] = got[reader][1:] if got[reader].startswith(b"+") else None
+    return answers
 
 
 def _let_go(child: subprocess.Popen[bytes]) -> None:

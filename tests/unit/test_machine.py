@@ -46,6 +46,29 @@ def test_a_file_that_hangs_is_left_behind(tmp_path: Path) -> None:
     assert machine.read("/nowhere") is None
 
 
+def test_many_are_asked_side_by_side() -> None:
+    """One that hangs costs the others nothing, and the time is that of one."""
+
+    def refuse() -> bytes:
+        raise PermissionError
+
+    began = time.monotonic()
+    answers = Machine().ask_all(
+        {
+            "dead": lambda: time.sleep(60) or b"",
+            "alive": lambda: b"yes",
+            "lost": refuse,
+            "deaf": lambda: time.sleep(60) or b"",
+        },
+        0.4,
+    )
+
+    assert (b"yes", None) == (answers["alive"], answers["lost"])
+    assert "dead did not answer within 0.4 s" == str(answers["dead"])
+    assert isinstance(answers["deaf"], NoAnswer)
+    assert time.monotonic() - began < 20
+
+
 def test_no_time_is_asked_for_beyond_the_check_s_own() -> None:
     """A check that has used its time gets none for one more question."""
     with pytest.raises(NoAnswer):
