@@ -66,9 +66,7 @@ class World:
     jobs: Mapping[str, JobRow] | None
     nodes: Mapping[str, NodeRow] | None
     families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
-    tokens: tuple[
-        JobRow, ...
-    ] = ()  # jobs with tokens of ftrun, no attempt's own, where this look asked for them
+    tokens: tuple[JobRow, ...] = ()  # now and then: jobs that bear a token and are no attempt's own
 
 
 @dataclass
