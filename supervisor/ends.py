@@ -156,6 +156,8 @@ def as_requeued(
     It went from there while nobody watched, or it was cancelled on its way: a job that Slurm requeues is PENDING then. Where
     nobody watched, slurmstepd's word of a cancel is all that is left of it. `requeues`: what a lost node ends is requeued.
     """
+    if attempt.cancel_intended and not attempt.end_intended and found.fault is FaultClass.CANCELLED:
+        return _CANCELLED_BY_US
     if attempt.ended_by_us or attempt.cancel_intended:
         return found
     told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
@@ -214,6 +216,19 @@ LEFT = Diagnosis(
     title="gone from the queue unstarted while nobody watched, as one that a person cancelled",
     advice="If nobody cancelled it, ftrun resume goes on with the run.",
     rests_on=("Slurm had the time to forget the job", "no start of it was claimed"),
+    sources=(Source.SLURM,),
+)
+
+_CANCELLED_BY_US = Diagnosis(
+    fault=FaultClass.SCHEDULER,
+    retry=True,
+    action=Action.RESUBMIT,
+    nodes=(),
+    exclude=False,
+    confidence=0.9,
+    signature="slurm.cancelled-by-ftrun",
+    title="cancelled by ftrun when its run was to end",
+    rests_on=("a cancel of ours was journalled",),
     sources=(Source.SLURM,),
 )
 

@@ -157,7 +157,10 @@ def _submit_lost(run: Run, record: Record) -> Run:
 
 def _started(run: Run, record: Record) -> Run:
     data = record["data"]
+    before = run.attempt
     run = _at_launch(run, record["launch"])
+    if before is not None and before.end_state and not data.get("over"):
+        run = _without_intents(run)
     started = data.get("started_at_s")
     starts = {} if started is None else {record["launch"]: started}
     run = run.with_attempt(
@@ -183,6 +186,11 @@ def _at_launch(run: Run, launch: int) -> Run:
     if run.attempt is None or (launch == run.attempt.launch and not run.attempt.requeued):
         return run
     return run.with_attempt(launch=launch, claim_seen=False, resume_from="")
+
+
+def _without_intents(run: Run) -> Run:
+    """Another launch lives: what was meant to end the one before has not ended this one."""
+    return run.with_attempt(end_intended="", end_done=False, cancel_intended=False)
 
 
 def _launch_seen(run: Run, record: Record) -> Run:

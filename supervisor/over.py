@@ -58,7 +58,7 @@ def _ran_unseen(keeper: Keeper, world: World) -> bool:
         return False
     record = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
     nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
-    keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None)
+    keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None, over=True)
     keeper.forget(launch)
     return True
 

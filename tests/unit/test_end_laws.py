@@ -143,7 +143,7 @@ def test_a_requeued_job_that_no_answer_shows_is_not_given_up(
 
 def test_after_a_second_start_every_node_must_have_been_heard_anew(tmp_path: Path) -> None:
     """P6: the end of a refused second start proves nothing of the first; a node that froze meanwhile counts as heard for a while."""
-    life = Life(tmp_path)
+    life = Life(tmp_path, backoff=0.0)
     life.until("running")
     life.train(1, 5)
     memory_faults.crash_controller(life.engine, lose_last=0, rewind=[1])

@@ -474,3 +474,51 @@ def test_what_a_lost_node_put_into_the_queue_and_left_it_was_cancelled(
     _ended_unwatched(life, f" DUE TO {why}", code)
 
     assert (life.run.state.value, life.attempt.number) == (("running", 2) if resubmitted else ("stopped", 1))
+
+
+@pytest.mark.parametrize("point", ["record:after:cancel.intended", "record:after:end.intended"])
+def test_an_intent_for_one_launch_explains_no_cancel_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """P5: a cancel of ours that never went out, or was for the launch before, is no excuse: who cancels the next launch ends the run."""
+    life = Life(tmp_path, end_wait=10.0)
+    life.until("running")
+    life.train(1, 5)
+    life.say(TIMED_OUT)
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(point))
+    with pytest.raises(Crash):
+        life.live(300)
+    memory_faults.requeue(life.engine, 1)
+    while len(life.launches) < 2:
+        life.engine.advance(1)
+    life.begin_anew()
+    life.live(30)
+    assert (life.run.state.value, life.attempt.launch) == ("running", 1)
+    life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
+    life.live(60)
+
+    assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)
+
+
+def test_our_own_cancel_of_an_unseen_launch_is_no_persons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: the run was stopped and its job cancelled by us; who resumes it after Slurm forgot the job gets the next attempt."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 5)
+    memory_faults.requeue(life.engine, 1)
+    life.ask("cancel", "1-cancel")
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("cancel:before"))
+    with pytest.raises(Crash):
+        life.live(60)
+    while len(life.launches) < 2:
+        life.engine.advance(1)
+    life.begin_anew()
+    life.until("stopped")
+    life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***")
+    life.engine.advance(FORGOTTEN_S)
+    life.ask("resume", "2-resume")
+    life.live(300, step_s=5.0)
+
+    assert (life.run.state.value, life.attempt.number) == ("running", 2)
