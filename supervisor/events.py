@@ -262,7 +262,8 @@ def _diagnosed(run: Run, record: Record) -> Run:
 def _decided(run: Run, record: Record) -> Run:
     data = record["data"]
     spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
-    excluded = {e.node: e for e in run.excluded}
+    # What is over by the clock of who decides stays over, whatever another host's clock says.
+    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
     for node in data.get("exclude", ()):
         excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
     for node in data.get("relax", ()):

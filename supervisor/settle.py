@@ -267,7 +267,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         partitions = keeper.office.cluster.partitions()
         rights = keeper.office.cluster.rights()
     except SlurmError:
-        return grounds.ClusterView(nodes_needed=max(1, len(keeper.attempt.nodes)))
+        return grounds.ClusterView(nodes_needed=_nodes_needed(keeper, row))
     names = _partition(keeper, row).split(",")
     if not any(name in partitions for name in names):
         names = [p.name for p in partitions.values() if p.default]
@@ -277,12 +277,18 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
         lost=frozenset(_lost(keeper, world)),
         idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
-        nodes_needed=max(1, len(keeper.attempt.nodes), row.node_count if row is not None else 1),
+        nodes_needed=_nodes_needed(keeper, row),
         ftrun_drains=sum(
             1 for node in members if node in world.nodes and world.nodes[node].reason.startswith("ftrun:")
         ),
         may_drain=rights.may_drain,
     )
+
+
+def _nodes_needed(keeper: Keeper, row: JobRow | None) -> int:
+    """As many as the last attempt that ran had; the present one may never have come to be."""
+    had = next((len(attempt.nodes) for attempt in reversed(keeper.run.attempts) if attempt.nodes), 1)
+    return max(had, row.node_count if row is not None else 1)
 
 
 def _partition(keeper: Keeper, row: JobRow | None) -> str:

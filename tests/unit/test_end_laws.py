@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobRow, JobState
+from ftrun.supervisor.events import Run
+from ftrun.supervisor.lifecycle import State
 from tests.unit.lives import TIMING, Life
 
 BROKEN = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
@@ -160,3 +163,28 @@ def test_after_a_second_start_every_node_must_have_been_heard_anew(tmp_path: Pat
     life.live(200)
     assert life.attempt.number == 2
     assert frozen in life.attempt.excluded
+
+
+def test_an_exclusion_that_is_over_for_who_decides_is_over_for_all(tmp_path: Path) -> None:
+    """P8: two hosts' clocks are not compared: what one of them let go does not come back by the other's, and the cap holds."""
+    decided = {"spent": {}, "retries": 1, "reason": "x", "exclude_until_s": 200.0, "exclude": ["n0"]}
+    later = decided | {"exclude": ["n1"], "exclude_until_s": 400.0}
+    run = Run("r-0001", State.SETTLING).after({"kind": "decided", "at": 100.0, "data": decided})
+    run = replace(run, state=State.SETTLING).after({"kind": "decided", "at": 300.0, "data": later})
+
+    assert run.excluded_at(150.0) == ("n1",)
+
+
+def test_an_attempt_that_never_came_to_be_needs_as_many_nodes_as_the_one_before(tmp_path: Path) -> None:
+    """No more nodes are left out than the job can do without, be it that the last submission was lost."""
+    life = Life(tmp_path, nodes=3, wanted=3, backoff=0.0)
+    life.until("running")
+    node = life.launches[-1].nodes[1]
+    life.say(f"{node} kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    life.cluster.faults.submit_lost = 1.0
+    life.exit(1)
+    life.until("submitting")
+    life.cluster.faults.submit_lost = 0.0
+    life.live(120)
+
+    assert (life.run.state.value, life.attempt.number, life.attempt.excluded) == ("running", 3, ())
