@@ -156,8 +156,10 @@ def test_after_a_second_start_every_node_must_have_been_heard_anew(tmp_path: Pat
     while len(life.launches) < 2:
         life.engine.advance(0.5)
     frozen = life.launches[0].nodes[1]
-    life.engine.fail_node(frozen, "freeze")
     life.exit(1)
+    while not life.engine.jobs[1].state.ended:
+        life.engine.advance(0.25)
+    life.engine.fail_node(frozen, "freeze")
     life.live(10 + TIMING.slurmd_timeout_s)
 
     assert life.attempt.number == 1
