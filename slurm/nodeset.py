@@ -15,9 +15,10 @@ _EMPTY = frozenset({"", "(null)", "n/a", "none", "none assigned", "unknown"})
 
 
 NODES_MAX = 1 << 17
-"""A range may span so many nodes. The text may come from a job's log, and ClusterShell keeps every name of a set."""
+"""A list may name so many nodes. The text may come from a job's log, and ClusterShell keeps every name of a set."""
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+_TERM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def expand(text: str) -> tuple[str, ...]:
         return ()
     if "[" not in text:
         return tuple(name for name in text.split(",") if name)
-    if any(int(last) - int(first) >= NODES_MAX for first, last in _RANGE.findall(text)):
+    if _size(text) > NODES_MAX:
         raise ValueError(f"not a node list: {text[:80]!r}: more than {NODES_MAX} nodes")
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -39,6 +40,18 @@ def expand(text: str) -> tuple[str, ...]:
         return tuple(NodeSet(text, resolver=RESOLVER_NOGROUP))
     except NodeSetException as wrong:
         raise ValueError(f"not a node list: {text!r}: {wrong}") from wrong
+
+
+def _size(text: str) -> int:
+    """About how many nodes a list names: those of its terms together, each the product of its brackets."""
+    total = 0
+    for term in _TERM.findall(text):
+        size = 1
+        for inside in re.findall(r"\[([^\]]*)\]", term):
+            ranges = _RANGE.findall(inside)
+            size *= inside.count(",") + 1 + sum(max(0, int(last) - int(first)) for first, last in ranges)
+        total += size
+    return total
 
 
 def fold(names: Iterable[str]) -> str:

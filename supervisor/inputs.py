@@ -11,7 +11,7 @@ import gzip
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
@@ -88,9 +88,10 @@ def is_attachment(path: str) -> bool:
 
 
 def attached(paths: Sequence[str], *, catalog: Catalog | None = None) -> tuple[Evidence, ...]:
-    """The evidence in those of `paths` that are attachments."""
+    """The evidence in those of `paths` that are attachments. Users write them, so it is a claim, whatever a file looks like by now."""
     found = [path for path in paths if is_attachment(path)]
-    return gather(found, catalog=catalog).report.evidence if found else ()
+    told = gather(found, catalog=catalog).report.evidence if found else ()
+    return tuple(replace(one, source=Source.LOG) for one in told)
 
 
 class _Reading:

@@ -100,7 +100,7 @@ def error_lines(text: str) -> tuple[str, ...]:
     """The traceback in a torchrun error file, or its message where there is none; () for a file of another form."""
     try:
         table = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ()
     message = table.get("message") if isinstance(table, Mapping) else None
     if not isinstance(message, Mapping):

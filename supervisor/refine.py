@@ -133,4 +133,4 @@ def _process(line: Evidence) -> str:
 
 
 def _is_before_first(step: str) -> bool:
-    return step.lstrip("-").isdigit() and int(step) <= 0
+    return step.startswith("-") or (step.isdecimal() and int(step) == 0)

@@ -34,6 +34,9 @@ BLOCK_BYTES = 1 << 18
 TEXT_CHARS = 2000
 """A hit quotes no more than this; of a longer segment, the part around the match."""
 
+CAPTURE_CHARS = 1024
+"""No name, number or path is longer; Python itself refuses numbers of some thousand digits."""
+
 # Control sequences (colours, cursor), titles, and other two-byte escapes.  None of them can hold a separator.
 _TERMINAL = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])?")
 _SEPARATOR = re.compile(rb"[\r\n]")
@@ -193,7 +196,7 @@ def _hit(voice: Voice, line: int, offset_bytes: int, segment: bytes) -> Hit:
     if len(segment) > TEXT_CHARS:
         first = max(0, min(match.start() - TEXT_CHARS // 4, len(segment) - TEXT_CHARS))
         segment = segment[first : first + TEXT_CHARS]
-    captures = {name: _decoded(value) for name, value in match.groupdict().items() if value}
+    captures = {name: _decoded(value[:CAPTURE_CHARS]) for name, value in match.groupdict().items() if value}
     if voice.code:
         captures["code"] = voice.code
     return Hit(voice.signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)

@@ -18,6 +18,9 @@ __all__ = ["SEATS_MAX", "Seats"]
 SEATS_MAX = 1 << 16
 """So many ranks and addresses are remembered; more than any machine has."""
 
+NOTED_MAX = 16 * SEATS_MAX
+"""So many are looked at: a log that seats everybody again in each line is read on, but not believed on."""
+
 _NCCL_HOST = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _WORLD = re.compile(r"\bn[rR]anks (\d{1,7})\b")
 _NOWHERE = ""
@@ -30,14 +33,17 @@ class Seats:
     hosts: dict[int, str] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
+    noted: int = 0
     world: int = 0  # the size of the largest communicator seen
 
     def note(self, text: str, captures: Mapping[str, str]) -> None:
         """Take up what one line says; `captures` are those of its signature (host, rank, device, pci, ip)."""
         host = captures.get("host") or _prefix_host(text)
-        if not host or len(self.hosts) + len(self.addresses) >= SEATS_MAX:
+        if not host or len(self.hosts) + len(self.addresses) >= SEATS_MAX or self.noted >= NOTED_MAX:
             return
-        for rank in _ranks(captures.get("rank", "")) if self._of_world(text) else ():
+        ranks = _ranks(captures.get("rank", "")) if self._of_world(text) else ()
+        self.noted += 1 + len(ranks)
+        for rank in ranks:
             known = self.hosts.setdefault(rank, host)
             if known not in {host, _NOWHERE} and known.split(".")[0] != host.split(".")[0]:
                 self.hosts[rank] = _NOWHERE

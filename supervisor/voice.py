@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from ftrun.supervisor.bounded import bounded
 from ftrun.supervisor.codes import CodeTable
 
 __all__ = ["CATALOGS", "Compiled", "Voice", "compiled", "speaker"]
@@ -28,7 +29,7 @@ class Patterns(dict[int, re.Pattern[bytes]]):
         self._expressions = expressions
 
     def __missing__(self, index: int) -> re.Pattern[bytes]:
-        made = self[index] = re.compile(self._expressions[index].encode())
+        made = self[index] = re.compile(bounded(self._expressions[index]).encode())
         return made
 
 
