@@ -113,18 +113,20 @@ def watched(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
     return named or sorted({one.target for one in table(machine) if is_network(one)})
 
 
-def asked(machine: Machine, questions: Mapping[str, Callable[[], str]], limit_s: float) -> dict[str, Touch]:
+def asked(
+    machine: Machine, paths: Sequence[str], question: Callable[[str], str], limit_s: float
+) -> dict[str, Touch]:
     """Ask a question of each path, side by side; what an OSError says is part of the answer."""
-    answers = machine.ask_all({path: _timed(question) for path, question in questions.items()}, limit_s)
+    answers = machine.ask_all({path: _timed(question, path) for path in paths}, limit_s)
     return {path: _touch(answer, limit_s) for path, answer in answers.items()}
 
 
-def _timed(question: Callable[[], str]) -> Callable[[], bytes]:
+def _timed(question: Callable[[str], str], path: str) -> Callable[[], bytes]:
     def told() -> bytes:
         began = time.monotonic()
         code, text = 0, ""
         try:
-            text = question()
+            text = question(path)
         except OSError as error:
             code = error.errno or errno.EIO
         return f"{time.monotonic() - began:.6f} {code} {text}".encode()
