@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["required"]
+__all__ = ["of_sequence", "required"]
 
 # The parser of `re` has no public name; where it is gone, every pattern is tried on every line.
 try:
@@ -27,10 +27,11 @@ def required(pattern: bytes) -> frozenset[bytes]:
     """Return lower-case literals of which every match of `pattern` holds at least one; empty when none are known."""
     if _PARSER is None:
         return frozenset()
-    return _sequence(_PARSER.parse(pattern))
+    return of_sequence(_PARSER.parse(pattern))
 
 
-def _sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
+def of_sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
+    """Return the same of parsed items that follow each other."""
     candidates: list[frozenset[bytes]] = []
     run = bytearray()
     for operation, argument in items:
@@ -49,14 +50,14 @@ def _sequence(items: Iterable[tuple[Any, Any]]) -> frozenset[bytes]:
 
 def _item(name: str, argument: Any) -> frozenset[bytes]:
     if name == "SUBPATTERN":
-        return _sequence(argument[-1])
+        return of_sequence(argument[-1])
     if name in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
         least, _, item = argument
-        return _sequence(item) if least else frozenset()
+        return of_sequence(item) if least else frozenset()
     if name == "ATOMIC_GROUP":
-        return _sequence(argument)
+        return of_sequence(argument)
     if name == "BRANCH":
-        sets = [_sequence(branch) for branch in argument[1]]
+        sets = [of_sequence(branch) for branch in argument[1]]
         if all(_worth(found)[0] for found in sets):
             return frozenset().union(*sets)
     return frozenset()

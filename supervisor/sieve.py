@@ -1,7 +1,7 @@
 """Engines that tell where signatures may match, quickly; what hyperscan compiled is kept in a cache file. (I/O)
 
-How it thinks: a sieve may say too much, never too little, since `re` confirms what it says.  So hyperscan gets patterns without captures
-and without long counting.  Where it is not installed, the literals that a pattern cannot do without are looked for: a log has few
+How it thinks: a sieve may say too much, never too little, since `re` confirms what it says.  So hyperscan gets cheaper expressions than
+the patterns are (`widen`).  Where it is not installed, the literals that a pattern cannot do without are looked for: a log has few
 different words, and which literals a word may be part of is worked out once for each, so most literals are never looked for at all.
 """
 
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ftrun.supervisor import literals, owncache
 from ftrun.supervisor.voice import CATALOGS
+from ftrun.supervisor.widen import FORM, widened
 
 __all__ = ["Sieve", "refusal", "sieve_of"]
 
@@ -156,22 +157,12 @@ def _database(module: Any, patterns: Sequence[str]) -> Any:
     """Compile `patterns`; raises hyperscan.error.  Newlines end `.`, `^` and `$` as they end a segment."""
     database = module.Database(mode=module.HS_MODE_BLOCK)
     database.compile(
-        expressions=[_anonymous(pattern) for pattern in patterns],
+        expressions=[widened(pattern).encode() for pattern in patterns],
         ids=list(range(len(patterns))),
         elements=len(patterns),
         flags=[module.HS_FLAG_MULTILINE] * len(patterns),
     )
     return database
-
-
-_WIDER = ((r"\(\?P<\w+>", "(?:"), (r"\.\{0,\d+\}", ".*"))
-
-
-def _anonymous(pattern: str) -> bytes:
-    """Widen a pattern to what the sieve needs: no captures, and no counting of what lies between (it takes compiling 3 times as long)."""
-    for what, instead in _WIDER:
-        pattern = re.sub(what, instead, pattern)
-    return pattern.encode()
 
 
 def _loaded(module: Any, patterns: Sequence[str]) -> Any:
@@ -190,7 +181,7 @@ def _loaded(module: Any, patterns: Sequence[str]) -> Any:
 
 def _cache_name(module: Any, patterns: Sequence[str]) -> str:
     """Return the name of the cache file for these patterns, this hyperscan and this kind of processor."""
-    made_with = f"{module.__version__} {_WIDER} {os.uname().machine} {_processor()}"
+    made_with = f"{module.__version__} {FORM} {os.uname().machine} {_processor()}"
     key = hashlib.sha256("\n".join((made_with, *patterns)).encode())
     return f"signatures-{key.hexdigest()[:32]}.hs"
 
