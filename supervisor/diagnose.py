@@ -38,7 +38,7 @@ TRACEBACK = "python-traceback"
 """The signature of a traceback's first line."""
 
 NAMELESS = 0.5
-"""How sure a diagnosis must be to cost a node that nothing names."""
+"""How sure a diagnosis must be that hardware is broken to cost a node that nothing names; a set-up can look like a sick node."""
 
 STATES_OF_OTHERS = frozenset({"PREEMPTED", "TIMEOUT", "DEADLINE", "CANCELLED"})
 """States in which Slurm itself ended a job for a reason that no node has."""
@@ -318,13 +318,14 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         who = culprits.blamed(signature.blame, lines, case.topology)
     sources = _agreeing(case, signature, lines)
     confidence, words = _earned(case, signature, lines, sources)
+    broken = signature.fault in HARDWARE and confidence >= NAMELESS
     to_elsewhere = signature.action in {Action.DRAIN, Action.EXCLUDE}
     found = Diagnosis(
         fault=signature.fault,
         retry=signature.retry,
         action=Action.RESUBMIT if who.everywhere and to_elsewhere else signature.action,
         nodes=who.names,
-        exclude=signature.exclude and not who.everywhere and (bool(who.names) or confidence >= NAMELESS),
+        exclude=signature.exclude and not who.everywhere and (bool(who.names) or broken),
         confidence=confidence,
         signature=signature.id,
         title=signature.title,
