@@ -69,6 +69,18 @@ def test_many_are_asked_side_by_side() -> None:
     assert time.monotonic() - began < 20
 
 
+def test_many_files_are_read_at_once(tmp_path: Path) -> None:
+    """What cannot be read is missing; what hangs is left behind."""
+    (tmp_path / "one").write_text("1\n")
+    os.mkfifo(tmp_path / "dead")
+    machine = Machine(str(tmp_path))
+
+    assert {"/one": "1"} == machine.read_all(["/one", "/two"])
+    assert {} == machine.read_all([])
+    with pytest.raises(NoAnswer, match=r"/one did not answer within 0.2 s"):
+        machine.read_all(["/one", "/dead"], 0.2)
+
+
 def test_no_time_is_asked_for_beyond_the_check_s_own() -> None:
     """A check that has used its time gets none for one more question."""
     with pytest.raises(NoAnswer):

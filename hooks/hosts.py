@@ -1,0 +1,92 @@
+"""The hosts of the job: which they are, whether their names resolve, whether they answer. (I/O)
+
+How it thinks. A resolver that waits for a dead server does so for half a minute and longer, so each name is asked by a thread of its own
+in a process that can be left behind; what had no answer in time has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+from ftrun.hooks.machine import Machine, NoAnswer
+
+__all__ = ["NO_ANSWER", "all_of", "asked", "connect", "resolve"]
+
+HOSTS_MAX = 4096
+THREADS_MAX = 64
+NO_ANSWER = "no answer in time"
+
+
+def all_of(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
+    """`hosts` of the thresholds, else the nodes of the Slurm job around us; and those of `hosts_file`, one a line."""
+    told = thresholds["hosts"] or os.environ.get("SLURM_JOB_NODELIST", "")
+    names = _expanded(machine, told) if isinstance(told, str) else [str(one) for one in told]
+    path = thresholds.get("hosts_file", "")
+    lines = (machine.read(path) or "").splitlines() if path else []
+    names += [line.split("#")[0].split()[0] for line in lines if line.split("#")[0].strip()]
+    return list(dict.fromkeys(names))[:HOSTS_MAX]
+
+
+def asked(
+    machine: Machine, hosts: Sequence[str], question: Callable[[str], str], limit_s: float
+) -> dict[str, str]:
+    """What `question` says of each host, asked side by side; NO_ANSWER where the time is up."""
+
+    def all_answers() -> bytes:
+        answers: dict[str, str] = {}
+        waiting = list(hosts)
+        give_up = time.monotonic() + limit_s
+
+        def work() -> None:
+            while waiting and time.monotonic() < give_up:
+                try:
+                    host = waiting.pop(0)
+                except IndexError:  # another thread was faster
+                    return
+                answers[host] = question(host)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in hosts[:THREADS_MAX]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        return json.dumps(dict(answers)).encode()
+
+    told = json.loads(machine.ask(all_answers, limit_s + 1.0, "the network") or b"{}")
+    return {host: told.get(host, NO_ANSWER) for host in hosts}
+
+
+def resolve(host: str) -> str:
+    """The addresses of a host, separated by spaces; "!" and the reason where there are none."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return f"!{getattr(error, 'strerror', None) or error}"
+    return " ".join(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+def connect(host: str, port: int, limit_s: float) -> str:
+    """ "ok", "refused" (the host answers, nothing listens), or "!" and the reason."""
+    try:
+        with socket.create_connection((host, port), limit_s):
+            return "ok"
+    except ConnectionRefusedError:
+        return "refused"
+    except (OSError, UnicodeError) as error:
+        return f"!{getattr(error, 'strerror', None) or error}"
+
+
+def _expanded(machine: Machine, told: str) -> list[str]:
+    """The names of a list; Slurm's own tool is asked where brackets stand in it."""
+    if "[" not in told:
+        return [name.strip() for name in told.split(",") if name.strip()]
+    output = machine.run(["scontrol", "show", "hostnames", told], 4.0)
+    if output.code != 0:
+        raise NoAnswer(f"scontrol does not understand {told}")
+    return output.out.split()
