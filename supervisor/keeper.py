@@ -148,6 +148,7 @@ class Keeper:
             self._own_journal()  # whoever led before may only stand still: its records count no more
         final = self.run.final
         wishes.take(self)
+        self.memory.looked(seen=world.jobs is not None, mono_s=world.mono_s)
         if world.jobs is None or world.nodes is None:
             return
         if final and not self.run.final:

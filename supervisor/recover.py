@@ -311,7 +311,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
 def abandoned(keeper: Keeper, world: World) -> None:
     """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
     attempt = keeper.run.attempt
-    if attempt is None or attempt.submission not in ("unknown", "intended"):
+    if attempt is None or attempt.submission not in ("unknown", "intended") or keeper.watch_only:
         return
     since = keeper.memory.for_how_long("abandoned", world.mono_s)
     due = world.mono_s - keeper.memory.since.get("strays", float("-inf")) >= STRAYS_EVERY_S

@@ -23,6 +23,7 @@ __all__ = ["Memory", "adopt", "is_anothers", "note_launch", "watch"]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
+BLIND_FOR_S = 30.0  # an outage; shorter ones are answers that failed
 OWNER_EVERY_S = 15.0
 LOG_NAMES_EVERY_S = 10.0
 EVIDENCE_RECORDS_MAX = 200  # of one run
@@ -75,6 +76,13 @@ class Memory:
             return False
         self.since[what] = mono_s
         return True
+
+    def looked(self, *, seen: bool, mono_s: float) -> None:
+        """A node may come back and go again while Slurm cannot be seen: its silence counts anew after a long outage (P6)."""
+        if not seen:
+            self.since.setdefault("blind", mono_s)
+        elif mono_s - self.since.pop("blind", mono_s) >= BLIND_FOR_S:
+            self.since = {what: at for what, at in self.since.items() if not what.startswith("silent:")}
 
     def close(self) -> None:
         """Let go of log files."""

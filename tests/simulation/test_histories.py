@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.plan import HiddenRows, JobFault, Outage, PersonAct, Plan, SlurmFault, SupervisorFault
+from tests.simulation.plan import (
+    HiddenRows,
+    JobFault,
+    Outage,
+    PersonAct,
+    Plan,
+    SlurmFault,
+    SubmitFault,
+    SupervisorFault,
+)
 from tests.simulation.world import live
 
 LIVES: dict[str, Plan] = {
@@ -260,6 +269,27 @@ LIVES: dict[str, Plan] = {
         client=(("drop_row", 0.1), ("effect_lost", 0.4), ("submit_lost", 0.02), ("late_s", 45.0)),
         hidden=(HiddenRows(146.02417546197233, 200.0, "look"),),
         calm_s=532.0,
+    ),
+    # P6: a silent node comes back and goes again while Slurm cannot be seen; its old rank trains until the second loss.
+    "silent-twice-while-blind": Plan(
+        seed=204076,
+        nodes=2,
+        wanted=1,
+        steps=28,
+        step_s=2.0,
+        settings=(
+            ("backoff", 0.0),
+            ("backoff-max", 60.0),
+            ("end-wait", 20.0),
+            ("exclude-cap", 1.0),
+            ("exclude-for", 86400.0),
+            ("lease", 12.0),
+            ("poll", 2.0),
+        ),
+        job=(JobFault("freeze", 4, 0, 57.97057191874653), JobFault("freeze", 15, 0, 343.9795161717538)),
+        slurm=(SlurmFault("down", 47.85422260839995, 90.0),),
+        submits=(SubmitFault(1, "unheard", 150.0),),
+        calm_s=137.85422260839994,
     ),
 }
 ENDS = dict.fromkeys(

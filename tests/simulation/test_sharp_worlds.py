@@ -114,6 +114,16 @@ def test_a_late_job_of_an_abandoned_submission_is_cancelled() -> None:
     assert world.laws.jobs_seen() == ["attempt 1"]
 
 
+def test_a_late_job_of_an_abandoned_run_that_is_only_watched_is_left_alone() -> None:
+    """With `observe` nothing is ever ended by ftrun, be it a job that nobody waits for any more."""
+    late = (SubmitFault(1, "late", 60.0),)
+
+    _, broken, world = live(Plan(5, nodes=2, steps=10, submits=late, settings=(*OFTEN, ("observe", True))))
+
+    assert not broken
+    assert world.laws.exited
+
+
 # ---------------------------------------------------------------------- the lease
 
 
