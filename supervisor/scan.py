@@ -88,13 +88,20 @@ class Scanner:
 
     def feed(self, chunk: bytes) -> list[Hit]:
         """Return the hits in the segments that `chunk` completes."""
-        data = self._tail + chunk if self._tail else chunk
         hits: list[Hit] = []
         at = 0
-        while (end := _block_end(data, at)) > at:
-            hits += self._block(data[at:end])
+        if self._tail:  # joined with no more than a block of the chunk: the rest is not copied
+            joined = self._tail + chunk[:BLOCK_BYTES]
+            end = _block_end(joined, 0)
+            if not end:
+                self._tail = joined
+                return hits
+            hits += self._block(joined[:end])
+            at = end - len(self._tail)  # a tail has no separator and is no longer than a segment
+        while (end := _block_end(chunk, at)) > at:
+            hits += self._block(chunk[at:end])
             at = end
-        self._tail = data[at:]
+        self._tail = chunk[at:]
         return hits
 
     def flush(self) -> list[Hit]:

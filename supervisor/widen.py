@@ -18,7 +18,7 @@ from ftrun.supervisor import literals
 
 __all__ = ["FORM", "widened"]
 
-FORM = 2
+FORM = 3
 """To be raised with every change of the expressions: what was compiled of others is not used."""
 
 # The parser of `re` has no public name; where it is gone, patterns lose their names and nothing else.
@@ -55,13 +55,18 @@ def widened(pattern: str) -> str:
 def _cheapest(items: Iterable[_Item]) -> list[_Item]:
     """Return the part of a sequence that is to stand for it: from its first rare piece to its end; all of it where no piece is rare.
 
-    A choice with gaps inside is cut branch by branch, and then stands alone: what follows it does not touch it any more.
+    A choice with gaps inside is cut branch by branch and stands alone, as what follows it does not touch it any more: the second best.
     """
     flat = list(_flat(items))
-    for start, piece in _pieces(flat):
-        if min(map(len, literals.of_sequence(piece)), default=0) >= _RARE_BYTES:
-            return piece if _has_gap(flat[start]) else flat[start:]
-    return flat
+    rare = [(start, piece) for start, piece in _pieces(flat) if _is_rare(piece)]
+    for start, _ in rare:
+        if not _has_gap(flat[start]):
+            return flat[start:]
+    return rare[0][1] if rare else flat
+
+
+def _is_rare(piece: Sequence[_Item]) -> bool:
+    return min(map(len, literals.of_sequence(piece)), default=0) >= _RARE_BYTES
 
 
 def _flat(items: Iterable[_Item]) -> Iterator[_Item]:

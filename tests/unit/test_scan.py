@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,16 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor import scan, sieve, signatures
 from ftrun.supervisor.scan import Hit, Scanner, clean
+from ftrun.supervisor.signatures import Catalog
 
 CATALOG = signatures.load()
 ECC = b"[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
 ENGINES = ["hyperscan", "re"]
+_FEW = [one for one in CATALOG.signatures if one.id == "cuda-ecc" or one.table] + list(
+    CATALOG.signatures[::30]
+)
+SMALL = replace(CATALOG, signatures=tuple({one.id: one for one in _FEW}.values()))
+"""A few of every kind: what is said of catalogs in general is tried with it, in a fraction of the time."""
 
 pytest.importorskip("hyperscan")
 
@@ -32,42 +39,66 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
         yield
 
 
-def _scan(chunks: list[bytes], engine: str) -> list[Hit]:
-    scanner = Scanner(CATALOG, engine=engine)
+def _scan(chunks: list[bytes], engine: str, catalog: Catalog = CATALOG) -> list[Hit]:
+    scanner = Scanner(catalog, engine=engine)
     hits = [hit for chunk in chunks for hit in scanner.feed(chunk)]
     return hits + scanner.flush()
 
 
-_LINES = st.one_of(
-    st.sampled_from([text.encode() for s in CATALOG.signatures for text in s.examples + s.counter_examples]),
-    st.binary(max_size=40),
-    st.sampled_from(
-        [
-            b"\x1b[31m" + ECC + b"\x1b[0m",
-            b" 40%|####  | 4/10\r 50%|##### | 5/10",
-            b"CUDA\x00 error: out of memory",
-        ]
-    ),
-)
+def _logs(catalog: Catalog) -> st.SearchStrategy[bytes]:
+    """Lines of a catalog and lines of none, in every way to end a line."""
+    lines = st.one_of(
+        st.sampled_from(
+            [text.encode() for s in catalog.signatures for text in s.examples + s.counter_examples]
+        ),
+        st.binary(max_size=40),
+        st.sampled_from(
+            [
+                b"\x1b[31m" + ECC + b"\x1b[0m",
+                b" 40%|####  | 4/10\r 50%|##### | 5/10",
+                b"CUDA\x00 error: out of memory",
+            ]
+        ),
+    )
+    ends = st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b""])
+    return st.lists(st.tuples(lines, ends).map(b"".join), max_size=30).map(b"".join)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    lines=st.lists(st.tuples(_LINES, st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b""])), max_size=30),
-    cuts=st.lists(st.integers(0, 4000), max_size=12),
-)
-def test_neither_chunks_nor_the_engine_change_the_hits(
-    lines: list[tuple[bytes, bytes]], cuts: list[int]
-) -> None:
-    """The same bytes give the same hits, whole or in pieces, by hyperscan or by literals."""
-    log = b"".join(part for line in lines for part in line)
+_CUTS = st.lists(st.integers(0, 4000), max_size=12)
+
+
+def _same(log: bytes, cuts: list[int], catalog: Catalog) -> None:
     edges = sorted({0, len(log), *(cut for cut in cuts if cut < len(log))})
     pieces = [log[a:b] for a, b in pairwise(edges)]
 
-    whole = _scan([log], "re")
+    whole = _scan([log], "re", catalog)
 
-    assert whole == _scan(pieces, "re")
-    assert whole == _scan(pieces, "hyperscan")
+    assert whole == _scan(pieces, "re", catalog)
+    assert whole == _scan(pieces, "hyperscan", catalog)
+
+
+@settings(max_examples=200, deadline=None)
+@given(log=_logs(SMALL), cuts=_CUTS)
+def test_neither_chunks_nor_the_engine_change_the_hits(log: bytes, cuts: list[int]) -> None:
+    """The same bytes give the same hits, whole or in pieces, by hyperscan or by literals."""
+    _same(log, cuts, SMALL)
+
+
+@settings(max_examples=20, deadline=None)
+@given(log=_logs(CATALOG), cuts=_CUTS)
+def test_nor_do_they_with_the_whole_catalog(log: bytes, cuts: list[int]) -> None:
+    """The same of all signatures together."""
+    _same(log, cuts, CATALOG)
+
+
+@settings(max_examples=20, deadline=None)
+@given(log=_logs(SMALL), overlong=st.integers(scan.SEGMENT_BYTES - 2, 2 * scan.SEGMENT_BYTES + 2), cuts=_CUTS)
+def test_nor_do_they_where_lines_are_too_long_or_blocks_full(
+    log: bytes, overlong: int, cuts: list[int]
+) -> None:
+    """The same where a line is cut, and in text of several blocks."""
+    filler = b"step 1 loss 2.5\n" * (scan.BLOCK_BYTES // 16)
+    _same(log + b"x" * overlong + b"\n" + log + filler + log, [*cuts, *(cut * 70 for cut in cuts)], SMALL)
 
 
 def test_every_example_is_found_by_both_engines() -> None:
@@ -194,12 +225,12 @@ def test_the_compiled_catalog_is_kept_for_this_user_alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sieve._hyperscan_sieve.cache_clear()
 
-    first = Scanner(CATALOG, engine="hyperscan").feed(ECC + b"\n")
+    first = Scanner(SMALL, engine="hyperscan").feed(ECC + b"\n")
     (file,) = (tmp_path / "ftrun").iterdir()
     sieve._hyperscan_sieve.cache_clear()
     monkeypatch.setattr(sieve, "_database", lambda *_: pytest.fail("compiled again"))
 
-    assert first == Scanner(CATALOG, engine="hyperscan").feed(ECC + b"\n")
+    assert first == Scanner(SMALL, engine="hyperscan").feed(ECC + b"\n")
     assert (0o700, 0o600) == tuple(stat.S_IMODE(path.stat().st_mode) for path in (file.parent, file))
 
 
@@ -210,7 +241,7 @@ def test_a_cache_that_cannot_be_trusted_is_passed_over(
     """Broken, cut, writable by others or a link: compiled anew, and the hits are the same."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sieve._hyperscan_sieve.cache_clear()
-    Scanner(CATALOG, engine="hyperscan")
+    Scanner(SMALL, engine="hyperscan")
     sieve._hyperscan_sieve.cache_clear()
     (file,) = (tmp_path / "ftrun").iterdir()
     if spoil == "garbage":
@@ -234,7 +265,7 @@ def test_a_cache_that_cannot_be_trusted_is_passed_over(
 
     monkeypatch.setattr(sieve, "_database", counted)
 
-    hits = Scanner(CATALOG, engine="hyperscan").feed(ECC + b"\n")
+    hits = Scanner(SMALL, engine="hyperscan").feed(ECC + b"\n")
 
     assert ["cuda-ecc"] == [hit.signature for hit in hits]
     assert [1] == compiled
@@ -244,8 +275,8 @@ def test_without_hyperscan_the_literals_do_it(monkeypatch: pytest.MonkeyPatch) -
     """Where hyperscan is not installed `auto` scans all the same; asked for by name, it is an error."""
     monkeypatch.setitem(sys.modules, "hyperscan", None)
 
-    assert ["cuda-ecc"] == [hit.signature for hit in Scanner(CATALOG).feed(ECC + b"\n")]
+    assert ["cuda-ecc"] == [hit.signature for hit in Scanner(SMALL).feed(ECC + b"\n")]
     with pytest.raises(ImportError):
-        Scanner(CATALOG, engine="hyperscan")
+        Scanner(SMALL, engine="hyperscan")
     with pytest.raises(ValueError, match="no engine"):
-        Scanner(CATALOG, engine="grep")
+        Scanner(SMALL, engine="grep")
