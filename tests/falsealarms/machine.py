@@ -20,7 +20,6 @@ BOOT = (
     "MDS: Vulnerable: Clear CPU buffers attempted, no microcode",
     "L1TF CPU bug present and SMT on, data leak possible. See CVE-2018-3646 for details.",
     "mce: CPU0: Thermal monitoring enabled (TM1)",
-    "mce: [Hardware Error]: Machine check events logged",
     "mce: Using 20 MCE banks",
     "RAS: Correctable Errors collector initialized.",
     "MCE: In-kernel MCE decoding enabled.",
@@ -48,17 +47,8 @@ BOOT = (
     "pci @pci: 63.008 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at @pci (capable of 126.024 Gb/s with 32.0 GT/s PCIe x4 link)",
     "pcieport @pci: PME: Signaling with IRQ 32",
     "pcieport @pci: AER: enabled with IRQ 32",
-    "pcieport @pci: AER: Corrected error received: @pci",
-    "pcieport @pci: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
-    "pcieport @pci:   device [8086:347a] error status/mask=00001000/00002000",
-    "pcieport @pci:    [12] Timeout               ",
-    "pcieport @pci: AER: Multiple Corrected error received: @pci",
     "pcieport @pci: DPC: error containment capabilities: Int Msg #0, RPExt+ PoisonedTLP+ SwTrigger+ RP PIO Log 4, DL_ActiveErr+",
     "pcieport @pci: pciehp: Slot #@few AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug+ Surprise+ Interlock- NoCompl+ IbPresDis- LLActRep+",
-    "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 0",
-    "{1}[Hardware Error]: It has been corrected by h/w and requires no further action",
-    "{1}[Hardware Error]: event severity: corrected",
-    "{1}[Hardware Error]:  Error 0, type: corrected",
     "nvidia-nvlink: Nvlink Core is being initialized, major device number 234",
     "nvidia: loading out-of-tree module taints kernel.",
     "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
@@ -79,7 +69,6 @@ BOOT = (
     "amdgpu @pci: amdgpu: SRAM ECC is active.",
     "amdgpu @pci: amdgpu: RAS INFO: ras initialized successfully, hardware ability[7fff] ras_mask[7fff]",
     "amdgpu @pci: amdgpu: no uncorrectable hardware errors detected in umc block",
-    "amdgpu @pci: amdgpu: @few correctable hardware errors detected in umc block, no user action is needed",
     "[drm] add ip block number 5 <gfx_v9_4_3>",
     "mlx5_core @pci: firmware version: 28.39.1002",
     "mlx5_core @pci: 252.048 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x8 link)",
@@ -159,8 +148,6 @@ BOOT = (
     "usb 1-1: device descriptor read/64, error -110",
     "NVRM: GPU at PCI:@pci: GPU-@hex is ready",
     "NVRM: Xid (PCI:@pci): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
-    "nvidia-nvswitch3: SXid (PCI:@pci): 12023, Non-fatal, Link 33 NCISOC CRUMBSTORE ECC limit error (single bit)",
-    "nvidia-nvswitch0: SXid (PCI:@pci): 19049, Non-fatal, Link 44 EGRESS NCISOC hdr ECC limit error",
     "nvidia-nvlink: Unregistered Nvlink Core, major device number 234",
     "[drm] GPU recovery disabled.",
     "amdgpu @pci: amdgpu: ring sdma0 timeout, but soft recovered",
@@ -212,15 +199,38 @@ BREAKS = (
 
 BREAKS_MAX = 5
 
+CORRECTED = (
+    "mce: [Hardware Error]: Machine check events logged",
+    "pcieport @pci: AER: Corrected error received: @pci",
+    "pcieport @pci: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+    "pcieport @pci:   device [8086:347a] error status/mask=00001000/00002000",
+    "pcieport @pci:    [12] Timeout               ",
+    "pcieport @pci: AER: Multiple Corrected error received: @pci",
+    "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 0",
+    "{1}[Hardware Error]: It has been corrected by h/w and requires no further action",
+    "{1}[Hardware Error]: event severity: corrected",
+    "{1}[Hardware Error]:  Error 0, type: corrected",
+    "amdgpu @pci: amdgpu: @few correctable hardware errors detected in umc block, no user action is needed",
+    "nvidia-nvswitch3: SXid (PCI:@pci): 12023, Non-fatal, Link 33 NCISOC CRUMBSTORE ECC limit error (single bit)",
+    "nvidia-nvswitch0: SXid (PCI:@pci): 19049, Non-fatal, Link 44 EGRESS NCISOC hdr ECC limit error",
+)
+"""What was corrected: now and then; one after another is the sign of a part that wears out, and no sign of health."""
+
 
 def kernel_boot(dice: Dice) -> Iterator[str]:
     """dmesg of nodes that boot and work."""
     seconds = 0.0
     while dice.more():
         seconds += dice.part(0, 2)
-        for text in dice.some(BREAKS + BOOT if dice.step <= BREAKS_MAX else BOOT, 0.85):
+        for text in dice.some(_printed(dice), 0.85):
             seconds += dice.part(0, 0.01)
             yield "\n".join(f"[{seconds:12.6f}] {line}" for line in text.split("\n"))
+
+
+def _printed(dice: Dice) -> tuple[str, ...]:
+    """The lines that one start of a machine may print."""
+    corrected = CORRECTED if dice.step == 1 else ()
+    return (*corrected, *(BREAKS if dice.step <= BREAKS_MAX else ()), *BOOT)
 
 
 def syslog(dice: Dice) -> Iterator[str]:
@@ -253,7 +263,7 @@ def syslog(dice: Dice) -> Iterator[str]:
     while dice.more():
         host = dice.filled("@host")
         stamp = dice.moment("%b %d %H:%M:%S")
-        for text in dice.some(BREAKS + BOOT if dice.step <= BREAKS_MAX else BOOT):
+        for text in dice.some(_printed(dice)):
             yield "\n".join(f"{stamp} {host} kernel: {line}" for line in text.split("\n"))
         for text in dice.some(daemons):
             yield f"{stamp} {host} {text}"
