@@ -1,7 +1,9 @@
 """`disk-size cache`: the cache folder that the site names is large enough and has room. (I/O)
 
 How it thinks. Compile caches, images and data shards go to a local disk whose place only the site knows (`folder`); where none is named,
-there is nothing to check. More than 32 GB is asked for by default.
+there is nothing to check.
+
+Thresholds: `folder` ("" for none), `size_gb` (32): it must be larger, `free_percent` (5) of its room and inodes that must be free.
 """
 
 from __future__ import annotations

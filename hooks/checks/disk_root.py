@@ -1,7 +1,9 @@
 """`disk-size root`: the root file system is large enough and has room. (I/O)
 
 How it thinks. A small root disk fills with logs and core files and then takes every job with it, so its size is a requirement of
-the site (more than 32 GB by default) and its free space a state of the node.
+the site and its free space a state of the node.
+
+Thresholds: `size_gb` (32): it must be larger, `free_percent` (2) of its room and inodes that must be free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """`disk-size shm`: /dev/shm is large enough for data loaders and collectives. (I/O)
 
 How it thinks. Worker processes hand batches over through shared memory; where a container or a node gives them 64 MB, they die of a bus
-error in the first step. More than 1 GB is asked for by default. It holds what jobs leave behind, so little room is worth a word.
+error in the first step. It holds what jobs leave behind, so little room is worth a word.
+
+Thresholds: `size_gb` (1): it must be larger, `free_percent` (20) of its room and inodes that must be free.
 """
 
 from __future__ import annotations

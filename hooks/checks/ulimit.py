@@ -1,9 +1,11 @@
 """`ulimit`: a job on this node may lock memory, open files and start processes as it needs. (I/O)
 
 How it thinks. Slurm hands on the limits of whoever submits or of slurmd, so a node whose slurmd was started with small ones differs
-from its peers; that is what counts, and why a value below the marks is only `degraded` unless the site says `enforce`. Marks by
-default, in the units of `ulimit`: memlock more than 16,000 KiB where InfiniBand is (RDMA pins memory), open files more than 1,000,000,
-stack more than 8,000 KiB, processes more than 1,000,000. Unlimited is always enough.
+from its peers; that is what counts, and why a value below the marks is only `degraded` unless the site says so. Unlimited is
+always enough.
+
+Thresholds, in the units of `ulimit`, all of which must be exceeded: `memlock_kib` (16,000) where InfiniBand is, because RDMA pins
+memory, `open_files` (1,000,000), `stack_kib` (8,000), `processes` (1,000,000); `enforce` (false): what is too small is bad.
 """
 
 from __future__ import annotations
