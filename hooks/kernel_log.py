@@ -4,7 +4,7 @@ How it thinks. The ring buffer counts seconds since boot, which no step of the c
 moment they become times that can be laid beside a job's start. Many sites keep the log from users (kernel.dmesg_restrict); the
 journal may be open where the buffer is not. Where both are closed that is told, and nothing is concluded from it.
 
-Checked against: `dmesg` and `journalctl -k -o short-monotonic` of Debian 12; the caller's column of kernels built with
+Checked against: `dmesg -r` and `journalctl -k -o short-monotonic` of Debian 12; the caller's column of kernels built with
 CONFIG_PRINTK_CALLER.
 """
 
@@ -20,19 +20,24 @@ from ftrun.hooks.machine import Machine, NoAnswer
 __all__ = ["Line", "Log", "parsed", "read"]
 
 QUESTIONS = (
-    ("dmesg",),
+    ("dmesg", "-r"),
     ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-monotonic"),
 )
 READ_LIMIT_S = 8.0
-LINE = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(.*)")
+LINE = re.compile(r"(?:<(\d+)>)?\[\s*(\d+\.\d+)\](?:\[\s*[TC]\d+\])? ?(.*)")
+KERNEL_BELOW = 8  # a priority is facility * 8 + level, and the kernel's facility is 0
 JOURNAL = re.compile(r"\S+ kernel: ")
 
 
 class Line(NamedTuple):
-    """One line: when it was written (seconds of the epoch; None where the log does not say), and its text without the time."""
+    """One line: when it was written (seconds of the epoch; None where the log does not say), and its text without the time.
+
+    `level` is syslog's, 0 emergency ... 3 error ... 7 debug; None where the log does not say.
+    """
 
     at_s: Optional[float]
     text: str
+    level: Optional[int] = None
 
 
 class Log(NamedTuple):
@@ -60,15 +65,19 @@ def read(machine: Machine) -> Log:
 
 
 def parsed(text: str, booted_s: float) -> tuple[Line, ...]:
-    """The lines of a kernel log whose times count from `booted_s`."""
-    return tuple(_line(line, booted_s) for line in text.splitlines() if line.strip())
+    """The lines of a kernel log whose times count from `booted_s`, but for those that programs wrote into it."""
+    found = (_line(line, booted_s) for line in text.splitlines() if line.strip())
+    return tuple(line for line in found if line is not None)
 
 
-def _line(line: str, booted_s: float) -> Line:
+def _line(line: str, booted_s: float) -> Optional[Line]:
     found = LINE.match(line)
     if not found:
         return Line(None, line)
-    return Line(booted_s + float(found.group(1)), JOURNAL.sub("", found.group(2), count=1))
+    priority = int(found.group(1)) if found.group(1) else None
+    if priority is not None and priority >= KERNEL_BELOW:
+        return None
+    return Line(booted_s + float(found.group(2)), JOURNAL.sub("", found.group(3), count=1), priority)
 
 
 def _uptime_s(machine: Machine) -> float:

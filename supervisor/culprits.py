@@ -38,6 +38,12 @@ RECORD = "slurm-node-record"
 RECORD_LINES = 20
 """Such a record is no longer."""
 
+HELP_TEXTS = {"mpi-daemon-lost": "host", "mpi-peer-lost": "peer"}
+"""Signatures of help texts of MPI that name their host some lines below, and as what."""
+
+HELP_NAMES = "mpi-help-names-host"
+"""The signature of that line."""
+
 NOBODY = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104
 """Names that every host has."""
 
@@ -90,9 +96,15 @@ def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
 
 
 def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """`evidence` with the node's name in lines of a record that begins with it (`NodeName=n7 ...`, then `Reason=...`)."""
+    """`evidence` with the node's name in lines of a record that begins with it (`NodeName=n7 ...`, then `Reason=...`), and in
+    the first line of a help text that names a host further down."""
     whole, of = [], {}
+    below = [line for line in evidence if line.signature == HELP_NAMES]
     for line in sorted(evidence, key=lambda each: each.order):
+        key = HELP_TEXTS.get(line.signature, "")
+        named = [each for each in below if key and _stands_below(each, line)]
+        if named and not line.captures.get("host"):
+            line = replace(line, captures={**line.captures, key: named[0].captures["host"]})  # noqa: PLW2901
         if line.signature == RECORD:
             of[line.file] = line
         about = of.get(line.file)
@@ -101,6 +113,10 @@ def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
             line = replace(line, captures={**line.captures, "host": about.captures["host"]})  # noqa: PLW2901
         whole.append(line)
     return whole
+
+
+def _stands_below(named: Evidence, line: Evidence) -> bool:
+    return named.file == line.file and 0 < named.line - line.line <= RECORD_LINES
 
 
 def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:

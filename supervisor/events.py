@@ -137,7 +137,7 @@ def _submit_done(run: Run, record: Record) -> Run:
         submission="done",
         job=record["job"] or data.get("job", ""),
         cluster=data.get("cluster", ""),
-        submitted_at_s=record["at"],
+        submitted_at_s=record["at"] if data.get("seen", True) else None,
     )
 
 

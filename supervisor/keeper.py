@@ -221,19 +221,19 @@ class Keeper:
             if bears(row.comment, self.attempt.token)
         ]
         if found:
-            self._found(found[0].raw_job_id or found[0].job_id)
+            self._found(found[0].raw_job_id or found[0].job_id, seen=True)
         elif self.memory.for_how_long(f"lookup:{self.attempt.token}", world.mono_s) >= LOOKUP_FOR_S:
             self._not_submitted("no job bears its token")
 
-    def _found(self, job: str) -> None:
-        self.record("submit.done", job_id=job, cluster=self.office.facts().name, found=True)
+    def _found(self, job: str, *, seen: bool) -> None:
+        self.record("submit.done", job_id=job, cluster=self.office.facts().name, found=True, seen=seen)
         store.index(self.office.home, job, self.run.id)
 
     def _not_submitted(self, why: str) -> None:
         """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
         taken = recover.close(self, started=False)
         if taken is not None and taken.job:
-            self._found(taken.job)
+            self._found(taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
         elif self.attempt.number == 1 and not self.run.incidents:
             reason = f"the submission did not come about: {why}"
             self.record("run.abandoned", reason=reason, **{"class": "scheduler"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import absent, attempts, ends
+from ftrun.supervisor import absent, attempts, ends, sense
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
@@ -52,7 +52,13 @@ def _job_over(keeper: Keeper, world: World) -> bool:
 
 
 def _ran_unseen(keeper: Keeper, world: World) -> bool:
-    """The requeued job started again while nobody watched, and Slurm has forgotten it since: that launch is judged, too."""
+    """Another launch than the one that we know: it is judged, too, before the attempt counts as over.
+
+    The requeued job started again while nobody watched, and Slurm has forgotten it since; or sbatch made two jobs of one
+    token, and the one that is over never had the claim.
+    """
+    if _second_job(keeper):
+        return True
     launch = absent.latest_launch(keeper)
     if keeper.row(world) is not None or launch <= keeper.attempt.launch:
         return False
@@ -60,6 +66,17 @@ def _ran_unseen(keeper: Keeper, world: World) -> bool:
     nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
     keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None, over=True)
     keeper.forget(launch)
+    return True
+
+
+def _second_job(keeper: Keeper) -> bool:
+    attempt, run_dir = keeper.attempt, keeper.run_dir
+    record = attempts.launch_record(run_dir, attempt.number, attempt.launch)
+    if record is None or record.job in ("", attempt.job) or attempts.has_tasks(run_dir, attempt.number):
+        return False
+    sense.adopt(keeper, record.job)
+    keeper.record("job.started", nodes=list(record.nodes), started_at_s=None)
+    keeper.forget(attempt.launch)
     return True
 
 

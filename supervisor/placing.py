@@ -104,7 +104,8 @@ def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], t
     new, kept_out = exclude[:room], exclude[room:]
     old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in new]
     old.sort(key=lambda e: e.until_s, reverse=True)
-    usable_old = [e for e in old if e.node in case.cluster.available]
+    # A node that Slurm does not hear just now comes back by itself, and then its exclusion costs the job something again.
+    usable_old = [e for e in old if e.node in case.cluster.available | case.cluster.lost]
     left = room - len(new)
     return tuple(e.node for e in usable_old[left:]), kept_out
 

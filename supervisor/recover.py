@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["abandoned", "close", "end_attempt", "finish", "recover", "resume"]
+__all__ = ["abandoned", "close", "end_attempt", "finish", "recover", "resume", "set_aside"]
 
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
@@ -65,7 +65,7 @@ def recover(keeper: Keeper, world: World) -> None:
         return
     if keeper.attempt.submission == "done":
         if keeper.run.decision.get("older_checkpoint"):
-            _set_aside(keeper)
+            set_aside(keeper)
         drains.carry_out(keeper, world)
         if not _out_of_the_queue(keeper, world) or not over.proven(keeper, world):
             return
@@ -80,7 +80,8 @@ def _keep(keeper: Keeper) -> None:
     keeper.forget(keeper.attempt.launch)
 
 
-def _set_aside(keeper: Keeper) -> None:
+def set_aside(keeper: Keeper) -> None:
+    """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
     path = keeper.attempt.resume_from
     aside = checkpoints.still_aside(keeper.run.set_aside)
     if path and path not in aside:
@@ -297,7 +298,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     found = keeper.run.incidents[-1] if keeper.run.incidents else None
     of_this_launch = found is not None and (found.attempt, found.launch) == (attempt.number, attempt.launch)
     if found is not None and of_this_launch and found.fault == FaultClass.CHECKPOINT:
-        _set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
+        set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**settle.decision_json(decision), **data, "exit_code": code}
     if decision.kind == "finish":

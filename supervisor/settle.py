@@ -54,6 +54,8 @@ def settle(keeper: Keeper, world: World) -> None:
         return  # whether Slurm has started it again decides what may be done
     attempt = ends.as_logged(attempt, keeper.memory.evidence)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
+    if not_loaded(keeper):
+        recover.set_aside(keeper)
     checkpoint = newer_checkpoint(keeper)
     case = grounds.Case(
         run=keeper.run,
@@ -230,6 +232,15 @@ def _refusal(keeper: Keeper) -> Diagnosis:
         advice="Mend what sbatch complains about, then: ftrun resume " + keeper.run.id if for_good else "",
         sources=(Source.SLURM,),
     )
+
+
+def not_loaded(keeper: Keeper) -> bool:
+    """Whether the launch says that its checkpoint could not be loaded, be it that something else ended it or is blamed first."""
+    if not keeper.attempt.resume_from or keeper.memory.step is not None:
+        return False  # it made steps: whatever it says of checkpoints is not about the one that it began with
+    known = keeper.office.catalog().by_id
+    told = (known[found.signature] for found in keeper.memory.evidence if found.signature in known)
+    return any(signature.fault is FaultClass.CHECKPOINT for signature in told)
 
 
 def topology(keeper: Keeper) -> Topology:

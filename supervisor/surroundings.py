@@ -37,6 +37,17 @@ PROGRAMS = 3
 SAID_TWICE = 2
 """A launcher says it once itself, and once more by its exception."""
 
+REFUSED, BUSY = "slurm-step-refused", "slurm-step-busy"
+"""Signatures of a step that Slurm refuses, and of one that it lets wait."""
+
+STUCK = "nvidia-xid-109"
+"""The signature of a device that cannot be taken from the program that has it."""
+
+UNRESERVED = 1024
+"""The first port that any program may take."""
+
+_PORT = re.compile(r"(?:\]|\d|\*|localhost):(\d{1,5}) \(errno|\bport:? (\d{1,5})\b")
+_IN_USE = re.compile(r"Memory required by task is not available|Requested nodes are busy")
 _PID = re.compile(r"\bpid\W{1,3}(\d+)|\((?:PID|pid)[: ]+(\d+)")
 _LISTEN = re.compile(r"failed to listen on any local")
 
@@ -177,8 +188,87 @@ def _one_peer_of_all(
     return replace(found, nodes=who.names, rests_on=(*found.rests_on, *who.words)) if who.names else None
 
 
+def _reserved_port(
+    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """A port below 1024 belongs to a service of the machine, today and tomorrow."""
+    if found.fault is not FaultClass.PORT_CONFLICT:
+        return None
+    ports = {int(told[1] or told[2]) for line in lines if (told := _PORT.search(line.text))}
+    if not ports or min(ports) >= UNRESERVED:
+        return None
+    words = (*found.rests_on, f"port {min(ports)} is a service's of the machine, on every try")
+    return replace(
+        found,
+        fault=FaultClass.CONFIG,
+        retry=False,
+        action=Action.STOP,
+        rests_on=words,
+        advice="Choose a port above 1023.",
+    )
+
+
+def _step_found_no_room(
+    found: Diagnosis, lines: Sequence[Evidence], log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """A step that first had to wait for the others asked for no more than the job has."""
+    if (
+        found.signature != REFUSED
+        or BUSY not in log.noted
+        or not any(_IN_USE.search(line.text) for line in lines)
+    ):
+        return None
+    words = (*found.rests_on, "it had been told to wait: what it asks for was in use, not too much")
+    return replace(
+        found,
+        fault=FaultClass.SCHEDULER,
+        retry=True,
+        action=Action.RESUBMIT,
+        confidence=round(found.confidence * 0.7, 2),
+        rests_on=words,
+        advice="Steps that run side by side must share out the job's memory: give each its --mem, or --exact.",
+    )
+
+
+def _program_hung_the_device(
+    found: Diagnosis, lines: Sequence[Evidence], log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """A device that cannot leave a program which used a wrong address just before is stuck because of the program."""
+    if found.signature != STUCK:
+        return None
+    places = {line.captures.get("pci", "") for line in lines}
+    first = min(line.order for line in lines)
+    wrong = next(
+        (
+            of
+            for line, of in log.causes
+            if BAD_ADDRESS.fullmatch(of.id) and line.order < first and line.captures.get("pci", "") in places
+        ),
+        None,
+    )
+    if wrong is None:
+        return None
+    words = (*found.rests_on, f"{wrong.id} on the same device came first: the program")
+    return replace(
+        found,
+        fault=wrong.fault,
+        retry=wrong.retry,
+        action=wrong.action,
+        nodes=(),
+        exclude=False,
+        blame=Blame.JOB,
+        signature=wrong.id,
+        title=wrong.title,
+        rests_on=words,
+        advice=wrong.advice,
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _starts_nowhere,
+    _reserved_port,
+    _step_found_no_room,
+    _program_hung_the_device,
     _same_device_again,
     _launched_several_times,
     _leader_accused,

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftrun.supervisor.caught import IMPORTS, without_caught
 from ftrun.supervisor.healed import healed
 from ftrun.supervisor.model import Evidence, FaultClass, Role
 from ftrun.supervisor.verdicts import Ended
@@ -53,6 +54,7 @@ class Weighed:
     spoken: tuple[Evidence, ...] = ()  # the consequences: who wrote one was alive
     hinted: frozenset[FaultClass] = frozenset()  # what the consequences are about
     finished: bool = False  # the log itself tells of a good end
+    noted: frozenset[str] = frozenset()  # the signatures of all that was seen, remarks included
     words: tuple[str, ...] = ()
 
     @property
@@ -107,7 +109,7 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
     left = [(line, of) for line, of in fatal if not line.progress_after and not _is_passed(line, passed)]
     if ended is None:
         left = _without_killed_steps(left)
-    left = _without_clean_up(left)
+    left = without_caught(_without_clean_up(left), known)
     if healed(left, known):
         left = []
     causes = sorted((pair for pair in left if _can_be_cause(pair[1], ended)), key=_weight)
@@ -134,6 +136,7 @@ def weigh(evidence: Sequence[Evidence], catalog: Catalog, ended: Ended | None) -
         spoken=tuple(sorted(consequences, key=_order)),
         hinted=frozenset(of.fault for _, of in left if not _can_be_cause(of, ended)) - {FaultClass.UNKNOWN},
         finished=any(_is_good_end(of) for _, of in known),
+        noted=frozenset(of.id for _, of in known),
         words=tuple(words),
     )
 
@@ -157,7 +160,7 @@ def _one_meaning(known: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evid
 def _without_killed_steps(left: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evidence, Signature]]:
     """Leave out a cancelled step where something failed before: srun kills the other tasks when one fails.
 
-    A person who cancels a job leaves a line about the JOB as well.
+    A person who cancels a job leaves a line about the JOB as well. Where a node could not kill the step, that is what is wrong.
     """
     cancels = [line for line, of in left if of.fault is FaultClass.CANCELLED]
     if not cancels or any(not _KILLED_STEP.search(line.text) for line in cancels):
@@ -167,7 +170,10 @@ def _without_killed_steps(left: Sequence[tuple[Evidence, Signature]]) -> list[tu
         of.fault is not FaultClass.CANCELLED and of.role is not Role.CONSEQUENCE and line.order < first
         for line, of in left
     )
-    return [pair for pair in left if pair[1].fault is not FaultClass.CANCELLED] if before else list(left)
+    unkillable = any(of.id in OF_THE_CLEAN_UP for _, of in left)
+    if not before and not unkillable:
+        return list(left)
+    return [pair for pair in left if pair[1].fault is not FaultClass.CANCELLED]
 
 
 def _without_clean_up(left: Sequence[tuple[Evidence, Signature]]) -> list[tuple[Evidence, Signature]]:
@@ -190,7 +196,8 @@ def _passed(known: Sequence[tuple[Evidence, Signature]]) -> dict[str, int]:
         if _is_good_end(signature):
             passed[line.file] = line.order
         elif _is_beginning(signature) and line.file in ended:
-            passed[line.file] = max(passed.get(line.file, -1), ended[line.file])
+            # The first beginning after Slurm's verdict: all that stands before it is of the submission before.
+            passed[line.file] = max(passed.get(line.file, -1), ended.pop(line.file))
     return passed
 
 
@@ -203,7 +210,9 @@ def _is_good_end(signature: Signature) -> bool:
 
 
 def _is_beginning(signature: Signature) -> bool:
-    return signature.fault is FaultClass.HEALTHY and signature.role is Role.EITHER
+    return (
+        signature.fault is FaultClass.HEALTHY and signature.role is Role.EITHER
+    ) or signature.id in IMPORTS
 
 
 def _can_be_cause(signature: Signature, ended: Ended | None) -> bool:

@@ -1,13 +1,15 @@
 """`gpu-pcie`: every GPU has its PCIe lanes and their speed. (I/O)
 
 How it thinks. An idle GPU lowers the speed of its link, not its width, so a low speed counts only while it works, or where an equal
-GPU beside it, as idle, keeps full speed in the same performance state. Missing lanes count always: a card that sits badly, a riser,
-a retimer.
+GPU beside it, as idle, keeps full speed in the same performance state. Missing lanes count where an equal GPU has more, or the
+site says how many there are: then a card sits badly, or a riser or retimer is bad. Where all are alike the board may have no more
+(virtual machines with half of the lanes are sold as such), and it is a note.
 
-Thresholds: `replays` (10,000) of the link since the driver was loaded: a note; `devices` of the job.
+Thresholds: `lanes` of every GPU (0: as its equals); `replays` (10,000) of the link since the driver was loaded: a note; `devices`
+of the job.
 
-Checked against: XML documents v12 and v13 in Telegraf's test data, one of which shows an idle card at generation 1 of 4 and all 16
-lanes; nvidia-smi's manual ("may be reduced when the GPU is not in use").
+Checked against: XML documents v11 to v13 in Telegraf's test data, among them idle cards at generation 1 of 4, and healthy T4 and A10G
+of a cloud with 8 of 16 lanes; nvidia-smi's manual ("may be reduced when the GPU is not in use").
 """
 
 from __future__ import annotations
@@ -32,17 +34,26 @@ def judge(answer: nvidia.Answer, thresholds: Mapping[str, Any]) -> Sequence[Find
         for gpu in answer.gpus
         if _generations(gpu)[0] >= _generations(gpu)[1]
     }
-    return nvidia.judged(NAME, answer, thresholds, lambda gpu: _looked(gpu, thresholds, fast), _link)
+    usual: dict[str, float] = {}
+    for gpu in answer.gpus:
+        usual[gpu.product] = max(usual.get(gpu.product, 0.0), _width(gpu))
+
+    def looked(gpu: nvidia.Gpu) -> list[Finding]:
+        return _looked(gpu, thresholds, fast, usual[gpu.product])
+
+    return nvidia.judged(NAME, answer, thresholds, looked, _link)
 
 
-def _looked(gpu: nvidia.Gpu, thresholds: Mapping[str, Any], fast: set[tuple[str, str]]) -> list[Finding]:
-    width, width_max = (
-        gpu.number(f"{LINK}link_widths/current_link_width"),
-        gpu.number(f"{LINK}link_widths/max_link_width"),
-    )
-    if width is not None and width_max is not None and 0 < width < width_max:
-        message = f"{width:.0f} of {width_max:.0f} PCIe lanes"
+def _looked(
+    gpu: nvidia.Gpu, thresholds: Mapping[str, Any], fast: set[tuple[str, str]], usual: float
+) -> list[Finding]:
+    width, most_lanes = _width(gpu), gpu.number(f"{LINK}link_widths/max_link_width") or 0.0
+    if 0 < width < (thresholds["lanes"] or usual):
+        message = f"{width:.0f} of {thresholds['lanes'] or usual:.0f} PCIe lanes"
         return [Finding(NAME, DEGRADED, message, FAULT, gpu.device, (_link(gpu),), width, "lanes")]
+    if 0 < width < most_lanes and not thresholds["lanes"]:
+        message = f"{width:.0f} of {most_lanes:.0f} PCIe lanes, as its equals: the board may have no more"
+        return [Finding(NAME, NOTE, message, "", gpu.device, (_link(gpu),), width, "lanes")]
     now, most = _generations(gpu)
     if 0 < now < most:
         alike = (gpu.product, gpu.word("performance_state")) in fast and gpu.word("performance_state") == "P0"
@@ -55,6 +66,11 @@ def _looked(gpu: nvidia.Gpu, thresholds: Mapping[str, Any], fast: set[tuple[str,
         message = f"{replays:.0f} replays on its PCIe link since the driver was loaded"
         return [Finding(NAME, NOTE, message, "", gpu.device, (), replays, "replays")]
     return []
+
+
+def _width(gpu: nvidia.Gpu) -> float:
+    """Lanes now; 0 where it is not told."""
+    return gpu.number(f"{LINK}link_widths/current_link_width") or 0.0
 
 
 def _generations(gpu: nvidia.Gpu) -> tuple[float, float]:
@@ -76,7 +92,7 @@ CHECK = Check(
     fault=FAULT,
     needs=("nvidia-smi",),
     limit_s=nvidia.CHECK_LIMIT_S,
-    thresholds={"replays": 10_000, "devices": ""},
+    thresholds={"lanes": 0, "replays": 10_000, "devices": ""},
     probe=nvidia.probe,
     judge=judge,
 )

@@ -52,13 +52,17 @@ def test_many_are_asked_side_by_side() -> None:
     def refuse() -> bytes:
         raise PermissionError
 
+    def hang() -> bytes:
+        time.sleep(60)
+        return b""
+
     began = time.monotonic()
     answers = Machine().ask_all(
         {
-            "dead": lambda: time.sleep(60) or b"",
+            "dead": hang,
             "alive": lambda: b"yes",
             "lost": refuse,
-            "deaf": lambda: time.sleep(60) or b"",
+            "deaf": hang,
         },
         0.4,
     )
