@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
+import time
 from typing import Any
 
 from ftrun.hooks import runner
@@ -34,8 +36,10 @@ def main(arguments: list[str]) -> int:
     reports = runner.run(chosen, settings=_settings(words.settings), budget_s=budget_s)
     found = [one for report in reports for one in report.findings]
     if words.json:
-        facts = {"node": socket.gethostname(), "worst": worst(found), **runner.report_of(reports)}
-        print(json.dumps(facts))
+        report = runner.report_of(
+            reports, kind=words.kind, node=words.node or _node(), at_s=time.time(), tier=words.tier
+        )
+        print(json.dumps(report))
     else:
         for one in found:
             if one.severity != SKIPPED or words.all:
@@ -49,11 +53,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
     parser.add_argument("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--kind", default="check", help="the occasion that the JSON object names (default: check)"
+    )
+    parser.add_argument(
+        "--node", default="", help="the name that the JSON object gives this node (default: Slurm's)"
+    )
     parser.add_argument("--all", action="store_true", help="print what was skipped, too")
     parser.add_argument("--list", action="store_true", help="print the checks and run none")
     parser.add_argument("--within", type=float, default=0.0, metavar="SECONDS", help="end within this time")
     parser.add_argument("--settings", metavar="FILE", default="", help="thresholds by check, as JSON")
     return parser
+
+
+def _node() -> str:
+    """The name of this node: Slurm's where a job is around, else the host's without its domain."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def _settings(path: str) -> dict[str, dict[str, Any]]:

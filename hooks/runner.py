@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import pkgutil
 import select
 import shutil
 import signal
@@ -19,14 +20,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ftrun.hooks import checks as packed
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.findings import SKIPPED, TIERS, UNKNOWN, Check, Finding
+from ftrun.hooks.findings import SKIPPED, TIERS, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.machine import Machine, NoAnswer
 
-__all__ = ["BUDGETS_S", "Report", "checks", "report_of", "run"]
+__all__ = ["BUDGETS_S", "SCHEMA", "Report", "checks", "report_of", "run"]
 
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
 """All checks of a tier, and of the tiers before it, together end within this."""
+
+SCHEMA = 1
+"""Of the report of a node; a reader leaves a newer one alone."""
 
 AT_ONCE = 8
 MESSAGE_CHARS = 300
@@ -110,10 +115,9 @@ def _shelf() -> Iterator[str]:
 
 def _all() -> Iterator[Check]:
     """Every check of the package, in the order of their files."""
-    folder = os.path.join(os.path.dirname(__file__), "checks")
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".py") and not name.startswith("_"):
-            yield importlib.import_module(f"ftrun.hooks.checks.{name[:-3]}").CHECK
+    # pkgutil and not the folder: on a node without ftrun the package lies in a zip file.
+    for name in sorted(one.name for one in pkgutil.iter_modules(packed.__path__)):
+        yield importlib.import_module(f"ftrun.hooks.checks.{name}").CHECK
 
 
 def _why_not(check: Check, own: dict[str, Any], root: str) -> str:
@@ -203,7 +207,21 @@ def _understood(name: str, content: bytes) -> Sequence[Finding]:
         return [Finding(name, UNKNOWN, "the check died without a word")]
 
 
-def report_of(reports: Sequence[Report]) -> dict[str, Any]:
-    """What `--json` prints of a node: every finding, and the worst of all."""
-    rows = [one._asdict() for report in reports for one in report.findings]
-    return {"checks": [report.check for report in reports], "findings": rows}
+def report_of(
+    reports: Sequence[Report], *, kind: str, node: str, at_s: float, tier: str = ""
+) -> dict[str, Any]:
+    """The report of a node, as files of an attempt hold it: the names of the checks, every finding, and the worst of all.
+
+    `kind` says on what occasion it was made (check, preflight, after, watch), `at_s` when (seconds of the epoch).
+    """
+    found = [one for report in reports for one in report.findings]
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "node": node,
+        "at_s": round(at_s, 3),
+        "tier": tier,
+        "worst": worst(found),
+        "checks": [report.check for report in reports],
+        "findings": [one._asdict() for one in found],
+    }

@@ -131,6 +131,21 @@ def test_the_command_answers_by_its_exit_status(tmp_path: Path, capsys: pytest.C
     assert 2 == len(capsys.readouterr().err.splitlines())
 
 
+def test_the_report_of_a_node_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What files of an attempt hold and what goes over the wire is the same: schema, occasion, node, time, findings."""
+    arguments = ["--kind", "preflight", "--node", "n3", "--settings", _settings(tmp_path, size_gb=10**9)]
+    assert 1 == main(["check", "--json", "disk-size root", *arguments])
+    report = json.loads(capsys.readouterr().out)
+
+    assert (1, "preflight", "n3", "fast", "bad") == tuple(
+        report[key] for key in ("schema", "kind", "node", "tier", "worst")
+    )
+    assert ["disk-size root"] == report["checks"]
+    assert abs(report["at_s"] - time.time()) < 60
+    (found,) = report["findings"]
+    assert set(Finding._fields) == set(found)
+
+
 def _settings(folder: Path, **thresholds: Any) -> str:
     path = folder / "checks.json"
     path.write_text(json.dumps({"disk-size root": thresholds}))
