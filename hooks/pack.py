@@ -1,0 +1,125 @@
+"""The node side as one file: a zip application that any Python 3.9 runs where no ftrun is installed. (I/O)
+
+How it thinks. A node may have nothing of ours, and a supervisor may be newer than what a node has.  So what runs on a node is made
+where the supervisor runs, from its own sources, and named by their hash: two versions lie side by side, and a job that started with
+one keeps it.  The bytes are the same whoever makes them and when, so makers that meet replace a file by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+
+__all__ = ["archive", "content"]
+
+UNPACKED = ("batch.py", "batch.sh", "pack.py", "probe.py")
+"""What a node never runs: the opening of an attempt is in the submitted file, and these two run beside the supervisor."""
+
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+FILE_MODE = 0o100644 << 16
+FOLDER_MODE = (0o40755 << 16) | 0x10
+
+MAIN = b'''"""Entry of the zip application."""
+import sys
+
+if sys.version_info < (3, 9):
+    # 0: a node that cannot be looked at is no sick node.
+    print("ftrun-hook: needs Python 3.9, this is " + sys.version.split()[0], file=sys.stderr)
+    sys.exit(0)
+
+from ftrun.hooks.main import main
+
+sys.exit(main())
+'''
+
+
+def archive(home: str) -> str:
+    """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.pyz`, made where it does not exist yet.
+
+    `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises OSError where the folder
+    cannot be written.
+    """
+    sources = dict(_sources())
+    path = os.path.join(home, "tools", f"ftrun-hook-{_version()}-{_hash(sources)}.pyz")
+    if not os.path.exists(path):
+        _put(path, content(sources))
+    return path
+
+
+def content(sources: dict[str, bytes] | None = None) -> bytes:
+    """The bytes of the zip application: the same for the same sources. `sources`: what lies in hooks/, by path."""
+    told = dict(_sources()) if sources is None else sources
+    facts = f"ftrun-{_version()}.dist-info/METADATA"
+    files = {
+        "__main__.py": MAIN,
+        # A package of its own: what is installed on the node under this name is not looked at.
+        "ftrun/__init__.py": b"",
+        **{f"ftrun/hooks/{name}": source for name, source in told.items()},
+        facts: f"Metadata-Version: 2.1\nName: ftrun\nVersion: {_version()}\n".encode(),
+    }
+    return b"#!/usr/bin/env python3\n" + _zipped(files)
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    folders = {name[: end + 1] for name in files for end, letter in enumerate(name) if letter == "/"}
+    with tempfile.TemporaryFile() as stream:
+        with zipfile.ZipFile(stream, "w") as packed:
+            for name in sorted({*files, *folders}):
+                row = zipfile.ZipInfo(name, EPOCH)
+                row.create_system = 3  # Unix, wherever it is made
+                row.external_attr = FOLDER_MODE if name in folders else FILE_MODE
+                row.compress_type = zipfile.ZIP_DEFLATED
+                packed.writestr(row, files.get(name, b""))
+        stream.seek(0)
+        return stream.read()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """What lies in hooks/ and runs on a node, by its path there."""
+    top = os.path.dirname(__file__)
+    for folder, below, names in os.walk(top):
+        below[:] = sorted(name for name in below if name != "__pycache__")
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            short = os.path.relpath(path, top)
+            if short not in UNPACKED and name.endswith((".py", ".sh", ".typed")):
+                with open(path, "rb") as stream:
+                    yield short, stream.read()
+
+
+def _hash(sources: dict[str, bytes]) -> str:
+    """12 hexadecimal digits for what is packed; not of the packed bytes, which another zlib makes otherwise."""
+    digest = hashlib.sha256(MAIN)
+    for name in sorted(sources):
+        digest.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])
+    return digest.hexdigest()[:12]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("ftrun")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def _put(path: str, packed: bytes) -> None:
+    """Write a file whole or not at all, executable for all who may enter the folder."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(prefix=".ftrun-hook-", dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(packed)
+            stream.flush()
+            os.fchmod(descriptor, 0o755)
+            os.fsync(descriptor)
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
