@@ -27,7 +27,8 @@ LOGGER = "noise-logging-error"
 LOGGER_LINES = 20
 """A traceback of a logger is no longer."""
 
-_WARNED = re.compile(r"^.{0,80}(?:\b|\()(?:WARN(?:ING)?|INFO|DEBUG)\b")
+# A level stands by itself; `NCCL_DEBUG=INFO` in an advice is none.
+_WARNED = re.compile(r"^(?:.{0,80}[\s\[(|:\-])?(?:WARN(?:ING)?|INFO|DEBUG)(?:[\s\])|:\-]|$)")
 _OF_PROGRAMS = frozenset({"framework", "user"})
 
 Pair = tuple[Evidence, "Signature"]

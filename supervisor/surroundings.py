@@ -47,7 +47,7 @@ UNRESERVED = 1024
 """The first port that any program may take."""
 
 _PORT = re.compile(r"(?:\]|\d|\*|localhost):(\d{1,5}) \(errno|\bport:? (\d{1,5})\b")
-_IN_USE = re.compile(r"Memory required by task is not available|Requested nodes are busy")
+_IN_USE = re.compile(r"Memory required by task is not available")
 _PID = re.compile(r"\bpid\W{1,3}(\d+)|\((?:PID|pid)[: ]+(\d+)")
 _LISTEN = re.compile(r"failed to listen on any local")
 
@@ -195,7 +195,7 @@ def _reserved_port(
     if found.fault is not FaultClass.PORT_CONFLICT:
         return None
     ports = {int(told[1] or told[2]) for line in lines if (told := _PORT.search(line.text))}
-    if not ports or min(ports) >= UNRESERVED:
+    if not ports or not 0 < min(ports) < UNRESERVED:
         return None
     words = (*found.rests_on, f"port {min(ports)} is a service's of the machine, on every try")
     return replace(

@@ -194,3 +194,65 @@ def test_a_crash_before_the_first_step_comes_again() -> None:
 
     assert not judged(crash).retry
     assert judged("step 100 loss 2.5", "step 101 loss 2.4", "step 102 loss 2.4", crash).retry
+
+
+def test_a_port_of_the_machine_is_taken_on_every_try() -> None:
+    """Below 1024 a service listens; above it another program; 0 means any port, and tells nothing."""
+    text = (
+        "RuntimeError: The server socket has failed to bind to [::]:{} (errno: 98 - Address already in use)."
+    )
+
+    assert (judged(text.format(443)).fault, judged(text.format(443)).retry) == (FaultClass.CONFIG, False)
+    assert [judged(text.format(port)).fault for port in (0, 1024, 29500)] == [FaultClass.PORT_CONFLICT] * 3
+
+
+def test_a_step_that_had_to_wait_for_memory_asked_for_no_more_than_the_job_has() -> None:
+    """A step is refused for ever where the job is too small, and for a while where other steps hold what it needs."""
+    wait = "srun: Job 81 step creation temporarily disabled, retrying (Requested nodes are busy)"
+    refused = "srun: error: Unable to create step for job 81: Memory required by task is not available"
+    too_many = "srun: error: Unable to create step for job 81: More processors requested than permitted"
+
+    assert (judged(wait, refused).fault, judged(wait, refused).retry) == (FaultClass.SCHEDULER, True)
+    assert (judged(refused).fault, judged(refused).retry) == (FaultClass.CONFIG, False)
+    assert (judged(wait, too_many).fault, judged(wait, too_many).retry) == (FaultClass.CONFIG, False)
+
+
+def test_a_device_that_hangs_in_a_program_that_went_wrong_is_not_sick() -> None:
+    """A device that cannot leave a program is to blame, unless that program used a wrong address on it just before."""
+    stuck = "[Mon Jan  5 10:{}:01 2026] NVRM: Xid (PCI:0000:{}:00): 109, pid=811, name=python3, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x2c014"
+    alone = judged(stuck.format(11, "3b"))
+    after = judged(XID.format(11, "3b", 811), stuck.format(11, "3b"))
+    elsewhere = judged(XID.format(11, "5e", 811), stuck.format(11, "3b"))
+    before = judged(stuck.format(11, "3b"), XID.format(12, "3b", 811))
+
+    assert {found.fault for found in (alone, elsewhere, before)} == {FaultClass.HARDWARE_GPU}
+    assert after.fault is not FaultClass.HARDWARE_GPU
+    assert (after.exclude, after.nodes) == (False, ())
+
+
+def test_a_help_text_of_mpi_names_its_host_lines_below() -> None:
+    """The host that Open MPI names under its explanation is the one that the explanation is about; who tells of it is not."""
+    daemon = judged(
+        "ORTE has lost communication with its daemon located on node:",
+        "",
+        "  hostname:  n07",
+        "",
+        "This is usually due to",
+    )
+    peer = judged(
+        "An MPI communication peer process has unexpectedly disconnected.  This",
+        "usually indicates a failure in the peer process",
+        "  Local host: n12",
+        "  Peer host:  n13",
+    )
+
+    assert daemon.nodes == ("n07",)
+    assert (peer.nodes, peer.exclude) == (("n13",), False)
+
+
+def test_a_host_far_below_a_help_text_is_another_matter() -> None:
+    """What stands a page further down belongs to something else."""
+    far = [f"note {number}" for number in range(40)]
+    found = judged("ORTE has lost communication with its daemon located on node:", *far, "  hostname:  n07")
+
+    assert found.nodes == ()
