@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobRow, JobState, NodeRow
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.errors import RefusedForGood
 from ftrun.supervisor import (
     absent,
     afterwards,
@@ -271,13 +271,13 @@ def newer_checkpoint(keeper: Keeper) -> str:
 
 
 def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
-    """What the policy may know of the cluster now."""
+    """What the policy may know of the cluster now. Raises SlurmError where Slurm cannot be heard: then nothing is decided yet."""
     assert world.nodes is not None
     row = keeper.row(world)
     try:
         partitions = keeper.office.cluster.partitions()
         rights = keeper.office.cluster.rights()
-    except SlurmError:
+    except RefusedForGood:  # a site may hide its partitions
         return grounds.ClusterView(nodes_needed=_nodes_needed(keeper, row))
     names = _partition(keeper, row).split(",")
     if not any(name in partitions for name in names):

@@ -7,10 +7,13 @@ Each broken law is a sentence with the virtual time; the first one says most.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobState, SubmitRequest
+from ftrun.slurm.client import JobRow, JobState, SubmitRequest
 from ftrun.slurm.nodeset import expand
 from ftrun.supervisor import checkpoints, events, journal
 from ftrun.supervisor.lifecycle import State
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process, World
 
 __all__ = ["Laws"]
+
+_CANCELLED = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
 
 WISH_HEARD_WITHIN_S = 60.0  # by a supervisor that leads and whose calls take their time
 
@@ -35,7 +40,12 @@ class Laws:
         self.starts: list[Start] = []  # those that trained, in the order in which they began
         self.guilty: set[str] = set()  # nodes that a fault of the plan was on
         self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
-        self.person_ended: set[int] = set()  # jobs that a person cancelled before ftrun meant to
+        self.person_ended: dict[
+            int, bool
+        ] = {}  # jobs that a person cancelled before ftrun meant to -> known to wait then
+        self.shown: dict[
+            int, tuple[float, JobState]
+        ] = {}  # jobs that an answer told of -> when last, the state
         self.whole: dict[str, tuple[int, float]] = {}  # checkpoints that were saved whole -> their step, when
         self.resumed_times = 0
         self.told: list[journal.Record] = []  # the journal at the end
@@ -100,7 +110,22 @@ class Laws:
 
     def resumed(self, start: Start, path: str) -> None:
         """Nothing is lost: a start goes on from the newest whole checkpoint."""
-        newest = max((step for step, at_s in self.whole.values() if at_s < start.began_s), default=0)
+        # ftrun may hear that one could not be loaded only when a rank that woke up has written it anew: that costs the steps
+        # since the one before it, and no data.
+        aside = {
+            (record["data"]["path"], record["data"]["stamp"])
+            for record in self.records()
+            if record["kind"] == "checkpoint.set-aside"
+        }
+        newest = max(
+            (
+                step
+                for saved, (step, at_s) in self.whole.items()
+                if at_s < start.began_s
+                and not (saved in self.unloadable and (saved, checkpoints.stamp(saved)) in aside)
+            ),
+            default=0,
+        )
         # What was set aside, and then written anew, is known again at the next submission only.
         if start.step < newest and not start.launch.restarts:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
@@ -137,8 +162,11 @@ class Laws:
         attempt = int(request.token.rsplit(":", 1)[1])
         if attempt == 1:
             return
-        if self.person_ended:
-            self.breach(f"attempt {attempt} is submitted although a person cancelled {self.person_ended}")
+        ended = {
+            number for number, waited in self.person_ended.items() if waited or self._left_a_trace(number)
+        }
+        if ended:
+            self.breach(f"attempt {attempt} is submitted although a person cancelled {ended}")
         # Who stood still between his last proof and the effect hears a wish only afterwards.
         heard_s = max(self.wished_s or 0.0, self.went_on_s)
         if self.wished_s is not None and world.clock.now() - heard_s > WISH_HEARD_WITHIN_S:
@@ -175,7 +203,9 @@ class Laws:
         if self.wished_s is not None or self._is_stray(job):
             return
         if job.state is JobState.PENDING:
-            if job.restarts == 0 and not job.held and not self.world.rewound:
+            # A second job of a token may get the number of the first, which Slurm has forgotten: its attempt is decided.
+            second = any(s.launch.job.number == job.number and s.launch.job is not job for s in self.starts)
+            if job.restarts == 0 and not job.held and not self.world.rewound and not second:
                 self.breach(f"job {job.number} is cancelled although it only waits for its first start")
             return
         start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
@@ -216,13 +246,31 @@ class Laws:
 
     # ------------------------------------------------------------------ people
 
+    def looks(self, rows: Iterable[JobRow]) -> None:
+        """A supervisor is told of jobs."""
+        for row in rows:
+            self.shown[int(row.raw_job_id or row.job_id)] = (self.world.clock.now(), row.state)
+
     def person_cancels(self, job: Job) -> None:
         """A person ends a job that ftrun has not meant to end."""
         run = self.run()
         meant = run is not None and run.attempt is not None and run.attempt.ended_by_us
         waits_or_runs = job.state in (JobState.PENDING, JobState.RUNNING)  # Slurm ignores it afterwards
         if waits_or_runs and not meant and not self._cancel_intended() and not self._is_stray(job):
-            self.person_ended.add(job.number)
+            shown_s, state = self.shown.get(job.number, (0.0, None))
+            began_s = [start.launch.started_s for start in self.starts if start.launch.job is job]
+            told = not began_s or (state is JobState.PENDING and shown_s > max(began_s))
+            self.person_ended[job.number] = job.state is JobState.PENDING and told
+
+    def _left_a_trace(self, number: int) -> bool:
+        """Somebody could know that a person ended it: an answer said so, or the words that slurmstepd leaves in the job's log.
+
+        Where the node died first and Slurm forgot the job before anyone looked, only accounting could tell.
+        """
+        if self.shown.get(number, (0.0, None))[1] is JobState.CANCELLED:
+            return True
+        log = Path(self.world.cwd) / f"slurm-{number}.out"
+        return log.is_file() and _CANCELLED.search(log.read_text(errors="replace")) is not None
 
     def _cancel_intended(self) -> bool:
         """Our own cancel of the present attempt's job is journalled: whose it was in the end, nobody can tell."""

@@ -128,12 +128,18 @@ class WatchedCluster(MemoryCluster):
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """See `Cluster.jobs`."""
         rows = super().jobs(job_ids)
-        return {} if self.world.hidden else rows
+        if self.world.hidden:
+            return {}
+        self.world.laws.looks(rows.values())
+        return rows
 
     def find(self, token: str) -> tuple[JobRow, ...]:
         """See `Cluster.find`."""
         rows = super().find(token)
-        return () if self.world.hidden == "all" else rows
+        if self.world.hidden == "all":
+            return ()
+        self.world.laws.looks(rows)
+        return rows
 
     def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
         """See `Cluster.cancel`."""
