@@ -43,12 +43,19 @@ REFUSED, BUSY = "slurm-step-refused", "slurm-step-busy"
 STUCK = "nvidia-xid-109"
 """The signature of a device that cannot be taken from the program that has it."""
 
+NODE_FAILED, NODE_UNBOOTED = "slurm-node-failure", "slurm-boot-fail-state"
+"""The signatures of a node that Slurm lost, and of one that did not boot for the job."""
+
+FULL, WORKERS_STARVED = "storage-full", "oom-host-shared-memory"
+"""The signatures of a file system without room, and of loader workers without shared memory."""
+
 UNRESERVED = 1024
 """The first port that any program may take."""
 
 _PORT = re.compile(r"(?:\]|\d|\*|localhost):(\d{1,5}) \(errno|\bport:? (\d{1,5})\b")
 _IN_USE = re.compile(r"Memory required by task is not available")
 _PID = re.compile(r"\bpid\W{1,3}(\d+)|\((?:PID|pid)[: ]+(\d+)")
+_LATE = re.compile(r"Socket timed out on send/recv operation|Zero Bytes were transmitted or received")
 _LISTEN = re.compile(r"failed to listen on any local")
 
 Rule = Callable[[Diagnosis, Sequence[Evidence], "Weighed", Topology], "Diagnosis | None"]
@@ -112,6 +119,60 @@ def _starts_nowhere(
         confidence=round(found.confidence * 0.6, 2),
         rests_on=words,
     )
+
+
+def _answered_late(
+    found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, topology: Topology
+) -> Diagnosis | None:
+    """A node that took the connection and did not answer in time was there: load, names and keys do that as well.
+
+    Where the attempt's other nodes are known to have started, the one that did not is to blame all the same.
+    """
+    if found.signature not in STARTS or not found.nodes or len(topology.nodes) > 1:
+        return None
+    if not all(_LATE.search(line.text) for line in lines):
+        return None
+    words = (*found.rests_on, "it was reached and did not answer in time: nobody is blamed for that alone")
+    return replace(
+        found,
+        nodes=(),
+        exclude=False,
+        action=Action.RESUBMIT,
+        blame=Blame.UNKNOWN,
+        confidence=round(found.confidence * 0.6, 2),
+        rests_on=words,
+        advice="Look at the load of slurmd and slurmctld, and at names, clocks and munge keys of the node.",
+    )
+
+
+def _never_booted(
+    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """Slurm itself sets a node down that does not boot for a job, and a name in a cloud is another machine next time."""
+    if found.signature != NODE_FAILED or NODE_UNBOOTED not in log.noted:
+        return None
+    words = (*found.rests_on, "it had not booted for the job: Slurm sets it down by itself")
+    return replace(
+        found,
+        nodes=(),
+        exclude=False,
+        action=Action.RESUBMIT,
+        blame=Blame.CLUSTER,
+        confidence=round(found.confidence * 0.7, 2),
+        rests_on=words,
+        advice="An administrator looks at the node's boot and at the resume program of the site.",
+    )
+
+
+def _shared_memory_full(
+    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """Where the workers of a loader die for want of shared memory, it is /dev/shm that has no space left."""
+    starved = next((of for _, of in log.causes if of.id == WORKERS_STARVED), None)
+    if found.signature != FULL or starved is None:
+        return None
+    words = (*found.rests_on, f"{starved.id} as well: it is /dev/shm that is full")
+    return replace(found, fault=starved.fault, rests_on=words, advice=starved.advice)
 
 
 def _same_device_again(
@@ -266,6 +327,9 @@ def _program_hung_the_device(
 
 RULES: tuple[Rule, ...] = (
     _starts_nowhere,
+    _answered_late,
+    _never_booted,
+    _shared_memory_full,
     _reserved_port,
     _step_found_no_room,
     _program_hung_the_device,

@@ -36,7 +36,7 @@ OF_THE_CLEAN_UP = frozenset({"slurm-stepd-unkillable", "slurm-kill-task-failed",
 """What may go wrong on a node while Slurm ends a job that it was told to end: no cause of that end."""
 
 _KILLED_STEP = re.compile(
-    r"\bSTEP \S+ ON \S+ CANCELLED AT |srun: (?:forcing job termination|Force Terminated|Terminating)"
+    r"\bSTEP \S+ ON \S+ CANCELLED AT |\b(?:srun|yhrun): (?:forcing job termination|Force Terminated|Terminating)"
 )
 
 _ROW_OF_A_TABLE = re.compile(r"\|| {2,}\S+ +\d+:\d+\s*$")

@@ -256,3 +256,43 @@ def test_a_host_far_below_a_help_text_is_another_matter() -> None:
     found = judged("ORTE has lost communication with its daemon located on node:", *far, "  hostname:  n07")
 
     assert found.nodes == ()
+
+
+def test_a_node_that_answered_late_is_not_blamed_for_that_alone() -> None:
+    """Load, names and keys make an answer late as well as a sick node does; among others that started it is the odd one."""
+    late = LAUNCH.format("n7", "Socket timed out on send/recv operation")
+    alone = judged(late)
+    of_many = judged(late, nodes=tuple(f"n{number}" for number in range(16)))
+
+    assert (alone.fault, alone.retry, alone.nodes, alone.exclude) == (FaultClass.NODE, True, (), False)
+    assert (of_many.nodes, of_many.exclude) == (("n7",), True)
+
+
+def test_a_node_that_never_booted_is_left_to_slurm() -> None:
+    """Slurm sets down by itself what does not boot for a job; a node that was lost while it ran is avoided."""
+    lost = "srun: error: Node failure on n7"
+    boot = judged(lost, "srun: error: Something is wrong with the boot of the nodes.")
+
+    assert (boot.fault, boot.retry, boot.nodes, boot.exclude) == (FaultClass.NODE, True, (), False)
+    assert (judged(lost).nodes, judged(lost).exclude) == (("n7",), True)
+
+
+def test_no_space_where_workers_starve_for_shared_memory_is_the_container() -> None:
+    """What has no space left is /dev/shm where the loader's workers die for want of it, a disk otherwise."""
+    full = "OSError: [Errno 28] No space left on device"
+    starved = "RuntimeError: DataLoader worker (pid 412) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."
+
+    assert judged(full, starved).fault is FaultClass.CONFIG
+    assert judged(full).fault is FaultClass.STORAGE
+
+
+def test_a_step_that_srun_ended_after_its_first_task_is_no_cancel() -> None:
+    """srun ends a step whose task failed, under whatever name a site starts it."""
+    lines = (
+        "{}: error: n7: task 0: Exited with exit code 174",
+        "{}: First task exited 60s ago",
+        "slurmstepd: error: *** STEP 81.0 ON n7 CANCELLED AT 2026-01-05T10:00:00 ***",
+    )
+
+    for name in ("srun", "yhrun"):
+        assert judged(*(line.format(name) for line in lines)).fault is FaultClass.UNKNOWN
