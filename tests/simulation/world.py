@@ -315,6 +315,7 @@ class World:
         self.hidden = ""  # which answers lack the jobs of the run
         self._may_resume = plan.resume_after_s > 0
         self._resuming = False  # a person is about to
+        self.lost_waiting: set[int] = set()  # jobs that a controller forgot while they waited
         self.stalled = False  # no lease can be renewed
         self._faults = list(plan.job)
         self._luck = Random(plan.seed)
@@ -474,7 +475,9 @@ class World:
                 [number for number, job in self.engine.jobs.items() if job.state.live] if fault.rewind else []
             )
             self.rewound = self.rewound or bool(live)
+            waiting = {number for number, job in self.engine.jobs.items() if job.state is JobState.PENDING}
             memory_faults.crash_controller(self.engine, lose_last=fault.lose, rewind=live)
+            self.lost_waiting |= waiting - set(self.engine.jobs)
         else:
             self.engine.set_controller("hung" if fault.kind == "hung" else "down")
         self.clock.after(fault.for_s, lambda: self.engine.set_controller("up"))
