@@ -28,6 +28,7 @@ __all__ = [
     "NodeRow",
     "PartitionRow",
     "Rights",
+    "Stay",
     "SubmitRequest",
     "Submitted",
 ]
@@ -200,6 +201,17 @@ class NodeRow:
 
 
 @dataclass(frozen=True)
+class Stay:
+    """One stretch of time in which a job held nodes, as Slurm remembers it. Times are Unix seconds; `end_s` None = it still does."""
+
+    job_id: str  # the plain number
+    uid: int  # whose job it is; -1 where Slurm does not say
+    nodes: tuple[str, ...]
+    start_s: float
+    end_s: float | None
+
+
+@dataclass(frozen=True)
 class PartitionRow:
     """One partition with all of its nodes."""
 
@@ -229,6 +241,7 @@ class ClusterFacts:
     min_job_age_s: float
     requeue_default: bool  # JobRequeue
     tracking: str = ""  # ProctrackType
+    munge_socket: str = ""  # of AuthInfo; "" = munge's own default
 
 
 @dataclass(frozen=True)
@@ -319,8 +332,16 @@ class Cluster(Protocol):
         RefusedForGood when the node already is drained or down with another reason (see `NodeRow.spoken_for`)."""
         ...
 
-    def resume(self, node: str, reason_prefix: str) -> bool:
-        """Give a node back if its present reason starts with `reason_prefix`; False (nothing done) otherwise."""
+    def resume(self, node: str, reason: str) -> bool:
+        """Give a node back if its present reason is exactly this one; False (nothing done) otherwise."""
+        ...
+
+    def reword(self, node: str, before: str, after: str) -> bool:
+        """Replace the reason of a drained node if it is exactly `before`; False (nothing done) otherwise."""
+        ...
+
+    def stays(self, job_id: str) -> Sequence[Stay]:
+        """Where a job has been, whoever's it is, oldest first: as far as controller and accounting still know."""
         ...
 
     def rights(self) -> Rights:

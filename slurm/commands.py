@@ -22,6 +22,7 @@ from ftrun.slurm.client import (
     NodeRow,
     PartitionRow,
     Rights,
+    Stay,
     SubmitRequest,
     Submitted,
 )
@@ -112,6 +113,14 @@ class CommandCluster:
         """One job in full, DerivedExitCode included; None when Slurm does not know the id (any more)."""
         answer = self._read(["scontrol", "-d", "-o", "show", "job", job_id], accept=_only_unknown_ids)
         return parse.parse_details(answer.stdout, job_id)
+
+    def stays(self, job_id: str) -> tuple[Stay, ...]:
+        """Where a job has been: from the controller, and from accounting, which knows former launches, too."""
+        argv = ["squeue", "-h", "-a", "-r", "-t", "all", "-j", _checked(job_id), "-O", parse.STAY_ROW]
+        shown = self._read(argv, accept=_only_unknown_ids)
+        argv = ["sacct", "-X", "-D", "-n", "-P", "-j", job_id, "-o", parse.STAY_FORMAT]
+        told = self._read(argv, accept=lambda stderr: "accounting storage is disabled" in stderr)
+        return parse.parse_stays(shown.stdout, told.stdout)
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
         """Nodes by name in one call; names that Slurm does not know are absent."""
@@ -212,12 +221,19 @@ class CommandCluster:
             raise RefusedForGood(f"{node} is drained already, without a reason")
         self._effect(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
 
-    def resume(self, node: str, reason_prefix: str) -> bool:
-        """Give a node back if its reason, read once more, starts with `reason_prefix`."""
-        row = self._node(node)
-        if not reason_prefix or not row.reason.startswith(reason_prefix):
+    def resume(self, node: str, reason: str) -> bool:
+        """Give a node back if its reason, read once more, is exactly this one."""
+        if not reason or self._node(node).reason != reason:
             return False
         self._effect(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+        return True
+
+    def reword(self, node: str, before: str, after: str) -> bool:
+        """Replace the reason of a drained node if it, read once more, is exactly `before`."""
+        row = self._node(node)
+        if not before or not after or row.reason != before or not row.drained:
+            return False
+        self._effect(["scontrol", "update", f"NodeName={node}", f"Reason={after}"])
         return True
 
     def _node(self, name: str) -> NodeRow:

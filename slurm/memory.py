@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from random import Random
 from signal import Signals
@@ -26,6 +27,7 @@ from ftrun.slurm.client import (
     NodeRow,
     PartitionRow,
     Rights,
+    Stay,
     SubmitRequest,
     Submitted,
 )
@@ -34,7 +36,7 @@ from ftrun.slurm.memory_clock import Clock
 from ftrun.slurm.memory_depend import is_dependency, judge
 from ftrun.slurm.memory_engine import Engine
 from ftrun.slurm.memory_faults import Faults
-from ftrun.slurm.memory_options import Wanted, read_options
+from ftrun.slurm.memory_options import Wanted, job_of, read_options
 from ftrun.slurm.memory_records import Job, Node, Timing
 from ftrun.slurm.parse import bears, clean_dependency, depends_on
 
@@ -126,30 +128,10 @@ class MemoryCluster:
         engine = self.engine
         number = engine.next_id
         engine.next_id += 1
-        std_out = (wanted.std_out or "slurm-%j.out").replace("%j", str(number))
-        engine.add(
-            Job(
-                number=number,
-                name=wanted.name,
-                comment=wanted.comment,
-                user=self._user,
-                partition=wanted.partition or self._default_partition(),
-                node_count=wanted.node_count,
-                request=request,
-                submit_s=engine.now(),
-                begin_s=engine.now() + wanted.begin_delay_s,
-                excluded=wanted.excluded,
-                required=wanted.required,
-                dependency=wanted.dependency,
-                requeue=engine.requeue_default if wanted.requeue is None else wanted.requeue,
-                no_kill=wanted.no_kill,
-                held=wanted.hold,
-                reason="JobHeldUser" if wanted.hold else "None",
-                time_limit_s=wanted.time_limit_s,
-                std_out=std_out if std_out.startswith("/") else f"{request.cwd}/{std_out}",
-                std_err=wanted.std_err.replace("%j", str(number)),
-            )
-        )
+        partition = wanted.partition or self._default_partition()
+        requeue = engine.requeue_default if wanted.requeue is None else wanted.requeue
+        asked = replace(wanted, partition=partition, requeue=requeue)
+        engine.add(job_of(asked, number, self._user, request, engine.now()))
         return number
 
     def _enqueue_quietly(self, wanted: Wanted, request: SubmitRequest) -> None:
@@ -185,6 +167,12 @@ class MemoryCluster:
         self._reading()
         job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
         return job.details() if job is not None else None
+
+    def stays(self, job_id: str) -> tuple[Stay, ...]:
+        """The last launch of a job: this Slurm has no accounting."""
+        self._reading()
+        job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
+        return job.stays() if job is not None else ()
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
         """Nodes by name; names that are not known are absent."""
@@ -313,11 +301,11 @@ class MemoryCluster:
 
         self._effect(change)
 
-    def resume(self, node: str, reason_prefix: str) -> bool:
-        """Give a node back if its reason starts with `reason_prefix`."""
+    def resume(self, node: str, reason: str) -> bool:
+        """Give a node back if its reason is exactly this one."""
         self._reading()
         row = self._node(node)
-        if not reason_prefix or not row.reason.startswith(reason_prefix):
+        if not reason or row.reason != reason:
             return False
 
         def change() -> None:
@@ -325,6 +313,20 @@ class MemoryCluster:
             row.drained, row.reason, row.reason_s = False, "", None
             row.down = row.down and bool(row.fault)
             self.engine.schedule_soon()
+
+        self._effect(change)
+        return True
+
+    def reword(self, node: str, before: str, after: str) -> bool:
+        """Replace the reason of a drained node if it is exactly `before`."""
+        self._reading()
+        row = self._node(node)
+        if not before or not after or row.reason != before or not row.drained:
+            return False
+
+        def change() -> None:
+            self._need_admin()
+            row.reason, row.reason_s = after, self.engine.now()
 
         self._effect(change)
         return True

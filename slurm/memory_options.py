@@ -9,11 +9,13 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ftrun.slurm.client import SubmitRequest
 from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.memory_records import Job
 from ftrun.slurm.nodeset import expand
 from ftrun.slurm.parse import parse_seconds
 
-__all__ = ["Wanted", "read_options"]
+__all__ = ["Wanted", "job_of", "read_options"]
 
 _SHORT_WITH_VALUE = "AaBbCcDdeFGiJLMmNnopqStwx"
 _LONG_OF_SHORT = {
@@ -55,6 +57,32 @@ def read_options(argv: Sequence[str], script: bytes | None) -> Wanted:
     for name, value in (*_pairs(_directives(script or b"")), *_pairs(argv)):
         wanted = _with(wanted, name, value)
     return wanted
+
+
+def job_of(wanted: Wanted, number: int, user: str, request: SubmitRequest, now_s: float) -> Job:
+    """The job that a submission becomes; its partition and requeue are settled by now."""
+    std_out = (wanted.std_out or "slurm-%j.out").replace("%j", str(number))
+    return Job(
+        number=number,
+        name=wanted.name,
+        comment=wanted.comment,
+        user=user,
+        partition=wanted.partition,
+        node_count=wanted.node_count,
+        request=request,
+        submit_s=now_s,
+        begin_s=now_s + wanted.begin_delay_s,
+        excluded=wanted.excluded,
+        required=wanted.required,
+        dependency=wanted.dependency,
+        requeue=bool(wanted.requeue),
+        no_kill=wanted.no_kill,
+        held=wanted.hold,
+        reason="JobHeldUser" if wanted.hold else "None",
+        time_limit_s=wanted.time_limit_s,
+        std_out=std_out if std_out.startswith("/") else f"{request.cwd}/{std_out}",
+        std_err=wanted.std_err.replace("%j", str(number)),
+    )
 
 
 def _directives(script: bytes) -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+from zlib import crc32
 
-from ftrun.slurm.client import JobDetails, JobRow, JobState, NodeRow, SubmitRequest
+from ftrun.slurm.client import JobDetails, JobRow, JobState, NodeRow, Stay, SubmitRequest
 
 __all__ = ["Controller", "Fault", "Job", "Launch", "Node", "Processes", "Script", "Timing", "World"]
 
@@ -236,6 +237,12 @@ class Job:
             raw_job_id=str(self.number),
             restarts=self.restarts,
         )
+
+    def stays(self) -> tuple[Stay, ...]:
+        """Where its last launch was. Users here have names only; each is given a number of its own."""
+        if not self.nodes or self.start_s is None or self.state.pending:
+            return ()
+        return (Stay(str(self.number), crc32(self.user.encode()), self.nodes, self.start_s, self.end_s),)
 
     def details(self) -> JobDetails:
         """As `scontrol -d show job` shows it."""

@@ -14,13 +14,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ftrun.slurm.client import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow
+from ftrun.slurm.client import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow, Stay
 from ftrun.slurm.nodeset import expand
 
 __all__ = [
     "DEPENDENCY_FORMAT",
     "JOB_FORMAT",
     "NODE_FORMAT",
+    "STAY_FORMAT",
+    "STAY_ROW",
     "bears",
     "clean_dependency",
     "depends_on",
@@ -32,6 +34,7 @@ __all__ = [
     "parse_partitions",
     "parse_seconds",
     "parse_state",
+    "parse_stays",
     "parse_submitted",
 ]
 
@@ -49,6 +52,8 @@ JOB_FORMAT = _row_format(
 )  # fmt: skip
 NODE_FORMAT = _row_format("NodeList", "StateComplete", "Timestamp", "Partition", "Gres", "Reason")
 DEPENDENCY_FORMAT = _row_format("JobArrayID", "Dependency")
+STAY_FORMAT = "JobIDRaw,UID,Start,End,NodeList"  # of sacct
+STAY_ROW = _row_format("JobID", "UserID", "State", "StartTime", "EndTime", "NodeList")
 
 # Slurm prints these for "nothing".
 _NULL = frozenset({"", "(null)", "N/A", "None", "none", "NONE", "Unknown", "UNKNOWN"})
@@ -268,6 +273,28 @@ def _details(fields: Mapping[str, str]) -> JobDetails:
     )
 
 
+def parse_stays(shown: str, told: str) -> tuple[Stay, ...]:
+    """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first, each once.
+
+    Neither holds a word that users choose, so nobody can claim another's node by the name of a job.
+    """
+    lines = (line.split("|", 4) for line in told.splitlines() if line.count("|") >= 4)
+    stays = [_stay(*fields) for fields in lines]
+    for job_id, uid, word, start, end, nodes in _rows(shown, 6):
+        if not (state := parse_state(word)).pending:
+            # Before the end, Slurm shows what the time limit promises.
+            stays.append(_stay(job_id, uid, start, end if state in _ENDING else "", nodes))
+    found = {(stay.job_id, stay.start_s): stay for stay in stays if stay is not None}
+    return tuple(sorted(found.values(), key=lambda stay: stay.start_s))
+
+
+def _stay(job_id: str, uid: str, start: str, end: str, nodes: str) -> Stay | None:
+    began = _time(start)
+    if began is None or nodes.strip() in {*_NULL, "None assigned"}:
+        return None
+    return Stay(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, _time(end))
+
+
 def parse_partitions(text: str) -> dict[str, PartitionRow]:
     """Records of `scontrol -o show partition`."""
     rows: dict[str, PartitionRow] = {}
@@ -293,6 +320,7 @@ def parse_config(text: str) -> ClusterFacts:
     size = re.search(r"max_script_size=(\d+)", settings.get("SchedulerParameters", ""))
     numbers = [int(number) for number in re.findall(r"\d+", settings.get("SLURM_VERSION", ""))]
     major, minor, micro, *_ = [*numbers, 0, 0, 0]
+    socket = re.search(r"(?:^|,)(?:socket=)?(/[^,]*)", settings.get("AuthInfo", ""))
     return ClusterFacts(
         name=_text(settings.get("ClusterName", "")),
         version=(major, minor, micro),
@@ -302,6 +330,7 @@ def parse_config(text: str) -> ClusterFacts:
         min_job_age_s=_or(parse_seconds(settings.get("MinJobAge", "")), 300.0),
         requeue_default=settings.get("JobRequeue", "1") != "0",
         tracking=_text(settings.get("ProctrackType", "")),
+        munge_socket=socket.group(1) if socket else "",
     )
 
 

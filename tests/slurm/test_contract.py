@@ -316,7 +316,7 @@ def test_a_pending_job_can_be_kept_off_nodes(world: World) -> None:
 
 
 def test_a_drain_bears_its_reason_and_never_overwrites_another(world: World) -> None:
-    """Drain, see it, repeat it, keep the first reason; only the owner of the reason gives the node back."""
+    """Drain, see it, repeat it, keep the first reason; only who knows the whole reason rewords it or gives the node back."""
     node = world.nodes[-1]
     before = world.cluster.nodes([node])[node]
     assert before.available
@@ -328,13 +328,37 @@ def test_a_drain_bears_its_reason_and_never_overwrites_another(world: World) -> 
     assert abs(drained.reason_time_s - world.now()) < 5
     world.cluster.drain(node, "ftrun: xid 79, a|b [c]")
     assert "xid 79" in refused(lambda: world.cluster.drain(node, "another"))
-    assert world.cluster.resume(node, "admin:") is False
+    for another in ("admin:", "ftrun:", "ftrun: xid 79, a|b [c] "):
+        assert world.cluster.resume(node, another) is False
+        assert world.cluster.reword(node, another, "ftrun: mine") is False
+    assert world.cluster.nodes([node])[node].reason == "ftrun: xid 79, a|b [c]"
     assert world.cluster.nodes([node])[node].drained
-    assert world.cluster.resume(node, "ftrun:") is True
+    assert world.cluster.reword(node, "ftrun: xid 79, a|b [c]", "ftrun: xid 79; still bad") is True
+    assert world.cluster.resume(node, "ftrun: xid 79, a|b [c]") is False
+    assert world.cluster.resume(node, "ftrun: xid 79; still bad") is True
     until(world, lambda: world.cluster.nodes([node])[node].available)
     assert world.cluster.nodes([node])[node].reason == ""
-    assert world.cluster.resume(node, "ftrun:") is False
+    assert world.cluster.resume(node, "ftrun: xid 79; still bad") is False
+    assert world.cluster.reword(node, "ftrun: xid 79; still bad", "ftrun: mine") is False
     refused(lambda: world.cluster.drain("nowhere", "ftrun: x"))
+
+
+def test_where_a_job_was_is_told_with_its_user(world: World) -> None:
+    """Nodes, times and the number of the user, while it runs and afterwards; nothing for what never started or is unknown."""
+    node, waiting = world.nodes[0], submit(world, "forever", "-H")
+    job_id = submit(world, "forever", "-w", node)
+    becomes(world, job_id, JobState.RUNNING)
+    (stay,) = world.cluster.stays(job_id)
+    assert (stay.job_id, stay.nodes, stay.end_s) == (job_id, (node,), None)
+    assert stay.uid >= 0
+    assert abs(stay.start_s - world.now()) < 10
+    world.cluster.cancel(job_id)
+    becomes(world, job_id, JobState.CANCELLED)
+    (after,) = world.cluster.stays(job_id)
+    assert (after.nodes, after.start_s, after.uid) == (stay.nodes, stay.start_s, stay.uid)
+    assert after.end_s is not None
+    assert after.end_s >= after.start_s
+    assert (*world.cluster.stays(waiting), *world.cluster.stays("999999")) == ()
 
 
 def test_nodes_and_partitions_are_named(world: World) -> None:
@@ -433,7 +457,7 @@ def test_a_crashed_node_takes_its_jobs_with_it(world: World) -> None:
     refused(lambda: world.cluster.drain(second, "ftrun: y"))
     world.cluster.cancel(requeued)
     world.mend(second)
-    world.cluster.resume(second, "ftrun:")
+    world.cluster.resume(second, "ftrun: x")
     until(world, lambda: world.cluster.nodes([second])[second].available)
 
 
