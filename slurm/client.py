@@ -303,6 +303,10 @@ class Cluster(Protocol):
         """Partitions by name in one call."""
         ...
 
+    def domains(self) -> Mapping[str, tuple[str, ...]]:
+        """Leaf switch or block -> the nodes below it; {} where the cluster has no topology."""
+        ...
+
     def facts(self) -> ClusterFacts:
         """Name, version and the settings that judgement rests on."""
         ...

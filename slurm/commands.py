@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ftrun.slurm import parse
+from ftrun.slurm import parse, topology
 from ftrun.slurm.answers import Call, is_gone, sort_failure
 from ftrun.slurm.client import (
     ClusterFacts,
@@ -134,6 +134,10 @@ class CommandCluster:
     def partitions(self) -> Mapping[str, PartitionRow]:
         """Partitions by name, hidden ones included."""
         return parse.parse_partitions(self._read(["scontrol", "-a", "-o", "show", "partition"]).stdout)
+
+    def domains(self) -> Mapping[str, tuple[str, ...]]:
+        """What shares a leaf switch or a block, as the controller's topology plugin says."""
+        return topology.leaves(self._read(["scontrol", "show", "topology"], accept=topology.is_none).stdout)
 
     def facts(self) -> ClusterFacts:
         """Name, version and time-outs from the running controller's configuration."""

@@ -35,7 +35,7 @@ from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Un
 from ftrun.slurm.memory_clock import Clock
 from ftrun.slurm.memory_depend import is_dependency, judge
 from ftrun.slurm.memory_engine import Engine
-from ftrun.slurm.memory_faults import Faults
+from ftrun.slurm.memory_faults import Faults, quietly
 from ftrun.slurm.memory_options import Wanted, job_of, read_options
 from ftrun.slurm.memory_records import Job, Node, Timing
 from ftrun.slurm.parse import bears, clean_dependency, depends_on
@@ -197,6 +197,11 @@ class MemoryCluster:
             for name, nodes in self.engine.partitions.items()
         }
 
+    def domains(self) -> Mapping[str, tuple[str, ...]]:
+        """The switches of the engine."""
+        self._reading()
+        return dict(self.engine.switches)
+
     def facts(self) -> ClusterFacts:
         """As a cluster of the oldest supported version would say."""
         self._reading()
@@ -355,7 +360,7 @@ class MemoryCluster:
             raise self._no_controller()
         if self.engine.controller == "hung":
             if self._happens(self.faults.hung_takes):
-                self.engine.tell(lambda: _quietly(change))
+                self.engine.tell(lambda: quietly(change))
             raise self._no_answer()
         if self._happens(self.faults.effect_lost):
             raise self._no_answer()
@@ -391,9 +396,3 @@ class MemoryCluster:
     def _need_admin(self) -> None:
         if not self._may_drain:
             raise RefusedForGood("Invalid user id", exit_code=1)
-
-
-def _quietly(change: Callable[[], None]) -> None:
-    """What a hung controller does with a request when it goes on: nobody hears a refusal."""
-    with suppress(RefusedForGood):
-        change()

@@ -50,6 +50,7 @@ class Engine:
             name: Node(name, tuple(p for p, nodes in self.partitions.items() if name in nodes), slots)
             for name in names
         }
+        self.switches: dict[str, tuple[str, ...]] = {}  # leaf switches, where there are any
         self.jobs: dict[int, Job] = {}
         self.final: dict[int, JobState] = {}  # of every id that ever ended, purged ones too
         self.next_id = first_id

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ftrun.slurm.client import JobState
+from ftrun.slurm.errors import RefusedForGood
 from ftrun.slurm.memory_engine import Engine
 from ftrun.slurm.memory_records import Job
 
-__all__ = ["Faults", "crash_controller", "hold_launch", "preempt", "requeue"]
+__all__ = ["Faults", "crash_controller", "hold_launch", "preempt", "quietly", "requeue"]
 
 
 @dataclass(slots=True)
@@ -94,3 +96,9 @@ def hold_launch(engine: Engine, job_id: int | str) -> None:
     job = engine.jobs[int(job_id)]
     job.held, job.held_reason = True, "launch failed requeued held"
     engine.end(job, JobState.PENDING)
+
+
+def quietly(change: Callable[[], None]) -> None:
+    """What a hung controller does with a request when it goes on: nobody hears a refusal."""
+    with suppress(RefusedForGood):
+        change()

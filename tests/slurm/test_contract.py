@@ -378,6 +378,11 @@ def test_nodes_and_partitions_are_named(world: World) -> None:
     assert rights.why
 
 
+def test_a_cluster_without_topology_has_no_domains(world: World) -> None:
+    """No switch and no block is told of, and that is no error."""
+    assert {} == world.cluster.domains()
+
+
 def test_dependents_are_found_and_moved(world: World) -> None:
     """A job that waits for attempt 1 is told to wait for attempt 2 instead, and does; met conditions drop out."""
     first, second = submit(world, "forever"), submit(world, "forever")
