@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import select
@@ -113,6 +112,8 @@ class Machine:
         """The open file that holds the answer to a question, or will; None where there is no shelf."""
         if not self._shelf:
             return None
+        import hashlib  # a quarter of the memory of a watch, which has no shelf
+
         name = hashlib.sha256(question.encode()).hexdigest()
         try:
             return os.open(os.path.join(self._shelf, name), os.O_RDWR | os.O_CREAT, 0o600)

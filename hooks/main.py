@@ -18,6 +18,16 @@ __all__ = ["COMMANDS", "main"]
 # Each module is imported only when its command is called.
 COMMANDS = {
     "check": ("ftrun.hooks.check", "main", "look at this node and say what is wrong with it"),
+    "after": ("ftrun.hooks.after", "main", "check this node after a job on it has failed"),
+    "watch": ("ftrun.hooks.watch", "main", "look after this node while a job runs on it"),
+    "prolog": ("ftrun.hooks.prolog", "main", "Slurm's Prolog: no job begins on a node that is bad"),
+    "epilog": ("ftrun.hooks.epilog", "main", "Slurm's Epilog: how a job left this node"),
+    "health": ("ftrun.hooks.health", "main", "Slurm's HealthCheckProgram: look at this node now and then"),
+    "install": (
+        "ftrun.hooks.install",
+        "main",
+        "copy the hooks to a folder for Slurm to call, and print its lines",
+    ),
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 

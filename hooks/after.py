@@ -1,0 +1,52 @@
+"""`ftrun-hook after`: the fast checks of a node whose job has just failed, as a report in the attempt's folder. (I/O)
+
+How it thinks. The job's processes may still be there, and its port and its memory with them: what a node must have *before* a job is
+not asked, only what says that the node itself is broken. The report is written before the time is up, with `unknown` for what did not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from typing import Any
+
+from ftrun.hooks import nodefile, runner
+from ftrun.hooks.errors import UsageError
+
+__all__ = ["NOT_AFTERWARDS", "main"]
+
+WITHIN_S = 12.0
+NOT_AFTERWARDS = frozenset(
+    ["disk-size cache", "folder-room", "gpu-memory", "gpu-processes", "hugepages", "port-free", "ulimit"]
+)
+"""Checks of what a job needs to begin."""
+
+
+def main(arguments: list[str]) -> int:
+    """Check this node and write its report. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    words = _parser().parse_args(arguments)
+    chosen = [check for check in runner.checks("fast") if check.name not in NOT_AFTERWARDS]
+    reports = runner.run(chosen, budget_s=words.within)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
+    with contextlib.suppress(OSError):
+        nodefile.put(words.folder, words.launch, report)
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook after --help` tells more")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ftrun-hook after", description="Check this node after a job on it has failed.")
+    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
+    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument(
+        "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"
+    )
+    return parser

@@ -1,0 +1,52 @@
+"""The reports of nodes in an attempt's folder: `nodes/<kind>.<launch>.<node>.json`. (I/O)
+
+How it thinks. The folder lies on a file system that all nodes share, and may be gone: a run's folder that was removed stays removed, so
+no more than `nodes` itself is ever made. A reader sees a whole report or none. What a sick node can say is bounded: one file a kind, and so
+many findings in it, worst first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ftrun.hooks.findings import SEVERITIES
+
+__all__ = ["FINDINGS_MAX", "path", "put"]
+
+FINDINGS_MAX = 48
+EVIDENCE_MAX = 5
+TEXT_CHARS = 400
+
+
+def path(folder: str, kind: str, launch: int, node: str) -> str:
+    """Where the report of one node lies; `folder` is the attempt's `nodes`."""
+    return os.path.join(folder, f"{kind}.{launch}.{node}.json")
+
+
+def put(folder: str, launch: int, report: Mapping[str, Any]) -> None:
+    """Write a report (see `runner.report_of`) whole or not at all. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    final = path(folder, report["kind"], launch, report["node"])
+    draft = os.path.join(folder, f".{os.path.basename(final)}.tmp")
+    bounded = {**report, "findings": _bounded(report["findings"])}
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(bounded, stream)
+    os.replace(draft, final)
+
+
+def _bounded(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    worst_first = sorted(findings, key=lambda one: -SEVERITIES.index(one["severity"]))
+    return [
+        {
+            **one,
+            "message": one["message"][:TEXT_CHARS],
+            "evidence": [line[:TEXT_CHARS] for line in one["evidence"][:EVIDENCE_MAX]],
+        }
+        for one in worst_first[:FINDINGS_MAX]
+    ]

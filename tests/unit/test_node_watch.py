@@ -1,0 +1,272 @@
+"""Laws of the watch over a node: what is new is told once, blindness is no health, and it costs next to nothing. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.hooks import nodefile, watch
+from ftrun.hooks.findings import BAD, DEGRADED, OK, UNKNOWN, Finding
+from ftrun.hooks.pack import archive
+
+MEMORY_MAX_KIB = 20 * 1024
+SHARE_MAX = 0.001
+
+
+def _put(root: Path, name: str, text: object) -> None:
+    path = root / name.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
+def _memory(root: Path, uncorrected: int) -> None:
+    """A machine with one memory controller."""
+    mc = "/sys/devices/system/edac/mc/mc0"
+    _put(root, f"{mc}/ue_count", uncorrected)
+    _put(root, f"{mc}/ce_count", 0)
+    _put(root, f"{mc}/seconds_since_reset", 5000)
+    _put(root, "/proc/mounts", "proc /proc proc rw 0 0")
+
+
+def _port(root: Path, symbol_errors: int) -> None:
+    port = "/sys/class/infiniband/mlx5_0/ports/1"
+    _put(root, f"{port}/state", "4: ACTIVE")
+    _put(root, f"{port}/phys_state", "5: LinkUp")
+    _put(root, f"{port}/rate", "400 Gb/sec (4X NDR)")
+    _put(root, f"{port}/counters/symbol_error", symbol_errors)
+
+
+def _watch(root: Path) -> watch.Watch:
+    return watch.Watch(root=str(root), period_s=60.0, began_s=1000.0)
+
+
+def _told(one: watch.Watch) -> list[tuple[str, str, bool]]:
+    rows = one.report("n0", 0.0)["findings"]
+    return [(row["check"], row["severity"], row["until_s"] is None) for row in rows]
+
+
+def test_what_was_counted_before_the_job_is_not_told(tmp_path: Path) -> None:
+    """Errors since boot may be of last year: only what comes on top while the job runs is of this job."""
+    _memory(tmp_path, 3)
+    one = _watch(tmp_path)
+
+    assert not one.look(1000.0)
+    assert not one.look(1060.0)
+    _memory(tmp_path, 4)
+    assert one.look(1120.0)
+
+    assert _told(one) == [("edac", BAD, True)]
+    row = one.report("n0", 1120.0)["findings"][0]
+    assert (row["at_s"], row["fault"], row["value"]) == (1120.0, "hardware-other", 4)
+
+
+def test_the_same_finding_changes_the_report_once(tmp_path: Path) -> None:
+    """A fault that stays is written when it appears and not every minute."""
+    _memory(tmp_path, 0)
+    one = _watch(tmp_path)
+    one.look(1000.0)
+    _memory(tmp_path, 1)
+
+    assert one.look(1060.0)
+    assert not one.look(1060.0 + 60 * watch.SPACING_MAX)
+
+
+def test_counters_that_grow_fast_are_told_and_forgiven(tmp_path: Path) -> None:
+    """A link whose errors grew between two looks is degraded; when they stand still again, that is told, too."""
+    _memory(tmp_path, 0)
+    _port(tmp_path, 5)
+    one = _watch(tmp_path)
+    one.look(1000.0)
+    _port(tmp_path, 500)
+    assert one.look(1060.0)
+    assert _told(one) == [("ib-errors", DEGRADED, True)]
+
+    assert one.look(1120.0)
+
+    assert _told(one) == [("ib-errors", DEGRADED, False)]
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [Finding("edac", UNKNOWN, "the driver does not answer")]], ids=["nothing", "unknown"]
+)
+def test_a_check_that_cannot_see_takes_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Sequence[Finding] | None
+) -> None:
+    """Blindness is neither sick nor well: what was found stays as it was told."""
+    _memory(tmp_path, 0)
+    one = _watch(tmp_path)
+    one.look(1000.0)
+    _memory(tmp_path, 1)
+    one.look(1060.0)
+
+    def judge(_facts: object, _thresholds: object) -> Sequence[Finding]:
+        if answer is None:
+            raise RuntimeError("a mistake of ours")
+        return answer
+
+    for member in one._members:
+        member.checks = [check._replace(judge=judge) for check in member.checks]
+
+    assert not one.look(1120.0)
+    assert _told(one) == [("edac", BAD, True)]
+
+
+def test_what_costs_much_is_asked_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver's tool that takes a second of CPU time is not started every minute."""
+    _memory(tmp_path, 0)
+    one = _watch(tmp_path)
+    asked = []
+
+    def ask(checks: Sequence[Any], _thresholds: object, _root: str) -> watch._Asked:
+        asked.append([check.name for check in checks])
+        return watch._Asked({check.name: [Finding(check.name, OK, "")] for check in checks}, {}, 1.0, False)
+
+    monkeypatch.setattr(watch, "_ask", ask)
+    one.look(1000.0)
+    first = len(asked)
+    one.look(1060.0)
+
+    assert len(asked) == first
+    one.look(1000.0 + 1.0 / 0.0001 + 60)
+    assert len(asked) == 2 * first
+
+
+def test_what_hangs_is_asked_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that hangs in the kernel stays there, so the next ones come at growing distances, up to a limit."""
+    _memory(tmp_path, 0)
+    one = _watch(tmp_path)
+    monkeypatch.setattr(watch, "_ask", lambda *_: watch._Asked({}, {}, 0.0, hung=True))
+    looks = []
+    for minute in range(100):
+        before = [member.due_s for member in one._members]
+        one.look(1000.0 + 60 * minute)
+        if [member.due_s for member in one._members] != before:
+            looks.append(minute)
+
+    assert looks[:4] == [0, 2, 6, 14]
+    assert looks[-1] - looks[-2] == watch.SPACING_MAX
+
+
+def test_a_report_is_bounded(tmp_path: Path) -> None:
+    """A node that finds a thousand things writes a small file, the worst of them first."""
+    found = [
+        Finding("a", DEGRADED, "x" * 5000, device=str(n), evidence=("y" * 5000,) * 50) for n in range(999)
+    ]
+    found.append(Finding("z", BAD, "the one that counts"))
+    rows = [one._asdict() for one in found]
+
+    nodefile.put(str(tmp_path / "nodes"), 0, {"kind": "watch", "node": "n0", "findings": rows})
+
+    path = Path(nodefile.path(str(tmp_path / "nodes"), "watch", 0, "n0"))
+    assert path.stat().st_size < 200_000
+    assert json.loads(path.read_text())["findings"][0]["severity"] == BAD
+
+
+# ---------------------------------------------------------------------- the process
+
+
+def _start(tmp_path: Path, root: Path, period_s: float) -> subprocess.Popen[bytes]:
+    (tmp_path / "attempt").mkdir(exist_ok=True)
+    packed = archive(str(tmp_path / "home"))
+    words = [
+        "watch",
+        "--folder",
+        str(tmp_path / "attempt" / "nodes"),
+        "--node",
+        "n0",
+        "--period",
+        str(period_s),
+    ]
+    env = {"PATH": os.environ["PATH"], "FTRUN_WATCH_ROOT": str(root).replace("n0", "{node}")}
+    return subprocess.Popen([sys.executable, packed, *words], env=env)
+
+
+def _wait_for(path: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.05)
+    told: dict[str, Any] = json.loads(path.read_text())
+    return told
+
+
+def _is_ready(process: subprocess.Popen[bytes]) -> bool:
+    """It catches the signal by which it is asked to leave."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)
+
+
+def _ready(process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while not _is_ready(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_watch_finds_what_happens_while_it_runs_and_leaves_when_asked(tmp_path: Path) -> None:
+    """From the packed archive, on a bare Python: a fault is in the attempt's folder within a period; SIGUSR2 ends it with 0."""
+    root = tmp_path / "root-of-n0"
+    _memory(root, 0)
+    process = _start(tmp_path, root, 0.5)
+    _ready(process)
+    time.sleep(0.7)
+    process.send_signal(signal.SIGUSR1)  # of --signal: not for us
+    _memory(root, 2)
+
+    report = _wait_for(tmp_path / "attempt" / "nodes" / "watch.0.n0.json")
+    process.send_signal(signal.SIGUSR2)
+
+    assert process.wait(10) == 0
+    assert (report["kind"], report["node"], report["worst"]) == ("watch", "n0", BAD)
+    assert [one["check"] for one in report["findings"]] == ["edac"]
+
+
+def test_a_watch_ends_with_its_attempt(tmp_path: Path) -> None:
+    """Where nobody could ask it to leave, it leaves when the script's end is on record."""
+    root = tmp_path / "root-of-n0"
+    _memory(root, 0)
+    process = _start(tmp_path, root, 0.2)
+    _ready(process)
+    (tmp_path / "attempt" / "exit.0").write_text("code=0\n")
+
+    assert process.wait(30) == 0
+
+
+def test_a_watch_is_small(tmp_path: Path) -> None:
+    """Less than 20 MB of memory, and less than 0.1 % of a core at its usual period, with eight adapters and sixty devices to look at."""
+    root = tmp_path / "root-of-n0"
+    _memory(root, 0)
+    for number in range(8):
+        port = f"/sys/class/infiniband/mlx5_{number}/ports/1"
+        _put(root, f"{port}/state", "4: ACTIVE")
+        _put(root, f"{port}/phys_state", "5: LinkUp")
+        _put(root, f"{port}/rate", "400 Gb/sec (4X NDR)")
+        _put(root, f"{port}/counters/symbol_error", 0)
+    for number in range(60):
+        _put(root, f"/sys/bus/pci/devices/0000:{number:02x}:00.0/aer_dev_fatal", "TOTAL_ERR_FATAL 0")
+    process = _start(tmp_path, root, 60.0)
+    _ready(process)
+    time.sleep(1.5)
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    process.send_signal(signal.SIGUSR2)
+    process.wait(10)
+    rss_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    assert rss_kib < MEMORY_MAX_KIB
+
+    one = _watch(root)
+    one.look(0.0)
+    own_s, spent = time.process_time(), []
+    for member in one._members:
+        asked = watch._ask(member.checks, one._thresholds, str(root))
+        spent.append(asked.cpu_s / max(60.0, asked.cpu_s / member.share))
+    assert sum(spent) + (time.process_time() - own_s) / 60.0 < SHARE_MAX
