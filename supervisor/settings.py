@@ -99,6 +99,22 @@ _TABLE = (
             choices=("auto", "never")),
     Setting("drain-cap", SHARE, 0.05, "Largest part of a partition that ftrun may hold drained, all supervisors together; one node"
             " is always allowed."),
+    Setting("operator-spool", TEXT, "", "Folder in which supervisors that may not drain leave signed requests for `ftrun operator`.",
+            scope="site", value_name="DIR"),
+    Setting("operator-action", CHOICE, "drain", "What the operator does with a request that a node confirms: drain = drain it; none ="
+            " note and answer it only.", choices=("drain", "none"), scope="site"),
+    Setting("operator-per-hour", INT, 4, "How many nodes the operator drains in an hour at most.", scope="site"),
+    Setting("operator-per-user", INT, 10, "How many requests of one user the operator looks into in an hour.", scope="site"),
+    Setting("recheck-passes", INT, 2, "How many clean rechecks in a row give a node back; one more for each time that it lied.",
+            least=1, scope="admin"),
+    Setting("recheck-spacing", DURATION, 600.0, "Pause between the first two clean rechecks of a node; longer for the next ones, after"
+            " failures, and four times as long for each time that it lied.", scope="admin"),
+    Setting("recheck-lies", INT, 2, "How often a node may be given back and be blamed again before it is left to a person.", least=1,
+            scope="admin"),
+    Setting("recheck-step", LIST, [], "Command that `ftrun recheck` tries on a node that fails, {node} is its name; the next one after"
+            " the next failure, each once. May be given several times.", scope="admin", value_name="COMMAND"),
+    Setting("ssh-config", TEXT, "", "ssh_config file for looking at nodes. Default: ~/.ssh/config, then /etc/ssh/ssh_config.",
+            scope="admin", value_name="FILE"),
     Setting("settle", DURATION, 2.0, "How long a log must be quiet after the end before the fault is judged."),
     Setting("settle-max", DURATION, 10.0, "How long to wait at most for that quiet."),
     Setting("end-wait", DURATION, 60.0, "How long after a fatal line a live run may stand still before it is ended; never less than"
