@@ -1,0 +1,163 @@
+"""Laws of reading the kernel's log: known faults are told, unknown errors are shown, healthy chatter is neither. (I/O)
+
+The lines are those of ftrun's catalog of faults, whose signatures name their sources, and of `dmesg -r` of Linux 6.1 and 6.18; numbers are made up.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from ftrun.hooks import kernel_faults
+from ftrun.hooks.checks import kernel_log
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, Finding
+from ftrun.hooks.kernel_log import Line, Log
+from ftrun.supervisor import signatures
+from ftrun.supervisor.model import Action, FaultClass, Role, Source
+from ftrun.supervisor.signatures import Signature
+
+NOW_S = 1_795_000_000.0
+OWNED = "another check judges it"
+# A journal's head; the kernel's own buffer has none of it.
+HEAD = re.compile(r"^(?:\w{3}\s+\d+ [\d:]+ )?(?:\S+ kernel: )?(?:\[\s*[\d.]+\] )?")
+# What daemons and tools write is not in the kernel's buffer.
+DAEMON = re.compile(
+    r"mmfs: |mount\.\w+: |kdump|crashdump|systemd|persistenced|fabric|modprobe|^\[\w{3} \d|^Failed to initialize NVML|^DIMM_"
+)
+
+
+def log(*texts: str, level: int | None = 3, age_s: float = 600.0) -> Log:
+    return Log(tuple(Line(NOW_S - age_s, text, level) for text in texts), NOW_S)
+
+
+def told(lines: Log, **more: Any) -> list[Finding]:
+    found = list(kernel_log.judge(lines, {**kernel_log.CHECK.thresholds, **more}))
+    assert all("kernel-log" == one.check for one in found)
+    assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
+    return found
+
+
+def kernel_lines() -> list[tuple[Signature, str]]:
+    known = [one for one in signatures.load().signatures if one.sources[0] is Source.KERNEL]
+    lines = [
+        (one, HEAD.sub("", line)) for one in known for text in one.examples for line in text.splitlines()
+    ]
+    return [(one, line) for one, line in lines if not DAEMON.search(line)]
+
+
+def test_a_fault_that_blames_a_device_or_a_node_is_known_to_the_check() -> None:
+    """What the catalog drains or excludes for, the check calls bad or degraded, or leaves to the check that counts it."""
+    missed = []
+    for signature, line in kernel_lines():
+        if signature.role is Role.INFO or signature.action not in (Action.DRAIN, Action.EXCLUDE):
+            continue
+        rule = kernel_faults.rule_of(line)
+        if rule is None or (rule.severity not in (BAD, DEGRADED) and rule.title != OWNED):
+            missed.append(f"{signature.id}: {line}")
+
+    assert [] == missed
+
+
+def test_what_the_catalog_calls_healthy_is_held_against_no_node() -> None:
+    """Links that came up again, corrected errors, short throttling."""
+    wrong = [
+        f"{signature.id}: {line}"
+        for signature, line in kernel_lines()
+        if signature.fault is FaultClass.HEALTHY
+        and (rule := kernel_faults.rule_of(line))
+        and rule.severity in (BAD, DEGRADED)
+    ]
+
+    assert [] == wrong
+
+
+def test_every_rule_blames_a_class_or_nobody() -> None:
+    """A fault class for what is bad or degraded, none for the rest; no two rules look alike."""
+    for rule in kernel_faults.RULES:
+        assert (rule.severity in (BAD, DEGRADED)) == bool(rule.fault), rule.title
+        assert not rule.fault or rule.fault in set(FaultClass)
+    assert len({rule.pattern.pattern for rule in kernel_faults.RULES}) == len(kernel_faults.RULES)
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "fault", "device"),
+    [
+        ("Memory failure: 0x7740c0: Sending SIGBUS to python3:48231 due to hardware memory corruption", BAD, "hardware-other", "0x7740c0"),
+        ("nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", BAD, "storage", "nvme3"),
+        ("blk_update_request: I/O error, dev sdc, sector 2048 op 0x0:(READ) flags 0x0", BAD, "storage", "sdc"),
+        ("mlx5_core 0000:5e:00.0: poll_health:815:(pid 0): device's health compromised - reached miss count", BAD, "network", "0000:5e:00.0"),
+        ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", BAD, "storage", "nvme0n1p2"),
+        ("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [python3:81]", DEGRADED, "node", "CPU#18"),
+        ("mce: CPU4: Package temperature above threshold, cpu clock throttled (total events = 40112)", DEGRADED, "hardware-other", "CPU4"),
+        ("Out of memory: Killed process 8174 (python) total-vm:23588132kB, anon-rss:23564084kB", NOTE, "", ""),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_with_its_device_and_its_line(
+    line: str, severity: str, fault: str, device: str
+) -> None:
+    """One finding for alike lines of one device."""
+    (found,) = told(log(line, line))
+
+    assert (severity, fault, device) == (found.severity, found.fault, found.device)
+    assert (line, line) == found.evidence
+    assert 2 == found.value
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Firmware Bug]: TSC doesn't count with P0 frequency!",
+        "ACPI BIOS Error (bug): Could not resolve symbol [\\_SB.PCI0], AE_NOT_FOUND (20220331/dswload2-162)",
+        "Memory cgroup out of memory: Killed process 4242 (python) total-vm:9182736kB, anon-rss:8388608kB",
+        "Buffer I/O error on dev sr0, logical block 0, async page read",
+        "sd 0:0:0:0: [sda] Assuming drive cache: write through",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus.",
+        "mlx5_core 0000:5e:00.0: mlx5_health_try_recover:360:(pid 811): health recovery succeeded",
+        "mce: CPU0: Package temperature above threshold, cpu clock throttled (total events = 4)",
+    ],
+)
+def test_chatter_of_healthy_machines_says_nothing(line: str) -> None:
+    """Neither a fault nor a note, although the level is `error`."""
+    assert [OK] == [one.severity for one in told(log(line))]
+
+
+def test_an_error_that_nobody_knows_is_shown_and_proves_nothing() -> None:
+    """Alike ones as one, by level, and only since the job began."""
+    lines = log("frobnicator 12: valve 7 stuck", "frobnicator 13: valve 9 stuck")
+    (found,) = told(lines)
+
+    assert (NOTE, 2) == (found.severity, found.value)
+    assert "frobnicator 13: valve 9 stuck" in found.message
+    assert [OK] == [one.severity for one in told(log("frobnicator 12: hello", level=6))]
+    assert [OK] == [one.severity for one in told(log("frobnicator 12: hello", level=None))]
+    assert [OK] == [one.severity for one in told(log("frobnicator 12: valve stuck", age_s=90_000))]
+    assert [OK] == [one.severity for one in told(lines, allow=("^frobnicator",))]
+
+
+def test_what_was_before_the_job_is_a_note() -> None:
+    """A reset or an exchange of the part may have mended it since."""
+    line = "nvme nvme3: controller is down; will reset: CSTS=0x3, PCI_STATUS=0x10"
+
+    assert [NOTE] == [one.severity for one in told(log(line, age_s=90_000))]
+    assert [NOTE] == [one.severity for one in told(log(line), since_s=NOW_S - 60)]
+    assert [BAD] == [one.severity for one in told(log(line), since_s=NOW_S - 3600)]
+
+
+def test_a_log_that_may_not_be_read_is_skipped() -> None:
+    """kernel.dmesg_restrict is a site's choice."""
+    closed = Log((), NOW_S, "dmesg: read kernel buffer failed: Operation not permitted")
+
+    assert [SKIPPED] == [one.severity for one in told(closed)]
+
+
+def test_a_flood_of_lines_makes_a_short_report() -> None:
+    """A driver gone mad fills the log, not the report."""
+    lines = [f"widget {chr(97 + n % 26)}{chr(97 + n // 26)} broken" for n in range(500)]
+    lines += [
+        f"blk_update_request: I/O error, dev sd{chr(97 + n % 26)}{chr(97 + n // 26)}, sector 8"
+        for n in range(500)
+    ]
+
+    assert len(told(log(*lines))) <= 30
