@@ -1,0 +1,137 @@
+"""What the ledger is to know of a run: its faults, exclusions, drains and hours, as entries. (pure)
+
+How it thinks. The journal of a run is the truth; its entries are made from it, and their ids from the run's token and what they
+are about. So a supervisor that died between the journal and the ledger makes the same entries again, and they count once.
+
+An incident is held against a node where the run left the node out, or would have done so had it gone on. Nothing is held against anybody
+by a run that only observes, nor where all nodes of a larger attempt are blamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor.grounds import CLASS_RULES
+from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.nodes import Entry, place
+
+__all__ = ["entries_of", "mark"]
+
+EVIDENCE_CHARACTERS = 200
+HOUR_S = 3600.0
+
+_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.0)?\b")
+_UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_PORT = re.compile(r"\b(?:mlx[45]_\d+|hfi1_\d+|bnxt_re\d+)\b")
+
+
+def mark(run: Run) -> tuple[Any, ...]:
+    """A value that is another when the run may have other entries."""
+    last = run.incidents[-1] if run.incidents else None
+    attempt = run.attempt
+    return (
+        len(run.incidents),
+        last.decided_at_s if last else None,
+        run.drained,
+        len(run.attempts),
+        (attempt.launch, attempt.ended_at_s) if attempt else None,
+    )
+
+
+def entries_of(run: Run) -> list[Entry]:
+    """Every entry that the journal of a run gives rise to, oldest first."""
+    found = [entry for incident in run.incidents for entry in _of_incident(run, incident)]
+    found += [entry for attempt in run.attempts for entry in _served(run, attempt)]
+    return sorted(found, key=lambda entry: (entry.at_s, entry.id))
+
+
+def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:
+    fault = _fault(incident.fault)
+    nodes = tuple(node for node in incident.nodes if node in incident.attempt_nodes)
+    decision, at_s = incident.decision, incident.decided_at_s
+    if fault is None or not nodes or CLASS_RULES[fault].exclude == "never" or at_s is None:
+        return
+    because = incident.diagnosis.get("because") or ()
+    evidence = str(because[0].get("text", "")) if because else ""
+    device, serial = _device(evidence) if len(nodes) == 1 else ("", "")
+
+    def entry(what: str, at_s: float, names: tuple[str, ...], **detail: Any) -> Entry:
+        return Entry(
+            at_s=at_s,
+            what=what,
+            nodes=names,
+            id=f"{run.token}:{incident.id}:{what}",
+            run=run.id,
+            signature=incident.signature,
+            fault=incident.fault,
+            device=device,
+            serial=serial,
+            detail={"incident": incident.id, **detail},
+        )
+
+    yield entry(
+        "incident",
+        incident.diagnosed_at_s,
+        nodes,
+        title=incident.title,
+        evidence=evidence[:EVIDENCE_CHARACTERS],
+        attempt_nodes=len(incident.attempt_nodes),
+        strike=_held_against(run, incident, nodes, fault),
+    )
+    if run.settings.get("observe"):
+        return
+    if excluded := tuple(decision.get("exclude", ())):
+        yield entry("excluded", at_s, excluded, until_s=decision.get("exclude_until_s", at_s))
+    for node in decision.get("drain", ()):
+        if node in run.drained:  # one by one, as they are carried out
+            done = entry("drained", at_s, (node,))
+            yield replace(done, id=f"{done.id}:{node}")
+
+
+def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: FaultClass) -> bool:
+    """The run leaves the nodes out, or would do so if it went on."""
+    if run.settings.get("observe"):
+        return False
+    if set(nodes) & set(incident.decision.get("exclude", ())):
+        return set(nodes) <= set(incident.decision["exclude"])
+    stopped = incident.decision.get("kind") == "stop"
+    some = len(nodes) < len(incident.attempt_nodes) or len(nodes) == 1
+    always = CLASS_RULES[fault].exclude == "always" and bool(incident.diagnosis.get("exclude"))
+    return stopped and some and always
+
+
+def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
+    """The hours of the attempt's last known launch, once it is over."""
+    if not attempt.nodes or attempt.started_at_s is None or not attempt.end_state:
+        return
+    end_s = attempt.slurm_end_s or attempt.ended_at_s
+    if end_s is None or end_s <= attempt.started_at_s:
+        return
+    yield Entry(
+        at_s=end_s,
+        what="served",
+        nodes=attempt.nodes,
+        id=f"{run.token}:{attempt.number}.{attempt.launch}:served",
+        run=run.id,
+        detail={"hours": round((end_s - attempt.started_at_s) / HOUR_S, 4)},
+    )
+
+
+def _fault(name: str) -> FaultClass | None:
+    """The class of an incident; None for one of a newer ftrun."""
+    try:
+        fault = FaultClass(name)
+    except ValueError:
+        return None
+    return fault if fault in CLASS_RULES else None
+
+
+def _device(text: str) -> tuple[str, str]:
+    """(place, serial) of the device that a line names; "" where it names none."""
+    serial = found[0] if (found := _UUID.search(text)) else ""
+    where = _PCI.search(text) or _PORT.search(text)
+    return (place(where[0]) if where else "", serial)

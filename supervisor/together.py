@@ -1,0 +1,124 @@
+"""Faults that came together: of a switch, or of the job and the cluster, rather than of each node. (pure)
+
+How it thinks. Two failures are alike when they bear the same signature (the same class, where there is none). Around each failure
+all that are alike within the window are looked at: if they are of several nodes, with one exception at most all below one leaf switch (or
+block) of a cluster that has at least two, they point at the switch; else, if they are of many nodes, at the job or the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["CLUSTER", "Common", "Failure", "common_causes"]
+
+CLUSTER = ""  # where a cause is that is no switch's: the job or the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One node that failed. `key` names the incident; `like` the signature or class."""
+
+    at_s: float
+    like: str
+    node: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """One cause of the failures of several nodes. `where` is a switch or block; "" = the job or the cluster."""
+
+    at_s: float
+    until_s: float
+    like: str
+    where: str
+    nodes: tuple[str, ...]
+    failures: frozenset[tuple[str, str]]  # (node, key of the incident)
+
+    @property
+    def sentence(self) -> str:
+        """What to tell people."""
+        who = f"{self.like} on {len(self.nodes)} nodes within minutes"
+        if self.where:
+            return f"{who}, below {self.where}: held to be the switch's fault, or that of what they share"
+        return f"{who}: held to be the job's or the cluster's fault"
+
+
+def common_causes(
+    failures: Iterable[Failure],
+    window_s: float,
+    many: int,
+    several: int,
+    domains: Mapping[str, Iterable[str]],
+) -> tuple[Common, ...]:
+    """The causes that are no single node's, oldest first. A failure is part of one at most."""
+    leaf = {node: name for name, nodes in domains.items() for node in nodes} if len(domains) > 1 else {}
+    alike: dict[str, list[Failure]] = {}
+    for failure in failures:
+        if failure.like:
+            alike.setdefault(failure.like, []).append(failure)
+    found: list[Common] = []
+    for group in alike.values():
+        group.sort(key=lambda f: (f.at_s, f.node, f.key))
+        found += _causes(group, window_s, many, several, leaf)
+    return tuple(sorted(found, key=lambda c: (c.at_s, c.like, c.where)))
+
+
+def _causes(
+    group: Sequence[Failure], window_s: float, many: int, several: int, leaf: Mapping[str, str]
+) -> list[Common]:
+    """Neighbours in time that have the same place in common are one cause."""
+    open_causes: dict[str, list[Failure]] = {}
+    found: list[Common] = []
+    for failure, nodes in _windows(group, window_s):
+        where = _where(failure.node, nodes, many, several, leaf)
+        if where is None:
+            continue
+        before = open_causes.setdefault(where, [])
+        if before and failure.at_s - before[-1].at_s > window_s:
+            found.append(_cause(where, before))
+            before.clear()
+        before.append(failure)
+    return found + [_cause(where, members) for where, members in open_causes.items() if members]
+
+
+def _windows(group: Sequence[Failure], window_s: float) -> Iterable[tuple[Failure, Counter[str]]]:
+    """Each failure with the nodes that failed alike no more than `window_s` before or after it."""
+    first = last = 0
+    nodes: Counter[str] = Counter()
+    for failure in group:
+        while last < len(group) and group[last].at_s <= failure.at_s + window_s:
+            nodes[group[last].node] += 1
+            last += 1
+        while group[first].at_s < failure.at_s - window_s:
+            nodes[group[first].node] -= 1
+            if not nodes[group[first].node]:
+                del nodes[group[first].node]
+            first += 1
+        yield failure, nodes
+
+
+def _where(
+    node: str, nodes: Mapping[str, int], many: int, several: int, leaf: Mapping[str, str]
+) -> str | None:
+    """The switch that the nodes around `node` point at, CLUSTER, or None: it failed by itself."""
+    if len(nodes) >= several and leaf:
+        switch, count = Counter(leaf.get(n, CLUSTER) for n in nodes).most_common(1)[0]
+        if switch and count >= several and len(nodes) - count <= 1 and leaf.get(node) == switch:
+            return switch
+        if switch and count >= several and len(nodes) - count <= 1:
+            return None  # the one elsewhere failed by itself
+    return CLUSTER if len(nodes) >= many else None
+
+
+def _cause(where: str, members: Sequence[Failure]) -> Common:
+    return Common(
+        at_s=members[0].at_s,
+        until_s=members[-1].at_s,
+        like=members[0].like,
+        where=where,
+        nodes=tuple(sorted({f.node for f in members})),
+        failures=frozenset((f.node, f.key) for f in members),
+    )
