@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
-__all__ = ["archive", "content"]
+__all__ = ["REMOTE", "archive", "content", "sent"]
 
-UNPACKED = ("batch.py", "batch.sh", "pack.py", "probe.py")
-"""What a node never runs: the opening of an attempt is in the submitted file, and these two run beside the supervisor."""
+UNPACKED = ("batch.py", "batch.sh", "pack.py", "probe.py", "ssh_config.py", "known_hosts.py", "ways.py")
+"""What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
 
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
 FILE_MODE = 0o100644 << 16
@@ -36,6 +38,32 @@ from ftrun.hooks.main import main
 
 sys.exit(main())
 '''
+
+
+# One line without single quotes, for any login shell.  120 is what a Python that is too old ends with.
+REMOTE = (
+    "exec /bin/sh -c '"
+    "for p in python3 python3.13 python3.12 python3.11 python3.10 python3.9 /usr/libexec/platform-python; do "
+    'command -v "$p" >/dev/null 2>&1 || continue; '
+    '"$p" -I -c "import sys; sys.version_info < (3, 9) and sys.exit(120); exec(sys.stdin.buffer.readline())"; '
+    'c=$?; [ "$c" = 120 ] || exit "$c"; '
+    "done; echo no Python 3.9 or newer >&2; exit 127'"
+)
+
+# Read as the first line of stdin: the rest of it is a line of JSON and the packed hooks, which are kept in memory, so that a node
+# whose disks are full or gone can still be looked at, and nothing of ours is left behind.
+LOADER = """
+import json, os, sys
+told = json.loads(sys.stdin.buffer.readline())
+def kept(content):
+    number = os.memfd_create("ftrun-hook")
+    with open(number, "wb", closefd=False) as stream:
+        stream.write(content)
+    return "/proc/self/fd/%d" % number
+sys.path.insert(0, kept(sys.stdin.buffer.read()))
+from ftrun.hooks.main import main
+sys.exit(main(told["argv"] + ["--settings", kept(json.dumps(told["settings"]).encode())]))
+"""
 
 
 def archive(home: str) -> str:
@@ -63,6 +91,12 @@ def content(sources: dict[str, bytes] | None = None) -> bytes:
         facts: f"Metadata-Version: 2.1\nName: ftrun\nVersion: {_version()}\n".encode(),
     }
     return b"#!/usr/bin/env python3\n" + _zipped(files)
+
+
+def sent(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """What the command REMOTE reads: the hooks, the arguments of `ftrun-hook check`, and thresholds by check."""
+    head = json.dumps({"argv": list(arguments), "settings": settings})
+    return f"exec({LOADER!r})\n{head}\n".encode() + content()
 
 
 def _zipped(files: dict[str, bytes]) -> bytes:

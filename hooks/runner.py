@@ -24,14 +24,12 @@ from ftrun.hooks import checks as packed
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import SKIPPED, TIERS, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.report import SCHEMA
 
 __all__ = ["BUDGETS_S", "SCHEMA", "Report", "checks", "report_of", "run"]
 
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
 """All checks of a tier, and of the tiers before it, together end within this."""
-
-SCHEMA = 1
-"""Of the report of a node; a reader leaves a newer one alone."""
 
 AT_ONCE = 8
 MESSAGE_CHARS = 300
