@@ -512,6 +512,7 @@ _ft_forward() {
         _ft_got=
         sleep 0.1
     done
+    _ft_told="$_ft_told $_ft_sigs"
     _ft_ask
     # What is heard of beyond these belongs to a signal that reaches this shell a moment later.
     _ft_without "$_ft_group"
@@ -608,6 +609,87 @@ _ft_sweep() {
 }
 
 _ft_is_read() { dd if=/dev/null of="$1" oflag=nonblock conv=notrunc,nocreat 2>/dev/null; }
+
+# What looks at the nodes of the job beside the script. It fails open: without srun, Python 3.9 or the node side of ftrun
+# nothing looks.
+
+# Becomes srun with one task on every node, which shares everything and asks for nothing, so that the script's own steps
+# find all of it free. Arguments are the words for ftrun-hook. srun hands on USR1 and USR2 and no more, and not before it
+# is ready; until then an early USR2 must end nobody.
+_ft_on_nodes() {
+    # The file itself, not the link to it: a newer one may come while it is read.
+    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
+    PATH=$PATH:$_ft_path
+    _ft_n=${SLURM_JOB_NUM_NODES:-1}
+    # The shape of the job is not the shape of this step.
+    for _ft_i in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
+        case $_ft_i in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$_ft_i" ;; esac
+    done
+    trap '' USR2
+    exec srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
+        --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
+        /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
+}
+# shellcheck disable=SC2016
+_ft_node_side='
+trap "" USR2
+PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
+export PATH
+for p in /usr/bin/python3 python3; do
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
+done'
+
+# The watch begins late: most jobs have made their first step by then, and short ones never pay for it.
+_ft_post_watch() {
+    [ -n "$_ft_watch" ] && [ -z "$_ft_watcher" ] && [ "$_ft_place" = "$_ft_whole" ] || return
+    (
+        trap - EXIT
+        _ft_i=
+        trap 'kill "$_ft_i"; exit 0' USR2
+        sleep "${_ft_watch#* }" &
+        _ft_i=$!
+        wait "$_ft_i"
+        _ft_on_nodes watch --period "${_ft_watch% *}" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
+    ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    _ft_watcher=$!
+}
+
+# A step that is killed would be what Slurm remembers of the job, so the watch is asked, again and again, to leave.
+_ft_dismiss_watch() {
+    [ -n "$_ft_watcher" ] || return
+    for _ft_nap in 0.05 0.05 0.1 0.1 0.1 0.1 0.2 0.2 0.2 0.2 0.2 0.2 0.5 0.5 0.5; do
+        _ft_is_over "$_ft_watcher" && break
+        kill -USR2 "$_ft_watcher" 2>/dev/null
+        sleep "$_ft_nap"
+    done
+    _ft_is_over "$_ft_watcher" || kill -9 "$_ft_watcher" 2>/dev/null
+    _ft_watcher=
+}
+
+# The nodes of a script that failed are checked while they are still the job's: not where somebody ends the job, and not
+# after a script that failed at once, which is a mistake in it.
+_ft_look_after() {
+    [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
+    [ $(($(date +%s) - _ft_now)) -ge 5 ] 2>/dev/null || return
+    _ft_is_ended_by_others && return
+    ( trap - EXIT; _ft_on_nodes after ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    _ft_watcher=$!
+    _ft_quarters=72
+    until _ft_is_over "$_ft_watcher"; do
+        _ft_quarters=$((_ft_quarters - 1))
+        if [ "$_ft_quarters" -le 0 ] || _ft_is_ended_by_others; then
+            kill "$_ft_watcher" 2>/dev/null
+            break
+        fi
+        sleep 0.25
+    done
+    _ft_watcher=
+}
+
+_ft_is_ended_by_others() { # INT, QUIT or TERM came
+    case " $_ft_told $_ft_got " in *' 2 '* | *' 3 '* | *' 15 '*) return 0 ;; esac
+    return 1
+}
 
 # What comes next when the script is over: 0 = start it again in this allocation, 1 = the job ends.
 # The place where an agent beside the script will be asked, with a deadline, where no answer means
@@ -769,12 +851,15 @@ _ft_main() {
     while :; do
         _ft_start "$_ft_count" "$@"
         _ft_post_witnesses
+        _ft_post_watch
         _ft_sweep
         _ft_await
         _ft_dismiss
         _ft_next || break
         _ft_child=
     done
+    _ft_dismiss_watch
+    _ft_look_after
     _ft_finish "$_ft_rc" "$_ft_sig"
 }
 
@@ -793,6 +878,8 @@ _ft_direct=
 _ft_rescued=
 _ft_w1=
 _ft_w2=
+_ft_watcher=
+_ft_told=
 _ft_perl=
 for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl; do
     if [ -x "$_ft_i" ]; then

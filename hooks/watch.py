@@ -35,9 +35,6 @@ __all__ = ["FAMILIES", "Family", "Watch", "main", "visible"]
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
 SPACING_MAX = 16.0
-WHERE_FROM = "FTRUN_WATCH_ROOT"
-"""Variable with a folder that stands in the place of / for drills; {node} in it is the node's name."""
-
 SINCE_BOOT = frozenset({"edac", "pcie-aer", "mce", "gpu-ecc"})
 """Checks whose findings may be of last year: what they say at the first look is not of this job."""
 
@@ -300,8 +297,7 @@ def main(arguments: list[str]) -> int:
     words = _parser().parse_args(arguments)
     _hold_back()
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    root = os.environ.get(WHERE_FROM, "/").replace("{node}", node)
-    watch = Watch(root=root, period_s=words.period, began_s=time.time())
+    watch = Watch(root=words.root.replace("{node}", node), period_s=words.period, began_s=time.time())
     parent = os.getppid()
     while True:
         now_s = time.time()
@@ -351,5 +347,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     parser.add_argument("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")
+    parser.add_argument(
+        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
+    )
     parser.add_argument("--once", action="store_true", help="look once and leave")
     return parser

@@ -39,6 +39,8 @@ _VARIABLES = {
     "_ft_renv": "resume_env",
     "_ft_cluster": "cluster",
     "_ft_array": "array",
+    "_ft_watch": "watch",
+    "_ft_after": "after",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 
@@ -52,7 +54,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
 
     `attempt` has run, attempt, token and run_dir, and may have restart, last_fault, excluded, claim_wait_s (seconds),
     checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env, cluster and array (NAME=VALUE that tell
-    a task of the whole array); several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises ScriptError for a script that
+    a task of the whole array), watch ("PERIOD DELAY", seconds) and after ("1": the nodes of a failed script are checked); several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises ScriptError for a script that
     sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
     """
     _refuse_what_sbatch_refuses(script)

@@ -127,6 +127,12 @@ _TABLE = (
     Setting("poll", DURATION, 2.0, "How often Slurm is asked about the jobs, once for all of them; 5 s to 30 s on a big site.",
             least=0.2),
     Setting("lease", DURATION, 20.0, "How long a supervisor may be silent before another takes over.", least=1),
+    Setting("watch", CHOICE, "auto", "Look after the nodes while the script runs, by a step that takes nothing from it: auto = where it"
+            " can (not for tasks of arrays).", choices=("auto", "never")),
+    Setting("watch-period", DURATION, 60.0, "How often the watch looks at a node; it begins after half of it, at most 30 s.",
+            least=1),
+    Setting("after-checks", CHOICE, "auto", "Check the nodes of a script that failed before its job ends: auto = unless it failed"
+            " within 5 s or somebody ended it.", choices=("auto", "never")),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"
             " `ftrun supervise`.", choices=("auto", "none")),
     Setting("idle-exit", DURATION, 120.0, "How long a supervisor that was started by a command stays when there is nothing to look"

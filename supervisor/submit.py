@@ -310,4 +310,14 @@ def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
         "checkpoint_marker": chosen["checkpoint-marker"],
         "resume_arg": "\n".join(chosen["resume-arg"]),
         "resume_env": "\n".join(chosen["resume-env"]),
+        "watch": _watched(chosen),
+        "after": "" if chosen.get("after-checks") == "never" else "1",
     }
+
+
+def _watched(chosen: Mapping[str, Any]) -> str:
+    """The watch's period and how long after the script it begins, in seconds; "" for no watch. Contexts of older versions lack both."""
+    if chosen.get("watch") == "never":
+        return ""
+    period_s = float(chosen.get("watch-period", 60.0))
+    return f"{period_s:g} {min(period_s / 2, 30.0):g}"

@@ -20,7 +20,7 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import rows, sense, store, strays, wishes
+from ftrun.supervisor import nodetools, rows, sense, store, strays, wishes
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
@@ -125,6 +125,7 @@ class Supervisor:
             self._set_aside(run_dir, f"{type(error).__name__}: {error}")
             return
         if keeper.run.final and not _asked(keeper) and not _unanswered(keeper):
+            self.office.nodebook.follow(keeper.run)
             self._final[run_dir] = asked
             return
         self.keepers[run_dir] = keeper
@@ -180,6 +181,7 @@ class Supervisor:
         keeper = self.keepers[run_dir]
         if not self._guarded(run_dir, lambda: keeper.step(world)):
             return
+        self.office.nodebook.follow(keeper.run)
         if world.jobs is not None:
             self.office.seen(who=keeper.run.id, run=keeper.run.id)
         if keeper.run.final and not _unanswered(keeper):
@@ -250,6 +252,8 @@ class Supervisor:
         while True:
             if not self._lead(until, standby=standby):
                 return False
+            with contextlib.suppress(OSError):  # jobs do without it
+                nodetools.provide(self.office.home)
             keep_alive = _Renewal(self.lease)
             try:
                 while not until(self):

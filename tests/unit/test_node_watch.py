@@ -186,8 +186,8 @@ def _start(tmp_path: Path, root: Path, period_s: float) -> subprocess.Popen[byte
         "--period",
         str(period_s),
     ]
-    env = {"PATH": os.environ["PATH"], "FTRUN_WATCH_ROOT": str(root).replace("n0", "{node}")}
-    return subprocess.Popen([sys.executable, packed, *words], env=env)
+    words += ["--root", str(root).replace("n0", "{node}")]
+    return subprocess.Popen([sys.executable, packed, *words], env={"PATH": os.environ["PATH"]})
 
 
 def _wait_for(path: Path) -> dict[str, Any]:
