@@ -19,7 +19,7 @@ from pathlib import Path
 from ftrun.slurm.client import Cluster
 from ftrun.slurm.errors import SlurmError
 
-__all__ = ["Finding", "crontab_lines", "examine", "unit_file"]
+__all__ = ["Finding", "crontab_lines", "examine", "operator_crontab", "unit_file"]
 
 OLDEST_SLURM = (22, 5, 0)
 CLOCK_SKEW_MAX_S = 5.0
@@ -284,3 +284,20 @@ def crontab_lines(home: str) -> str:
 #SCRON --time=00:05:00
 */2 * * * * {call}
 """
+
+
+def operator_crontab(home: str) -> str:
+    """Crontab lines for root or SlurmUser: recheck, and the operator where no service runs it.
+
+    PATH is this shell's, since cron knows little of it; SLURM_CONF and the site's configuration are kept where they are set.
+    """
+    kept = [
+        f"{key}={os.environ[key]}\n" for key in ("SLURM_CONF", "FTRUN_SITE_CONFIG") if os.environ.get(key)
+    ]
+    call = f"FTRUN_HOME={home} {sys.executable} -m ftrun.supervisor"
+    return (
+        f"# crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\nPATH={os.environ.get('PATH', os.defpath)}\n"
+        + "".join(kept)
+        + f"*/5 * * * * {call} recheck >>/var/log/ftrun-recheck.log 2>&1\n"
+        + f"* * * * * {call} operator --once >>/var/log/ftrun-operator.log 2>&1\n"
+    )

@@ -39,6 +39,11 @@ COMMANDS: Mapping[str, Command] = {
         "supervise",
         "Look after the runs: watch, diagnose, recover.",
     ),
+    "recheck": Command(
+        "ftrun.supervisor.cli.recheck",
+        "recheck",
+        "Look at the nodes that ftrun drained; give back those that are well again.",
+    ),
     "sandbox": Command(
         "ftrun.supervisor.cli.sandbox",
         "app",

@@ -17,6 +17,9 @@ def doctor(
     units: Annotated[
         bool, typer.Option("--units", help="Print a systemd user unit and crontab lines, nothing else.")
     ] = False,
+    cron: Annotated[
+        bool, typer.Option("--cron", help="Print the crontab lines of an operator, nothing else.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Check this site: Slurm, rights, folders, life after logout. Exit 1 where recovery would not work."""
@@ -24,6 +27,13 @@ def doctor(
     from ftrun.supervisor import doctor as examiner
 
     home = common.home()
+    if cron:
+        lines = examiner.operator_crontab(home)
+        if json:
+            output.emit_json({"crontab": lines})
+        else:
+            print(lines, end="")
+        return 0
     if units:
         if json:
             output.emit_json({"unit": examiner.unit_file(home), "crontab": examiner.crontab_lines(home)})

@@ -1,0 +1,105 @@
+"""`ftrun recheck`: look at the nodes that ftrun drained, and give back those that are well again. (I/O)"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ftrun.supervisor import config
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.errors import UserError
+
+EXIT_ATTENTION = 1
+EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
+EXIT_NOT_PERMITTED = 77  # EX_NOPERM
+COMMAND_TIMEOUT_S = 30.0
+ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
+
+
+def recheck(
+    nodes: Annotated[list[str] | None, typer.Argument(help="Only these.", metavar="NODE...")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Look and say what would be done; do and note nothing.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Look at the nodes that bear ftrun's drain reason, and give back those that pass several times in a row. For cron.
+
+    A line for each node.  Exit 0: nothing needs a person.  1: a node still fails, cannot be seen, or is left to a person.
+    75: not now (another recheck runs, or Slurm does not answer).  77: this user may not give nodes back.
+    """
+    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.errors import SlurmError
+    from ftrun.supervisor import daybook, looks, office, recheck_round
+    from ftrun.supervisor import recheck as rules
+
+    env = dict(os.environ)
+    settings = config.load(os.getcwd(), env)
+    steps = settings["recheck-step"]
+    assert isinstance(steps, list)
+    _checked(steps)
+    home = settings.home(env)
+    cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
+    numbers = rules.Rules(
+        passes=int(str(settings["recheck-passes"])),
+        spacing_s=float(str(settings["recheck-spacing"])),
+        lies=int(str(settings["recheck-lies"])),
+        steps=len(steps),
+    )
+    round_ = recheck_round.Round(
+        home=home,
+        cluster=cluster,
+        look=looks.by_ssh("recheck", "recheck", settings.text("ssh-config")),
+        rules=numbers,
+        now=time.time,
+        steps=steps,
+        dry=dry_run,
+        only=frozenset(nodes or ()),
+        crash=office.crash_plan(env.get("FTRUN_CRASH_AT", "")),
+    )
+    try:
+        rights = cluster.rights()
+        if not rights.may_drain and not dry_run:
+            raise UserError(
+                f"nodes cannot be given back: {rights.why}; run this as root or SlurmUser", EXIT_NOT_PERMITTED
+            )
+        if dry_run:
+            lines = round_.run()
+        else:
+            with daybook.held(recheck_round.folder(home)) as alone:
+                if not alone:
+                    raise UserError("another recheck is at work; nothing was done", EXIT_LATER)
+                lines = round_.run()
+    except SlurmError as error:
+        raise UserError(
+            f"Slurm does not answer: {error.message}; nothing more was done", EXIT_LATER
+        ) from None
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; nothing more was done", EXIT_LATER) from None
+    if json:
+        output.emit_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
+    elif lines:
+        output.table(
+            ["NODE", "STATE", "WHY", "REASON"], [[n.node, n.state, n.why, n.reason or None] for n in lines]
+        )
+    elif sys.stdout.isatty():
+        print("no node bears a drain reason of ftrun's")
+    return EXIT_ATTENTION if any(line.state in ATTENTION for line in lines) else 0
+
+
+def _checked(steps: list[str]) -> None:
+    """Raises UserError for a command that no shell would take."""
+    for text in steps:
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise UserError(f"recheck-step: {text!r}: {error}") from None
+        if not words:
+            raise UserError("recheck-step: a command is wanted, not an empty text")

@@ -1,0 +1,265 @@
+"""When a drained node is looked at again, given back, kept, or left to a person. (pure)
+
+How it thinks. Only a node that bears a reason of ftrun, word for word as ftrun set it, is any business of this module. The reason is
+remembered when it is first seen; from then on another text is a person's, and the node is theirs. What Slurm itself appends when it
+reboots a node is no person's word.
+
+- `standing` says from Slurm's state alone whether the node can be looked at now.
+- `due_s` says when: the pauses between clean passes grow, so do those between failures, and a node that was given back before and
+  was blamed again (it lied) waits longer and passes more often.
+- `judge` says what one look means. Clean is only what was looked at and found good: what failed before has to be good now, an answer
+  that did not come is none, and a check that was skipped proves nothing.
+
+A reason: `ftrun: RUN SIGNATURE TIME`, with `[words]` before the time once recheck has something to tell; the time is the drain's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ftrun.slurm.client import NodeRow
+
+__all__ = [
+    "Memory",
+    "Report",
+    "Rules",
+    "Verdict",
+    "adopted",
+    "bare",
+    "due_s",
+    "fold",
+    "fold_on",
+    "judge",
+    "reworded",
+    "standing",
+    "whose",
+]
+
+PREFIX = "ftrun:"
+A_DAY_S = 86_400.0
+WORDS_MAX = 120  # of what is still wrong, in a reason
+DOUBLINGS_MAX = 10
+
+_FORM = re.compile(r"ftrun: (\S+) (\S+) (?:\[([^\]]*)\] )?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")
+_REBOOT = re.compile(r"(?: ?: reboot (?:ASAP|issued|requested|complete|timed out|canceled))+$")
+# What does not keep a drained node from being looked at.
+_HARMLESS = frozenset({"drain", "reserved", "planned", "cloud", "dynamic", "dynamic_norm", "dynamic_future"})
+_NOT_NOW = {
+    "completing": "its last job is being cleaned away",
+    "maint": "a maintenance reservation holds it",
+    "reboot_requested": "a reboot is waiting",
+    "reboot_issued": "it is being rebooted",
+    "powering_down": "it is being powered down",
+    "power_down": "it is being powered down",
+    "powered_down": "it is powered down",
+    "powering_up": "it is being powered up",
+    "fail": "somebody set it to FAIL",
+    "failing": "somebody set it to FAIL",
+    "invalid_reg": "it came back with less than slurm.conf says",
+    "inval": "it came back with less than slurm.conf says",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The numbers. `passes` clean looks in a row give a node back; `spacing_s` lies between the first two; a node that lied
+    `lies` times within `lie_within_s` of its return is left to a person; `steps` is how many commands may be tried."""
+
+    passes: int = 2
+    spacing_s: float = 600.0
+    lies: int = 2
+    lie_within_s: float = 7 * A_DAY_S
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What recheck remembers of a node; folded from its own records. Times are Unix seconds."""
+
+    reason: str = ""  # as it was last seen or set by ftrun; "" = the node is none of ours now
+    pending: str = ""  # a text that was about to be set
+    since_s: float = 0.0
+    passes: int = 0
+    fails: int = 0
+    steps: int = 0
+    looked_s: float = 0.0
+    returned_s: float = 0.0
+    lies: int = 0
+    left: str = ""  # why a person has it now
+    returning: bool = False  # it was about to be given back
+    told: tuple[str, ...] = ()  # the checks that failed since the drain
+
+    @property
+    def ours(self) -> bool:
+        """Whether the node bore a reason of ours when it was last seen."""
+        return bool(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One look at a node. `state`: answered, or why there is no report; findings as in the report of a node."""
+
+    state: str
+    findings: Sequence[Mapping[str, Any]] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a look means. `result`: clean, failed or unseen; `act`: again, return, step (the next command), keep."""
+
+    result: str
+    act: str
+    why: str
+    wrong: tuple[str, ...] = field(default=())  # the checks that are bad
+
+
+def bare(reason: str) -> str:
+    """The reason without what Slurm appends when it reboots a node."""
+    return _REBOOT.sub("", reason)
+
+
+def whose(reason: str, memory: Memory) -> str:
+    """Whose reason this is: nobody (not ftrun's), ours, new (a drain of ftrun's that is not known yet), or edited (a person's)."""
+    if not reason.startswith(PREFIX):
+        return "nobody"
+    text = bare(reason)
+    if text and text in {memory.reason, memory.pending}:
+        return "ours"
+    form = _FORM.fullmatch(text)
+    if form is None or form.group(3) is not None:
+        return "edited"  # words in brackets are ours, and then we know them
+    known = _FORM.fullmatch(memory.reason)
+    same_drain = known is not None and known.group(1, 2, 4) == form.group(1, 2, 4)
+    return "edited" if same_drain else "new"
+
+
+def reworded(reason: str, words: str) -> str:
+    """The reason with what there is to tell, the time still last. The same text where it is not of our form."""
+    form = _FORM.fullmatch(bare(reason))
+    if form is None:
+        return reason
+    plain = " ".join("".join(c if c.isprintable() and c not in "[]|\"'\\" else " " for c in words).split())
+    middle = f"[{plain[:WORDS_MAX].strip()}] " if plain else ""
+    return f"ftrun: {form.group(1)} {form.group(2)} {middle}{form.group(4)}"
+
+
+def standing(row: NodeRow) -> tuple[str, str]:
+    """What Slurm's state allows: (look | silent | wait | gone, why). Silent: no job could run there, so no look can pass."""
+    for flag, why in _NOT_NOW.items():
+        if flag in row.flags or row.state == flag:
+            return "wait", why
+    if row.state in {"allocated", "mixed"}:
+        return "wait", "jobs still run there"
+    if not row.responding and row.state in {"idle", "down"}:
+        return "silent", f"Slurm does not hear it ({row.state})"
+    strange = row.flags - _HARMLESS
+    if row.state != "idle" or strange:
+        return "wait", f"its state is {'+'.join((row.state, *sorted(row.flags)))}"
+    return ("look", "") if row.drained else ("gone", "it is not drained any more")
+
+
+def adopted(memory: Memory, rules: Rules, now_s: float) -> int:
+    """How often this node lied, now that a new reason of ours is found on it."""
+    soon = memory.returned_s and now_s - memory.returned_s <= rules.lie_within_s
+    return memory.lies + 1 if soon else 0
+
+
+def due_s(memory: Memory, rules: Rules) -> float:
+    """From when on the node may be looked at."""
+    patience_s = rules.spacing_s * 4.0 ** min(memory.lies, DOUBLINGS_MAX)
+    if not memory.looked_s:
+        return memory.since_s + (patience_s if memory.lies else 0.0)
+    if memory.passes >= rules.passes + memory.lies:
+        return memory.looked_s  # it was to be given back, and that did not come about
+    if memory.passes:
+        return memory.looked_s + patience_s * 2.0 ** (memory.passes - 1)
+    again_s = rules.spacing_s * 2.0 ** min(max(memory.fails - 1, 0), DOUBLINGS_MAX)
+    return memory.looked_s + min(again_s, max(A_DAY_S, rules.spacing_s))
+
+
+def judge(memory: Memory, report: Report, rules: Rules) -> Verdict:
+    """What this look means for the node."""
+    if report.state != "answered" or not report.findings:
+        return _not_clean(
+            memory, rules, "unseen", report.why or f"no report: {report.state or 'no answer'}", ()
+        )
+    bad = [finding for finding in report.findings if finding.get("severity") == "bad"]
+    if bad:
+        wrong = tuple(dict.fromkeys(str(finding.get("check", "")) for finding in bad))
+        first = bad[0]
+        why = f"{first.get('check', '')}: {first.get('message', '')}" + (
+            f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        )
+        return _not_clean(memory, rules, "failed", why, wrong)
+    good = {
+        str(f.get("check", "")) for f in report.findings if f.get("severity") in {"ok", "note", "degraded"}
+    }
+    blind = [check for check in memory.told if check not in good]
+    if blind or not good:
+        what = f"{', '.join(blind)} failed before and gives no answer now" if blind else "no check could look"
+        return _not_clean(memory, rules, "unseen", what, ())
+    passes, needed = memory.passes + 1, rules.passes + memory.lies
+    if passes >= needed:
+        return Verdict("clean", "return", f"clean {passes} times in a row")
+    return Verdict("clean", "again", f"clean, pass {passes} of {needed}")
+
+
+def _not_clean(memory: Memory, rules: Rules, result: str, why: str, wrong: tuple[str, ...]) -> Verdict:
+    return Verdict(result, "step" if memory.steps < rules.steps else "keep", why, wrong)
+
+
+def fold(records: Iterable[Mapping[str, Any]]) -> dict[str, Memory]:
+    """What the records of recheck say of each node. A record of an unknown kind tells something to people only."""
+    known: dict[str, Memory] = {}
+    for record in records:
+        node = record.get("node")
+        if isinstance(node, str):
+            known[node] = fold_on(known.get(node, Memory()), record)
+    return known
+
+
+def fold_on(memory: Memory, record: Mapping[str, Any]) -> Memory:
+    """The memory after one more record of its node."""
+    change = _CHANGES.get(str(record.get("kind")))
+    return memory if change is None else change(memory, record)
+
+
+def _adopt(memory: Memory, record: Mapping[str, Any]) -> Memory:
+    return Memory(
+        reason=record["reason"],
+        since_s=record["at"],
+        lies=int(record.get("lies", 0)),
+        returned_s=memory.returned_s,
+    )
+
+
+def _looked(memory: Memory, record: Mapping[str, Any]) -> Memory:
+    clean = record["result"] == "clean"
+    return replace(
+        memory,
+        passes=memory.passes + 1 if clean else 0,
+        fails=0 if clean else memory.fails + 1,
+        looked_s=record["at"],
+        told=tuple(dict.fromkeys((*memory.told, *record.get("wrong", ())))),
+    )
+
+
+def _returned(memory: Memory, record: Mapping[str, Any]) -> Memory:
+    return Memory(returned_s=record["at"], lies=memory.lies)
+
+
+_CHANGES: Mapping[str, Callable[[Memory, Mapping[str, Any]], Memory]] = {
+    "adopted": _adopt,
+    "looked": _looked,
+    "rewording": lambda memory, record: replace(memory, pending=record["after"]),
+    "reworded": lambda memory, record: replace(memory, reason=record["reason"], pending=""),
+    "step.intended": lambda memory, _: replace(memory, steps=memory.steps + 1),
+    "returning": lambda memory, _: replace(memory, returning=True),
+    "returned": _returned,
+    "left": lambda memory, record: replace(memory, left=record["why"]),
+    "gone": lambda _memory, _record: Memory(),
+}
