@@ -108,6 +108,7 @@ class ClusterView:
 class Case:
     """Everything one ruling rests on.
 
+    `common` says why the fault is held to be no node's own ("" = it may be): then nobody is drained for it.
     `step` is the highest step seen in this launch; `checkpoint` the newest complete checkpoint where it is newer than the
     best that was known before, else ""; `running_again` says that Slurm has started the requeued job already.
     """
@@ -121,6 +122,7 @@ class Case:
     step: int | None = None
     checkpoint: str = ""
     running_again: bool = False
+    common: str = ""
 
     @property
     def saved(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from ftrun.slurm.client import Cluster, ClusterFacts, JobRow, NodeRow
 from ftrun.supervisor import signatures
 from ftrun.supervisor.lease import Clock
+from ftrun.supervisor.nodebook import NodeBook
 from ftrun.supervisor.signatures import Catalog
 
 __all__ = ["STALE_AFTER_S", "Crash", "Lead", "Office", "Stale", "World"]
@@ -85,14 +86,25 @@ class Office:
         default_factory=dict
     )  # who cannot see Slurm -> since when (Unix seconds)
     _proven_s: float = float("-inf")
+    nodebook: NodeBook = field(init=False)
     _facts: ClusterFacts | None = None
+    _domains: Mapping[str, tuple[str, ...]] | None = None
     _catalog: Catalog | None = None
+
+    def __post_init__(self) -> None:
+        self.nodebook = NodeBook(self.home, self.clock.now_s, self.tell)
 
     def facts(self) -> ClusterFacts:
         """The cluster's settings, asked for once. Raises SlurmError."""
         if self._facts is None:
             self._facts = self.cluster.facts()
         return self._facts
+
+    def domains(self) -> Mapping[str, tuple[str, ...]]:
+        """Leaf switch or block -> its nodes, asked for once. Raises SlurmError."""
+        if self._domains is None:
+            self._domains = self.cluster.domains()
+        return self._domains
 
     def catalog(self) -> Catalog:
         """The fault signatures, loaded at the first use. Raises CatalogError."""

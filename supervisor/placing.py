@@ -44,12 +44,20 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
 
 
 def left_out(
-    cluster: ClusterView, excluded: Iterable[str], avoided: Iterable[str], silent: Iterable[str]
+    cluster: ClusterView,
+    excluded: Iterable[str],
+    avoided: Iterable[str],
+    silent: Iterable[str],
+    *,
+    quarantined: Iterable[str] = (),
+    cap: float = 1.0,
 ) -> tuple[str, ...]:
     """The nodes that the next attempt names in --exclude: as many as leave it enough to run on, the blamed ones first.
 
-    Slurm itself starts nothing on a silent node, so that one is the first to be left unnamed.
+    Slurm itself starts nothing on a silent node, so that one is the first to be left unnamed. What other runs hold against a node
+    (`quarantined`, the worst first) counts last, and only in what the run's own exclusions leave of `cap`, a share of the partition.
     """
+    avoided = tuple(avoided)
     wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
     if not cluster.partition:
         return tuple(sorted(wanted))
@@ -62,6 +70,14 @@ def left_out(
             enough = enough and len(usable - after) >= cluster.nodes_needed
         if node in cluster.partition and enough:
             named.append(node)
+    room = max(1, int(cap * len(cluster.partition))) - len((usable & set(named)) - set(avoided))
+    for node in quarantined:
+        after = {*named, node}
+        enough = len(set(cluster.partition) - after) >= cluster.nodes_needed
+        enough = enough and len(usable - after) >= cluster.nodes_needed
+        if room > 0 and node in cluster.partition and node not in named and enough:
+            named.append(node)
+            room -= 1
     return tuple(sorted(named))
 
 
@@ -114,6 +130,8 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
     rule = CLASS_RULES[case.diagnosis.fault]
     if not exclude or not rule.drain or not case.limits.drain:
         return (), ()
+    if case.common:
+        return (), (f"not drained: {case.common}",)
     if not set(case.diagnosis.sources) & PROOF_SOURCES:
         return (), ("not drained: only the job's own log says so",)
     if not set(case.diagnosis.sources) & PROOF_SOURCES - {

@@ -25,7 +25,9 @@ from ftrun.supervisor import (
     dependents,
     drains,
     ends,
+    grounds,
     last_line,
+    nodebook,
     over,
     placing,
     rows,
@@ -217,13 +219,20 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     view = settle.cluster_view(keeper, world)
     if not view.partition and keeper.memory.for_how_long("no-partition", world.mono_s) < PARTITION_WITHIN_S:
         return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
+    quarantined = nodebook.kept_away(keeper, world.now_s)
     exclude = placing.left_out(
-        view, keeper.run.excluded_at(world.now_s), decision.get("avoid", ()), over.silent(keeper, world)
+        view,
+        nodebook.excluded(keeper, world.now_s),
+        decision.get("avoid", ()),
+        over.silent(keeper, world),
+        quarantined=quarantined,
+        cap=grounds.limits_from(keeper.settings).exclude_cap,
     )
     tasks = arrays.wanted(keeper.run_dir, keeper.run, keeper.attempt)
     if keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number)) is None:
         return  # somebody else made it: only its maker may submit it (P4)
-    more = {"tasks": list(tasks)} if tasks else {}
+    more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
+    more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
     keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     idle = tuple(sorted(view.available - set(exclude)))
     keeper.forget(0)

@@ -24,6 +24,7 @@ from ftrun.supervisor import (
     ends,
     grounds,
     last_line,
+    nodebook,
     policy,
     recover,
     sense,
@@ -67,6 +68,7 @@ def settle(keeper: Keeper, world: World) -> None:
         step=keeper.memory.step,
         checkpoint=checkpoint,
         running_again=_running_again(keeper, world),
+        common=nodebook.common(keeper, diagnosis, world.now_s),
     )
     if attempt.submission == "done":
         case = arrays.judged(keeper, case, _lost_by_then(keeper, world))

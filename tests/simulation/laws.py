@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobRow, JobState, SubmitRequest
 from ftrun.slurm.nodeset import expand
-from ftrun.supervisor import checkpoints, events, journal
+from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory
 from ftrun.supervisor.lifecycle import State
 
 if TYPE_CHECKING:
@@ -333,6 +333,7 @@ class Laws:
             self.breach(f"the run was given up without need: {run.final_reason}")
         self._budgets(run)
         self._exclusions(run)
+        self._ledger(run)
 
     def run_ends(self) -> None:
         """When ftrun calls the run over, nothing of it waits in the queue that might start behind its back."""
@@ -376,6 +377,15 @@ class Laws:
             innocent = names - self.guilty
             if innocent and not forged:
                 self.breach(f"{sorted(innocent)} excluded at {at_s:.0f} although innocent")
+
+    def _ledger(self, run: Run) -> None:
+        """The ledger has what the journal has, and holds nothing against a node that the journal does not."""
+        due = {entry.id for entry in nodestory.entries_of(run)}
+        noted = [entry for entry in ledger.read(self.world.home) if entry.run == run.id]
+        lacking = due - {entry.id for entry in noted}
+        invented = {entry.id for entry in noted if entry.what != "served"} - due
+        if lacking or invented:
+            self.breach(f"the ledger lacks {sorted(lacking)} and invents {sorted(invented)}")
 
 
 def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[float, set[str]]]:

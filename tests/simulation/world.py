@@ -25,9 +25,10 @@ from ftrun.slurm.errors import OutcomeUnknown, SlurmError
 from ftrun.slurm.memory import Clock, Engine, Faults, MemoryCluster, Timing
 from ftrun.slurm.memory_options import read_options
 from ftrun.slurm.memory_records import Job
-from ftrun.supervisor import context, journal, settings, store, submit
+from ftrun.supervisor import context, journal, ledger, settings, store, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.nodes import Entry
 from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
 from tests.simulation.laws import Laws
@@ -48,6 +49,7 @@ TIMING = Timing(
 LIMIT_S = 6 * 3600.0  # after calm: far more than any plan needs
 AFTERMATH_S = 300.0  # after the end: late jobs must still be dealt with
 LOOKUP_S = 25.0
+HAUNTED_EVERY = 3  # lives in which earlier runs left strikes behind
 SCRIPT = b"#!/bin/sh\nexec python3 train.py\n"
 
 Outcome = str  # finished, stopped, none (no run), or the state in which it got stuck
@@ -364,6 +366,8 @@ class World:
     def begin(self) -> None:
         """Set everything going."""
         plan = self.plan
+        if not plan.seed % HAUNTED_EVERY:
+            self._haunt()
         self._go_on(self._front())
         self.clock.after(5.0, self.start_supervisor)
         if plan.second_at_s:
@@ -386,6 +390,23 @@ class World:
         for stall in plan.stalls:
             self.clock.after(stall.at_s, lambda: self._stall(True))
             self.clock.after(stall.at_s + stall.for_s, lambda: self._stall(False))
+
+    def _haunt(self) -> None:
+        """Other runs of the user have held faults against some nodes, at times against all of them."""
+        luck = Random(f"haunted {self.plan.seed}")
+        names = sorted(self.engine.nodes)
+        for number, name in enumerate(luck.sample(names, luck.randint(1, len(names)))):
+            ledger.note(
+                self.home,
+                Entry(
+                    at_s=self.start_s - luck.uniform(0, 40_000.0),
+                    what="excluded",
+                    nodes=(name,),
+                    id=f"haunted-{number}",
+                    run=f"other-{number}",
+                    signature=f"fault-{number}",
+                ),
+            )
 
     def _blind(self, blind: bool) -> None:
         self.nodes_blind = blind
