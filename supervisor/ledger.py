@@ -31,6 +31,7 @@ __all__ = ["SCHEMA", "Reader", "compact", "entry_json", "folder", "note", "read"
 SCHEMA = 1
 A_DAY_S = 86_400.0
 COMPACT_FROM_FILES = 8
+MANY_FILES = 64
 LOOKS = 3  # while a compaction renames files
 APPENDS_MAX = 100  # while somebody takes the file away each time
 _OPEN, _CLOSED, _MERGED = ".jsonl", ".closed", "merged-"
@@ -52,7 +53,8 @@ def note(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
     whole = [entry for entry in told if entry is not None]
     if whole:
         try:
-            _append(home, [entry_json(entry) for entry in whole])
+            if _append(home, [entry_json(entry) for entry in whole]) and _many_files(home):
+                compact(home, time.time(), math.inf)  # commands from cron leave a file each
         except (OSError, ValueError, TypeError):
             return False
     return len(whole) == len(told)
@@ -84,8 +86,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 # ---------------------------------------------------------------------- writing
 
 
-def _append(home: str, records: list[dict[str, Any]]) -> None:
-    """Onto our own file, be it that somebody takes it away meanwhile. Raises OSError."""
+def _append(home: str, records: list[dict[str, Any]]) -> bool:
+    """Onto our own file, be it that somebody takes it away meanwhile. True where the file is a new one. Raises OSError."""
     os.makedirs(folder(home), mode=0o700, exist_ok=True)
     path = os.path.join(folder(home), store.identity() + _OPEN)
     for _ in range(APPENDS_MAX):
@@ -96,10 +98,14 @@ def _append(home: str, records: list[dict[str, Any]]) -> None:
                 os.write(fd, b"\n")  # behind what an earlier full disk cut off
             journal.append_record(fd, *records)
             if _leads_to(path, os.fstat(fd)):
-                return
+                return not size_bytes
         finally:
             os.close(fd)
     raise OSError(f"{path}: taken away again and again")
+
+
+def _many_files(home: str) -> bool:
+    return sum(map(_is_ours, os.listdir(folder(home)))) >= MANY_FILES
 
 
 def _leads_to(path: str, file: os.stat_result) -> bool:

@@ -95,6 +95,12 @@ _TABLE = (
             " times.", value_name="GLOB"),
     Setting("exclude-for", DURATION, 86_400.0, "How long the run avoids a node that was blamed."),
     Setting("exclude-cap", SHARE, 0.10, "Largest part of a partition that a run may avoid at one time."),
+    Setting("quarantine", CHOICE, "auto", "Avoid nodes that other runs of this user hold faults against, within `exclude-cap`; never ="
+            " only those that this run itself blames.", choices=("auto", "never")),
+    Setting("quarantine-max", DURATION, 2_592_000.0, "Longest quarantine of a node; the first lasts `exclude-for`, each further strike"
+            " doubles it."),
+    Setting("ledger-keep", DURATION, 15_552_000.0, "How long the ledger of nodes keeps what it knows.", least=86_400.0,
+            scope="admin"),
     Setting("drain", CHOICE, "auto", "Drain bad nodes: auto = where Slurm permits it and the proof does not rest on the log alone.",
             choices=("auto", "never")),
     Setting("drain-cap", SHARE, 0.05, "Largest part of a partition that ftrun may hold drained, all supervisors together; one node"
