@@ -1,0 +1,65 @@
+"""The job of a prolog or epilog, as the environment that Slurm gives them tells it. (pure)
+
+How it thinks. Whether a job may be failed for a device depends on whether it has that device. A job without one is never failed for any;
+a job with some of the node's devices is looked at for these. Names that no other process can have (UUIDs) are taken
+before numbers, since Slurm counts devices by its own list and a tool may count them otherwise.
+
+Checked against: the environment of Prolog and Epilog on Slurm 22.05 (SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES,
+ZE_AFFINITY_MASK are all there for a job with a GPU, none for a job without); slurm.conf(5), "PROLOG AND EPILOG SCRIPTS".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["Job", "job_of"]
+
+DEVICES = (
+    "SLURM_JOB_GPUS",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
+NO_DEVICE = frozenset({"", "NoDevFiles", "none", "None", "-1", "void"})
+
+
+class Job(NamedTuple):
+    """`id` is "" outside a job; `uid` is -1 where it is not told; `devices` as CUDA_VISIBLE_DEVICES writes them, "" for none."""
+
+    id: str
+    uid: int
+    user: str
+    cluster: str
+    devices: str
+
+
+def job_of(env: Mapping[str, str]) -> Job:
+    """The job that this environment belongs to."""
+    uid = env.get("SLURM_JOB_UID", "")
+    return Job(
+        env.get("SLURM_JOB_ID", ""),
+        int(uid) if uid.isdigit() else -1,
+        env.get("SLURM_JOB_USER", ""),
+        env.get("SLURM_CLUSTER_NAME", ""),
+        _devices(env),
+    )
+
+
+def _devices(env: Mapping[str, str]) -> str:
+    told = [_listed(env.get(name, "").strip()) for name in DEVICES]
+    named = [text for text in told if text.lower().startswith(("mig-", "gpu-"))]
+    return next((text for text in [*named, *told] if text not in NO_DEVICE), "")
+
+
+def _listed(text: str) -> str:
+    """`0-2,5` as `0,1,2,5`: some releases write ranges."""
+    parts = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if dash and first.isdigit() and last.isdigit() and int(last) - int(first) < 1024:
+            parts += [str(number) for number in range(int(first), int(last) + 1)]
+        else:
+            parts.append(part.strip())
+    return ",".join(parts)
