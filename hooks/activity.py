@@ -22,7 +22,10 @@ KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
 
 
 class Process(NamedTuple):
-    """One process: its state's letter, CPU time in ticks, when it began (ticks since boot: with the pid, its identity)."""
+    """One process: its state's letter, CPU time in ticks, when it began (ticks since boot: with the pid, its identity).
+
+    `switches`: how often it gave the processor away, which it cannot do while it hangs; `parent` the pid of whoever must wait for it.
+    """
 
     pid: int
     uid: int
@@ -31,6 +34,8 @@ class Process(NamedTuple):
     is_kernel: bool
     ticks: int
     began: int
+    switches: int = 0
+    parent: int = 0
 
 
 def listed(machine: Machine) -> dict[int, Process]:
@@ -51,6 +56,7 @@ def _process(machine: Machine, pid: str) -> Optional[Process]:
     head, _, tail = (stat or "").rpartition(")")
     fields = tail.split()
     uid = re.search(r"^Uid:\s+(\d+)", status or "", re.MULTILINE)
+    switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status or "", re.MULTILINE)
     if len(fields) < 20 or uid is None:
         return None
     return Process(
@@ -61,4 +67,6 @@ def _process(machine: Machine, pid: str) -> Optional[Process]:
         is_kernel=bool(int(fields[6]) & KERNEL_THREAD),
         ticks=int(fields[11]) + int(fields[12]),
         began=int(fields[19]),
+        switches=int(switches[1]) if switches else 0,
+        parent=int(fields[1]),
     )

@@ -16,11 +16,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Callable, NamedTuple, Optional, Union
+from typing import BinaryIO, Callable, NamedTuple, Optional, Union
 
 __all__ = ["Machine", "NoAnswer", "Output"]
 
 OUTPUT_BYTES_MAX = 8 << 20
+PIECE_BYTES = 1 << 16
 USUAL_PATH = (
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/rocm/bin:/usr/local/nvidia/bin"
 )
@@ -131,7 +132,7 @@ class Machine:
 
         def content() -> bytes:
             with open(self.path(name), "rb") as stream:
-                return stream.read(OUTPUT_BYTES_MAX)
+                return _whole(stream)
 
         answer = self.ask(content, limit_s, name)
         return None if answer is None else _text(answer)
@@ -161,7 +162,7 @@ class Machine:
         """As `read`, but without a child of its own: for the many small files of /proc and /sys, which do not hang."""
         try:
             with open(self.path(name), "rb") as stream:
-                return _text(stream.read(OUTPUT_BYTES_MAX))
+                return _text(_whole(stream))
         except OSError:
             return None
 
@@ -264,6 +265,18 @@ def _let_go(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(1.0)
     child.returncode = child.returncode if child.returncode is not None else -signal.SIGKILL
+
+
+def _whole(stream: BinaryIO) -> bytes:
+    """All of a file, in pieces: a file of /proc/sys refuses to be read by megabytes."""
+    pieces, left = [], OUTPUT_BYTES_MAX
+    while left > 0:
+        piece = stream.read(min(left, PIECE_BYTES))
+        if not piece:
+            break
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def _text(content: bytes) -> str:

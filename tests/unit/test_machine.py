@@ -167,3 +167,11 @@ def test_limits_are_those_a_job_needs(
     found = ulimit.judge(ulimit.Limits(soft, rdma), {**ulimit.CHECK.thresholds, "enforce": enforce})
 
     assert severities == [one.severity for one in found]
+
+
+def test_settings_of_the_kernel_are_read_whole() -> None:
+    """Files of /proc/sys refuse large reads; both ways of reading get around it."""
+    machine = Machine()
+
+    assert os.uname().release == (machine.peek("/proc/sys/kernel/osrelease") or "").strip()
+    assert os.uname().release == (machine.read("/proc/sys/kernel/osrelease") or "").strip()

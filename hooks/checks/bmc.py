@@ -1,0 +1,177 @@
+"""`bmc`: the board's own controller has logged no fault: asked on the node, or from outside, also of a node that is dead. (I/O)
+
+How it thinks. The controller of the board lives when the node does not, and it saw why: an uncorrected error of the memory, a processor's internal error, power or cooling that
+failed. No user writes its log. What came since the job began counts, or lately where no job is meant; what is older is a note, and so is what was taken back later (the same event,
+deasserted). From outside it also tells whether the node has power at all. The log is asked without the sensors' names: to look those up ipmitool fetches the whole repository of sensors, which
+takes minutes, and builds one in a controller that has none, and a check writes nothing. Times are the controller's own, taken as UTC; without a sensible one an event is of unknown age, and a note.
+
+Thresholds: `host`, the controller's address ("": this node's own), `user`, `password_file` (readable by its owner only; passwords are given in no other way), `interface` lanplus;
+`since_s` (seconds of the epoch; 0: none), `recent_s` (86,400), `last` 200 events are read; `power` (true): from outside, a node without power is bad.
+Skipped where ipmitool or the node's own device is missing, or may not be opened by this user.
+
+Checked against: ipmitool 1.8.19 with a simulated controller of OpenIPMI over lanplus, records of every kind below; event lines of 1.8.18 and of Supermicro, Dell and Intel boards in public logs.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.machine import Machine, NoAnswer
+
+__all__ = ["CHECK", "Event", "Facts", "events", "judge"]
+
+NAME = "bmc"
+FAULT = "hardware-other"
+EVIDENCE_MAX = 3
+LOG_LIMIT_S = 40.0
+POWER_LIMIT_S = 12.0
+CLOSED = ("Could not open device", "Permission denied")
+TIME_FORMS = ("%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%y %I:%M:%S %p")
+
+# severity, class, pattern over "sensor | event": the words of the tables of IPMI 2.0 (42-3 and 42-2) as ipmitool prints them.
+_TABLE = tuple(
+    (severity, fault, re.compile(pattern, re.IGNORECASE))
+    for severity, fault, pattern in (
+        (BAD, FAULT, r"uncorrectable ECC|memory.*\| parity|memory device disabled|uncorrectable memory"),
+        (BAD, FAULT, r"\bIERR\b|CATERR|thermal trip|FRB[123]|machine check.*uncorrected|processor.*configuration error"),
+        (BAD, FAULT, r"bus fatal error|bus uncorrectable error|PCI SERR|fatal NMI"),
+        (BAD, FAULT, r"non-recoverable"),
+        (BAD, FAULT, r"leak"),
+        (DEGRADED, FAULT, r"correctable ECC logging limit|memory.*\| (?:spare|configuration error)"),
+        (DEGRADED, FAULT, r"throttled|PCI PERR|NMI/diag|software NMI|bus degraded"),
+        (DEGRADED, FAULT, r"power supply.*\| (?:failure detected|power supply AC lost|AC lost|AC out-of-range|config)|power unit.*\| (?:failure detected|soft-power control failure|AC lost)"),
+        (DEGRADED, FAULT, r"(?:temperature|voltage|current|fan|cooling).*\| (?:upper|lower) critical|transition to (?:critical|non-recoverable)"),
+        (DEGRADED, "storage", r"drive (?:slot|bay).*\| (?:drive fault|in critical array|in failed array)"),
+        (DEGRADED, "node", r"watchdog.*\| (?:hard reset|power (?:down|cycle))|OS (?:critical )?stop.*run-time|OS runtime critical stop"),
+        (NOTE, "", r"predictive failure|redundancy (?:lost|degraded)|log full|correctable ECC|bus correctable|non-critical|power off/down"),
+    )
+)  # fmt: skip
+
+
+class Event(NamedTuple):
+    """One event: seconds of the epoch (None: of unknown age), whose sensor, what happened, whether it ended by it, and the line."""
+
+    at_s: Optional[float]
+    sensor: str
+    text: str
+    is_over: bool
+    line: str
+
+
+class Facts(NamedTuple):
+    """The printed log, the printed power state (from outside; "" else), the time, and why there is no log."""
+
+    log: str
+    power: str
+    now_s: float
+    why_not: str = ""
+    is_closed: bool = False
+
+
+def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
+    """Ask this node's controller, or the one at `host`."""
+    host = str(thresholds["host"])
+    if not host and not any(name.startswith("ipmi") for name in machine.names("/dev")):
+        return Facts("", "", 0.0, "this node has no device of a controller", is_closed=True)
+    ipmitool = ["env", "TZ=UTC", machine.tool("ipmitool") or "ipmitool"]
+    if host:
+        ipmitool += ["-I", str(thresholds["interface"]), "-N", "2", "-R", "2", "-H", host]
+        ipmitool += ["-U", str(thresholds["user"])] if thresholds["user"] else []
+        ipmitool += ["-f", str(thresholds["password_file"])] if thresholds["password_file"] else []
+    power = ""
+    if host and thresholds["power"]:
+        power = machine.run([*ipmitool, "chassis", "power", "status"], POWER_LIMIT_S).out
+    output = machine.run([*ipmitool, "sel", "list", "last", str(thresholds["last"])], LOG_LIMIT_S)
+    errors = (output.err.strip().splitlines() or [f"ipmitool ends with {output.code}"])[-1]
+    # An empty log is told on stderr, and the exit status is that of a failure in some versions.
+    if output.code and not output.out.strip() and "no entries" not in output.err:
+        closed = any(word in output.err for word in CLOSED)
+        if power:
+            return Facts("", power, time.time(), errors)
+        if closed:
+            return Facts("", "", time.time(), errors, is_closed=True)
+        raise NoAnswer(f"the controller {host or 'of this node'} does not answer: {errors}")
+    return Facts(output.out, power, time.time())
+
+
+def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+    """By the worst event of each sensor since the job began; a note for what is older or over."""
+    if facts.is_closed:
+        return [Finding(NAME, SKIPPED, facts.why_not)]
+    found = []
+    if re.search(r"power is off", facts.power, re.IGNORECASE):
+        found.append(Finding(NAME, BAD, "the node has no power", "node", "power", (facts.power.strip(),)))
+    if facts.why_not:
+        return found or [Finding(NAME, UNKNOWN, f"its log cannot be read: {facts.why_not}")]
+    logged = events(facts.log)
+    since_s = thresholds["since_s"] or facts.now_s - thresholds["recent_s"]
+    over = {(one.sensor, one.text): number for number, one in enumerate(logged) if one.is_over}
+    by_kind: dict[tuple[str, str, str], list[tuple[Event, bool]]] = {}
+    for number, one in enumerate(logged):
+        severity, fault = _known(one)
+        if severity != OK and not one.is_over:
+            fresh = one.at_s is not None and one.at_s >= since_s
+            counts = fresh and number > over.get((one.sensor, one.text), -1)
+            kind = (severity, fault, one.sensor) if counts else (NOTE, "", one.sensor)
+            by_kind.setdefault(kind, []).append((one, counts))
+    found += [_told(kind, [one for one, _ in pairs]) for kind, pairs in by_kind.items()]
+    return found or [Finding(NAME, OK, f"no fault in {len(logged)} events", value=len(logged), unit="events")]
+
+
+def _known(one: Event) -> tuple[str, str]:
+    words = f"{one.sensor} | {one.text}"
+    rows = (row for row in _TABLE if row[2].search(words))
+    severity, fault, _ = next(rows, (OK, "", None))
+    return severity, fault
+
+
+def _told(kind: tuple[str, str, str], logged: Sequence[Event]) -> Finding:
+    severity, fault, sensor = kind
+    texts = ", ".join(dict.fromkeys(one.text for one in logged))
+    old = "" if severity != NOTE else " (old, over, or no fault)"
+    evidence = tuple(one.line for one in logged[-EVIDENCE_MAX:])
+    return Finding(NAME, severity, f"{texts}{old}", fault, sensor, evidence, float(len(logged)), "events")
+
+
+def events(text: str) -> list[Event]:
+    """The events of a printed log, oldest first; lines of another form are left out."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        # number | date | time | sensor | event | Asserted [| reading]; before its clock is set: number | Pre-Init | seconds | ...
+        if len(fields) >= 5 and re.fullmatch(r"[0-9a-f]+", fields[0]):
+            is_over = len(fields) > 5 and fields[5] == "Deasserted"
+            found.append(
+                Event(_time_s(f"{fields[1]} {fields[2]}"), fields[3], fields[4], is_over, line.strip())
+            )
+    return found
+
+
+def _time_s(text: str) -> Optional[float]:
+    """Seconds of the epoch of a date and a time, with or without the name of a zone, which is UTC as we ask for it."""
+    words = re.sub(r"\s+[A-Z]{3,4}$", "", text)
+    for form in TIME_FORMS:
+        with contextlib.suppress(ValueError):
+            return float(calendar.timegm(time.strptime(words, form)))
+    return None
+
+
+CHECK = Check(
+    name=NAME,
+    title="The board's controller has logged no fault (also of a dead node, from outside)",
+    tier="recheck",
+    fault=FAULT,
+    needs=("ipmitool",),
+    limit_s=60.0,
+    thresholds={
+        "host": "", "user": "", "password_file": "", "interface": "lanplus", "since_s": 0, "recent_s": 86_400, "last": 200, "power": True,
+    },
+    probe=probe,
+    judge=judge,
+)  # fmt: skip

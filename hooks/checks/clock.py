@@ -1,0 +1,153 @@
+"""`clock`: the clock of the node is right. (I/O)
+
+How it thinks. Munge refuses messages that are minutes off, Kerberos too, and logs of nodes whose clocks differ cannot be laid side by side. The service that
+keeps the clock knows how far off it is at most: what is left to correct, plus half the way to its source, plus what it may have drifted since; so a service that has
+lost its source grows worse in time, although it calls itself synchronised. The first service that answers is believed.
+
+Thresholds: `offset_s` 0.5 (logs cannot be compared), `bad_s` 60 (munge's credentials live for minutes).
+
+Formats: `chronyc -c -n tracking` (14 fields; chrony 4.3, synchronised and not), `ntpq -c rv` (variables of RFC 9327; NTPsec 1.2.2), `timedatectl timesync-status` (systemd-timesyncd:
+the labels of timedatectl's source) and `timedatectl show` (NTPSynchronized: the kernel's word, without an offset).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks.findings import BAD, DEGRADED, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.machine import Machine, NoAnswer
+
+__all__ = ["CHECK", "Facts", "Reading", "judge", "understood"]
+
+NAME = "clock"
+FAULT = "node"
+QUESTIONS = (
+    ("chronyc", "-c", "-n", "tracking"),
+    ("ntpq", "-c", "rv", "127.0.0.1"),
+    ("timedatectl", "timesync-status"),
+    ("timedatectl", "show"),
+)
+ASK_LIMIT_S = 3.0
+UNITS_S = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Facts(NamedTuple):
+    """What each tool that is here printed, in the order of trust; why others gave no answer."""
+
+    told: tuple[tuple[str, str], ...]
+    why_not: str = ""
+
+
+class Reading(NamedTuple):
+    """Whether the clock follows a source, how far off it is (None: not told) and may be at most, in seconds."""
+
+    is_synchronised: bool
+    offset_s: Optional[float] = None
+    most_s: float = 0.0
+
+
+def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Facts:
+    """Ask the services that are here until one answers."""
+    reasons = []
+    for argv in QUESTIONS:
+        if machine.tool(argv[0]) is None:
+            continue
+        try:
+            output = machine.run(argv, ASK_LIMIT_S)
+        except NoAnswer as error:
+            reasons.append(str(error))
+            continue
+        name = " ".join(argv[:1] if argv[0] != "timedatectl" else argv)
+        if output.code == 0 and understood(name, output.out) is not None:
+            return Facts(((name, output.out),))
+        lines = (output.out + output.err).strip().splitlines() or ["it prints nothing"]
+        reasons.append(f"{argv[0]}: {lines[-1]}")
+    return Facts((), "; ".join(reasons))
+
+
+def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+    """Bad when it is far off, degraded when it is off or follows nothing."""
+    for name, text in facts.told:
+        reading = understood(name, text)
+        if reading is not None:
+            return [_judged(name, text, reading, thresholds)]
+    if facts.told or facts.why_not:
+        return [Finding(NAME, UNKNOWN, f"no service tells of the clock: {facts.why_not or 'odd answers'}")]
+    return [Finding(NAME, SKIPPED, "neither chronyc, ntpq nor timedatectl is here")]
+
+
+def _judged(name: str, text: str, reading: Reading, thresholds: Mapping[str, Any]) -> Finding:
+    evidence = tuple(text.strip().splitlines()[:3])
+    if not reading.is_synchronised:
+        return Finding(NAME, DEGRADED, f"{name}: the clock follows no source", FAULT, "", evidence)
+    if reading.offset_s is None:
+        return Finding(NAME, OK, f"{name}: synchronised")
+    message = f"{name}: off by {reading.offset_s:.6f} s, {reading.most_s:.6f} s at most"
+    for severity, limit_s in ((BAD, thresholds["bad_s"]), (DEGRADED, thresholds["offset_s"])):
+        if reading.most_s > limit_s:
+            return Finding(NAME, severity, message, FAULT, "", evidence, reading.offset_s, "s")
+    return Finding(NAME, OK, message, value=reading.offset_s, unit="s")
+
+
+def understood(name: str, text: str) -> Optional[Reading]:
+    """What a tool's answer says; None where it is no answer."""
+    readers = {"chronyc": _chronyc, "ntpq": _ntpq, "timedatectl show": _kernel}
+    try:
+        return readers.get(name, _timesyncd)(text)
+    except (ValueError, IndexError, KeyError):
+        return None
+
+
+def _chronyc(text: str) -> Optional[Reading]:
+    # Counted from the end: chrony before 4 has no name beside the id of the source.
+    fields = text.strip().splitlines()[0].split(",")
+    if len(fields) < 13:
+        return None
+    offset, delay, dispersion = abs(float(fields[-10])), float(fields[-4]), float(fields[-3])
+    return Reading(fields[-1] != "Not synchronised", offset, offset + delay / 2 + dispersion)
+
+
+def _ntpq(text: str) -> Optional[Reading]:
+    values = dict(re.findall(r"(\w+)=(\"[^\"]*\"|[^,\s]+)", text))
+    if "stratum" not in values:
+        return None
+    follows = values.get("leap") not in ("11", "3") and int(values["stratum"]) < 16
+    offset = abs(float(values["offset"])) / 1000
+    most = offset + (float(values["rootdelay"]) / 2 + float(values["rootdisp"])) / 1000
+    return Reading(follows, offset, most)
+
+
+def _timesyncd(text: str) -> Optional[Reading]:
+    told = dict(re.findall(r"^\s*([A-Z][\w ]*): (.*)$", text, re.MULTILINE))
+    if "Server" not in told or "Packet count" not in told:
+        return None
+    if told["Packet count"].strip() == "0" or told.get("Leap", "").strip() == "not synchronized":
+        return Reading(is_synchronised=False)
+    offset = _span_s(told["Offset"].strip().lstrip("+-"))
+    return Reading(True, offset, offset + _span_s(told["Root distance"].split("(")[0]))
+
+
+def _kernel(text: str) -> Optional[Reading]:
+    told = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return Reading(told["NTPSynchronized"] == "yes")
+
+
+def _span_s(text: str) -> float:
+    """Seconds of a span as systemd writes it: `1min 2.5s`, `11.4ms`, `0`."""
+    parts = re.findall(r"([\d.]+)\s*([a-zµ]*)", text)
+    return sum(float(number) * UNITS_S[unit or "s"] for number, unit in parts)
+
+
+CHECK = Check(
+    name=NAME,
+    title="The clock is right and follows a source",
+    tier="fast",
+    fault=FAULT,
+    needs=(),
+    limit_s=13.0,
+    thresholds={"offset_s": 0.5, "bad_s": 60},
+    probe=probe,
+    judge=judge,
+)
