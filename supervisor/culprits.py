@@ -47,7 +47,7 @@ HELP_NAMES = "mpi-help-names-host"
 NOBODY = frozenset({"localhost", "localhost.localdomain", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104
 """Names that every host has."""
 
-NOBODYS = ("127.", "169.254.", "fe80:", "::", "0.")
+NOBODYS = ("127.", "169.254.", "172.17.0.", "fe80:", "::", "0.")
 """How addresses begin that mean another host to each who reads them."""
 
 _RANK_PREFIX = re.compile(

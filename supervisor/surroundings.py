@@ -49,13 +49,18 @@ NODE_FAILED, NODE_UNBOOTED = "slurm-node-failure", "slurm-boot-fail-state"
 FULL, WORKERS_STARVED = "storage-full", "oom-host-shared-memory"
 """The signatures of a file system without room, and of loader workers without shared memory."""
 
+MISSING_RANK = "horovod-missing-rank"
+"""The signature of a line that names the one rank which others wait for."""
+
 UNRESERVED = 1024
 """The first port that any program may take."""
 
 _PORT = re.compile(r"(?:\]|\d|\*|localhost):(\d{1,5}) \(errno|\bport:? (\d{1,5})\b")
 _IN_USE = re.compile(r"Memory required by task is not available")
 _PID = re.compile(r"\bpid\W{1,3}(\d+)|\((?:PID|pid)[: ]+(\d+)")
-_LATE = re.compile(r"Socket timed out on send/recv operation|Zero Bytes were transmitted or received")
+_UNSURE = re.compile(
+    r"Socket timed out on send/recv operation|Zero Bytes were transmitted or received|credential (?:expired|replayed)"
+)
 _LISTEN = re.compile(r"failed to listen on any local")
 
 Rule = Callable[[Diagnosis, Sequence[Evidence], "Weighed", Topology], "Diagnosis | None"]
@@ -110,7 +115,7 @@ def _starts_nowhere(
     words = (*found.rests_on, "no node of them starts the tasks: the set-up, not a node")
     return replace(
         found,
-        fault=FaultClass.CONFIG,
+        fault=FaultClass.SCHEDULER if found.fault is FaultClass.SCHEDULER else FaultClass.CONFIG,
         retry=False,
         action=Action.STOP,
         nodes=(),
@@ -121,18 +126,21 @@ def _starts_nowhere(
     )
 
 
-def _answered_late(
+def _reached_and_unsure(
     found: Diagnosis, lines: Sequence[Evidence], _log: Weighed, topology: Topology
 ) -> Diagnosis | None:
-    """A node that took the connection and did not answer in time was there: load, names and keys do that as well.
+    """A node that did not answer in time, or called a credential too old, was there: load and the controller's clock do that as well.
 
     Where the attempt's other nodes are known to have started, the one that did not is to blame all the same.
     """
     if found.signature not in STARTS or not found.nodes or len(topology.nodes) > 1:
         return None
-    if not all(_LATE.search(line.text) for line in lines):
+    if not all(_UNSURE.search(line.text) for line in lines):
         return None
-    words = (*found.rests_on, "it was reached and did not answer in time: nobody is blamed for that alone")
+    words = (
+        *found.rests_on,
+        "the node was there, and the reason may be at either end: nobody is blamed for that alone",
+    )
     return replace(
         found,
         nodes=(),
@@ -239,6 +247,16 @@ def _leader_accused(
     return replace(found, nodes=(), exclude=False, blame=Blame.JOB, rests_on=words)
 
 
+def _wait_for_each_other(
+    found: Diagnosis, _lines: Sequence[Evidence], _log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """Where each of several ranks is missed by somebody, they wait for one another: different tensors, not a dead rank."""
+    if found.signature != MISSING_RANK or len(found.nodes) < 2:
+        return None
+    words = (*found.rests_on, "several ranks are missed by turns: they wait for one another")
+    return replace(found, nodes=(), exclude=False, blame=Blame.JOB, rests_on=words)
+
+
 def _one_peer_of_all(
     found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, topology: Topology
 ) -> Diagnosis | None:
@@ -327,7 +345,7 @@ def _program_hung_the_device(
 
 RULES: tuple[Rule, ...] = (
     _starts_nowhere,
-    _answered_late,
+    _reached_and_unsure,
     _never_booted,
     _shared_memory_full,
     _reserved_port,
@@ -336,6 +354,7 @@ RULES: tuple[Rule, ...] = (
     _same_device_again,
     _launched_several_times,
     _leader_accused,
+    _wait_for_each_other,
     _one_peer_of_all,
 )
 

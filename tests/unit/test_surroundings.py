@@ -296,3 +296,31 @@ def test_a_step_that_srun_ended_after_its_first_task_is_no_cancel() -> None:
 
     for name in ("srun", "yhrun"):
         assert judged(*(line.format(name) for line in lines)).fault is FaultClass.UNKNOWN
+
+
+def test_a_credential_that_a_node_calls_too_old_blames_no_single_witness() -> None:
+    """Two clocks differ, and the line does not say which is wrong; among others that started the node is the odd one."""
+    old = LAUNCH.format("n7", "Job credential expired")
+    alone = judged(old)
+    of_many = judged(old, nodes=tuple(f"n{number}" for number in range(16)))
+
+    assert (alone.fault, alone.nodes, alone.exclude) == (FaultClass.SCHEDULER, (), False)
+    assert of_many.nodes == ("n7",)
+
+
+def test_a_rank_that_all_wait_for_is_named_and_ranks_that_wait_by_turns_are_not() -> None:
+    """One rank that is missed may be dead; where several are missed by turns, each waits for another's tensor."""
+    text = "[1,0]<stderr>:Stalled ops:HorovodBroadcast_dense_{0}_bias_0 [missing ranks: {0}]"
+
+    assert judged(text.format(1), text.format(1)).nodes == ("rank 1",)
+    assert judged(text.format(1), text.format(2)).nodes == ()
+
+
+@pytest.mark.parametrize("peer", ["172.17.0.3", "127.0.0.1"])
+def test_the_bridge_of_a_container_names_no_machine(peer: str) -> None:
+    """Each host has a bridge of that address; who is sent there has been given a wrong one."""
+    found = judged(
+        f"[E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to ({peer}, 44737)."
+    )
+
+    assert found.nodes == ()
