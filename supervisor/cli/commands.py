@@ -39,6 +39,9 @@ COMMANDS: Mapping[str, Command] = {
         "supervise",
         "Look after the runs: watch, diagnose, recover.",
     ),
+    "nodes": Command(
+        "ftrun.supervisor.cli.nodes", "app", "What is known of nodes: strikes, quarantine, lemons."
+    ),
     "recheck": Command(
         "ftrun.supervisor.cli.recheck",
         "recheck",

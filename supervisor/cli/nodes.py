@@ -1,0 +1,254 @@
+"""`ftrun nodes`: what is known of nodes, who looks like a lemon; a person's exclusions and releases. (I/O)"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.slurm import nodeset
+from ftrun.slurm.client import NodeRow
+from ftrun.slurm.errors import SlurmError
+from ftrun.supervisor import config, ledger, lemons, nodebook, nodeviews
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.nodes import Book, Entry, NodeRecord, fold
+from ftrun.supervisor.settings import SettingError, parse
+
+__all__ = ["app"]
+
+SLURM_TIMEOUT_S = 10.0
+HISTORY_SHOWN = 40
+
+app = typer.Typer(help="What is known of nodes: strikes, quarantine, lemons.")
+Names = Annotated[list[str], typer.Argument(help="Nodes, or lists such as n[1-4].", metavar="NODE...")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever reads it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The ledger and, where it answers, Slurm."""
+
+    home: str
+    now_s: float
+    book: Book
+    rows: Mapping[str, NodeRow] = field(default_factory=dict)
+    unseen: str = ""  # why Slurm was not seen
+
+    def record(self, node: str) -> NodeRecord:
+        """What is known of a node; an empty record of one that is only Slurm's."""
+        return self.book.nodes.get(node, NodeRecord(node))
+
+
+@app.callback(invoke_without_command=True)
+def nodes(
+    context: typer.Context,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Also nodes of which nothing is known.")] = False,
+    json: Json = False,
+) -> None:
+    """Show the nodes of which something is known: state in Slurm, strikes, last fault, quarantine, score.
+
+    The ledger of $FTRUN_HOME is what all runs of its owner met.  docs/nodes.md has the formulas.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    scene = _scene()
+    names = nodeviews.listed(scene.book, scene.rows, every=every)
+    rows = [nodeviews.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
+    together = nodeviews.together_facts(scene.book, scene.now_s)
+    if json:
+        output.emit_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together})
+        return
+    if rows:
+        columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
+        output.table(columns, [_cells(row) for row in rows])
+    else:
+        print("nothing is known of any node so far")
+    for cause in together:
+        print(f"{_clock(cause['at'])}  {cause['sentence']}")
+
+
+@app.command("show")
+def show(
+    node: Annotated[str, typer.Argument(help="A node.", metavar="NODE")],
+    number: Annotated[int, typer.Option("-n", help="How many entries, newest last.", min=1)] = HISTORY_SHOWN,
+    json: Json = False,
+) -> None:
+    """Show one node: its strikes, devices, and all that is known of it over time."""
+    scene = _scene()
+    _known(scene, [node])
+    facts = nodeviews.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
+    if json:
+        output.emit_json(facts | {"slurm_unseen": scene.unseen})
+        return
+    state = f"{facts['slurm'] or 'not seen'} in Slurm" + (f" ({facts['reason']})" if facts["reason"] else "")
+    until = f"quarantined until {_clock(facts['quarantined_until'])}: {facts['why']}"
+    print(f"{node}: {state}; {until if facts['quarantined'] else 'not quarantined'}")
+    print(
+        f"{facts['strikes']} strikes open, {facts['strikes_taken_back']} taken back, {facts['lies']} after a passed recheck;"
+        f" {facts['served_hours']:g} hours served; score {facts['score']:g}{', a lemon' if facts['lemon'] else ''}"
+    )
+    if facts["devices"]:
+        print()
+        rows = [
+            [d["device"], d["serial"], d["incidents"], d["strikes"], d["replaced"]] for d in facts["devices"]
+        ]
+        output.table(["DEVICE", "SERIAL", "FAULTS", "STRIKES", "REPLACED"], rows)
+    if facts["history"]:
+        print()
+        columns = ["WHEN", "WHAT", "RUN", "CLASS", "SIGNATURE", "DEVICE", "DETAIL"]
+        output.table(columns, [_story(entry) for entry in facts["history"][-number:]])
+
+
+@app.command("lemons")
+def show_lemons(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Every node with a score.")] = False,
+    json: Json = False,
+) -> None:
+    """Show the nodes that keep failing jobs over four weeks, the worst first, with the signals that make the score."""
+    scene = _scene()
+    scores = [lemons.score(record, scene.now_s) for record in scene.book.nodes.values()]
+    chosen = [s for s in scores if s.lemon or (every and s.score > 0)]
+    chosen.sort(key=lambda s: (-s.score, s.node))
+    rows = [
+        nodeviews.score_facts(s) | {"slurm": nodeviews.slurm_state(scene.rows.get(s.node))} for s in chosen
+    ]
+    if json:
+        output.emit_json({"lemon_at": lemons.LEMON_AT, "slurm_unseen": scene.unseen, "nodes": rows})
+        return
+    if not rows:
+        print("no lemons" + ("" if every else "; nodes with a lower score: ftrun nodes lemons --all"))
+        return
+    signals = list(rows[0]["signals"])
+    columns = ["NODE", "SLURM", "SCORE", "LEMON", "RUNS", *(s.upper().replace("_", " ") for s in signals)]
+    cells = [
+        [r["node"], r["slurm"] or None, f"{r['score']:g}", "yes" if r["lemon"] else "no", r["runs"]]
+        + [f"{r['signals'][s]:g}" for s in signals]
+        for r in rows
+    ]
+    output.table(columns, cells)
+
+
+@app.command("exclude")
+def exclude(
+    names: Names,
+    lasting: Annotated[str, typer.Option("--for", help="How long: 12h, 2d.", metavar="TIME")] = "1d",
+    reason: Reason = "",
+    json: Json = False,
+) -> None:
+    """Let all runs of this home avoid nodes for a while, as far as `exclude-cap` and the job's size permit."""
+    scene = _scene()
+    wanted = _known(scene, names)
+    try:
+        for_s = float(str(parse("exclude-for", lasting)))
+    except SettingError as error:
+        raise UserError(f"--for: {str(error).partition(': ')[2]}") from None
+    until_s = scene.now_s + for_s
+    _note(scene, "excluded", wanted, {"until_s": until_s, "reason": reason})
+    if json:
+        output.emit_json({"excluded": wanted, "until": until_s, "reason": reason})
+        return
+    print(f"{nodeset.fold(wanted)}: avoided by later attempts until {_clock(until_s)}")
+
+
+@app.command("release")
+def release(names: Names, reason: Reason = "", json: Json = False) -> None:
+    """Take back all that is held against nodes: strikes, quarantine, a person's exclusion. Their history stays."""
+    scene = _scene()
+    wanted = _known(scene, names)
+    _note(scene, "released", wanted, {"reason": reason})
+    drained = [name for name in wanted if name in scene.rows and scene.rows[name].drained]
+    if json:
+        output.emit_json({"released": wanted, "drained_in_slurm": drained})
+        return
+    print(f"{nodeset.fold(wanted)}: nothing is held against {'it' if len(wanted) == 1 else 'them'} any more")
+    if drained:
+        print(f"{nodeset.fold(drained)}: still drained in Slurm; see: ftrun recheck", file=sys.stderr)
+
+
+# ---------------------------------------------------------------------- looking and writing
+
+
+def _scene() -> Scene:
+    from ftrun.slurm.commands import CommandCluster
+
+    env = dict(os.environ)
+    settings = config.load(os.getcwd(), env)
+    home, now_s = settings.home(env), time.time()
+    rows: Mapping[str, NodeRow] = {}
+    domains: Mapping[str, tuple[str, ...]] = {}
+    unseen = ""
+    cluster = CommandCluster(env, timeout_s=SLURM_TIMEOUT_S)
+    try:
+        rows = cluster.nodes()
+        domains = cluster.domains()
+    except SlurmError as error:
+        unseen = error.message
+        print(f"ftrun: Slurm does not answer, this is the ledger alone: {unseen}", file=sys.stderr)
+    keep_s = float(str(settings["ledger-keep"]))
+    entries = [entry for entry in ledger.read(home) if now_s - entry.at_s <= keep_s]
+    return Scene(home, now_s, fold(entries, nodebook.rules_from(settings.values), domains), rows, unseen)
+
+
+def _known(scene: Scene, names: list[str]) -> list[str]:
+    """The nodes that are meant, each once. Raises UserError for one that neither the ledger nor Slurm knows."""
+    try:
+        wanted = list(dict.fromkeys(node for name in names for node in nodeset.expand(name)))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    strange = [name for name in wanted if name not in scene.rows and name not in scene.book.nodes]
+    if strange and not scene.unseen:
+        raise UserError(f"neither Slurm nor the ledger knows {', '.join(strange)}; see: ftrun nodes --all")
+    return wanted
+
+
+def _note(scene: Scene, what: str, names: list[str], detail: dict[str, Any]) -> None:
+    told = {key: value for key, value in detail.items() if value != ""}
+    entry = Entry(scene.now_s, what, tuple(names), detail=told | {"by": getpass.getuser()})
+    if not ledger.note(scene.home, entry):
+        raise UserError(f"the ledger cannot be written: {ledger.folder(scene.home)}", 1)
+
+
+# ---------------------------------------------------------------------- telling
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    return [
+        row["node"],
+        row["slurm"] or None,
+        row["strikes"],
+        row["last_fault"] or None,
+        _clock(row["last_fault_at"]),
+        _clock(row["quarantined_until"]),
+        row["why"] or None,
+        f"{row['score']:g}" + (" lemon" if row["lemon"] else ""),
+    ]
+
+
+def _story(entry: dict[str, Any]) -> list[object]:
+    detail = dict(entry["detail"])
+    until_s = detail.pop("until_s", None)
+    words = [str(detail[key]) for key in ("title", "reason", "text", "worst") if detail.get(key)]
+    words += [f"until {_clock(until_s)}"] if isinstance(until_s, int | float) else []
+    words += [f"by {detail['by']}"] if detail.get("by") else []
+    words += ["held to be no fault of this node"] if entry["common"] else []
+    return [
+        _clock(entry["at"]),
+        entry["what"],
+        entry["run"] or None,
+        entry["class"] or None,
+        entry["signature"] or None,
+        entry["device"] or entry["serial"] or None,
+        ", ".join(words) or None,
+    ]
+
+
+def _clock(at_s: float | None) -> str | None:
+    return None if at_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
