@@ -14,6 +14,7 @@ from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
 
 __all__ = [
     "CLASS_RULES",
+    "EXCLUDE_SOURCES",
     "PROOF_SOURCES",
     "UNLIMITED",
     "Case",
@@ -31,7 +32,7 @@ UNLIMITED = 1_000_000
 class ClassRule:
     """Defaults of one class: attempts without progress, how culprits are treated, whether waiting helps.
 
-    `exclude`: always | proven (a source no user can write, or the same culprit before) | never.
+    `exclude`: always | proven (more than the log says so, or the same culprit before) | never.
     """
 
     budget: int
@@ -67,6 +68,7 @@ CLASS_RULES: Mapping[FaultClass, ClassRule] = {
 }
 
 PROOF_SOURCES = frozenset({Source.SLURM, Source.KERNEL, Source.CHECK})
+EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to leave a node out of this run, not to drain it
 
 
 @dataclass(frozen=True, slots=True)

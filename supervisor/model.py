@@ -94,6 +94,7 @@ class Source(StrEnum):
     SLURM = "slurm"  # Slurm's record of job or node
     EXIT = "exit"  # the exit record that batch.sh wrote
     CHECK = "check"  # a health check that ftrun itself ran
+    REPORT = "report"  # a health check that ran inside the job, as its user: a claim about its own attempt
     SILENCE = "silence"  # no step, no output for longer than the run's own habit
     CHECKPOINT = "checkpoint"  # what the checkpoint folder says
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, Case, ClusterView
+from ftrun.supervisor.grounds import CLASS_RULES, EXCLUDE_SOURCES, PROOF_SOURCES, Case, ClusterView
 from ftrun.supervisor.model import Decision, Source
 
 __all__ = ["left_out", "with_nodes"]
@@ -89,7 +89,7 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), notes
     if len(case.culprits) == len(case.attempt.nodes) > 1:
         return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
-    proof = bool(set(case.diagnosis.sources) & PROOF_SOURCES)
+    proof = bool(set(case.diagnosis.sources) & EXCLUDE_SOURCES)
     if not (proof if rule == "proven" else case.diagnosis.exclude):
         earlier = {
             node

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.supervisor import afterwards, attempts, launchlogs, store
 from ftrun.supervisor.model import Diagnosis, Evidence
+from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["Memory", "adopt", "is_anothers", "note_launch", "watch"]
+__all__ = ["Memory", "adopt", "is_anothers", "note_evidence", "note_launch", "watch"]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
@@ -52,12 +53,15 @@ class Memory:
     seen_s: float | None = None  # when Slurm showed the job last
     absent_since_s: float | None = None
     unwatched: bool = False  # Slurm had the time to forget the job before we missed it
-    provisional: Diagnosis | None = None
+    provisional: Diagnosis | None = None  # what the log so far would mean if it were all
     suspect_step: int | None = None
     suspect_life: tuple[int, float | None] = (0, None)  # steps seen and growth when the wait for life began
     steps_seen: int = 0
     moved_s: float | None = None  # when the counter of steps moved last, from its second move on
     longest_gap_s: float = 0.0  # between two such moves: what this launch is used to
+    node_facts: NodeFacts = field(default_factory=NodeFacts)  # what the nodes' reports say
+    node_stamp: int = 0  # of the reports as they were read last
+    survived: set[str] = field(default_factory=set)  # findings after which training went on
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
 
     @property
@@ -187,7 +191,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
     if report.last_growth_s != memory.growth:
         memory.growth, memory.growth_seen_s = report.last_growth_s, world.mono_s
     for evidence in report.new:
-        _note_evidence(keeper, evidence)
+        note_evidence(keeper, evidence)
     _note_progress(keeper, world, report)
     return report
 
@@ -200,7 +204,8 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
     return paths + afterwards.extra_logs(keeper)
 
 
-def _note_evidence(keeper: Keeper, evidence: Evidence) -> None:
+def note_evidence(keeper: Keeper, evidence: Evidence) -> None:
+    """Journal a fact of this launch the first time that it is seen."""
     key = f"{keeper.attempt.number}.{keeper.attempt.launch}:{evidence.signature}:{evidence.file}:{evidence.line}"
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return

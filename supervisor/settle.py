@@ -25,6 +25,7 @@ from ftrun.supervisor import (
     grounds,
     last_line,
     nodebook,
+    nodelook,
     policy,
     recover,
     sense,
@@ -76,6 +77,7 @@ def settle(keeper: Keeper, world: World) -> None:
     incident = f"{attempt.number}.{attempt.launch}"
     if diagnosis.fault is not FaultClass.HEALTHY:
         told = [e.at_s for e in keeper.memory.evidence if e.signature == diagnosis.signature]
+        told += nodelook.first_seen_s(keeper, diagnosis.signature)
         first = min((at for at in told if at is not None), default=None)
         keeper.record(
             "diagnosed",
@@ -186,6 +188,7 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
     )
     requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
     found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
+    found = nodelook.judged(keeper, world, found)
     return afterwards.with_last_words(keeper, found, seats)
 
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobState
-from ftrun.supervisor import sense, settle
+from ftrun.supervisor import nodelook, sense, settle
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis, FaultClass
+from ftrun.supervisor.nodefacts import while_alive
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
@@ -61,7 +62,7 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         memory.since.pop("suspect", None)
         return
-    diagnosis = _provisional(keeper, report)
+    diagnosis = _provisional(keeper, world, report)
     if diagnosis is None or not fatal(diagnosis):
         _clear(keeper, "what was seen is not fatal")
     elif keeper.run.state is State.RUNNING:
@@ -72,6 +73,7 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
         )
     elif memory.step is not None and (memory.suspect_step is None or memory.step > memory.suspect_step):
         memory.suspect_step = memory.step
+        memory.survived |= {finding.key for finding in memory.node_facts.findings}
         _clear(keeper, f"training went on to step {memory.step}")
     elif _alive(keeper):
         _wait_anew(keeper, world)
@@ -79,17 +81,18 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
         _perhaps_end(keeper, world, report, diagnosis)
 
 
-def _provisional(keeper: Keeper, report: WatchReport) -> Diagnosis | None:
-    """What the log so far would mean if it were all."""
+def _provisional(keeper: Keeper, world: World, report: WatchReport) -> Diagnosis | None:
+    """What the log and the nodes so far would mean if it were all."""
+    memory = keeper.memory
     if report.evidence:
-        keeper.memory.provisional = diagnose(
+        memory.provisional = diagnose(
             report.evidence,
             settle.topology(keeper),
             ended=None,
             catalog=keeper.office.catalog(),
             progress=report.progress,
         )
-    return keeper.memory.provisional
+    return while_alive(memory.provisional, nodelook.live(keeper, world), memory.survived, world.now_s)
 
 
 def _wait_anew(keeper: Keeper, world: World) -> None:

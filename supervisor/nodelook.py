@@ -1,0 +1,67 @@
+"""What the nodes of one launch tell of themselves, as one run's keeper sees it. (I/O)
+
+Live, the reports of the watch are looked at now and then, and what is new becomes evidence in the journal. Once the launch is over, all reports
+are read, those of the checks after the failure among them, and joined to the diagnosis (`nodefacts`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor import attempts, nodereports, sense
+from ftrun.supervisor.model import Diagnosis, Evidence
+from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding, joined
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["first_seen_s", "judged", "live"]
+
+LOOK_EVERY_S = 2.0
+TOLD_MAX = 50
+"""Findings of one launch that become records; the reports hold the others."""
+
+
+def live(keeper: Keeper, world: World) -> NodeFacts:
+    """What the watch over the nodes of a live launch has found so far."""
+    memory = keeper.memory
+    if memory.due("node-reports", world.mono_s, LOOK_EVERY_S):
+        stamp = nodereports.stamp(keeper.run_dir, keeper.attempt.number)
+        if stamp != memory.node_stamp:
+            memory.node_stamp = stamp
+            _read(keeper)
+    return memory.node_facts
+
+
+def judged(keeper: Keeper, world: World, found: Diagnosis) -> Diagnosis:
+    """The diagnosis of an end, with what the nodes say."""
+    if attempts.has_tasks(keeper.run_dir, keeper.attempt.number):
+        return found  # each task has nodes of its own
+    _read(keeper)
+    return joined(found, keeper.memory.node_facts, world.now_s)
+
+
+def first_seen_s(keeper: Keeper, signature: str) -> list[float]:
+    """When the findings were made that a diagnosis with this signature rests on (Unix seconds, by the nodes' clocks)."""
+    told = keeper.memory.node_facts.findings
+    return [one.at_s for one in told if one.at_s is not None and SIGNATURE + one.check == signature]
+
+
+def _read(keeper: Keeper) -> None:
+    attempt = keeper.attempt
+    facts = nodereports.read(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
+    keeper.memory.node_facts = facts
+    for finding in facts.findings[:TOLD_MAX]:
+        sense.note_evidence(keeper, _evidence(finding))
+
+
+def _evidence(finding: NodeFinding) -> Evidence:
+    return Evidence(
+        source=finding.source,
+        signature=SIGNATURE + finding.check,
+        text=f"{finding.node}: {finding.message}",
+        file=f"{finding.kind} of {finding.node} {finding.device}".strip(),
+        at_s=finding.at_s,
+        captures={"host": finding.node, "device": finding.device},
+    )

@@ -1,0 +1,65 @@
+"""The reports that nodes left in an attempt's folder, read within bounds. (I/O)
+
+How it thinks. They are written by the job's own user and may be anything: only files named for a node of the attempt are opened, no more of
+them than it has nodes, and no more of each than a report can be. The folder's own time stamp tells when there is something new, so a look at a
+run whose nodes are well costs one question.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from ftrun.supervisor import store
+from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding, parsed
+
+__all__ = ["KINDS", "folder", "read", "stamp"]
+
+KINDS = ("preflight", "watch", "after")
+REPORT_BYTES_MAX = 512 * 1024
+
+
+def folder(run_dir: str, attempt: int) -> str:
+    """Where the reports of an attempt lie."""
+    return os.path.join(store.attempt_dir(run_dir, attempt), "nodes")
+
+
+def stamp(run_dir: str, attempt: int) -> int:
+    """Changes when a report is written; 0 where there is none, or it cannot be seen."""
+    try:
+        return os.stat(folder(run_dir, attempt)).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def read(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> NodeFacts:
+    """What the nodes of one launch say of themselves; a report that cannot be read says nothing."""
+    place = folder(run_dir, attempt)
+    try:
+        names = set(os.listdir(place))
+    except OSError:
+        return NodeFacts(tuple(nodes))
+    findings: list[NodeFinding] = []
+    asked = set()
+    for kind in KINDS:
+        for node in nodes:
+            name = f"{kind}.{launch}.{node}.json"
+            if name not in names:
+                continue
+            report = _content(os.path.join(place, name))
+            findings += parsed(report, node=node)
+            if kind == "after" and report is not None:
+                asked.add(node)
+    return NodeFacts(tuple(nodes), tuple(findings), frozenset(asked))
+
+
+def _content(path: str) -> object:
+    """The JSON in a file; None for what is too large, no regular file, or no JSON."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            content = stream.read(REPORT_BYTES_MAX + 1)
+        return json.loads(content) if len(content) <= REPORT_BYTES_MAX else None
+    except (OSError, ValueError, RecursionError):
+        return None

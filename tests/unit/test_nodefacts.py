@@ -1,0 +1,278 @@
+"""Laws of joining what nodes say to what the log says: a minority, of this attempt, where the log is vague, and never a live run alone. (pure)"""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.supervisor import grounds, scenario
+from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.nodefacts import (
+    ENDED_FOR_OTHER_REASONS,
+    NodeFacts,
+    NodeFinding,
+    joined,
+    parsed,
+    while_alive,
+)
+from ftrun.supervisor.suspect import fatal
+from ftrun.supervisor.verdicts import plain
+
+NODES = ("n0", "n1", "n2", "n3")
+NOW_S = 10_000.0
+GPU = NodeFinding("n2", "after", "gpu-check", "bad", FaultClass.HARDWARE_GPU, "7 GPUs of 8 answer", "3")
+MEMORY = NodeFinding(
+    "n2", "watch", "edac", "bad", FaultClass.HARDWARE_OTHER, "1 uncorrected error", "mc0", 9990.0
+)
+LINK = NodeFinding(
+    "n1", "watch", "ib-errors", "degraded", FaultClass.NETWORK, "symbol_error: 500 more", "mlx5_0/1"
+)
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "nodes-in-a-run.md"
+
+
+def _facts(*findings: NodeFinding, nodes: tuple[str, ...] = NODES) -> NodeFacts:
+    return NodeFacts(nodes, findings)
+
+
+def _by_log(
+    fault: FaultClass, confidence: float = 0.8, names: tuple[str, ...] = (), **more: Any
+) -> Diagnosis:
+    told = plain(fault, f"the log says {fault.value}", ["a line"], confidence=confidence, names=names)
+    return dataclasses.replace(told, signature="some-line", sources=(Source.LOG,), **more)
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def test_the_table_has_each_combination_once() -> None:
+    """Nothing is decided beside the table: of three yes-or-no facts there are eight rows."""
+    keys = [(row.precheck_failed, row.hardware_bad, row.ended) for row in scenario.TABLE]
+
+    assert sorted(keys) == sorted(product((False, True), repeat=3))
+    assert sorted(row.number for row in scenario.TABLE if row.number) == [1, 2, 3, 4]
+
+
+def test_no_row_ends_what_is_alive() -> None:
+    """P7: whatever a check says, a live script is at most suspected."""
+    alive = {row.act for row in scenario.TABLE if not row.ended}
+
+    assert alive <= {scenario.Act.SUSPECT, scenario.Act.START, scenario.Act.WATCH}
+
+
+def test_nodes_are_left_out_for_bad_hardware_only() -> None:
+    """Where the hardware is good nobody is isolated, whatever failed."""
+    isolating = [row for row in scenario.TABLE if row.act is scenario.Act.ISOLATE]
+
+    assert all(row.hardware_bad and row.ended for row in isolating)
+
+
+def test_the_page_shows_the_table_of_the_code() -> None:
+    """docs/nodes-in-a-run.md has each row with its act and its reason, as the code has them."""
+    text = PAGE.read_text(encoding="utf-8")
+
+    for row in scenario.TABLE:
+        cells = (
+            str(row.number or "-"),
+            "failed" if row.precheck_failed else "passed",
+            "bad" if row.hardware_bad else "good",
+            "ended" if row.ended else "runs",
+            row.act.value,
+            row.why,
+        )
+        assert f"| {' | '.join(cells)} |" in text
+
+
+# ---------------------------------------------------------------------- after the end
+
+
+@pytest.mark.parametrize(
+    "fault", [FaultClass.HANG, FaultClass.NETWORK, FaultClass.UNKNOWN, FaultClass.LIBRARY_BUG]
+)
+def test_a_bad_node_explains_a_vague_end(fault: FaultClass) -> None:
+    """Scenario 3: a hang or a time-out plus a node whose GPUs are bad is that node's hardware."""
+    found = joined(_by_log(fault), _facts(GPU), NOW_S)
+
+    assert (found.fault, found.nodes, found.exclude) == (FaultClass.HARDWARE_GPU, ("n2",), True)
+    assert set(found.sources) == {Source.LOG, Source.REPORT}
+    assert found.signature == "check-gpu-check"
+    assert any(f"the log alone says {fault.value}" in word for word in found.rests_on)
+    assert any(word.startswith("scenario 3") for word in found.rests_on)
+
+
+def test_log_and_machine_that_name_the_same_node_agree() -> None:
+    """Two sources for one culprit are surer than one."""
+    told = _by_log(FaultClass.HARDWARE_GPU, 0.7, ("n2",))
+
+    found = joined(told, _facts(GPU), NOW_S)
+
+    assert found.confidence > told.confidence
+    assert (found.nodes, found.signature) == (("n2",), "some-line")
+    assert Source.REPORT in found.sources
+
+
+def test_a_slow_link_names_the_node_of_a_network_fault_without_one() -> None:
+    """What is only degraded explains nothing, but tells where a fault of its own class is."""
+    assert joined(_by_log(FaultClass.NETWORK), _facts(LINK), NOW_S).nodes == ("n1",)
+    assert joined(_by_log(FaultClass.UNKNOWN), _facts(LINK), NOW_S).nodes == ()
+
+
+@pytest.mark.parametrize(
+    "fault", [FaultClass.USER_CODE, FaultClass.DATA, FaultClass.CONFIG, FaultClass.OOM_GPU]
+)
+def test_a_sick_node_excuses_no_bug(fault: FaultClass) -> None:
+    """Scenario 3 with our finer classes: what the log explains better than the machine keeps its verdict, and both are told."""
+    told = _by_log(fault, 0.9)
+
+    found = joined(told, _facts(GPU), NOW_S)
+
+    assert (found.fault, found.retry, found.nodes) == (fault, told.retry, ())
+    assert any("not held to be the cause" in word for word in found.rests_on)
+
+
+def test_an_unsure_crash_is_the_machines() -> None:
+    """A segmentation fault that only its signal tells of gives way to memory that lost data on that very node."""
+    found = joined(_by_log(FaultClass.USER_CODE, 0.35), _facts(MEMORY), NOW_S)
+
+    assert (found.fault, found.nodes, found.retry) == (FaultClass.HARDWARE_OTHER, ("n2",), True)
+
+
+def test_two_sick_nodes_are_both_left_out() -> None:
+    """All faulty nodes are isolated: the one that the log names and the one that a check finds."""
+    found = joined(_by_log(FaultClass.HARDWARE_GPU, 0.9, ("n0",)), _facts(GPU), NOW_S)
+
+    assert found.nodes == ("n0", "n2")
+
+
+@pytest.mark.parametrize("fault", sorted(ENDED_FOR_OTHER_REASONS))
+def test_what_others_ended_is_not_the_machines(fault: FaultClass) -> None:
+    """A cancel, a preemption, a time limit and a good end stay what they are."""
+    told = _by_log(fault)
+
+    assert joined(told, _facts(GPU), NOW_S) == told
+
+
+@given(st.sampled_from(sorted(FaultClass)), st.integers(2, 6))
+def test_what_all_nodes_show_costs_none(fault: FaultClass, count: int) -> None:
+    """A check that fails everywhere is a finding about the site: it is told, and blames nobody."""
+    nodes = tuple(f"n{number}" for number in range(count))
+    told = _by_log(fault)
+    shown = [dataclasses.replace(GPU, node=node) for node in nodes]
+
+    found = joined(told, _facts(*shown, nodes=nodes), NOW_S)
+
+    assert found.nodes == told.nodes
+    assert any("every node fails gpu-check" in word for word in found.rests_on)
+
+
+@given(
+    st.sampled_from(sorted(FaultClass)),
+    st.lists(st.sampled_from(["n0", "n1", "n2", "n3", "elsewhere"]), max_size=6),
+    st.sampled_from(["bad", "degraded"]),
+    st.floats(0.05, 0.99),
+)
+def test_at_most_half_and_never_a_stranger(
+    fault: FaultClass, where: list[str], severity: str, sure: float
+) -> None:
+    """However many nodes report, no more than half of the attempt is blamed for one check, and no node outside it."""
+    findings = [dataclasses.replace(GPU, node=node, severity=severity) for node in where]
+
+    found = joined(_by_log(fault, sure), _facts(*findings), NOW_S)
+
+    assert set(found.nodes) <= set(NODES)
+    assert 2 * len(found.nodes) <= len(NODES)
+
+
+def test_what_was_gone_long_before_the_end_is_no_cause() -> None:
+    """A mount that hung an hour and more ago has nothing to do with this end."""
+    gone = dataclasses.replace(MEMORY, until_s=NOW_S - 4000)
+
+    assert joined(_by_log(FaultClass.HANG), _facts(gone), NOW_S).nodes == ()
+
+
+def test_alone_a_node_is_blamed_for_broken_hardware_only() -> None:
+    """Without a peer to compare with, a port that is down may be the site's way; a GPU that is gone is not."""
+    port = dataclasses.replace(LINK, node="n0", kind="after", severity="bad")
+    gpu = dataclasses.replace(GPU, node="n0")
+
+    assert joined(_by_log(FaultClass.HANG), _facts(port, nodes=("n0",)), NOW_S).nodes == ()
+    assert joined(_by_log(FaultClass.HANG), _facts(gpu, nodes=("n0",)), NOW_S).nodes == ("n0",)
+
+
+# ---------------------------------------------------------------------- while it runs
+
+
+def test_a_live_run_is_suspected_for_a_bad_node_and_not_for_a_slow_one() -> None:
+    """A node that is bad is as much as a fatal line; one that is worse than it should be is told and no more."""
+    suspicion = while_alive(None, _facts(MEMORY), (), NOW_S)
+
+    assert suspicion is not None
+    assert fatal(suspicion)
+    assert suspicion.nodes == ("n2",)
+    assert while_alive(None, _facts(LINK), (), NOW_S) is None
+
+
+def test_what_training_survived_is_no_suspicion_any_more() -> None:
+    """P7: a step after the finding takes it back, and it does not come again at the next look."""
+    assert while_alive(None, _facts(MEMORY), {MEMORY.key}, NOW_S) is None
+
+
+def test_what_all_nodes_show_is_no_suspicion() -> None:
+    """A site's own misconfiguration ends no run."""
+    everywhere = [dataclasses.replace(MEMORY, node=node) for node in NODES]
+
+    assert while_alive(None, _facts(*everywhere), (), NOW_S) is None
+
+
+# ---------------------------------------------------------------------- reports are claims
+
+
+def test_a_report_leaves_a_node_out_and_drains_none() -> None:
+    """What the job's own user can write may cost the user's own run a node, and nobody else."""
+    assert Source.REPORT in grounds.EXCLUDE_SOURCES
+    assert Source.REPORT not in grounds.PROOF_SOURCES
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
+            st.sampled_from(["schema", "node", "findings", "severity", "fault", "check", "at_s", "kind"]), inner, max_size=6
+        ),
+        max_leaves=20,
+    )
+)  # fmt: skip
+def test_any_text_for_a_report_is_harmless(report: object) -> None:
+    """A report is written by anybody: what is no report says nothing."""
+    assert all(one.node == "n0" for one in parsed(report, node="n0"))
+
+
+def test_a_report_speaks_for_its_own_node_and_for_classes_of_nodes() -> None:
+    """A node cannot accuse another, nor say of itself that the script has a bug."""
+    row = {"check": "x", "severity": "bad", "message": "m", "fault": "hardware-gpu", "device": "0"}
+    report = {
+        "schema": 1,
+        "kind": "after",
+        "node": "n0",
+        "at_s": 5.0,
+        "findings": [row, {**row, "fault": "user-code"}],
+    }
+
+    assert [one.fault for one in parsed(report, node="n0")] == [FaultClass.HARDWARE_GPU]
+    assert parsed(report, node="n1") == ()
+    assert parsed({**report, "schema": 2}, node="n0") == ()
+
+
+def test_a_finding_makes_another_attempt_worth_it() -> None:
+    """Isolate and submit again: whatever class a finding has, the run goes on without the node."""
+    found = joined(
+        _by_log(FaultClass.HANG), _facts(dataclasses.replace(GPU, fault=FaultClass.STORAGE)), NOW_S
+    )
+
+    assert found.retry
+    assert found.action is not Action.STOP
