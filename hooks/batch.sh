@@ -639,6 +639,32 @@ for p in /usr/bin/python3 python3; do
     "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
 done'
 
+# Where it was asked for, the nodes are checked before the script starts, for 20 s at most. Where a minority of them is bad the job
+# ends here, and the supervisor sends the next attempt elsewhere. Only one status says so; everything else starts the script.
+_ft_look_before() {
+    [ -n "$_ft_before" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return
+    # bash would make this the script when somebody ends the job now.
+    trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
+    ( trap - EXIT TERM; _ft_on_nodes preflight --settings "$_ft_checks" ) </dev/null >/dev/null 2>&1 &
+    _ft_watcher=$!
+    _ft_within 20 "$_ft_watcher"
+    [ "$_ft_status" -eq 124 ] && kill "$_ft_watcher" 2>/dev/null
+    _ft_watcher=
+    ( trap - EXIT TERM; _ft_sum_up ) </dev/null &
+    _ft_within 10 $!
+    trap - TERM
+    [ "$_ft_status" -eq 69 ] || return
+    rm -rf "$_ft_tmp"
+    _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: a later one avoids these nodes"
+}
+
+_ft_sum_up() {
+    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
+    [ "$_ft_before" = hold ] || set -- --report-only
+    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_hook" preflight --verdict --nodes "${SLURM_JOB_NUM_NODES:-1}" \
+        --folder "$_ft_place/nodes" --launch "$_ft_launch" "$@"
+}
+
 # The watch begins late: most jobs have made their first step by then, and short ones never pay for it.
 _ft_post_watch() {
     [ -n "$_ft_watch" ] && [ -z "$_ft_watcher" ] && [ "$_ft_place" = "$_ft_whole" ] || return
@@ -672,7 +698,7 @@ _ft_look_after() {
     [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
     [ $(($(date +%s) - _ft_now)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
-    ( trap - EXIT; _ft_on_nodes after ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    ( trap - EXIT; _ft_on_nodes after ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
     _ft_quarters=72
     until _ft_is_over "$_ft_watcher"; do
@@ -689,6 +715,71 @@ _ft_look_after() {
 _ft_is_ended_by_others() { # INT, QUIT or TERM came
     case " $_ft_told $_ft_got " in *' 2 '* | *' 3 '* | *' 15 '*) return 0 ;; esac
     return 1
+}
+
+# Commands of the user's own around the script.  A failing one costs nothing, a hanging one its time limit; how it went stands in
+# the run's folder.  Runs command $2, which is called $1, with the first $3 of the NAME=VALUE behind it.  A signal ends a command
+# before the script at once, since it is the script's; one behind the script only where it asks for the job's end.
+_ft_user_hook() {
+    [ -n "$2" ] || return
+    _ft_which=$1 _ft_command=$2 _ft_k=$3
+    shift 3
+    _ft_i=$#
+    while [ "$_ft_i" -gt 0 ]; do
+        _ft_a=$1
+        shift
+        [ "$_ft_k" -gt 0 ] && set -- "$@" "$_ft_a"
+        _ft_k=$((_ft_k - 1))
+        _ft_i=$((_ft_i - 1))
+    done
+    set -- "$@" "FTRUN_HOOK=$_ft_which" "FTRUN_NODES=${SLURM_JOB_NODELIST-}"
+    if [ "$_ft_which" = post-hook ]; then
+        set -- "$@" "FTRUN_EXIT_CODE=$_ft_rc" "FTRUN_EXIT_SIGNAL=$_ft_sig"
+        _ft_got=
+    fi
+    [ -n "${BASH_VERSION-}" ] && [ -z "$_ft_perl" ] && set -m
+    (
+        trap - EXIT
+        command exec >"$_ft_place/$_ft_which.$_ft_launch.log" 2>&1 || command exec >/dev/null 2>&1
+        _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_command"
+    ) </dev/null 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    _ft_hook_pid=$!
+    set +m
+    _ft_hook_await
+    printf 'code=%s\nwhy=%s\n' "$_ft_status" "$_ft_why" | _ft_write "$_ft_place/$_ft_which.$_ft_launch" &
+    _ft_within 10 $!
+}
+
+_ft_begin_with_hook() { # once, however often the script is started
+    [ -n "$_ft_prehook" ] || return
+    eval "_ft_user_hook pre-hook \"\$_ft_prehook\" $_ft_list"
+    _ft_prehook=
+    _ft_now=$(date +%s 2>/dev/null) # the script begins only now
+}
+
+_ft_hook_await() { # how the command ended into _ft_status, and into _ft_why what ended it: itself, limit or signal
+    _ft_why=itself
+    _ft_quarters=$((${_ft_hook_limit%%.*} * 4))
+    for _ft_nap in 0.01 0.02 0.05 0.1; do
+        _ft_is_over "$_ft_hook_pid" && return
+        sleep "$_ft_nap"
+    done
+    until _ft_is_over "$_ft_hook_pid"; do
+        case "$_ft_which $_ft_got " in
+            'pre-hook  ' | 'post-hook  ') ;;
+            pre-hook* | *' 2 '* | *' 3 '* | *' 15 '*) _ft_why=signal ;;
+        esac
+        [ "$_ft_quarters" -gt 0 ] || _ft_why=limit
+        if [ "$_ft_why" != itself ]; then
+            kill -15 "-$_ft_hook_pid" 2>/dev/null || kill -15 "$_ft_hook_pid" 2>/dev/null
+            _ft_within 2 "$_ft_hook_pid"
+            kill -9 "-$_ft_hook_pid" 2>/dev/null || kill -9 "$_ft_hook_pid" 2>/dev/null
+            _ft_within 2 "$_ft_hook_pid"
+            return
+        fi
+        sleep 0.25
+        _ft_quarters=$((_ft_quarters - 1))
+    done
 }
 
 # What comes next when the script is over: 0 = start it again in this allocation, 1 = the job ends.
@@ -716,6 +807,7 @@ _ft_finish() {
         rm -rf "$_ft_tmp"
     fi
     _ft_within 10 "$_ft_writer"
+    [ -n "$_ft_child" ] && [ -n "$_ft_posthook" ] && eval "_ft_user_hook post-hook \"\$_ft_posthook\" $_ft_list"
     _ft_leave
 }
 
@@ -798,6 +890,7 @@ _ft_main() {
     _ft_writer=$!
     _ft_unpack
     _ft_within "$_ft_patience" "$_ft_writer"
+    _ft_look_before
     _ft_check_interpreter
     _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
     if [ -n "$_ft_from" ]; then
@@ -849,6 +942,7 @@ _ft_main() {
     command exec 6<>"$_ft_tmp/ask.1" 7<>"$_ft_tmp/ask.2" || rm -f "$_ft_tmp/ask.2"
     _ft_listen
     while :; do
+        _ft_begin_with_hook
         _ft_start "$_ft_count" "$@"
         _ft_post_witnesses
         _ft_post_watch

@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "main"]
 # Each module is imported only when its command is called.
 COMMANDS = {
     "check": ("ftrun.hooks.check", "main", "look at this node and say what is wrong with it"),
+    "preflight": ("ftrun.hooks.preflight", "main", "check this node before a job's script starts"),
     "after": ("ftrun.hooks.after", "main", "check this node after a job on it has failed"),
     "watch": ("ftrun.hooks.watch", "main", "look after this node while a job runs on it"),
     "prolog": ("ftrun.hooks.prolog", "main", "Slurm's Prolog: no job begins on a node that is bad"),

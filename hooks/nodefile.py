@@ -15,7 +15,7 @@ from typing import Any
 
 from ftrun.hooks.findings import SEVERITIES
 
-__all__ = ["FINDINGS_MAX", "path", "put"]
+__all__ = ["FINDINGS_MAX", "path", "put", "write"]
 
 FINDINGS_MAX = 48
 EVIDENCE_MAX = 5
@@ -31,12 +31,18 @@ def put(folder: str, launch: int, report: Mapping[str, Any]) -> None:
     """Write a report (see `runner.report_of`) whole or not at all. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    final = path(folder, report["kind"], launch, report["node"])
-    draft = os.path.join(folder, f".{os.path.basename(final)}.tmp")
-    bounded = {**report, "findings": _bounded(report["findings"])}
+    write(
+        path(folder, report["kind"], launch, report["node"]),
+        {**report, "findings": _bounded(report["findings"])},
+    )
+
+
+def write(final: str, table: Mapping[str, Any]) -> None:
+    """Write a table as JSON whole or not at all; each path has one writer. Raises OSError."""
+    draft = os.path.join(os.path.dirname(final), f".{os.path.basename(final)}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        json.dump(bounded, stream)
+        json.dump(table, stream)
     os.replace(draft, final)
 
 

@@ -7,13 +7,14 @@ taking the claim of its next launch before another attempt is submitted (protoco
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import store
+from ftrun.supervisor import held, store
 
 __all__ = [
     "Claim",
@@ -23,6 +24,8 @@ __all__ = [
     "close",
     "exit_record",
     "has_tasks",
+    "held_path",
+    "held_record",
     "latest_launch",
     "launch_after",
     "launch_record",
@@ -34,6 +37,7 @@ __all__ = [
 ]
 
 _LAUNCHES_MAX = 10_000
+_RECORD_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +250,21 @@ def lost_record(run_dir: str, attempt: int, launch: int) -> str:
     """The job whose start of this launch was not the first, so that batch.sh did not run the script; "" for none."""
     values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
     return values.get("job", "") if values is not None else ""
+
+
+def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> held.Held | None:
+    """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch."""
+    try:
+        with open(held_path(run_dir, attempt, launch), "rb") as stream:
+            table = json.loads(stream.read(_RECORD_BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return held.parsed(table, nodes)
+
+
+def held_path(run_dir: str, attempt: int, launch: int) -> str:
+    """Where that record lies."""
+    return os.path.join(store.attempt_dir(run_dir, attempt), f"preflight.{launch}")
 
 
 def _key_values(path: Path) -> dict[str, str] | None:

@@ -39,8 +39,13 @@ _VARIABLES = {
     "_ft_renv": "resume_env",
     "_ft_cluster": "cluster",
     "_ft_array": "array",
+    "_ft_prehook": "pre_hook",
+    "_ft_posthook": "post_hook",
+    "_ft_hook_limit": "hook_limit_s",
     "_ft_watch": "watch",
     "_ft_after": "after",
+    "_ft_before": "before",
+    "_ft_checks": "checks",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 
@@ -53,8 +58,9 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     """The file to submit for one attempt.
 
     `attempt` has run, attempt, token and run_dir, and may have restart, last_fault, excluded, claim_wait_s (seconds),
-    checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env, cluster and array (NAME=VALUE that tell
-    a task of the whole array), watch ("PERIOD DELAY", seconds) and after ("1": the nodes of a failed script are checked); several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises ScriptError for a script that
+    checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env, cluster, pre_hook, post_hook (commands of a shell), hook_limit_s (seconds) and array (NAME=VALUE that tell
+    a task of the whole array), watch ("PERIOD DELAY", seconds) after ("1": the nodes of a failed script are checked), before ("hold": the nodes are checked first, and a bad minority keeps the
+    script from starting; "report": it does not) and checks (a file of thresholds); several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises ScriptError for a script that
     sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
     """
     _refuse_what_sbatch_refuses(script)

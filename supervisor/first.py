@@ -58,6 +58,8 @@ class Run:
             token=attempt_token,
             dependency=_dependency(self.asked, self.home),
         )
+        if self.kept["settings"]["preflight"]:
+            _put_hooks(self.home)
         context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
         self.journal = journal.Journal.open_first(self.run_dir)
         self.journal.append(
@@ -189,6 +191,16 @@ class Run:
             self.journal.close()
         with suppress(OSError):  # a folder without a job does no harm; `ftrun prune` takes it
             store.discard_run(self.run_dir)
+
+
+def _put_hooks(home: str) -> None:
+    """The job may start before any supervisor, and its nodes are to be checked."""
+    from ftrun.supervisor import nodetools
+
+    try:
+        nodetools.provide(home)
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}; the nodes are not checked before the script")
 
 
 def _dependency(asked: Asked, home: str) -> str | None:

@@ -211,5 +211,6 @@ class Decision:
     delay_s: float = 0.0
     spends: str = ""  # the class whose budget pays for it; "" = free
     older_checkpoint: bool = False  # set the checkpoint aside that this attempt resumed from
+    anyway: bool = False  # the next script starts whatever the checks before it find
     advice: str = ""
     notes: tuple[str, ...] = ()  # what was considered on the way, for `explain`

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ftrun.supervisor import held
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.placing import with_nodes
@@ -38,12 +39,14 @@ def decide(case: Case) -> Ruling:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return Ruling(Decision("keep", reason), spent, retries)
     if decision.kind == "resubmit":
-        retries += 1
+        retries += 0 if decision.spends == held.SPENDS else 1
         decision = with_nodes(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
         retries += 1
     if decision.spends:
         spent[decision.spends] = spent.get(decision.spends, 0) + 1
+    if decision.spends == held.SPENDS:
+        decision = held.in_full(decision, case.culprits, spent)
     return Ruling(decision, spent, retries)
 
 
@@ -87,6 +90,13 @@ def _watch_only(case: Case) -> Decision | None:
     if case.attempt.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
     return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
+
+
+def _held(case: Case) -> Decision | None:
+    """The script was not started: no fault of the run, and no budget of its classes pays for it."""
+    if not held.is_held(case.diagnosis, case.spent):
+        return None
+    return Decision("resubmit", _what(case), spends=held.SPENDS)
 
 
 def _time_limit(case: Case) -> Decision | None:
@@ -234,6 +244,7 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _wished,
     _cancelled,
     _watch_only,
+    _held,
     _time_limit,
     _kept,
     _hopeless,

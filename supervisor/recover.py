@@ -26,6 +26,7 @@ from ftrun.supervisor import (
     drains,
     ends,
     grounds,
+    held,
     last_line,
     nodebook,
     over,
@@ -248,6 +249,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             set_aside=checkpoints.still_aside(keeper.run.set_aside),
             idle=idle,
             array=_narrowed(keeper, tasks),
+            anyway=held.starts_anyway(decision, keeper.run.spent),
         )
     except submit.SubmitImpossible as error:
         keeper.record("submit.refused", message=str(error), for_good=True)

@@ -139,6 +139,19 @@ _TABLE = (
             least=1),
     Setting("after-checks", CHOICE, "auto", "Check the nodes of a script that failed before its job ends: auto = unless it failed"
             " within 5 s or somebody ended it.", choices=("auto", "never")),
+    Setting("preflight", FLAG, False, "Check the nodes before the script starts, in every attempt; where a few of them are bad the script"
+            " starts on others instead."),
+    Setting("checks", TEXT, "", "File with thresholds of the checks before the script, as JSON; {node} in it is the node's name. Default:"
+            " /etc/ftrun/checks.json of each node, where there is one.", value_name="FILE"),
+    Setting("pre-hook", TEXT, "", "Command that each attempt runs on its first node before the script (docs/hooks.md).",
+            value_name="COMMAND"),
+    Setting("post-hook", TEXT, "", "Command that each attempt runs on its first node after the script, however that ended.",
+            value_name="COMMAND"),
+    Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",
+            value_name="COMMAND"),
+    Setting("on-stop", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND"),
+    Setting("hook-limit", DURATION, 60.0, "How long such a command may take before it is ended; it never costs more than this.",
+            least=1),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"
             " `ftrun supervise`.", choices=("auto", "none")),
     Setting("idle-exit", DURATION, 120.0, "How long a supervisor that was started by a command stays when there is nothing to look"

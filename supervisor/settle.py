@@ -23,6 +23,7 @@ from ftrun.supervisor import (
     context,
     ends,
     grounds,
+    held,
     last_line,
     nodebook,
     nodelook,
@@ -161,6 +162,9 @@ def _quiet(keeper: Keeper, world: World) -> bool:
 def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
     if (told := ends.told(attempt)) is not None:
         return told
+    before = attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
+    if before is not None and attempt.end_state in ("FAILED", "GONE"):
+        return held.diagnosis(before, attempts.held_path(keeper.run_dir, attempt.number, attempt.launch))
     if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
         return remaining
     down = _lost_by_then(keeper, world)

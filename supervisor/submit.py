@@ -72,12 +72,13 @@ def plan(
     restart: int = 0,
     last_fault: str = "",
     set_aside: Sequence[str] = (),
+    anyway: bool = False,
 ) -> Plan:
     """The call of sbatch for one attempt of the run in `run_dir`.
 
     `kept` is the submission context. `dependency` replaces the user's; None keeps it for attempt 1 and drops it after
-    that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes.
-    Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
+    that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes;
+    with `anyway` the script starts whatever a preflight finds. Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
     """
     line = split_kept(kept)
     head = directive_lines(script, kept)
@@ -112,7 +113,10 @@ def plan(
         "export_mode": export_mode(line, head, env),
         "array": whole,
     }
-    content = compose.compose(script, {**facts, **_facts_of_run(kept)})
+    facts |= _facts_of_run(kept)
+    if anyway and facts["before"]:
+        facts["before"] = "report"
+    content = compose.compose(script, facts)
     if any(part.has(name) for part in head for name in dropped):
         content = drop_directives(content, dropped, version=_version(kept), extra=kept.get("plugin_options"))
     folder = os.path.join(run_dir, "attempts", str(attempt), "submitted")
@@ -134,6 +138,7 @@ def request_for(
     restart: int | None = None,
     last_fault: str = "",
     set_aside: Sequence[str] = (),
+    anyway: bool = False,
 ) -> SubmitRequest:
     """The request for attempt `attempt` (whose folder the caller has opened), from the kept context alone.
 
@@ -159,6 +164,7 @@ def request_for(
             restart=attempt - 1 if restart is None else restart,
             last_fault=last_fault,
             set_aside=set_aside,
+            anyway=anyway,
         )
         made.write()
     except (context.ContextError, OptionError, compose.ScriptError) as error:
@@ -310,9 +316,21 @@ def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
         "checkpoint_marker": chosen["checkpoint-marker"],
         "resume_arg": "\n".join(chosen["resume-arg"]),
         "resume_env": "\n".join(chosen["resume-env"]),
+        "pre_hook": chosen.get("pre-hook", ""),
+        "post_hook": chosen.get("post-hook", ""),
+        "hook_limit_s": f"{chosen.get('hook-limit', 60.0):.0f}",
         "watch": _watched(chosen),
         "after": "" if chosen.get("after-checks") == "never" else "1",
+        "before": _before(chosen),
+        "checks": chosen.get("checks", ""),
     }
+
+
+def _before(chosen: Mapping[str, Any]) -> str:
+    """Whether the nodes are checked first, and what for: a script is held only where another attempt follows."""
+    if not chosen.get("preflight"):
+        return ""
+    return "report" if chosen["observe"] or not chosen["retries"] else "hold"
 
 
 def _watched(chosen: Mapping[str, Any]) -> str:

@@ -1,0 +1,152 @@
+"""`ftrun-hook preflight`: before a job's script starts, each of its nodes is checked, and one of them sums up. (I/O)
+
+How it thinks. Two calls, both made by the opening of an attempt. The first runs on every node at once and leaves a report in the attempt's
+folder; what it finds bad it looks at twice. The second, `--verdict`, runs on the first node when all are done or their time is up, and reads the
+reports: what a minority of the nodes shows is those nodes' fault, what most of them show is the site's, and what is missing or
+unknown is nobody's (see `compare`). Only its status EXIT_HELD keeps the script from starting; a mistake of ours, a full disk, a Python that
+dies start it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from ftrun.hooks import nodefile, runner
+from ftrun.hooks.compare import Verdict, verdict
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.findings import BAD
+from ftrun.hooks.report import parsed
+
+__all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
+
+KIND = "preflight"
+EXIT_HELD = 69
+"""The script is not to be started here. A number that no interpreter, shell or signal returns by itself."""
+RECORD = "preflight"
+"""`preflight.<launch>` in the attempt's folder: what was found, and whether the script was held."""
+
+WITHIN_S = 12.0
+AGAIN_WITHIN_S = 3.0
+SITES_OWN = "/etc/ftrun/checks.json"
+REPORT_BYTES_MAX = 1 << 20
+NAMED_MAX = 8
+
+
+def main(arguments: list[str]) -> int:
+    """Check this node (0 always), or sum up (EXIT_HELD: a minority of the nodes is bad and the script is not to be started)."""
+    words = _parser().parse_args(arguments)
+    if words.verdict:
+        return _summed_up(words)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    settings = _settings(words.settings.replace("{node}", node))
+    if settings is not None:
+        nodefile.put(words.folder, words.launch, _report(node, settings, words.within))
+    return 0
+
+
+def _report(node: str, settings: Mapping[str, Mapping[str, Any]], within_s: float) -> dict[str, Any]:
+    """The report of the fast tier; what is bad was so twice."""
+    reports = runner.run(runner.checks("fast"), settings=settings, budget_s=within_s)
+    bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
+    if bad:
+        again = runner.run(runner.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S)
+        second = {one.check: one for one in again}
+        reports = [second.get(one.check, one) for one in reports]
+    return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier="fast")
+
+
+def _settings(path: str) -> Optional[dict[str, dict[str, Any]]]:
+    """Thresholds by check: of the file, or the site's own, or none. None where a file cannot be read: it may switch a check off."""
+    if not os.path.exists(path or SITES_OWN):
+        return {}
+    try:
+        with open(path or SITES_OWN, encoding="utf-8") as stream:
+            table = json.load(stream)
+    except (OSError, ValueError) as error:
+        print(f"ftrun-hook: preflight: {path or SITES_OWN}: {error}", file=sys.stderr)
+        return None
+    return {name: own for name, own in table.items() if isinstance(own, dict)}
+
+
+def _summed_up(words: argparse.Namespace) -> int:
+    reports = {}
+    start = os.path.join(words.folder, f"{KIND}.{words.launch}.")
+    for path in glob.glob(f"{glob.escape(start)}*.json"):
+        with open(path, encoding="utf-8") as stream:
+            report = parsed(stream.read(REPORT_BYTES_MAX))
+        if report is not None:
+            reports[path[len(start) : -len(".json")]] = report["findings"]
+    found = verdict(reports, words.nodes)
+    held = bool(found.bad) and not words.report_only
+    for line in _told(found, len(reports), words.nodes, held=held):
+        print(f"ftrun: preflight: {line}", file=sys.stderr)
+    record = {
+        "schema": runner.SCHEMA,
+        "launch": words.launch,
+        "held": held,
+        "nodes": words.nodes,
+        "answered": len(reports),
+        "bad": {node: found.bad[node][0] for node in sorted(found.bad)},
+        "site": list(found.site),
+    }
+    # Without the record nobody would know why the script was held: where it cannot be written, the script starts.
+    attempt = os.path.dirname(os.path.abspath(words.folder))
+    nodefile.write(os.path.join(attempt, f"{RECORD}.{words.launch}"), record)
+    return EXIT_HELD if held else 0
+
+
+def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[str]:
+    """What the job's log says: nothing where nothing is wrong."""
+    lines = []
+    if answered < nodes:
+        lines.append(
+            f"{nodes - answered} of {nodes} nodes gave no report, which is held against none of them"
+        )
+    lines += [
+        f"{check} fails on most of {answered} nodes: a matter of the site, not of a node"
+        for check in found.site
+    ]
+    for node in sorted(found.bad)[:NAMED_MAX]:
+        first = found.bad[node][0]
+        lines.append(f"{node}: {first['check']}: {first['message']}")
+    if len(found.bad) > NAMED_MAX:
+        lines.append(f"and {len(found.bad) - NAMED_MAX} more nodes")
+    if found.bad:
+        lines.append("the script is not started here" if held else "the script starts all the same")
+    elif found.many:
+        lines.append(
+            f"bad on {', '.join(found.many[:NAMED_MAX])}: most nodes, or none to compare with, so nobody is blamed; the script starts"
+        )
+    return lines
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook preflight --help` tells more")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ftrun-hook preflight", description="Check this node before a job's script starts.")
+    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
+    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument(
+        "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"
+    )
+    parser.add_argument(
+        "--settings",
+        default="",
+        metavar="FILE",
+        help="thresholds by check, as JSON; {node} in it is the node's name",
+    )
+    parser.add_argument("--verdict", action="store_true", help="sum up the reports of all nodes")
+    parser.add_argument("--nodes", type=int, default=1, help="with --verdict: how many nodes the job has")
+    parser.add_argument("--report-only", action="store_true", help="with --verdict: hold no script")
+    return parser

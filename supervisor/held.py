@@ -1,0 +1,119 @@
+"""An attempt whose script was not started, because the checks before it found a few of its nodes bad. (pure)
+
+How it thinks. The job itself wrote down what was found, into a folder of its user's: a claim about the nodes of this very attempt, so it
+leaves them out of the next ones and drains nothing. Such an attempt is no fault of the run, so it costs no budget of a class
+and none of the retries; it has a ceiling of its own, and beyond it, or where a bad node cannot be left out, the next attempt starts its script
+whatever its checks say: a job that runs on doubtful nodes is better than one that never runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ftrun.supervisor.grounds import CLASS_RULES
+from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, FaultClass, Proof, Source
+
+__all__ = [
+    "CEILING",
+    "SIGNATURE",
+    "SPENDS",
+    "Held",
+    "diagnosis",
+    "in_full",
+    "is_held",
+    "parsed",
+    "starts_anyway",
+]
+
+SPENDS = "preflight"
+SIGNATURE = "preflight."
+CEILING = 5
+"""So many attempts in a row, without progress in between, may be held."""
+
+NAMED_MAX = 8
+SCHEMA = 1
+TEXT_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the preflight of a launch found: node -> its worst finding (check, fault, device, message)."""
+
+    bad: Mapping[str, Mapping[str, str]]
+    nodes: int
+
+
+def diagnosis(held: Held, file: str) -> Diagnosis:
+    """What an end by preflight is: of the class that the checks name, where that one leaves nodes out; else of the node's."""
+    first = next(iter(held.bad.values()))
+    named = {
+        FaultClass(one["fault"]) if one["fault"] in _CLASSES else FaultClass.NODE for one in held.bad.values()
+    }
+    fault = next(iter(named)) if len(named) == 1 else FaultClass.NODE
+    if CLASS_RULES[fault].exclude == "never" or not CLASS_RULES[fault].budget:
+        fault = FaultClass.NODE
+    return Diagnosis(
+        fault=fault,
+        retry=True,
+        action=Action.EXCLUDE,
+        nodes=tuple(held.bad),
+        exclude=True,
+        confidence=0.9,
+        signature=SIGNATURE + first["check"].replace(" ", "-"),
+        title=f"found before the script started: {first['check']}: {first['message']}",
+        because=tuple(
+            Proof(
+                file,
+                0,
+                f"{node}: {one['check']}: {one['message']}",
+                SIGNATURE + one["check"].replace(" ", "-"),
+            )
+            for node, one in list(held.bad.items())[:NAMED_MAX]
+        ),
+        blame=Blame.NODE,
+        rests_on=(f"a check that fails on {len(held.bad)} of {held.nodes} nodes",),
+        sources=(Source.REPORT,),
+    )
+
+
+def parsed(table: object, nodes: Collection[str]) -> Held | None:
+    """What the record of a preflight says of these nodes (see `hooks/preflight.py`); None where it held no script, or is no such record."""
+    if not isinstance(table, Mapping) or table.get("schema") != SCHEMA or table.get("held") is not True:
+        return None
+    told = table.get("bad")
+    if not isinstance(told, Mapping):
+        return None
+    bad = {
+        node: {key: str(finding.get(key, ""))[:TEXT_CHARS] for key in ("check", "fault", "device", "message")}
+        for node, finding in told.items()
+        if node in nodes and isinstance(finding, Mapping)
+    }
+    return Held(bad, len(nodes)) if bad else None
+
+
+def is_held(found: Diagnosis, spent: Mapping[str, int]) -> bool:
+    """Whether this end is that of a preflight, and one more is allowed."""
+    return found.signature.startswith(SIGNATURE) and spent.get(SPENDS, 0) < CEILING
+
+
+def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
+    """The decision, told to start the next script whatever its checks say where this one may find the same again."""
+    kept = [node for node in culprits if node not in decision.exclude]
+    if not kept and spent.get(SPENDS, 0) < CEILING:
+        return decision
+    why = f"{', '.join(kept)} cannot be left out" if kept else f"{CEILING} attempts were held"
+    return replace(
+        decision,
+        anyway=True,
+        reason=f"{decision.reason}; the next script starts whatever its checks say: {why}",
+    )
+
+
+def starts_anyway(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
+    """Whether the next attempt is submitted so that its checks hold nothing."""
+    return bool(decision.get("anyway")) or spent.get(SPENDS, 0) >= CEILING
+
+
+_CLASSES = frozenset(fault.value for fault in FaultClass)

@@ -1,0 +1,76 @@
+"""Laws of the checks before a script, on real Slurm: a sick node costs no attempt, and no mistake of ours costs a script its start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.sandbox import Sandbox, up
+from tests.slurm.post import Post
+
+pytestmark = pytest.mark.slurm
+
+SICK = json.dumps({"disk-size root": {"size_gb": 10**9}})
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    """Four nodes with an sshd each."""
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
+    folder.chmod(0o755)
+    sandbox = up(folder, nodes=4, ssh=True)
+    yield sandbox
+    sandbox.down()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def post(box: Sandbox) -> Iterator[Post]:
+    made = Post(box)
+    yield made
+    made.clear()
+
+
+def _sick(post: Post, *nodes: str) -> str:
+    """These nodes fail a check; the option that says so."""
+    for node in nodes:
+        (post.folder / f"{node}.json").write_text(SICK)
+    return f"--ft-checks={post.folder}/{{node}}.json"
+
+
+def test_a_script_starts_without_the_node_that_fails_a_check(post: Post) -> None:
+    """The first attempt ends unstarted, the second runs elsewhere; no budget, no retry, no drain."""
+    post.supervise()
+    job = post.sbatch("echo trained\n", "-N2", "-w", "n[0-1]", "--ft-preflight", _sick(post, "n1"))
+    run = post.until_state("finished", "stopped", job=job)
+
+    assert ("finished", 0, {"preflight": 1}) == (run.state.value, run.retries, dict(run.spent)), post.story()
+    assert [("start", "2")] == [tuple(line.split()[:2]) for line in post.ledger()]
+    (incident,) = run.incidents
+    assert ("storage", ("n1",), "preflight.disk-size-root") == (
+        incident.fault,
+        incident.nodes,
+        incident.signature,
+    )
+    assert "n1" not in run.attempts[1].nodes
+    assert ["idle"] * 4 == [post.box.wait_node(node, "idle") for node in post.box.node_names]
+    assert "preflight: n1: disk-size root:" in post.job_log()
+    reports = sorted(
+        path.name for path in Path(post.run_dir(job), "attempts", "1", "nodes").glob("preflight*")
+    )
+    assert ["preflight.0.n0.json", "preflight.0.n1.json"] == reports
+
+
+def test_what_all_nodes_show_holds_no_script(post: Post) -> None:
+    """It is said in the log, and nobody is left out."""
+    post.supervise()
+    job = post.sbatch("echo trained\n", "-N2", "--ft-preflight", _sick(post, "n0", "n1", "n2", "n3"))
+    run = post.until_state("finished", "stopped", job=job)
+
+    assert ("finished", 1, ()) == (run.state.value, len(run.attempts), run.incidents)
+    assert "disk-size root fails on most of 2 nodes: a matter of the site" in post.job_log()
