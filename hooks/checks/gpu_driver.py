@@ -57,7 +57,7 @@ def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
         message = f"driver {library}, the site wants {expected or f'{minimum} or newer'}"
         return [Finding(NAME, DEGRADED, message, FAULT)]
     odd = [one for field, title in SAME_ON_ALL.items() for one in _odd(answer.gpus, field, title)]
-    return odd or [Finding(NAME, OK, f"driver {library}")]
+    return odd or [Finding(NAME, OK, f"driver {library}", evidence=(library,))]
 
 
 def _odd(gpus: Sequence[nvidia.Gpu], field: str, title: str) -> list[Finding]:

@@ -1,7 +1,8 @@
 """`ib-speed`: every active RDMA port has its full width and speed. (I/O)
 
 How it thinks. A bad cable or transceiver makes a link come up with fewer lanes or in an older speed, and every collective of the job then
-runs at its pace. What full means is told by the site, or by the other ports of the same kind on the node.
+runs at its pace. What full means is told by the site, or by the other ports of the same kind on the node; the rate of each port is told, to be
+compared across nodes.
 
 Thresholds: `gbps` of every port (0: as its equals), `lanes` (0: as its equals), `ports` that count ([]: all).
 
@@ -34,9 +35,7 @@ def judge(found: Sequence[Port], thresholds: Mapping[str, Any]) -> Sequence[Find
     active = [port for port in infiniband.wanted(found, thresholds) if port.is_active and port.rate_gbps]
     if not active:
         return [Finding(NAME, SKIPPED, "no active RDMA port here")]
-    told = [one for port in active for one in _looked(port, active, thresholds)]
-    rates = ", ".join(f"{rate:g}" for rate in sorted({port.rate_gbps or 0 for port in active}))
-    return told or [Finding(NAME, OK, f"{len(active)} port(s) at {rates} Gb/s")]
+    return [one for port in active for one in _looked(port, active, thresholds)]
 
 
 def _looked(port: Port, active: Sequence[Port], thresholds: Mapping[str, Any]) -> list[Finding]:
@@ -50,7 +49,7 @@ def _looked(port: Port, active: Sequence[Port], thresholds: Mapping[str, Any]) -
     if rate < most and not thresholds["gbps"]:
         message = f"{rate:g} Gb/s on {lanes} lane(s), its equals have {most:g} Gb/s"
         return [Finding(NAME, DEGRADED, message, FAULT, port.name, line, rate, "Gb/s")]
-    return []
+    return [Finding(NAME, OK, f"{rate:g} Gb/s", "", port.name, (), rate, "Gb/s")]
 
 
 CHECK = Check(

@@ -53,7 +53,9 @@ def judge(found: Sequence[Interface], thresholds: Mapping[str, Any]) -> Sequence
     told += [finding for one in up if one.name not in expected for finding in _odd(one, up)]
     if not told and not up:
         return [Finding(NAME, SKIPPED, "no network card is up")]
-    return told or [Finding(NAME, OK, ", ".join(f"{one.name} {one.mtu}" for one in up))]
+    return told or [
+        Finding(NAME, OK, f"{one.mtu} bytes", "", one.name, (), float(one.mtu or 0), "bytes") for one in up
+    ]
 
 
 def _odd(one: Interface, up: Sequence[Interface]) -> list[Finding]:

@@ -42,7 +42,7 @@ def judge(found: Sequence[Interface], thresholds: Mapping[str, Any]) -> Sequence
     if not told and not expected and not others:
         return [Finding(NAME, SKIPPED, "no network card here, and none is expected")]
     up = [one for one in found if one.is_physical and one.state != "down"]
-    return told or [Finding(NAME, OK, ", ".join(_told(one) for one in up) or "nothing is set up")]
+    return told or [_well(one) for one in up] or [Finding(NAME, OK, "nothing is set up")]
 
 
 def _expected(name: str, speed: int, one: Interface | None) -> list[Finding]:
@@ -74,8 +74,11 @@ def _other(one: Interface) -> list[Finding]:
     return []
 
 
-def _told(one: Interface) -> str:
-    return f"{one.name} {'' if one.speed_mbps is None else f'{one.speed_mbps} Mb/s '}{one.state}"
+def _well(one: Interface) -> Finding:
+    """An interface that is well, with its speed, to be compared across nodes."""
+    speed = None if one.speed_mbps is None else float(one.speed_mbps)
+    told = one.state if speed is None else f"{one.speed_mbps} Mb/s {one.state}"
+    return Finding(NAME, OK, told, "", one.name, (), speed, "" if speed is None else "Mb/s")
 
 
 CHECK = Check(
