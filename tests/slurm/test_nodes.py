@@ -44,10 +44,10 @@ def test_a_node_that_failed_one_run_is_avoided_by_another(slurm_sandbox: Sandbox
         assert post.until_state("finished", job=third).attempts[1].excluded == ()
 
         assert bad in post.ftrun("nodes", "release", bad, "--reason", "looked at it")
-        assert not _told(post)["nodes"][0]["quarantined"]
-        history = _told(post, "show", bad)["history"]
-        assert [entry["what"] for entry in history] == ["incident", "excluded", "released"]
-        assert _told(post, "show", bad)["devices"][0]["device"] == "0000:3b:00"
+        facts = _told(post, "show", bad)
+        assert (facts["quarantined"], facts["open_strikes"]) == (False, [])
+        assert [entry["what"] for entry in facts["history"]] == ["incident", "excluded", "released"]
+        assert facts["devices"][0]["device"] == "0000:3b:00"
 
 
 def test_domains_are_the_leaf_switches_of_the_controller() -> None:
