@@ -13,7 +13,7 @@ from pathlib import Path
 from ftrun.slurm.sandbox_boot import find_tool, node_wrapper, start_daemon
 from ftrun.slurm.sandbox_plan import Plan
 
-__all__ = ["prepare", "start"]
+__all__ = ["prepare", "start", "tools"]
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
@@ -47,8 +47,14 @@ def prepare(plan: Plan) -> None:
     hosts = [f"[{plan.address(node)}]:{plan.sshd_port(node)} {host_key}" for node in plan.node_names]
     (folder / "known_hosts").write_text("\n".join(hosts) + "\n")
     for node in plan.node_names:
+        tools(plan, node).mkdir(exist_ok=True)
         Path(plan.sshd_config_path(node)).write_text(_server(plan, node))
     (folder / "config").write_text(_client(plan))
+
+
+def tools(plan: Plan, node: str) -> Path:
+    """A folder that comes first in PATH of whoever logs in to the node: a tool put there stands in for one of the machine's own."""
+    return Path(plan.folder) / "ssh" / f"bin-{node}"
 
 
 def start(plan: Plan, node: str) -> None:
@@ -86,7 +92,7 @@ UsePAM no
 StrictModes no
 PrintMotd no
 UseDNS no
-SetEnv SLURM_CONF={plan.slurm_conf_path}
+SetEnv SLURM_CONF={plan.slurm_conf_path} PATH={tools(plan, node)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 Subsystem sftp internal-sftp
 """
 

@@ -47,6 +47,11 @@ COMMANDS: Mapping[str, Command] = {
         "recheck",
         "Look at the nodes that ftrun drained; give back those that are well again.",
     ),
+    "operator": Command(
+        "ftrun.supervisor.cli.operator",
+        "operator",
+        "Drain nodes for users who may not: signed requests, checked at the node.",
+    ),
     "sandbox": Command(
         "ftrun.supervisor.cli.sandbox",
         "app",

@@ -1,0 +1,460 @@
+"""Draining on request and giving back, on a real Slurm with several real users, a real munge and a real sshd per node."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.slurm import munge, sandbox_ssh
+from ftrun.slurm.commands import CommandCluster
+from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.supervisor import ledger, looks, request, spool
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.operator import Limits
+from ftrun.supervisor.operator_desk import Answer, Desk
+from ftrun.supervisor.recheck import Report
+from ftrun.supervisor.request import Request
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users"),
+]
+
+FTRUN = (sys.executable, "-m", "ftrun.supervisor")
+ANN, BEN = 65534, 1  # nobody and daemon: every system has them
+H100 = Path(__file__).resolve().parents[1] / "data" / "checks" / "nvidia-smi-h100.xml"
+WELL_TOOL = f"#!/bin/sh\ncat {H100}\n"
+SICK_TOOL = f"#!/bin/sh\nsed 's/<gpu_temp>.*</<gpu_temp>GPU is lost</' {H100}\n"
+FINDING = {"check": "gpu-check", "severity": "bad", "message": "7 of 8 GPUs", "fault": "hardware-gpu"}
+SICK, WELL = Report("answered", (FINDING,)), Report("answered", (FINDING | {"severity": "ok"},))
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    """Four nodes with an sshd each, on root's account."""
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
+    folder.chmod(0o755)
+    made = up(folder, nodes=4, ssh=True)
+    yield made
+    made.down()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Office:
+    """An operator with a spool and a home of its own in front of the shared cluster; `health` is what a look at a node shows."""
+
+    def __init__(self, box: Sandbox, folder: Path) -> None:
+        self.box, self.home, self.path = box, folder / "home", str(folder / "spool")
+        self.cluster = CommandCluster(box.env())
+        self.spool = spool.Spool(self.path)
+        self.health: dict[str, Report] = {}
+        self.looked: list[str] = []
+        self.limits = Limits(share=1.0, per_hour=100, per_user=100)
+        self.name = self.cluster.facts().name
+
+    def look(self, nodes: Sequence[str]) -> Mapping[str, Report]:
+        self.looked += nodes
+        return {node: self.health.get(node, WELL) for node in nodes}
+
+    def desk(self, **options: Any) -> Desk:
+        socket = self.cluster.facts().munge_socket
+        given: dict[str, Any] = {"look": self.look, "limits": self.limits, "socket": socket} | options
+        return Desk(str(self.home), self.cluster, self.spool, **given)
+
+    def round(self, **options: Any) -> list[Answer]:
+        return self.desk(**options).round()
+
+    def only(self, **options: Any) -> Answer:
+        (answer,) = self.round(**options)
+        return answer
+
+    def wanted(self, node: str, job: str, **changes: Any) -> Request:
+        made = Request(
+            secrets.token_hex(16), self.name, node, job, "llm-0042", "hardware-gpu", "gpu.lost", time.time()
+        )
+        return replace(made, **changes)
+
+    def sign(self, asked: Request, uid: int = ANN, ttl_s: int = 3600) -> bytes:
+        made: list[bytes] = []
+        path = Path(self.path).parent / "signed"
+        path.mkdir(exist_ok=True)
+        path.chmod(0o777)
+        file = path / secrets.token_hex(8)
+
+        def deed() -> None:
+            socket = self.cluster.facts().munge_socket
+            file.write_bytes(munge.sign(request.to_payload(asked), for_uid=0, socket=socket, ttl_s=ttl_s))
+
+        as_user(uid, deed)
+        made.append(file.read_bytes())
+        return made[0]
+
+    def leave(self, asked: Request, uid: int = ANN, credential: bytes | None = None) -> Request:
+        signed = self.sign(asked, uid) if credential is None else credential
+        as_user(uid, lambda: spool.leave(self.path, asked.id, signed))
+        return asked
+
+    def drained(self) -> dict[str, str]:
+        return {name: row.reason for name, row in self.cluster.nodes().items() if row.drained}
+
+    def waiting(self) -> list[str]:
+        return sorted(name for name in os.listdir(self.path) if name != spool.ANSWERS)
+
+
+def as_user(uid: int, deed: Callable[[], object]) -> None:
+    """Do something as another user, in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            deed()
+            code = 0
+        except BaseException as error:  # noqa: BLE001  the child must not go on as a second pytest
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def office(box: Sandbox, tmp_path: Path) -> Iterator[Office]:
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    made = Office(box, tmp_path)
+    yield made
+    for node, reason in made.drained().items():
+        made.cluster.resume(node, reason)
+    made.spool.close()
+
+
+def job_of(box: Sandbox, uid: int, node: str) -> str:
+    """A job of that user on that node, by now over."""
+    argv = [
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+        "sbatch",
+        "--parsable",
+        "--wait",
+        "-w",
+        node,
+    ]
+    done = box.run([*argv, "-o", "/dev/null", "--chdir=/", "--wrap=true"], check=True, cwd=box.shared)
+    return done.stdout.strip().splitlines()[0]
+
+
+@pytest.fixture(scope="module")
+def jobs(box: Sandbox) -> dict[int, str]:
+    """A job of Ann on n0, one of Ben on n1."""
+    return {ANN: job_of(box, ANN, "n0"), BEN: job_of(box, BEN, "n1")}
+
+
+def test_a_sick_node_is_drained_for_a_user_who_may_not(office: Office, jobs: dict[int, str]) -> None:
+    """Signed by the user, found sick by the operator: drained with ftrun's reason, told to the user, noted, and out of the spool."""
+    office.health["n0"] = SICK
+    asked = office.leave(office.wanted("n0", jobs[ANN]))
+    answer = office.only()
+    assert (answer.verdict, answer.uid, answer.why) == ("drained", ANN, "gpu-check: 7 of 8 GPUs")
+    assert list(office.drained()) == ["n0"]
+    assert office.drained()["n0"].startswith("ftrun: llm-0042 gpu.lost 20")
+    assert office.waiting() == []
+    as_user(ANN, lambda: _read_as_user(office.path, asked.id, "drained"))
+    assert [(e.what, e.nodes, e.run) for e in ledger.read(str(office.home))] == [
+        ("incident", ("n0",), "llm-0042"),
+        ("drained", ("n0",), "llm-0042"),
+    ]
+    office.leave(office.wanted("n0", jobs[ANN]))
+    assert office.only().verdict == "already"
+
+
+def _read_as_user(path: str, request_id: str, verdict: str) -> None:
+    told = spool.answer_of(path, request_id)
+    assert told is not None
+    assert told["verdict"] == verdict
+
+
+def test_a_node_that_the_checks_find_healthy_is_never_drained(office: Office, jobs: dict[int, str]) -> None:
+    """Whatever the request says; so is one that cannot be looked at while Slurm hears it, and one whose peers show the same."""
+    unreachable = Report("unreachable", why="no route")
+    for health, why in (
+        (WELL, "healthy"),
+        (unreachable, "Slurm hears it"),
+        (Report("refused", why="host key"), "could not be looked at"),
+        (Report("answered", (FINDING | {"fault": "network"},)), "no node is drained"),
+    ):
+        office.health["n1"] = health
+        office.leave(office.wanted("n1", jobs[BEN]), BEN)
+        answer = office.only()
+        assert answer.verdict == "refused"
+        assert why in answer.why
+    office.health = dict.fromkeys(office.box.node_names, SICK)
+    office.leave(office.wanted("n1", jobs[BEN]), BEN)
+    assert "peers" in office.only().why
+    assert office.drained() == {}
+
+
+@pytest.mark.drills
+def test_a_node_that_neither_ssh_nor_slurm_reaches_is_drained(office: Office, jobs: dict[int, str]) -> None:
+    """Two witnesses that no user can be; its crash is seen by Slurm after its time-out."""
+    office.box.crash("n0")
+    try:
+        deadline = time.monotonic() + 40
+        while office.cluster.nodes(["n0"])["n0"].responding and time.monotonic() < deadline:
+            time.sleep(0.5)
+        office.leave(office.wanted("n0", jobs[ANN]))
+        look = looks.by_ssh("fast", "operator", str(office.box.ssh_config))
+        answer = office.only(look=look)
+        assert (answer.verdict, "neither SSH" in answer.why) == ("drained", True), answer
+    finally:
+        office.box.mend("n0")
+
+
+@pytest.mark.parametrize(
+    "case", ["another's job", "node outside", "no such job", "no such node", "long ago", "other cluster"]
+)
+def test_who_was_not_there_has_no_say(office: Office, jobs: dict[int, str], case: str) -> None:
+    """By the user of the signature and what Slurm remembers, never by what is claimed; the node is not even visited."""
+    table: dict[str, dict[str, Any]] = {
+        "another's job": {"job": jobs[BEN], "node": "n1"},
+        "node outside": {"node": "n2"},
+        "no such job": {"job": "999999"},
+        "no such node": {"node": "n77"},
+        "long ago": {"seen_s": time.time() - 3000},
+        "other cluster": {"cluster": "elsewhere"},
+    }
+    office.health = {"n0": SICK, "n1": SICK, "n2": SICK}
+    office.leave(replace(office.wanted("n0", jobs[ANN]), **table[case]))
+    assert office.only().verdict == "refused"
+    assert (office.looked, office.drained()) == ([], {})
+
+
+def test_a_forged_or_stolen_request_is_refused(office: Office, jobs: dict[int, str]) -> None:
+    """Not munge's, signed by another, signed for another name, or signed for another purpose."""
+    office.health["n0"] = SICK
+    asked = office.wanted("n0", jobs[ANN])
+    good = office.sign(asked)
+    flipped = bytearray(good)
+    flipped[40] ^= 1
+    for uid, credential, why in (
+        (ANN, b"MUNGE:forged:", "not signed"),
+        (ANN, bytes(flipped), "not signed"),
+        (BEN, office.sign(office.wanted("n0", jobs[ANN])), "another user"),
+        (ANN, office.sign(office.wanted("n0", jobs[ANN])), "another name"),
+    ):
+        office.leave(replace(asked, id=secrets.token_hex(16)), uid, credential)
+        assert why in office.only().why
+    assert (office.looked, office.drained()) == ([], {})
+    as_user(BEN, lambda: spool.leave(office.path, secrets.token_hex(16), good))
+    assert "another user" in office.only().why
+    office.leave(asked, credential=good)
+    assert office.only().verdict == "drained"
+
+
+def test_a_request_counts_once_and_only_for_an_hour(office: Office, jobs: dict[int, str]) -> None:
+    """The same file again, the same id anew, one that was opened elsewhere, one that is too old."""
+    office.health["n0"] = SICK
+    asked = office.wanted("n0", jobs[ANN])
+    credential = office.sign(asked)
+    office.leave(asked, credential=credential)
+    assert office.only().verdict == "drained"
+    office.cluster.resume("n0", office.drained()["n0"])
+    for again in (credential, office.sign(asked)):
+        office.leave(asked, credential=again)
+        assert office.round() == []
+    other = office.wanted("n0", jobs[ANN])
+    opened = office.sign(other)
+    assert munge.opened(opened, socket=office.desk().socket)
+    office.leave(other, credential=opened)
+    assert "opened before" in office.only().why
+    late = office.wanted("n0", jobs[ANN])
+    short = office.sign(late, ttl_s=1)
+    time.sleep(2.1)
+    office.leave(late, credential=short)
+    assert "older than" in office.only().why
+    assert office.drained() == {}
+
+
+def test_caps_hold_and_many_requests_cost_little(office: Office, jobs: dict[int, str]) -> None:
+    """A share of the partition, drains an hour, requests a user and hour; what is beyond is removed without being opened."""
+    office.health = dict.fromkeys(["n0", "n1"], SICK)
+    office.limits = Limits(share=0.05, per_hour=1, per_user=3)
+    office.leave(office.wanted("n0", jobs[ANN]))
+    assert office.only().verdict == "drained"
+    office.leave(office.wanted("n1", jobs[BEN]), BEN)
+    assert "within the last hour" in office.only().why
+    office.leave(office.wanted("n1", jobs[BEN]), BEN)
+    office.limits = replace(office.limits, per_hour=9)
+    assert "bear drains of ftrun" in office.only().why
+
+    def flood() -> None:
+        for number in range(3000):
+            Path(office.path, f"{number:032x}.req").write_bytes(b"MUNGE:%d:" % (number // 2))
+
+    as_user(ANN, flood)
+    began = time.monotonic()
+    assert len(office.round()) == 2  # of three in this hour
+    assert time.monotonic() - began < 10
+    assert office.waiting() == []
+    assert list(office.drained()) == ["n0"]
+
+
+def test_a_hostile_spool_harms_nobody(office: Office, jobs: dict[int, str], tmp_path: Path) -> None:
+    """Links, FIFOs, folders, huge files, names with line breaks: removed or passed over in bounded time, and real requests are served."""
+    secret = tmp_path / "secret"
+    secret.write_text("keep me")
+    name = [f"{number:032x}.req" for number in range(8)]
+
+    def rubbish() -> None:
+        os.chdir(office.path)
+        os.symlink(secret, name[0])
+        os.symlink("/dev/zero", name[1])
+        os.mkfifo(name[2])
+        os.mkdir(name[3])
+        os.mkdir("full")
+        Path("full/file").touch()
+        Path(name[4]).touch()
+        with open(name[5], "wb") as stream:
+            stream.truncate(1 << 40)
+        Path("x\n2026-11-21 drained n1\n.req").write_text("y")
+        Path("answers-").write_text("y")
+        Path(".hidden").write_text("y")
+        os.symlink("answers", "also-answers")
+
+    as_user(BEN, rubbish)
+    office.health["n0"] = SICK
+    asked = office.leave(office.wanted("n0", jobs[ANN]))
+    began = time.monotonic()
+    assert [(a.id, a.verdict) for a in office.round()] == [(asked.id, "drained")]
+    assert time.monotonic() - began < 10
+    assert office.waiting() == ["full"]
+    assert secret.read_text() == "keep me"
+    assert stat.S_IMODE(os.stat(office.path).st_mode) == 0o1733
+    journal = "".join(path.read_text() for path in (office.home / "operator").glob("*.jsonl"))
+    assert all(json.loads(line) for line in journal.splitlines())
+
+
+def test_a_spool_that_is_not_the_operator_s_own_is_not_used(office: Office, tmp_path: Path) -> None:
+    """A folder of somebody else, one that others may list, or a link is refused with the mode that it must have."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o1777)
+    with pytest.raises(spool.SpoolError, match="chmod 1733"):
+        spool.Spool(str(theirs))
+    (tmp_path / "link").symlink_to(office.path)
+    with pytest.raises((spool.SpoolError, OSError)):
+        spool.Spool(str(tmp_path / "link"))
+
+
+def test_observing_finds_out_and_drains_nothing(office: Office, jobs: dict[int, str]) -> None:
+    """The answer says what would be done; so does a site that takes no action."""
+    office.health["n0"] = SICK
+    ways: list[tuple[dict[str, Any], str]] = [({"observe": True}, "observed"), ({"action": "none"}, "noted")]
+    for options, verdict in ways:
+        office.leave(office.wanted("n0", jobs[ANN]))
+        assert office.only(**options).verdict == verdict
+    assert office.drained() == {}
+
+
+class Cut(BaseException):
+    """A death at a point of a round."""
+
+
+def test_a_round_may_be_cut_at_every_record_and_effect(office: Office, jobs: dict[int, str]) -> None:
+    """The next operator finishes: drained once, answered once, nothing left in the spool."""
+    office.health["n0"] = SICK
+    for cut_at in range(1, 20):
+        left = [cut_at]
+
+        def crash(_point: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Cut
+
+        asked = office.leave(office.wanted("n0", jobs[ANN]))
+        try:
+            office.round(crash=crash)
+        except Cut:
+            office.round()
+        told = spool.answer_of(office.path, asked.id)
+        assert told is not None, cut_at
+        assert (told["verdict"], office.waiting(), list(office.drained())) == ("drained", [], ["n0"]), cut_at
+        office.cluster.resume("n0", office.drained()["n0"])
+        if left[0] > 0:
+            break
+    assert cut_at > 4
+
+
+def _ftrun(box: Sandbox, folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    site = folder / "site.toml"
+    site.write_text(
+        f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nrecheck-spacing = 0\nrecheck-passes = 1\ndrain-cap = "50%"\n'
+    )
+    env = {**box.env(), "FTRUN_HOME": str(folder / "home"), "FTRUN_SITE_CONFIG": str(site), **more}
+    return subprocess.run([*FTRUN, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_commands_drain_a_sick_node_and_give_it_back_when_it_is_mended(
+    office: Office, jobs: dict[int, str], tmp_path: Path
+) -> None:
+    """From request to return by the commands alone, over real SSH: the tool of one node says that its driver is gone, and later not."""
+    box, tool = office.box, sandbox_ssh.tools(office.box.plan, "n0") / "nvidia-smi"
+    tool.write_text(SICK_TOOL)
+    tool.chmod(0o755)
+    office.leave(office.wanted("n0", jobs[ANN]))
+    done = _ftrun(box, tmp_path, "operator", "--once")
+    assert (done.returncode, " drained n0 for nobody: gpu-check" in done.stdout) == (0, True), done
+    broken = _ftrun(box, tmp_path, "recheck", "--json")
+    (line,) = json.loads(broken.stdout)["nodes"]
+    assert (broken.returncode, line["state"], "gpu-check" in line["why"]) == (1, "failing", True)
+    assert "[still: gpu-check]" in office.drained()["n0"]
+    tool.write_text(WELL_TOOL)
+    cut = _ftrun(box, tmp_path, "recheck", FTRUN_CRASH_AT="resume:after")
+    assert (cut.returncode, office.drained()) == (-9, {})
+    back = _ftrun(box, tmp_path, "recheck")
+    assert (back.returncode, "given back" in back.stdout) == (0, True), back
+    assert _ftrun(box, tmp_path, "recheck").stdout == ""
+    tool.unlink()
+
+
+def test_who_may_not_drain_is_told_so(office: Office, tmp_path: Path) -> None:
+    """Exit 77 for both commands, before anything is looked at; exit 2 where the site names no spool."""
+    env = {**office.box.env(), "FTRUN_HOME": str(tmp_path), "FTRUN_SITE_CONFIG": str(tmp_path / "site.toml")}
+    told: list[int] = []
+    for words in (["operator", "--once"], ["recheck"]):
+        told += [subprocess.run([*FTRUN, *words], env=env, capture_output=True, check=False).returncode]
+    assert told == [2, 0]
+    (tmp_path / "site.toml").write_text(f'operator-spool = "{tmp_path}/spool"\n')
+    fd, report = tempfile.mkstemp(dir=office.box.shared)
+    os.close(fd)
+    Path(report).chmod(0o666)
+
+    def deed() -> None:
+        os.environ.clear()
+        os.environ.update(env, FTRUN_HOME="/nonexistent")
+        codes = []
+        for name in ("operator", "recheck"):
+            try:
+                __import__(f"ftrun.supervisor.cli.{name}", fromlist=[name]).__dict__[name]()
+            except UserError as error:
+                codes.append(error.exit_code)
+        Path(report).write_text(str(codes))
+
+    as_user(ANN, deed)
+    assert Path(report).read_text() == "[77, 77]"
