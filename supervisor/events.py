@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.supervisor.lifecycle import FINAL, State, next_state
-from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident
+from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, higher, hooked
 
 __all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
 
@@ -52,6 +52,7 @@ class Run:
     final_class: str = ""
     exit_code: int | None = None
     evidence_seen: frozenset[str] = frozenset()
+    hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
     last_at_s: float = 0.0
 
     @property
@@ -273,7 +274,7 @@ def _decided(run: Run, record: Record) -> Run:
         decision=data,
         spent=spent,
         retries=data["retries"],
-        best_step=_higher(run.best_step, data.get("step")),
+        best_step=higher(run.best_step, data.get("step")),
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
     )
@@ -282,10 +283,6 @@ def _decided(run: Run, record: Record) -> Run:
 
 def _at_step(run: Run, data: Mapping[str, Any]) -> Run:
     return run if data.get("step") is None or not run.attempts else run.with_attempt(last_step=data["step"])
-
-
-def _higher(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
 
 
 def _incident_decided(run: Run, record: Record) -> Run:
@@ -394,5 +391,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "run.stopped": _final,
     "run.abandoned": _final,
     "run.resumed": _resumed,
+    "hook.intended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
+    "hook.ended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),
 }

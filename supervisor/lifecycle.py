@@ -109,8 +109,12 @@ NEUTRAL = frozenset(
         "drain.intended",
         "drain.done",
         "drain.refused",
+        "drain.asked",
         "cancel.intended",
         "cancel.done",
+        "exclude.intended",
+        "exclude.done",
+        "exclude.refused",
         "dependents.held",
         "dependents.moved",
         "attempt.over",
@@ -120,6 +124,8 @@ NEUTRAL = frozenset(
         "observed",
         "checkpoint.set-aside",
         "final.line",
+        "hook.intended",
+        "hook.ended",
     }
 )
 

@@ -82,6 +82,7 @@ class Office:
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )
     log: Any = None  # a structlog logger, or None
+    children: set[int] = field(default_factory=set)  # processes: the parents of the users' commands
     _unseen: dict[str, float] = field(
         default_factory=dict
     )  # who cannot see Slurm -> since when (Unix seconds)

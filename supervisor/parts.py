@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Attempt", "Exclusion", "GivenUp", "Incident"]
+__all__ = ["Attempt", "Exclusion", "GivenUp", "Incident", "higher", "hooked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +98,13 @@ class Incident:
     decided_at_s: float | None = None
     running_again_at_s: float | None = None
     first_step_at_s: float | None = None
+
+
+def higher(one: int | None, other: int | None) -> int | None:
+    """The higher of two steps that may be unknown."""
+    return other if one is None else one if other is None else max(one, other)
+
+
+def hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:
+    """The commands of the user after a record of one: "" while it is at work, then what ended it."""
+    return {**hooks, data["key"]: data.get("why", "")}

@@ -20,7 +20,7 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import nodetools, rows, sense, store, strays, wishes
+from ftrun.supervisor import nodetools, rows, sense, store, strays, userhooks, wishes
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
@@ -124,7 +124,7 @@ class Supervisor:
         except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
             self._set_aside(run_dir, f"{type(error).__name__}: {error}")
             return
-        if keeper.run.final and not _asked(keeper) and not _unanswered(keeper):
+        if keeper.run.final and not (_asked(keeper) or _unanswered(keeper) or userhooks.pending(keeper)):
             self.office.nodebook.follow(keeper.run)
             self._final[run_dir] = asked
             return
@@ -182,9 +182,11 @@ class Supervisor:
         if not self._guarded(run_dir, lambda: keeper.step(world)):
             return
         self.office.nodebook.follow(keeper.run)
+        if not self._guarded(run_dir, lambda: userhooks.look(keeper, world)):
+            return
         if world.jobs is not None:
             self.office.seen(who=keeper.run.id, run=keeper.run.id)
-        if keeper.run.final and not _unanswered(keeper):
+        if keeper.run.final and not _unanswered(keeper) and not userhooks.pending(keeper):
             stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
             if _asked(keeper):
                 return

@@ -1,0 +1,59 @@
+"""The parent of one command of the user's: bounds its time and leaves a record of its end. (I/O)
+
+    python -I -S hookrun.py FOLDER KEY LIMIT_S CWD COMMAND
+
+How it thinks. The supervisor waits for nobody and may die; so a command gets a parent of its own, in a session of its own, that
+needs nothing of ours. What the command says goes to FOLDER/KEY.log, how it ended to FOLDER/KEY.end, whole or not at all.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+GRACE_S = 2.0
+
+
+def main(folder: str, key: str, limit_s: float, cwd: str, command: str) -> None:
+    """Run the command by a shell in `cwd`, with this process's environment, and record its end."""
+    base = os.path.join(folder, key)
+    try:
+        with open(base + ".log", "wb") as log:
+            end = _run(command, limit_s, cwd, log.fileno())
+    except OSError as error:
+        end = {"code": None, "why": f"not started: {error.strerror}"}
+    with open(base + ".draft", "w", encoding="utf-8") as stream:
+        json.dump(end, stream)
+    os.replace(base + ".draft", base + ".end")
+
+
+def _run(command: str, limit_s: float, cwd: str, log: int) -> dict[str, object]:
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", command],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    try:
+        return {"code": child.wait(limit_s), "why": "itself"}
+    except subprocess.TimeoutExpired:
+        _signal(child, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_S)
+        _signal(child, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_S)
+        return {"code": child.returncode, "why": "limit"}
+
+
+def _signal(child: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4], sys.argv[5])

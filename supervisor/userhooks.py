@@ -1,0 +1,182 @@
+"""The user's own commands: on-fault and on-stop are started here, and the ends of all four are journalled. (I/O)
+
+How it thinks. What is due follows from the folded run: the newest incident that was decided, a stop. Each has a key, and is journalled
+as intended before it is started, so a supervisor that dies in between starts it at most once. A command runs beside the loop under a
+parent of its own (`hookrun`), a few at a time; nothing it does or fails to do changes the run: its end is a record and no more.
+
+Where ftrun may only watch a run (`observe`), the commands are run all the same, with FTRUN_OBSERVED=1: they are the user's own, and
+being told is what one watches for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ftrun.supervisor import context, hookrun, store
+from ftrun.supervisor.lifecycle import State
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["Due", "due", "environment", "look", "pending"]
+
+AT_ONCE_MAX = 8
+LOST_AFTER_S = 30.0  # behind its limit: a parent that left no record died
+
+
+class Due(NamedTuple):
+    """A command that is to be run once: its key in the journal, the setting it stands in, the class of fault and the decision."""
+
+    key: str
+    hook: str
+    facts: Mapping[str, Any]
+
+
+def due(run: Run) -> list[Due]:
+    """What is to be run and was not intended yet. (Values only: no clock, no file.)"""
+    found = []
+    last = run.incidents[-1] if run.incidents else None
+    if last is not None and last.decision and run.settings.get("on-fault"):
+        facts = {
+            "class": last.fault,
+            "signature": last.signature,
+            "title": last.title,
+            "culprits": last.nodes,
+            "attempt": last.attempt,
+            "nodes": last.attempt_nodes,
+            "decision": last.decision.get("kind", ""),
+            "reason": last.decision.get("reason", ""),
+        }
+        found.append(Due(f"on-fault.{last.id}", "on-fault", facts))
+    if run.state is State.STOPPED and run.settings.get("on-stop"):
+        number, nodes = (run.attempt.number, run.attempt.nodes) if run.attempt is not None else (0, ())
+        facts = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
+        facts |= {"attempt": number, "nodes": nodes}
+        of_this = last is not None and last.attempt == number and last.fault == run.final_class
+        if last is not None and of_this:
+            facts |= {"signature": last.signature, "title": last.title, "culprits": last.nodes}
+        found.append(Due(f"on-stop.{number}", "on-stop", facts))
+    return [one for one in found if one.key not in run.hooks]
+
+
+def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
+    """The variables that a command finds beside those of the submission (docs/hooks.md)."""
+    number = one.facts["attempt"]
+    told = {
+        "HOOK": one.hook,
+        "RUN_ID": run.id,
+        "RUN_DIR": run_dir,
+        "ATTEMPT": number,
+        "JOB_ID": next((attempt.job for attempt in run.attempts if attempt.number == number), ""),
+        "NODES": ",".join(one.facts["nodes"]),
+        "FAULT": one.facts.get("class", ""),
+        "SIGNATURE": one.facts.get("signature", ""),
+        "TITLE": one.facts.get("title", ""),
+        "CULPRITS": ",".join(one.facts.get("culprits", ())),
+        "DECISION": one.facts.get("decision", ""),
+        "REASON": one.facts.get("reason", ""),
+        "OBSERVED": "1" if run.settings.get("observe") else "",
+    }
+    return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
+
+
+def look(keeper: Keeper, world: World) -> None:
+    """One look at the commands of a run: journal the ends, start what is due. Raises LeaseLost, Stale, OSError (journal)."""
+    if not any(keeper.settings.get(name) for name in ("on-fault", "on-stop", "pre-hook", "post-hook")):
+        return
+    _note_those_in_the_job(keeper)
+    _note_ends(keeper, world)
+    for one in due(keeper.run):
+        if _at_work(keeper) >= AT_ONCE_MAX:
+            return
+        keeper.record("hook.intended", key=one.key, hook=one.hook)
+        keeper.office.act("hook", world, lambda one=one: _start(keeper, one))  # type: ignore[misc]
+
+
+def pending(keeper: Keeper) -> bool:
+    """A run that is over and still has a command to start, or to hear of."""
+    return any(not why for why in keeper.run.hooks.values()) or bool(due(keeper.run))
+
+
+def _start(keeper: Keeper, one: Due) -> None:
+    """Start a command; that it could not be started is how it ended."""
+    run, folder = keeper.run, os.path.join(keeper.run_dir, "hooks")
+    cwd = context.cwd(keeper.run_dir)
+    cwd = cwd if os.path.isdir(cwd) else keeper.run_dir
+    limit_s = float(keeper.settings.get("hook-limit", 60.0))
+    argv = ["-I", "-S", hookrun.__file__, folder, one.key, f"{limit_s:g}", cwd, str(run.settings[one.hook])]
+    try:
+        env = context.environment(keeper.run_dir) | environment(run, keeper.run_dir, one)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+        child = os.posix_spawn(sys.executable, [sys.executable, *argv], env, file_actions=null, setsid=True)
+    except (OSError, ValueError, context.ContextError) as error:
+        keeper.record("hook.ended", key=one.key, hook=one.hook, code=None, why=f"not started: {error}")
+    else:
+        keeper.office.children.add(child)
+
+
+def _at_work(keeper: Keeper) -> int:
+    """How many commands of all runs are at work now; those that ended are let go."""
+    for child in list(keeper.office.children):
+        try:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                keeper.office.children.discard(child)
+        except ChildProcessError:
+            keeper.office.children.discard(child)
+    return len(keeper.office.children)
+
+
+def _note_ends(keeper: Keeper, world: World) -> None:
+    """The ends of what was started, by us or by a supervisor before us."""
+    limit_s = float(keeper.settings.get("hook-limit", 60.0))
+    for key in [key for key, why in keeper.run.hooks.items() if not why]:
+        hook = key.partition(".")[0]
+        end = _end(os.path.join(keeper.run_dir, "hooks", f"{key}.end"))
+        if end is not None:
+            _at_work(keeper)
+            keeper.record("hook.ended", key=key, hook=hook, **end)
+        elif keeper.memory.for_how_long(f"hook:{key}", world.mono_s) > limit_s + LOST_AFTER_S:
+            keeper.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
+
+
+def _end(path: str) -> dict[str, Any] | None:
+    """How a command ended; None where it has left no record."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            told = json.load(stream)
+        return {"code": told["code"], "why": str(told["why"]) or "itself"}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note_those_in_the_job(keeper: Keeper) -> None:
+    """What batch.sh recorded of the commands around the script. A job's array has them in the folders of its tasks only."""
+    attempt = keeper.run.attempt
+    if attempt is None or not attempt.claim_seen:
+        return
+    for hook, since in (("pre-hook", attempt.running_seen_at_s), ("post-hook", attempt.ended_at_s)):
+        key = f"{hook}.{attempt.number}.{attempt.launch}"
+        if not keeper.settings.get(hook) or since is None or key in keeper.run.hooks:
+            continue
+        for rows in _rows(
+            os.path.join(store.attempt_dir(keeper.run_dir, attempt.number), f"{hook}.{attempt.launch}")
+        ):
+            keeper.record("hook.ended", key=key, hook=hook, **rows)
+
+
+def _rows(path: str) -> Iterator[dict[str, Any]]:
+    """One row where the record is there and whole."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            told = dict(line.rstrip("\n").partition("=")[::2] for line in stream.read(4096).splitlines())
+    except OSError:
+        return
+    if told.get("code", "").isdigit() and told.get("why"):
+        yield {"code": int(told["code"]), "why": told["why"]}
