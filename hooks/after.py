@@ -28,8 +28,9 @@ def main(arguments: list[str]) -> int:
     """Check this node and write its report. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
     words = _parser().parse_args(arguments)
     chosen = [check for check in runner.checks("fast") if check.name not in NOT_AFTERWARDS]
-    reports = runner.run(chosen, budget_s=words.within)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    root = words.root.replace("{node}", node)
+    reports = runner.run(chosen, budget_s=words.within, root=root)
     report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
     with contextlib.suppress(OSError):
         nodefile.put(words.folder, words.launch, report)
@@ -43,6 +44,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ftrun-hook after", description="Check this node after a job on it has failed.")
+    parser.add_argument(
+        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
+    )
     parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")

@@ -672,9 +672,12 @@ _ft_post_watch() {
         trap - EXIT
         _ft_i=
         trap 'kill "$_ft_i"; exit 0' USR2
-        sleep "${_ft_watch#* }" &
-        _ft_i=$!
-        wait "$_ft_i"
+        for _ft_k in 1 2 3 4 5; do # a supervisor that starts with the job may not have put anything there yet
+            sleep "${_ft_watch#* }" &
+            _ft_i=$!
+            wait "$_ft_i"
+            [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+        done
         _ft_on_nodes watch --period "${_ft_watch% *}" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!

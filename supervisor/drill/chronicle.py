@@ -88,7 +88,7 @@ def _incident(old: Incident | None, now: Incident) -> Iterator[str]:
 
 def _state(run: Run) -> Iterator[str]:
     if run.state is State.SUSPECT:
-        yield "a fatal line was seen; does training go on?"
+        yield "something fatal was seen; does training go on?"
     elif run.state is State.FINISHED:
         yield "finished"
     elif run.state is State.STOPPED:

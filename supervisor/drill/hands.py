@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ftrun.slurm.sandbox import Sandbox
@@ -48,6 +48,24 @@ class Doer:
     def mend(self, node: str) -> None:
         """The node is as before."""
         self.box.mend(node)
+
+    def counters(self, nodes: Sequence[str]) -> str:
+        """Give every node a memory controller without errors; returns what `ftrun-hook watch --root` takes."""
+        for node in nodes:
+            self._controller(node).mkdir(parents=True)
+            self._count(node, 0)
+        return str(self.folder / "machine" / "{node}")
+
+    def lose_memory(self, node: str) -> None:
+        """The memory controller of the node counts an uncorrected error."""
+        self._count(node, 1)
+
+    def _count(self, node: str, errors: int) -> None:
+        for name, count in (("ue_count", errors), ("ce_count", 0)):
+            (self._controller(node) / name).write_text(f"{count}\n")
+
+    def _controller(self, node: str) -> Path:
+        return self.folder / "machine" / node / "sys" / "devices" / "system" / "edac" / "mc" / "mc0"
 
     def controller_down(self) -> None:
         """slurmctld ends."""

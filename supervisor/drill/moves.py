@@ -20,10 +20,12 @@ __all__ = [
     "ftrun_command",
     "in_state",
     "kill_supervisor",
+    "lose_memory",
     "new_attempt_saved",
     "on_attempt",
     "saving",
     "scancel",
+    "struck",
     "thaw",
     "unsupervised",
 ]
@@ -64,6 +66,11 @@ def saving(sight: Sight) -> bool:
 def unsupervised(sight: Sight) -> bool:
     """The supervisor is dead."""
     return not sight.supervised
+
+
+def struck(sight: Sight) -> bool:
+    """The trainer has hurt itself."""
+    return bool(sight.ledger.hurts)
 
 
 def new_attempt_saved(sight: Sight) -> bool:
@@ -111,6 +118,12 @@ def thaw(rank: int, when: When) -> Move:
 def _scancel(hands: Hands, sight: Sight) -> None:
     assert sight.run.attempt is not None
     hands.scancel(sight.run.attempt.job)
+
+
+def lose_memory(rank: int, when: When) -> Move:
+    """The memory of a rank's node loses data, and nothing but a counter of that node says so."""
+    node = node_of(rank)
+    return Move("memory loses data", when, lambda hands, sight: hands.lose_memory(node(sight)), node)
 
 
 def scancel(when: When) -> Move:

@@ -233,6 +233,8 @@ class Stage:
             "TMPDIR": str(self.folder / "tmp"),
         }
         self._doer = hands.Doer(self._box, self.folder, self.home, env)
+        if self.scenario.counters:
+            self._doer.env["FTRUN_WATCH_ROOT"] = self._doer.counters(self._doer.box.plan.node_names)
         return self._doer
 
     def _submit(self, doer: hands.Doer) -> None:

@@ -88,6 +88,9 @@ class Hands(Protocol):
     def mend(self, node: str) -> None:
         """The node is as before."""
 
+    def lose_memory(self, node: str) -> None:
+        """The memory controller of the node counts an uncorrected error."""
+
     def controller_down(self) -> None:
         """slurmctld ends."""
 
@@ -167,6 +170,7 @@ class Scenario:
     nodes: int = 4
     chain: int = 1  # jobs that depend on each other; the first is hurt
     needs_sandbox: bool = False
+    counters: bool = False  # the watch reads counters of this drill, not those of the machine
     quick: bool = False  # one of the few that every test run takes
     linger_s: float = 0.0  # how long after the end nothing more may happen
     timeout_s: float = 150.0
