@@ -21,7 +21,7 @@ from typing import Any, Optional
 from ftrun.hooks import nodefile, runner
 from ftrun.hooks.compare import Verdict, verdict
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.findings import BAD
+from ftrun.hooks.findings import BAD, TIERS, Check
 from ftrun.hooks.report import parsed
 
 __all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
@@ -47,19 +47,22 @@ def main(arguments: list[str]) -> int:
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     settings = _settings(words.settings.replace("{node}", node))
     if settings is not None:
-        nodefile.put(words.folder, words.launch, _report(node, settings, words.within))
+        chosen = runner.checks(words.tier, words.names)
+        nodefile.put(words.folder, words.launch, _report(node, chosen, settings, words))
     return 0
 
 
-def _report(node: str, settings: Mapping[str, Mapping[str, Any]], within_s: float) -> dict[str, Any]:
-    """The report of the fast tier; what is bad was so twice."""
-    reports = runner.run(runner.checks("fast"), settings=settings, budget_s=within_s)
+def _report(
+    node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
+) -> dict[str, Any]:
+    """The report of these checks; what is bad was so twice."""
+    reports = runner.run(chosen, settings=settings, budget_s=words.within)
     bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
     if bad:
         again = runner.run(runner.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S)
         second = {one.check: one for one in again}
         reports = [second.get(one.check, one) for one in reports]
-    return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier="fast")
+    return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
 
 
 def _settings(path: str) -> Optional[dict[str, dict[str, Any]]]:
@@ -136,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ftrun-hook preflight", description="Check this node before a job's script starts.")
     parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     parser.add_argument(
         "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"

@@ -42,6 +42,9 @@ COMMANDS: Mapping[str, Command] = {
     "nodes": Command(
         "ftrun.supervisor.cli.nodes", "app", "What is known of nodes: strikes, quarantine, lemons."
     ),
+    "preflight": Command(
+        "ftrun.supervisor.cli.preflight", "preflight", "Check many nodes at once, over SSH or inside a job."
+    ),
     "recheck": Command(
         "ftrun.supervisor.cli.recheck",
         "recheck",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox import Sandbox, up
-from tests.slurm.post import Post
+from tests.slurm.post import FTRUN, Post
 
 pytestmark = pytest.mark.slurm
 
@@ -74,3 +74,37 @@ def test_what_all_nodes_show_holds_no_script(post: Post) -> None:
 
     assert ("finished", 1, ()) == (run.state.value, len(run.attempts), run.incidents)
     assert "disk-size root fails on most of 2 nodes: a matter of the site" in post.job_log()
+
+
+def test_nodes_are_checked_over_ssh_and_what_is_wrong_is_shown(post: Post, box: Sandbox) -> None:
+    """A table of what is not well, who is to be avoided, who was not seen; the exit status; the same facts as JSON."""
+    (post.folder / "checks.json").write_text(SICK)
+    words = ["preflight", "--ssh-config", str(box.ssh_config), "disk-size root", "memory"]
+    box.crash("n3")
+    try:
+        well = post.ftrun(*words, "--nodelist", "n[0-2]", code=0)
+        unseen = post.ftrun(*words, "-w", "n[0-3]", code=3)
+        sick = json.loads(post.ftrun(*words, "-p", "main", "--checks", "../checks.json", "--json", code=1))
+    finally:
+        box.mend("n3")
+
+    assert "3 of 3 nodes checked, 0 to be avoided" in well
+    assert "not checked: n3: unreachable: Connection refused" in unseen
+    assert {"n0", "n1", "n2", "n3"} == set(sick["nodes"])
+    assert (["disk-size root"], {}, 1) == (sick["site"], sick["bad"], sick["exit_status"])
+    assert ("answered", "bad") == (sick["nodes"]["n0"]["state"], sick["nodes"]["n0"]["worst"])
+    for wrong in (["--tier", "x"], ["no-such-check"], ["--checks", "none"], ["-p", "none"], ["-w", "n["], []):
+        assert post.ftrun("preflight", *wrong, code=2).startswith("ftrun: ")
+
+
+def test_inside_a_job_its_own_nodes_are_checked(post: Post) -> None:
+    """By a step beside the script, without SSH; a node that differs is to be avoided."""
+    sick = _sick(post, "n1").partition("=")[2]
+    body = f"{' '.join(FTRUN)} preflight --checks '{sick}' 'disk-size root'; echo left $?\n"
+    job = post.plain("-N3", "-w", "n[0-2]", "--exclusive", f"--output={post.work}/job.log", "--wrap", body)
+    log = post.until(lambda: (text := post.job_log("job")) and "left" in text and text, "the job is over")
+
+    assert "n1: disk-size root /:" in log
+    assert "to be avoided: n1\n" in log
+    assert "3 of 3 nodes checked, 1 to be avoided\nleft 1\n" in log
+    assert [] == [path.name for path in (post.home / "tools").glob("preflight-*")], job

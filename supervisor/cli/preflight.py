@@ -1,0 +1,212 @@
+"""`ftrun preflight`: check many nodes at once, over SSH or, inside a job, by a step of it. (I/O)"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.findings import TIERS
+from ftrun.slurm import nodeset
+from ftrun.supervisor import config
+from ftrun.supervisor import preflight as rules
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.preflight import Seen
+
+Told = Callable[[Seen], None]
+
+
+def preflight(
+    checks: Annotated[list[str] | None, typer.Argument(help="Only these checks.", metavar="CHECK...")] = None,
+    *,
+    nodelist: Annotated[
+        str, typer.Option("--nodelist", "-w", help="Nodes to check, over SSH.", metavar="NODES")
+    ] = "",
+    partition: Annotated[
+        str, typer.Option("--partition", "-p", help="All nodes of a partition, over SSH.", metavar="NAME")
+    ] = "",
+    tier: Annotated[
+        str, typer.Option(help="How thorough: fast (15 s), recheck (5 min), burn-in (1 h).")
+    ] = "fast",
+    thresholds: Annotated[
+        str,
+        typer.Option(
+            "--checks",
+            help="Thresholds by check, as JSON; {node} in it is the node's name (inside a job).",
+            metavar="FILE",
+        ),
+    ] = "",
+    ssh_config: Annotated[str, typer.Option(help="In place of ~/.ssh/config.", metavar="FILE")] = "",
+    at_once: Annotated[int, typer.Option(help="How many nodes at a time, over SSH.", min=1)] = 32,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="Also what is well and what was skipped.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Check nodes side by side, and show what is not well: over SSH, or inside a job on all its nodes by a step of it.
+
+    Nothing of ftrun needs to be installed on the nodes; they need a Python 3.9.
+
+    Exit 0: all nodes were checked and nothing is bad.  1: something is bad.  3: nothing is, but some nodes gave no report.
+    """
+    names = list(checks or ())
+    _known(tier, names)
+    inside = not (nodelist or partition)
+    # Inside a job each node may have a file of its own.
+    settings = {} if inside and "{node}" in thresholds else _thresholds(thresholds)
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not inside:
+        nodes = _nodes(nodelist, partition)
+        own = ssh_config or config.load(os.getcwd(), dict(os.environ)).text("ssh-config")
+        found = _by_ssh(nodes, tier, names, settings, ssh_config=own, at_once=at_once)
+    elif job:
+        nodes = nodeset.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+        found = _by_step(nodes, tier, names, thresholds, job)
+    else:
+        raise UserError("which nodes? name them with --nodelist or --partition, or call this inside a job")
+    result = rules.summed_up([found[node] for node in nodes])
+    if json:
+        output.emit_json(rules.facts(result))
+        return result.exit_status
+    _shown(result, every=every)
+    return result.exit_status
+
+
+def _shown(result: rules.Result, *, every: bool) -> None:
+    columns, rows = rules.matrix(result, every=every)
+    if rows:
+        output.table(columns, rows)
+        print()
+    for line in rules.lines(result):
+        output.say(line, style="red" if line.startswith(("bad ", "to be avoided")) else "")
+    answered = len(result.seen) - len(result.unseen)
+    print(f"{answered} of {len(result.seen)} nodes checked, {len(result.verdict.bad)} to be avoided")
+
+
+def _by_ssh(
+    nodes: Sequence[str],
+    tier: str,
+    names: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    *,
+    ssh_config: str,
+    at_once: int,
+) -> Mapping[str, Seen]:
+    from ftrun.hooks import probe
+
+    found: dict[str, Seen] = {}
+    progress = _Progress(len(nodes))
+
+    def told(report: probe.NodeReport) -> None:
+        findings = report.report["findings"] if report.report is not None else ()
+        state = report.state if report.report is not None or report.state != rules.ANSWERED else "no report"
+        found[report.node] = Seen(report.node, state, findings, report.took_s, report.why)
+        progress.told(found[report.node])
+
+    try:
+        probes = probe.Probes(ssh_config, at_once)
+        probe.checked(nodes, tier, settings, probes, kind="preflight", names=names, told=told)
+    except OSError as error:
+        raise UserError(f"ssh configuration: {error.filename}: {error.strerror}") from None
+    finally:
+        progress.end()
+    return found
+
+
+def _by_step(
+    nodes: Sequence[str], tier: str, names: Sequence[str], thresholds: str, job: str
+) -> Mapping[str, Seen]:
+    from ftrun.hooks.runner import BUDGETS_S
+    from ftrun.supervisor import nodestep
+
+    env = dict(os.environ)
+    arguments = ["--tier", tier, *(["--settings", os.path.abspath(thresholds)] if thresholds else []), *names]
+    home = config.load(os.getcwd(), env).home(env)
+    progress = _Progress(len(nodes))
+    try:
+        return nodestep.checked(
+            nodes, arguments, home=home, job=job, within_s=BUDGETS_S[tier], env=env, told=progress.told
+        )
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: {error.strerror}; name the nodes with --nodelist, for SSH", 1
+        ) from None
+    finally:
+        progress.end()
+
+
+class _Progress:
+    """One line on a terminal's stderr that counts the nodes; silent elsewhere."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._done = 0
+        self._bad = 0
+        self._shown = output.is_terminal(sys.stderr)
+
+    def told(self, seen: Seen) -> None:
+        """One more node."""
+        self._done += 1
+        self._bad += any(row["severity"] == "bad" for row in seen.findings)
+        if self._shown:
+            bad = f", {self._bad} with something bad" if self._bad else ""
+            print(f"\r{self._done} of {self._number} nodes{bad}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line as it was."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _known(tier: str, names: Sequence[str]) -> None:
+    from ftrun.hooks import runner
+
+    if tier not in TIERS:
+        raise UserError(f"no tier is called {tier!r}; there are {', '.join(TIERS)}")
+    try:
+        runner.checks(tier, names)
+    except UsageError as error:
+        raise UserError(str(error)) from None
+
+
+def _thresholds(path: str) -> dict[str, dict[str, Any]]:
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as stream:
+            table = jsonlib.load(stream)
+    except OSError as error:
+        raise UserError(f"--checks {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"--checks {path}: {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
+        raise UserError(f"--checks {path}: it must hold an object of objects, one for each check")
+    return table
+
+
+def _nodes(nodelist: str, partition: str) -> tuple[str, ...]:
+    """The nodes that are meant. Raises UserError."""
+    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.errors import SlurmError
+
+    named: tuple[str, ...] = ()
+    try:
+        named = nodeset.expand(nodelist)
+    except ValueError as error:
+        raise UserError(f"--nodelist: {error}") from None
+    if not partition:
+        return tuple(dict.fromkeys(named))
+    try:
+        known = CommandCluster(dict(os.environ)).partitions()
+    except SlurmError as error:
+        raise UserError(f"--partition: Slurm does not answer: {error.message}", 1) from None
+    if partition not in known:
+        raise UserError(f"no partition is called {partition!r}; there are {', '.join(sorted(known))}")
+    return tuple(dict.fromkeys((*named, *known[partition].nodes)))
