@@ -38,6 +38,12 @@ RECORD = "slurm-node-record"
 RECORD_LINES = 20
 """Such a record is no longer."""
 
+BROADCAST = "syslog-broadcast"
+"""The signature of the line with which a machine announces what its log daemon tells everybody."""
+
+BROADCAST_LINES = 2
+"""So near below stands what it tells."""
+
 HELP_TEXTS = {"mpi-daemon-lost": "host", "mpi-peer-lost": "peer"}
 """Signatures of help texts of MPI that name their host some lines below, and as what."""
 
@@ -96,9 +102,9 @@ def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
 
 
 def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """`evidence` with the node's name in lines of a record that begins with it (`NodeName=n7 ...`, then `Reason=...`), and in
-    the first line of a help text that names a host further down."""
-    whole, of = [], {}
+    """`evidence` with the node's name in lines of a record that begins with it (`NodeName=n7 ...`, then `Reason=...`), in what a
+    machine's log daemon tells everybody, and in the first line of a help text that names a host further down."""
+    whole, of, told = [], {}, {}
     below = [line for line in evidence if line.signature == HELP_NAMES]
     for line in sorted(evidence, key=lambda each: each.order):
         key = HELP_TEXTS.get(line.signature, "")
@@ -111,6 +117,11 @@ def recorded(evidence: Sequence[Evidence]) -> list[Evidence]:
         near = about is not None and 0 < line.line - about.line <= RECORD_LINES
         if about is not None and near and "Reason=" in line.text and "host" not in line.captures:
             line = replace(line, captures={**line.captures, "host": about.captures["host"]})  # noqa: PLW2901
+        if line.signature == BROADCAST:
+            told[line.file] = line
+        by = told.get(line.file)
+        if by is not None and 0 < line.line - by.line <= BROADCAST_LINES and "host" not in line.captures:
+            line = replace(line, captures={**line.captures, "host": by.captures["host"]})  # noqa: PLW2901
         whole.append(line)
     return whole
 

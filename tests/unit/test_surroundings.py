@@ -324,3 +324,12 @@ def test_the_bridge_of_a_container_names_no_machine(peer: str) -> None:
     )
 
     assert found.nodes == ()
+
+
+def test_what_a_log_daemon_tells_everybody_is_about_its_machine() -> None:
+    """The name stands in the line above; further down it belongs to nothing any more."""
+    above = "Message from syslogd@n7 at Jun 17 13:06:42 ..."
+    lockup = " kernel:[405108.698255] watchdog: BUG: soft lockup - CPU#2 stuck for 22s! [train:29632]"
+
+    assert judged(above, lockup).nodes == ("n7",)
+    assert judged(above, *("note" for _ in range(5)), lockup).nodes == ()
