@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.errors import RefusedForGood, SlurmError
-from ftrun.supervisor import grounds, settle
+from ftrun.supervisor import asking, grounds, settle
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
@@ -25,11 +25,12 @@ TRIES_MAX = 5
 
 
 def carry_out(keeper: Keeper, world: World) -> None:
-    """Drain what the decision names and is not drained yet. Raises SlurmError where it is worth another look."""
+    """Drain what the decision names and is not drained yet, or ask who may. Raises SlurmError where it is worth another look."""
     for node in keeper.run.decision.get("drain", ()):
         tries = keeper.memory.since.get(f"drain:{node}", 0.0)
         if node not in keeper.run.drained and tries < TRIES_MAX:
             _drain(keeper, world, node, last=tries + 1 >= TRIES_MAX)
+    asking.ask(keeper, world)
 
 
 def _drain(keeper: Keeper, world: World, node: str, *, last: bool) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.supervisor.lifecycle import FINAL, State, next_state
-from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, higher, hooked
+from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, asked, higher, hooked
 
 __all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
 
@@ -53,6 +53,7 @@ class Run:
     exit_code: int | None = None
     evidence_seen: frozenset[str] = frozenset()
     hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the operator, by request
     last_at_s: float = 0.0
 
     @property
@@ -383,6 +384,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "attempt.over": lambda run, record: run.with_attempt(over=True),
     "attempt.closed": lambda run, record: run.with_attempt(closed=True),
     "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),
+    "drain.asked": lambda run, record: replace(run, asked=asked(run.asked, record)),
     "checkpoint.set-aside": lambda run, record: replace(
         run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
     ),

@@ -104,6 +104,7 @@ class ClusterView:
     nodes_needed: int = 1
     ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
     may_drain: bool = False
+    may_ask: bool = False  # the site has an operator who drains on request
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import (
     absent,
+    asking,
     dependents,
     ends,
     journal,
@@ -157,6 +158,7 @@ class Keeper:
         dependents.move(self, world)
         for _ in range(STEPS_MAX):
             before = (self.run.state, len(self.run.attempts))
+        asking.answers(self)
             self._handlers()[self.run.state](world)
             if (self.run.state, len(self.run.attempts)) == before:
                 return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Attempt", "Exclusion", "GivenUp", "Incident", "higher", "hooked"]
+__all__ = ["Attempt", "Exclusion", "GivenUp", "Incident", "asked", "higher", "hooked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +108,14 @@ def higher(one: int | None, other: int | None) -> int | None:
 def hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:
     """The commands of the user after a record of one: "" while it is at work, then what ended it."""
     return {**hooks, data["key"]: data.get("why", "")}
+
+
+def asked(
+    before: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    """The requests to the operator after one more record: id -> node, incident, step (intended, left, failed, answered), verdict, why."""
+    data = record["data"]
+    known = before.get(
+        data["id"], {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
+    )
+    return {**before, data["id"]: {**known, **data}}

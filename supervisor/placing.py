@@ -26,6 +26,9 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
     if kept_out:
         notes = (*notes, f"not excluded, to keep the job schedulable: {', '.join(kept_out)}")
     drain, drain_notes = _to_drain(case, exclude)
+    ask = _to_ask(case, exclude)
+    if ask:
+        drain_notes = (f"the operator is asked to drain {', '.join(ask)}",)
     avoid = _to_avoid(case, exclude)
     reason = decision.reason
     if exclude:
@@ -39,6 +42,7 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
         relax=relax,
         avoid=avoid,
         drain=drain,
+        ask=ask,
         notes=(*decision.notes, *notes, *drain_notes),
     )
 
@@ -147,6 +151,13 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
     if room < len(exclude):
         return exclude[:room], (f"drain cap of {cap} nodes reached",)
     return exclude, ()
+
+
+def _to_ask(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """What the operator is asked to drain. The log alone is enough to ask: the operator looks at the node itself."""
+    asks = case.cluster.may_ask and not case.cluster.may_drain
+    drains = CLASS_RULES[case.diagnosis.fault].drain and case.limits.drain and not case.common
+    return exclude if asks and drains else ()
 
 
 def _to_avoid(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:

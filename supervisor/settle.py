@@ -302,6 +302,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
             1 for node in members if node in world.nodes and world.nodes[node].reason.startswith("ftrun:")
         ),
         may_drain=rights.may_drain,
+        may_ask=bool(keeper.settings.get("operator-spool")),
     )
 
 

@@ -34,6 +34,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "wish": run.wish,
         "observe": bool(run.settings.get("observe")),
         "warnings": list(run.warnings),
+        "asked": [{"request": request_id, **facts} for request_id, facts in run.asked.items()],
         "created_at": run.created_at_s,
         "updated_at": run.last_at_s,
     }

@@ -22,6 +22,21 @@ FOLLOW_EVERY_S = 0.5
 TASKS_SHOWN = 16  # of an array, in each attempt
 TASK_TAIL_BYTES = 16 * 1024
 _CHUNK_BYTES = 1 << 16
+
+
+def _asked(data: dict[str, Any]) -> str:
+    """A request to the operator: only what came of it is told."""
+    if data["step"] == "left":
+        return f"asked the operator to drain {data['node']}"
+    if data["step"] == "failed":
+        return f"could not ask the operator to drain {data['node']}: {data['why']}"
+    return (
+        f"the operator on {data['node']}: {data['verdict']}: {data['why']}"
+        if data["step"] == "answered"
+        else ""
+    )
+
+
 _TOLD = {
     "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else ""),
     "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
@@ -41,6 +56,7 @@ _TOLD = {
     "launch.kept": lambda d: "left in the queue: Slurm starts it again",
     "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
+    "drain.asked": _asked,
     "cancel.done": lambda d: f"cancelled {d['what']}",
     "exclude.done": lambda d: f"waits, kept off {nodeset.fold(d['nodes'])}: quarantined" if d["nodes"] else "could not be placed so: may use quarantined nodes again",
     "checkpoint.set-aside": lambda d: f"checkpoint set aside: {d['path']}",

@@ -9,12 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import views
+from ftrun.supervisor import asking, views
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.events import Run
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
 Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]
+
+
+ASKED_SHOWN_S = 86_400.0
 
 
 def status(
@@ -29,6 +32,7 @@ def status(
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
     now = time.time()
+    shown = [asking.up_to_date(run, now) for run in shown]
     rows = [views.run_row(run, now) for run in shown]
     if json:
         facts = {
@@ -49,6 +53,8 @@ def status(
         print(
             "no runs are being looked after" + ("" if every else "; those that are over: ftrun status --all")
         )
+    for row in rows:
+        _say_asked(row, now)
     _say_watch(watch, open_runs, restarted, now)
     return 0
 
@@ -91,10 +97,21 @@ def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float)
     print(f"nobody was watching{since}; {then}", file=sys.stderr)
 
 
+def _say_asked(row: dict[str, Any], now: float) -> None:
+    """What the operator was asked lately, and what came of it."""
+    words = {"left": "no answer yet", "intended": "not left yet", "failed": "could not be asked"}
+    for asked in row["asked"]:
+        if now - asked["at_s"] < ASKED_SHOWN_S:
+            what = asked["verdict"] or words.get(asked["step"], asked["step"])
+            why = f": {asked['why']}" if asked["why"] else ""
+            print(f"{row['run']}: operator asked to drain {asked['node']}: {what}{why}")
+
+
 def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find(name)
     now = time.time()
+    run = asking.up_to_date(run, now)
     facts = views.run_facts(run, now) | {"folder": run_dir}
     if not run.final and not common.watch_state(common.home()).watched:
         common.ensure_supervisor(common.home())
@@ -105,6 +122,7 @@ def show(name: Name, json: Json = False) -> int:
     print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
     for text in facts["warnings"]:
         print(f"warning: {text}")
+    _say_asked(facts, now)
     print()
     _attempts(facts)
     _tasks(facts)

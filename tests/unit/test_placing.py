@@ -334,3 +334,24 @@ def test_what_is_named_in_exclude_leaves_the_job_enough(
     assert len(set(view.partition) - set(named)) >= min(needed, 6)
     if set(named) - excluded:
         assert excluded & set(view.partition) <= set(named)
+
+
+@pytest.mark.parametrize("fault", [F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE])
+def test_who_may_not_drain_asks_the_operator_where_there_is_one(fault: F) -> None:
+    """The log alone is enough to ask, since the operator looks for itself; who may drain asks nobody, nor does who never drains."""
+    found = diagnosis(fault, sources=LOGGED, **BAD)
+    asking = {"may_drain": False, "may_ask": True}
+
+    asked = rule(found, view=cluster(**asking)).decision
+    assert (("n2",), (), ("n2",)) == (asked.exclude, asked.drain, asked.ask)
+    assert any("operator is asked to drain n2" in note for note in asked.notes)
+    assert () == rule(found, view=cluster(may_drain=False)).decision.ask
+    assert () == rule(found, view=cluster(may_ask=True)).decision.ask
+    assert () == rule(found, view=cluster(**asking), limits=Limits(drain=False)).decision.ask
+
+
+@pytest.mark.parametrize("fault", [F.NETWORK, F.STORAGE, F.HANG, F.OOM_GPU, F.UNKNOWN, F.USER_CODE])
+def test_the_operator_is_asked_for_nothing_that_a_drain_does_not_mend(fault: F) -> None:
+    """As for drains: hardware and lost nodes only."""
+    found = diagnosis(fault, retry=True, exclude=True, sources=PROVEN, **BAD)
+    assert () == rule(found, view=cluster(may_drain=False, may_ask=True)).decision.ask

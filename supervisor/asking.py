@@ -1,0 +1,110 @@
+"""A run whose user may not drain asks the operator, once for each node and decision, and waits for no answer. (I/O)
+
+How it thinks. Intent, act, fact: the id of the request is journalled before it is signed and left in the spool; after a crash the same
+id is left again, and the operator answers an id once. The answer is looked for while the run is looked after, and by `ftrun status`;
+nothing of the recovery depends on it: the run avoids the node anyway.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.errors import SlurmError
+from ftrun.supervisor.events import Run
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["answers", "ask", "up_to_date"]
+
+ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody answers it any more
+SETTING = "operator-spool"
+
+
+def ask(keeper: Keeper, world: World) -> None:
+    """Leave a request for every node that the decision wants the operator to drain. Raises LeaseLost, Stale."""
+    for node in keeper.run.decision.get("ask", ()):
+        incident = str(keeper.run.decision.get("incident", ""))
+        before = [
+            (i, a) for i, a in keeper.run.asked.items() if (a["node"], a["incident"]) == (node, incident)
+        ]
+        if not before:
+            request_id = secrets.token_hex(16)
+            keeper.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
+            _leave(keeper, world, request_id, node)
+        elif before[-1][1]["step"] == "intended":
+            _leave(keeper, world, before[-1][0], node)
+
+
+def _leave(keeper: Keeper, world: World, request_id: str, node: str) -> None:
+    try:
+        keeper.office.act("ask", world, partial(_put, keeper, request_id, node, world.now_s))
+    except SlurmError as error:
+        keeper.record("drain.asked", step="failed", id=request_id, node=node, why=error.message)
+    except OSError as error:
+        why = f"{keeper.settings[SETTING]}: {error.strerror}"
+        keeper.record("drain.asked", step="failed", id=request_id, node=node, why=why)
+    else:
+        keeper.record("drain.asked", step="left", id=request_id, node=node)
+
+
+def _put(keeper: Keeper, request_id: str, node: str, now_s: float) -> None:
+    """Sign and leave. Raises SlurmError (munge), OSError (spool)."""
+    from ftrun.slurm import munge
+    from ftrun.supervisor import request, spool
+
+    attempt, decision, facts = keeper.attempt, keeper.run.decision, keeper.office.facts()
+    path = str(keeper.settings[SETTING])
+    asked = request.Request(
+        id=request_id,
+        cluster=facts.name,
+        node=node,
+        job=re.split(r"[_+]", attempt.job)[0],
+        run=keeper.run.id,
+        fault=str(decision.get("class", "")),
+        signature=re.sub(r"[^\w.-]", "-", str(decision.get("signature") or decision.get("class", "")))[:64],
+        seen_s=attempt.slurm_end_s or attempt.ended_at_s or now_s,
+    )
+    credential = munge.sign(request.to_payload(asked), for_uid=spool.owner(path), socket=facts.munge_socket)
+    spool.leave(path, request_id, credential)
+
+
+def answers(keeper: Keeper) -> None:
+    """Journal what the operator has answered since. Raises OSError (journal)."""
+    for request_id, told in _news(keeper.run, keeper.office.clock.now_s()).items():
+        keeper.record("drain.asked", step="answered", id=request_id, **told)
+
+
+def up_to_date(run: Run, now_s: float) -> Run:
+    """The run with the answers that came since its journal was written, for who only looks."""
+    news = _news(run, now_s)
+    asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}
+    return replace(run, asked=asked) if news else run
+
+
+def _news(run: Run, now_s: float) -> dict[str, Mapping[str, Any]]:
+    waiting = [
+        i
+        for i, a in run.asked.items()
+        if a["step"] == "left" and now_s - float(a["at_s"]) < ANSWERED_WITHIN_S
+    ]
+    if not waiting:
+        return {}
+    from ftrun.supervisor import spool
+
+    found = {i: spool.answer_of(str(run.settings.get(SETTING, "")), i) for i in waiting}
+    return {
+        i: {
+            "node": run.asked[i]["node"],
+            "verdict": str(told.get("verdict", "")),
+            "why": str(told.get("why", "")),
+        }
+        for i, told in found.items()
+        if told is not None
+    }
