@@ -2,9 +2,9 @@ r"""The cheapest expression that the sieve may use in a pattern's place. (pure)
 
 How it thinks: the sieve only has to name the segments in which a pattern may match, `re` does the rest.  So of `^\d+, .*Unknown Error` the
 words behind the gap are enough, and a great deal cheaper: whoever looks out for the end of a line that begins with a number does so at
-almost every line.  So each branch of a pattern begins with its first piece that has a literal long enough to be rare, what stands in front
-of that piece is left to `re`.  Captures have no names, and the length of a gap is not counted.  Whatever a pattern matches, its
-expression matches in the same segment.
+almost every line.  So each branch of a pattern begins with its first piece that has a literal long enough to be rare, or with the longest it has;
+what stands in front of that piece is left to `re`, and so is whatever may be missing or go on at either end.  Captures have no names, and
+the length of a gap is not counted.  Whatever a pattern matches, its expression matches in the same segment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ftrun.supervisor import literals
 
 __all__ = ["FORM", "widened"]
 
-FORM = 3
+FORM = 4
 """To be raised with every change of the expressions: what was compiled of others is not used."""
 
 # The parser of `re` has no public name; where it is gone, patterns lose their names and nothing else.
@@ -28,6 +28,7 @@ except ImportError:
     _PARSER = None
 
 _RARE_BYTES = 7  # a literal of so many bytes is rare enough to begin with
+_SHORT_BYTES = 4  # where there is none, one of so many bytes is better than a gap
 _GAP = 8  # what may repeat so often is a gap
 _WORD = frozenset(b"_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _CLASSES = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}
@@ -48,7 +49,8 @@ def widened(pattern: str) -> str:
     if _PARSER is None:
         return re.sub(r"\(\?P<\w+>", "(?:", pattern)
     parsed = _PARSER.parse(pattern.encode())
-    text = _sequence(_cheapest(parsed))
+    cheapest = _cheapest(parsed)
+    text = _sequence(_short_end(_short_start(cheapest) or cheapest) or cheapest)
     return f"(?i){text}" if parsed.state.flags & re.IGNORECASE else text
 
 
@@ -58,15 +60,56 @@ def _cheapest(items: Iterable[_Item]) -> list[_Item]:
     A choice with gaps inside is cut branch by branch and stands alone, as what follows it does not touch it any more: the second best.
     """
     flat = list(_flat(items))
-    rare = [(start, piece) for start, piece in _pieces(flat) if _is_rare(piece)]
+    sizes = [(start, piece, _literal_bytes(piece)) for start, piece in _pieces(flat)]
+    most = max((size for _, _, size in sizes), default=0)
+    if most < _SHORT_BYTES:
+        return flat
+    rare = [(start, piece) for start, piece, size in sizes if size >= min(most, _RARE_BYTES)]
     for start, _ in rare:
         if not _has_gap(flat[start]):
             return flat[start:]
-    return rare[0][1] if rare else flat
+    return rare[0][1]
 
 
-def _is_rare(piece: Sequence[_Item]) -> bool:
-    return min(map(len, literals.of_sequence(piece)), default=0) >= _RARE_BYTES
+def _literal_bytes(piece: Sequence[_Item]) -> int:
+    """Return how long the shortest literal is that a piece may stand for; 0 where it has none."""
+    return min(map(len, literals.of_sequence(piece)), default=0)
+
+
+def _short_start(items: Sequence[_Item]) -> list[_Item]:
+    """Return a sequence without what may be missing at its beginning: what is looked for anywhere need not begin as early as it can."""
+    kept = list(items)
+    while kept and str(kept[0][0]) in _REPEATS:
+        least, _, inner = kept[0][1]
+        if least:
+            kept[:1] = (
+                [(kept[0][0], (least, least, inner))] if least > 1 else _short_start(list(_flat(inner)))
+            )
+            break
+        kept = kept[1:]
+    return kept
+
+
+def _short_end(items: Sequence[_Item]) -> list[_Item]:
+    """Return a sequence without what may be missing at its end, so that fewer ends are reported."""
+    kept = list(items)
+    while kept:
+        name, argument = str(kept[-1][0]), kept[-1][1]
+        if name == "BRANCH":
+            branches = [_short_end(list(_flat(branch))) for branch in argument[1]]
+            if all(branches):
+                kept[-1] = (kept[-1][0], (None, branches))
+                break
+        elif name not in _REPEATS:
+            break
+        elif argument[0]:
+            least, _, inner = argument
+            kept[-1:] = (
+                [(kept[-1][0], (least, least, inner))] if least > 1 else _short_end(list(_flat(inner)))
+            )
+            break
+        kept.pop()
+    return kept
 
 
 def _flat(items: Iterable[_Item]) -> Iterator[_Item]:
