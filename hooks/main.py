@@ -29,6 +29,7 @@ COMMANDS = {
         "main",
         "copy the hooks to a folder for Slurm to call, and print its lines",
     ),
+    "pairs": ("ftrun.hooks.pairs", "main", "try the network between the nodes of a job, in pairs"),
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 
