@@ -254,10 +254,10 @@ class Supervisor:
         while True:
             if not self._lead(until, standby=standby):
                 return False
-            with contextlib.suppress(OSError):  # jobs do without it
-                nodetools.provide(self.office.home)
             keep_alive = _Renewal(self.lease)
             try:
+                with contextlib.suppress(OSError):  # jobs do without it
+                    nodetools.provide(self.office.home)
                 while not until(self):
                     self.tick()
                     self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
