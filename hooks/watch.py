@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import nodefile
+from ftrun.hooks import kernel_log, nodefile
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.growth import Growth
@@ -198,8 +198,14 @@ def _present(family: Family, root: str) -> list[Check]:
 
 
 def visible(root: str = "/") -> dict[str, list[str]]:
-    """Family -> the names of its checks that a watch on this machine asks; a family that sees nothing has none."""
-    return {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
+    """Family -> the names of its checks that a watch on this machine asks; a family that sees nothing has none.
+
+    The kernel's log is a name of its own, "log", where this user may read it.
+    """
+    found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
+    if not kernel_log.read(Machine(root)).why_not:
+        found["kernel log"].append("log")
+    return found
 
 
 # ---------------------------------------------------------------------- asking, in a child
@@ -295,6 +301,11 @@ def _understood(told: bytes, cpu_s: float, *, hung: bool) -> _Asked:
 def main(arguments: list[str]) -> int:
     """Watch until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
     words = _parser().parse_args(arguments)
+    if words.visible:
+        print(json.dumps(visible(words.root)))
+        return 0
+    if not words.folder:
+        raise UsageError("--folder is missing; `ftrun-hook watch --help` tells more")
     _hold_back()
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     watch = Watch(root=words.root.replace("{node}", node), period_s=words.period, began_s=time.time())
@@ -343,7 +354,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ftrun-hook watch", description="Look after this node while a job runs on it.")
-    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
+    parser.add_argument("--folder", default="", help="where reports are written: nodes/ of the attempt")
+    parser.add_argument(
+        "--visible", action="store_true", help="print what can be seen here, as JSON, and leave"
+    )
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     parser.add_argument("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")

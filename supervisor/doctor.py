@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.slurm.client import Cluster
 from ftrun.slurm.errors import SlurmError
+from ftrun.supervisor import sights
 
 __all__ = ["Finding", "crontab_lines", "examine", "operator_crontab", "unit_file"]
 
@@ -47,8 +48,12 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     yield _shared(home, cluster)
     yield _survival()
     yield _watching(home)
+    yield from _sights("here", sights.here())
     if nodes:
         yield from _from_a_node(home, env)
+        told = sights.on_a_node(home, env)
+        if told is not None:
+            yield from _sights(*told)
 
 
 def _commands(env: dict[str, str]) -> Finding:
@@ -193,6 +198,13 @@ def _watching(home: str) -> Finding:
     if watch.watched:
         return Finding("supervisor", "ok", f"alive on {watch.by}")
     return Finding("supervisor", "ok", "none is alive; the next ftrun sbatch starts one")
+
+
+def _sights(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """What the watch over nodes can see on one machine; what is not there is no fault of the site."""
+    for sight in sights.sights(found):
+        state = "warn" if sight.mend else "ok"
+        yield Finding(f"seen {where}: {sight.family}", state, sight.what, sight.mend)
 
 
 def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
