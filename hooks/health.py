@@ -38,6 +38,7 @@ def _look(hook: Hook) -> None:
     found = look(hook, (), tier=tier, more=_compared(hook.kept.read("counters")))
     tell(hook, found)
     bad = [one for one in found if one.severity == "bad"]
+    hook.kept.note_health(sorted({one.check for one in bad}))
     streaks = {one.check: int(before.get(one.check, 0)) + 1 for one in bad}
     hook.kept.write("streaks", streaks)
     healed = sorted(set(before) - set(streaks))

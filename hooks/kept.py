@@ -2,16 +2,17 @@
 
 How it thinks. Nothing here is needed: a folder that is full, read-only or missing costs comparisons and never a job. So each reading
 answers "nothing known" for whatever it cannot make out, and each writing may fail in silence. What was kept before a reboot is not
-believed: counters begin anew.
+believed: counters begin anew. What every prolog reads and writes is lines of text: a job waits while json is imported.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
-from typing import Any, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 __all__ = ["Kept"]
 
@@ -26,71 +27,113 @@ class Kept:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def read(self, name: str) -> dict[str, Any]:
-        """What was kept under a name since the node was started; {} for nothing."""
+    def lines(self, name: str) -> list[str]:
+        """The lines that were kept under a name since the node was started; [] for none."""
         try:
-            with open(os.path.join(self.path, name + ".json"), encoding="utf-8") as stream:
-                table = json.load(stream)
+            boot, *lines = self._text(name).splitlines()
         except (OSError, ValueError):
-            return {}
-        if (
-            not isinstance(table, dict)
-            or table.get("boot") != _boot()
-            or not isinstance(table.get("kept"), dict)
-        ):
-            return {}
-        return dict(table["kept"])
+            return []
+        return lines if boot == _boot() else []
 
-    def write(self, name: str, kept: dict[str, Any]) -> None:
-        """Keep an object; a reader sees the old one or the new one."""
-        path = os.path.join(self.path, name + ".json")
+    def keep(self, name: str, *lines: str) -> None:
+        """Keep lines; a reader sees the old ones or the new ones."""
+        self._put(name, "\n".join((_boot(), *lines)) + "\n")
+
+    def _text(self, name: str) -> str:
+        with open(os.path.join(self.path, name), encoding="utf-8") as stream:
+            return stream.read()
+
+    def _put(self, name: str, text: str) -> None:
+        path = os.path.join(self.path, name)
         draft = f"{path}.{os.getpid()}"
-        with contextlib.suppress(OSError):
+        try:
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
             with open(draft, "w", encoding="utf-8") as stream:
-                json.dump({"boot": _boot(), "kept": kept}, stream)
+                stream.write(text)
             os.replace(draft, path)
+        except OSError:
+            return
+
+    def read(self, name: str) -> dict[str, Any]:
+        """The object that was kept under a name since the node was started; {} for nothing."""
+        import json
+
+        try:
+            table = json.loads(self._text(name + ".json"))
+        except (OSError, ValueError):
+            return {}
+        return table if isinstance(table, dict) and table.pop("boot", None) == _boot() else {}
+
+    def write(self, name: str, kept: dict[str, Any]) -> None:
+        """Keep an object as JSON, with the boot in it."""
+        import json
+
+        self._put(name + ".json", json.dumps({**kept, "boot": _boot()}) + "\n")
 
     def begin(self, job: str) -> None:
         """A job begins on this node."""
         if job.isdigit():
-            self.write(f"jobs/{job}", {"at_s": round(time.time(), 3)})
+            self.keep(f"jobs/{job}", f"{time.time():.3f}")
 
     def began_s(self, job: str) -> Optional[float]:
         """When a job began here (seconds of the epoch); None where no prolog saw it."""
-        at_s = self.read(f"jobs/{job}").get("at_s") if job.isdigit() else None
-        return float(at_s) if isinstance(at_s, (int, float)) else None
+        return _number(self.lines(f"jobs/{job}")) if job.isdigit() else None
 
     def end(self, job: str) -> None:
         """A job is over on this node."""
         if job.isdigit():
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self.path, "jobs", job + ".json"))
+            _remove(os.path.join(self.path, "jobs", job))
+
+    def note_health(self, ill: list[str]) -> None:
+        """A health check has just found these checks bad."""
+        self.keep("health", f"{time.time():.3f}", *ill)
+
+    def health(self) -> tuple[Optional[float], list[str]]:
+        """When the last health check was (seconds of the epoch; None: never), and what it found bad."""
+        lines = self.lines("health")
+        return _number(lines), lines[1:]
 
     def forget_old(self) -> None:
         """Remove what was kept of jobs whose epilog never came."""
         folder = os.path.join(self.path, "jobs")
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                path = os.path.join(folder, name)
-                if time.time() - os.stat(path).st_mtime > JOB_KEPT_S:
-                    os.unlink(path)
+        try:
+            paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+            old = [path for path in paths if time.time() - os.stat(path).st_mtime > JOB_KEPT_S]
+        except OSError:
+            return
+        for path in old:
+            _remove(path)
 
     def log(self, *lines: str) -> None:
         """Append lines to the log of the hooks; the one before is kept when it grows too long."""
         path = os.path.join(self.path, LOGS)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = "".join(f"{stamp} {' '.join(line.split())}\n" for line in lines)
-        with contextlib.suppress(OSError):
+        try:
             os.makedirs(self.path, mode=0o755, exist_ok=True)
-            with contextlib.suppress(OSError):
-                if os.stat(path).st_size > LOG_BYTES_MAX:
-                    os.replace(path, path + ".1")
+            if os.path.exists(path) and os.stat(path).st_size > LOG_BYTES_MAX:
+                os.replace(path, path + ".1")
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 os.write(descriptor, text.encode("utf-8", "replace"))
             finally:
                 os.close(descriptor)
+        except OSError:
+            return
+
+
+def _number(lines: list[str]) -> Optional[float]:
+    try:
+        return float(lines[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
 
 
 def _boot() -> str:

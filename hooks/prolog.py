@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 
 from ftrun.hooks.slurmhook import EXIT_REFUSED, Hook, act, look, opened, tell
 
@@ -49,17 +48,15 @@ def main(arguments: list[str]) -> int:
 def _wanted(hook: Hook) -> list[str]:
     """The names of the checks to run now."""
     devices = _names(hook.own["device_checks"]) if hook.job.devices else []
-    health = hook.kept.read("health")
-    at_s = health.get("at_s")
-    age_s = time.time() - at_s if isinstance(at_s, (int, float)) else -1.0
+    at_s, ill = hook.kept.health()
+    age_s = time.time() - at_s if at_s is not None else -1.0
     if not 0 <= age_s < float(hook.own["fresh_s"]):
         return [*_names(hook.own["checks"]), *devices]
-    ill = {one.get("check") for one in health.get("findings", ()) if one.get("severity") == "bad"}
-    return [*sorted(name for name in ill if name and name not in devices), *devices]
+    return [*(name for name in ill if name not in devices), *devices]
 
 
 def _names(told: object) -> list[str]:
-    return [str(name) for name in told] if isinstance(told, Sequence) and not isinstance(told, str) else []
+    return [str(name) for name in told] if isinstance(told, list) else []
 
 
 def _say(hook: Hook, line: str) -> None:

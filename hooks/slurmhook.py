@@ -10,16 +10,17 @@ A settings file that cannot be read may be the one that switches a check off; so
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ftrun.hooks.kept import Kept
 from ftrun.hooks.slurmjob import Job, job_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Optional
+
     from ftrun.hooks.findings import Check, Finding
 
 __all__ = ["EXIT_REFUSED", "SETTINGS", "STATE", "Hook", "act", "look", "opened", "tell"]
@@ -37,16 +38,21 @@ FIRST_LOOK = 0.6  # of the time; the second look and the drain share the rest
 TOLD = ("unknown", "degraded", "bad")
 
 
-class Hook(NamedTuple):
+class Hook:
     """One call of a hook. `own` are its settings, `table` the whole file, `until_s` is monotonic."""
 
-    name: str
-    own: Mapping[str, Any]
-    table: Mapping[str, Mapping[str, Any]]
-    job: Job
-    node: str
-    kept: Kept
-    until_s: float
+    __slots__ = ("job", "kept", "name", "node", "own", "table", "until_s")
+
+    def __init__(
+        self, name: str, own: dict[str, Any], table: dict[str, dict[str, Any]], kept: Kept, until_s: float
+    ) -> None:
+        self.name = name
+        self.own = own
+        self.table = table
+        self.kept = kept
+        self.until_s = until_s
+        self.job: Job = job_of(os.environ)
+        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
     @property
     def drains(self) -> bool:
@@ -82,8 +88,7 @@ def opened(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> 
         within_s = float(words["--within"])
     except (KeyError, ValueError):
         within_s = float(defaults["within_s"])
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    return Hook(name, own, table, job_of(os.environ), node, kept, time.monotonic() + within_s)
+    return Hook(name, own, table, kept, time.monotonic() + within_s)
 
 
 def look(
@@ -180,11 +185,13 @@ def _words(name: str, arguments: Sequence[str]) -> tuple[dict[str, str], list[st
 
 def _table(path: str, kept: Kept) -> Optional[dict[str, dict[str, Any]]]:
     """The settings file; {} where there is none, None where it cannot be understood."""
+    if not os.path.lexists(path):
+        return {}
+    import json
+
     try:
         with open(path, encoding="utf-8") as stream:
             table = json.load(stream)
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError) as error:
         kept.log(f"nothing is run: {path}: {error}")
         return None

@@ -10,8 +10,9 @@ ZE_AFFINITY_MASK are all there for a job with a GPU, none for a job without); sl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Job", "job_of"]
 
@@ -25,14 +26,19 @@ DEVICES = (
 NO_DEVICE = frozenset({"", "NoDevFiles", "none", "None", "-1", "void"})
 
 
-class Job(NamedTuple):
-    """`id` is "" outside a job; `uid` is -1 where it is not told; `devices` as CUDA_VISIBLE_DEVICES writes them, "" for none."""
+class Job:
+    """`id` is "" outside a job; `uid` is -1 where it is not told; `devices` as CUDA_VISIBLE_DEVICES writes them, "" for none.
 
-    id: str
-    uid: int
-    user: str
-    cluster: str
-    devices: str
+    No NamedTuple: every job of the node would wait for the import of typing.
+    """
+
+    __slots__ = ("cluster", "devices", "id", "uid")
+
+    def __init__(self, job: str, uid: int, cluster: str, devices: str) -> None:
+        self.id = job
+        self.uid = uid
+        self.cluster = cluster
+        self.devices = devices
 
 
 def job_of(env: Mapping[str, str]) -> Job:
@@ -41,7 +47,6 @@ def job_of(env: Mapping[str, str]) -> Job:
     return Job(
         env.get("SLURM_JOB_ID", ""),
         int(uid) if uid.isdigit() else -1,
-        env.get("SLURM_JOB_USER", ""),
         env.get("SLURM_CLUSTER_NAME", ""),
         _devices(env),
     )

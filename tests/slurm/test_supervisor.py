@@ -442,3 +442,34 @@ def test_while_slurm_cannot_be_seen_nothing_changes(make: Make, boxes: Boxes) ->
         (post.work / "go").touch()
         run = post.until_state("finished", "stopped")
         assert (run.state.value, len(run.attempts), run.incidents) == ("finished", 1, ())
+
+
+# ---- the user's own commands
+
+
+@side_by_side
+def test_the_user_s_commands_run_around_each_start_and_beside_the_supervisor(
+    make: Make, boxes: Boxes
+) -> None:
+    """Before and after the script of each attempt; at the fault and at the stop, once, with a supervisor that lives for one look
+    at a time. None of them changes what becomes of the run, be it that it hangs or fails."""
+    post = make("hook-limit = 1\nretries = 1\n")
+    told = 'echo "$FTRUN_HOOK $FTRUN_ATTEMPT $FTRUN_FAULT $FTRUN_DECISION" >>told; '
+    words = ["--ft-pre-hook", told + "sleep 300", "--ft-post-hook", told + "exit 9"]
+    words += ["--ft-on-fault", told + "sleep 300", "--ft-on-stop", told]
+    post.sbatch(ALWAYS_FAILS, *words)
+    post.until(lambda: post.ftrun("supervise", "--once") is not None and post.run().final, "the run is over")
+    lines = post.work / "told"
+    post.until(
+        lambda: post.ftrun("supervise", "--once") is not None and all(post.run().hooks.values()),
+        "all is told",
+    )
+
+    fault = post.run().incidents[0].fault
+    expected = [f"{hook} {attempt} " for attempt in (1, 2) for hook in ("pre-hook", "post-hook")]
+    expected += [f"on-fault 1 {fault} resubmit", f"on-fault 2 {fault} stop", f"on-stop 2 {fault} stop"]
+    assert sorted(line.strip() for line in expected) == sorted(
+        line.strip() for line in lines.read_text().splitlines()
+    )
+    assert {"on-fault.1.0": "limit", "post-hook.2.0": "itself"}.items() <= post.run().hooks.items()
+    assert ["1", "2"] == [line.split()[1] for line in post.ledger()]

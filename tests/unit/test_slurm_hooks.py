@@ -75,7 +75,7 @@ class Node:
         return path.read_text() if path.exists() else ""
 
     def report(self, hook: str) -> dict[str, str]:
-        kept = json.loads((self.state / f"{hook}.json").read_text())["kept"]
+        kept = json.loads((self.state / f"{hook}.json").read_text())
         return {one["check"]: one["severity"] for one in kept["findings"]}
 
 
@@ -300,4 +300,4 @@ def test_the_packed_hooks_install_themselves(tmp_path: Path) -> None:
     assert (0, "") == (done.returncode, done.stderr)
     done = subprocess.run([str(tmp_path / "opt" / "prolog")], capture_output=True, text=True, env=JOB)
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
-    assert (tmp_path / "state" / "jobs" / "12.json").exists()
+    assert (tmp_path / "state" / "jobs" / "12").exists()
