@@ -645,7 +645,7 @@ _ft_look_before() {
     [ -n "$_ft_before" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return
     # bash would make this the script when somebody ends the job now.
     trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
-    ( trap - EXIT TERM; _ft_on_nodes preflight --settings "$_ft_checks" ) </dev/null >/dev/null 2>&1 &
+    ( trap - EXIT TERM; _ft_on_nodes preflight --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 &
     _ft_watcher=$!
     _ft_within 20 "$_ft_watcher"
     [ "$_ft_status" -eq 124 ] && kill "$_ft_watcher" 2>/dev/null

@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> int:
     settings = _settings(words.settings.replace("{node}", node))
     if settings is not None:
         chosen = runner.checks(words.tier, words.names)
+        words.root = words.root.replace("{node}", node)
         nodefile.put(words.folder, words.launch, _report(node, chosen, settings, words))
     return 0
 
@@ -56,10 +57,12 @@ def _report(
     node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
 ) -> dict[str, Any]:
     """The report of these checks; what is bad was so twice."""
-    reports = runner.run(chosen, settings=settings, budget_s=words.within)
+    reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
     bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
     if bad:
-        again = runner.run(runner.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S)
+        again = runner.run(
+            runner.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S, root=words.root
+        )
         second = {one.check: one for one in again}
         reports = [second.get(one.check, one) for one in reports]
     return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
@@ -150,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         metavar="FILE",
         help="thresholds by check, as JSON; {node} in it is the node's name",
+    )
+    parser.add_argument(
+        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
     )
     parser.add_argument("--verdict", action="store_true", help="sum up the reports of all nodes")
     parser.add_argument("--nodes", type=int, default=1, help="with --verdict: how many nodes the job has")

@@ -12,15 +12,19 @@ from collections.abc import Mapping
 from ftrun.supervisor.drill.moves import (
     NO_NODE,
     after,
+    asked,
     at_step,
     both,
     controller,
     crash,
     freeze,
     ftrun_command,
+    held,
     in_state,
     kill_supervisor,
+    lose_gpu,
     lose_memory,
+    mend_gpu,
     new_attempt_saved,
     on_attempt,
     saving,
@@ -121,6 +125,17 @@ SCENARIOS: tuple[Scenario, ...] = (
             steps_lost_max=4,
             ended_by_us=True,
             evidence="check-edac",
+        ),
+    ),
+    Scenario(
+        "preflight-sick-node",
+        "A node is sick before the job begins, and a check finds it before the script starts",
+        settings={"preflight": "yes"},
+        counters=True,
+        sick="n1",
+        needs_sandbox=True,
+        expect=Expect(
+            classes=("hardware-other",), blamed="hurt", avoided=True, attempts=2, starts=1, steps_lost_max=0
         ),
     ),
     Scenario(
@@ -338,6 +353,34 @@ SCENARIOS: tuple[Scenario, ...] = (
         "A link goes down and up while training goes on",
         faults=(Fault("link-flap", (8, 16), rank=1),),
         expect=Expect(attempts=1, starts=1, evidence="link", steps_lost_max=0),
+    ),
+    Scenario(
+        "drain-on-request",
+        "A user may not drain: the operator does, recheck keeps the node while it is broken, and gives it back",
+        faults=(BAD_GPU,),
+        moves=(
+            lose_gpu(1, at_step(8)),
+            ftrun_command("the operator looks into its spool", "operator", "--once", when=asked),
+            ftrun_command("cron runs `ftrun recheck`", "recheck", when=held("")),
+            mend_gpu(1, held("still:")),
+            ftrun_command("cron runs `ftrun recheck` again", "recheck", when=after(0.0)),
+        ),
+        settings={"drain": "ask"},
+        operator=True,
+        needs_sandbox=True,
+        expect=Expect(
+            classes=("hardware-gpu",), blamed="hurt", avoided=True, attempts=2, answer="drained", held=0
+        ),
+    ),
+    Scenario(
+        "drain-refused",
+        "A log tells of a broken GPU, and the node is well: nobody is drained",
+        faults=(BAD_GPU,),
+        moves=(ftrun_command("the operator looks into its spool", "operator", "--once", when=asked),),
+        settings={"drain": "ask"},
+        operator=True,
+        needs_sandbox=True,
+        expect=Expect(classes=("hardware-gpu",), avoided=True, attempts=2, answer="refused", held=0),
     ),
 )
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
-from ftrun.supervisor import events, journal, store
+from ftrun.supervisor import asking, events, journal, store
 from ftrun.supervisor.drill import hands, ledger, saved, trainer, verdict, weights
 from ftrun.supervisor.drill.chronicle import Chronicle
 from ftrun.supervisor.drill.scenarios import by_name
@@ -123,6 +123,7 @@ class Stage:
             ledgers=tuple(ledger.read(work) for work in self._works),
             hurts=tuple(self._hurts),
             checkpoints=ledger.checkpoints(self._works[0]),
+            reasons=self._reasons(),
             timed_out=self._timed_out,
             failure=failure,
         )
@@ -152,13 +153,21 @@ class Stage:
                     self._make(doer, moves[0] if moves[0].repeats else moves.pop(0), sight)
                     moved = time.monotonic()
                     continue
-            if all(run.final for run in runs) and len(runs) == self.scenario.chain:
+            if (
+                all(run.final for run in runs)
+                and len(runs) == self.scenario.chain
+                and not self._awaited(moves)
+            ):
                 break
             if time.monotonic() - began > self.scenario.timeout_s:
                 self._timed_out = True
                 return
             self._pause(LOOK_EVERY_S)
         self._linger()
+
+    def _awaited(self, moves: list[Move]) -> bool:
+        """What an operator does goes on when the run is over."""
+        return self.scenario.operator and bool(moves)
 
     def _linger(self) -> None:
         """After the end nothing may come back."""
@@ -182,11 +191,15 @@ class Stage:
             ledger=ledger.read(self._works[0]),
             since_move_s=time.monotonic() - moved,
             supervised=bool(hands.supervisors(self.home)),
+            reasons=self._reasons(),
         )
+
+    def _reasons(self) -> dict[str, str]:
+        return self._doer.reasons() if self.scenario.operator and self._doer is not None else {}
 
     def _runs(self) -> list[events.Run]:
         return [
-            events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
+            asking.up_to_date(events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time())
             for run_dir in store.run_dirs(str(self.home))
         ]
 
@@ -216,10 +229,14 @@ class Stage:
             (work / "checkpoints").mkdir(parents=True)
         self.home.mkdir(mode=0o700)
         (self.folder / "tmp").mkdir()
-        (self.folder / "config.toml").write_text("poll = 0.5\n")
+        (self.folder / "config.toml").write_text(self._site())
         if self._own_box:
             self._box = up(
-                self.folder / "box", nodes=self.scenario.nodes, conf=self.scenario.box, name="drill"
+                self.folder / "box",
+                nodes=self.scenario.nodes,
+                conf=self.scenario.box,
+                ssh=self.scenario.operator,
+                name="drill",
             )
             self._say(f"a sandbox with {self.scenario.nodes} nodes is up")
         base = self._box.env() if self._box is not None else dict(os.environ)
@@ -235,7 +252,24 @@ class Stage:
         self._doer = hands.Doer(self._box, self.folder, self.home, env)
         if self.scenario.counters:
             self._doer.env["FTRUN_WATCH_ROOT"] = self._doer.counters(self._doer.box.plan.node_names)
+        if self.scenario.sick:
+            self._doer.lose_memory(self.scenario.sick)
+            self._hurts.append(
+                {"at": time.time(), "what": "a sick node", "node": self.scenario.sick, "step": 0}
+            )
+            self._say(f"!! the memory of {self.scenario.sick} fails")
         return self._doer
+
+    def _site(self) -> str:
+        """The site's settings: waits that a site may shorten, too."""
+        lines = ["poll = 0.5"]
+        if self.scenario.operator:
+            lines += [
+                f'operator-spool = "{self.folder}/spool"',
+                f'ssh-config = "{self.folder}/box/ssh/config"',
+            ]
+            lines += ["recheck-spacing = 0", "recheck-passes = 1"]
+        return "\n".join(lines) + "\n"
 
     def _submit(self, doer: hands.Doer) -> None:
         job = ""

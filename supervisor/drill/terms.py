@@ -74,6 +74,7 @@ class Sight:
     ledger: Ledger
     since_move_s: float
     supervised: bool  # a supervisor process of this drill lives
+    reasons: Mapping[str, str] = field(default_factory=dict)  # node -> why Slurm holds it back
 
 
 class Hands(Protocol):
@@ -90,6 +91,12 @@ class Hands(Protocol):
 
     def lose_memory(self, node: str) -> None:
         """The memory controller of the node counts an uncorrected error."""
+
+    def lose_gpu(self, node: str) -> None:
+        """The driver of the node has lost a GPU, for whoever looks at the node."""
+
+    def mend_gpu(self, node: str) -> None:
+        """The driver of the node answers again."""
 
     def controller_down(self) -> None:
         """slurmctld ends."""
@@ -142,6 +149,8 @@ class Expect:
     evidence: str = ""
     steps_lost_max: int | None = None
     ended_by_us: bool | None = None
+    answer: str = ""  # of the operator to the run's request
+    held: int | None = None  # how many nodes bear a drain reason of ftrun's in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,9 @@ class Scenario:
     nodes: int = 4
     chain: int = 1  # jobs that depend on each other; the first is hurt
     needs_sandbox: bool = False
+    operator: bool = False  # nodes can be looked at over SSH, and the site has an operator's spool
     counters: bool = False  # the watch reads counters of this drill, not those of the machine
+    sick: str = ""  # a node whose memory has failed before the job begins; needs `counters`
     quick: bool = False  # one of the few that every test run takes
     linger_s: float = 0.0  # how long after the end nothing more may happen
     timeout_s: float = 150.0
@@ -184,6 +195,7 @@ class Story:
     ledgers: tuple[Ledger, ...]
     hurts: tuple[Mapping[str, Any], ...]
     checkpoints: Mapping[str, Mapping[str, Any] | str]  # path -> its content, or why it cannot be read
+    reasons: Mapping[str, str] = field(default_factory=dict)  # node -> why Slurm holds it back in the end
     timed_out: bool = False
     failure: str = ""
 
