@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--json FILE]
 
-The parts are sbatch, evidence, recovery, nodes, load; all by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, sbatch, evidence, recovery, nodes, load, hooks; all by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -16,15 +16,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bench_evidence, bench_load, bench_recovery, bench_sbatch
+from tests.bench import bench_evidence, bench_hooks, bench_load, bench_recovery, bench_sbatch, bench_scan
 from tests.bench.figures import Figure, table
 
 PARTS: dict[str, Callable[[bool], list[Figure]]] = {
+    "scan": lambda few: bench_scan.measure(2 if few else 5),
     "sbatch": lambda few: [bench_sbatch.measure(10 if few else 40)],
     "evidence": lambda few: [bench_evidence.measure(2 if few else 5)],
     "recovery": lambda few: bench_recovery.healthy(2 if few else 5),
     "nodes": lambda few: bench_recovery.broken(1 if few else 3),
     "load": lambda few: bench_load.measure((1, 20) if few else (1, 100, 1000), 4.0 if few else 10.0),
+    "hooks": lambda few: [bench_hooks.measure(10 if few else 40)],
 }
 
 
