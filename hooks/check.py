@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from ftrun.hooks import runner
+from ftrun.hooks.catalogue import Entry, entry
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, SKIPPED, TIERS, worst
 
@@ -29,8 +30,7 @@ def main(arguments: list[str]) -> int:
     words = _parser().parse_args(arguments)
     chosen = runner.checks(words.tier, words.names)
     if words.list:
-        for check in chosen:
-            print(f"{check.name:<20} {check.tier:<8} {check.title}")
+        _list([entry(check) for check in chosen], as_json=words.json)
         return 0
     budget_s = words.within or runner.BUDGETS_S[words.tier]
     reports = runner.run(chosen, settings=_settings(words.settings), budget_s=budget_s)
@@ -46,6 +46,17 @@ def main(arguments: list[str]) -> int:
                 device = f" {one.device}" if one.device else ""
                 print(f"{one.severity:<9} {one.check}{device}: {one.message}")
     return EXIT_BAD if worst(found) == BAD else 0
+
+
+def _list(entries: list[Entry], *, as_json: bool) -> None:
+    """The checks in words: a line and their thresholds each, or all that is known as one array."""
+    if as_json:
+        print(json.dumps([one._asdict() for one in entries]))
+        return
+    for one in entries:
+        needs = f"; needs {', '.join(one.needs)}" if one.needs else ""
+        print(f"{one.name:<16} {one.tier:<8} {one.fault:<14} {one.title}{needs}")
+        print(f"{'':<16} {' '.join(f'{name}={value!r}' for name, value in one.thresholds.items())}")
 
 
 def _parser() -> argparse.ArgumentParser:

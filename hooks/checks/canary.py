@@ -7,6 +7,8 @@ user's state, the same from every node: degraded, and the message says so. A fol
 
 Thresholds: `folders` (the runner's: the run's own, its checkpoints, its cache); `deadline_s` 8; `slow_s` 3, as a commit of 64 KiB takes
 milliseconds on a healthy server and a second on a loaded one.
+
+Checked against: real folders of this kernel (written, missing, forbidden); answers of every error number in a table; a folder that hangs is a pipe in the tests of the machine.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ whose memory is still in the cache keep theirs, so a node may run out of them af
 Thresholds: `expected` controllers (none: those that `conf` asks for); `conf` ("": /etc/slurm/cgroup.conf); `percent` 80 of the groups is degraded, `bad_percent` 99 bad.
 
 Files: the kernel's cgroup-v2 and cgroup-v1 documents: cgroup.controllers, cgroup.stat (nr_descendants, nr_dying_descendants), cgroup.max.descendants, /proc/cgroups; cgroup.conf(5) of Slurm.
+
+Checked against: /proc/cgroups of Linux 6.18 (version 1); trees built after the kernel's documents (version 2); cgroup.conf(5) of Slurm 22.05.
 """
 
 from __future__ import annotations

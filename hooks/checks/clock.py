@@ -8,6 +8,8 @@ Thresholds: `offset_s` 0.5 (logs cannot be compared), `bad_s` 60 (munge's creden
 
 Formats: `chronyc -c -n tracking` (14 fields; chrony 4.3, synchronised and not), `ntpq -c rv` (variables of RFC 9327; NTPsec 1.2.2), `timedatectl timesync-status` (systemd-timesyncd:
 the labels of timedatectl's source) and `timedatectl show` (NTPSynchronized: the kernel's word, without an offset).
+
+Checked against: chronyd 4.3 and ntpd of NTPsec 1.2.2 started for it: synchronised, alone, and dead; timedatectl by its source, and dead on a machine without systemd.
 """
 
 from __future__ import annotations

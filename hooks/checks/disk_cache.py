@@ -4,6 +4,8 @@ How it thinks. Compile caches, images and data shards go to a local disk whose p
 there is nothing to check.
 
 Thresholds: `folder` ("" for none), `size_gb` (32): it must be larger, `free_percent` (5) of its room and inodes that must be free.
+
+Checked against: file systems of this kernel, and sizes in a table.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ How it thinks. A small root disk fills with logs and core files and then takes e
 the site and its free space a state of the node.
 
 Thresholds: `size_gb` (32): it must be larger, `free_percent` (2) of its room and inodes that must be free.
+
+Checked against: file systems of this kernel, and sizes in a table.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ How it thinks. Worker processes hand batches over through shared memory; where a
 error in the first step. It holds what jobs leave behind, so little room is worth a word.
 
 Thresholds: `size_gb` (1): it must be larger, `free_percent` (20) of its room and inodes that must be free.
+
+Checked against: file systems of this kernel, and sizes in a table.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ short is a fact about the folder: degraded, never bad. Quotas are asked by the c
 
 Thresholds: `folders` (the runner's); `free_percent` 2 of room or inodes; `free_gb` 0, what must be free at least (say, the size of
 a checkpoint); `deadline_s` 5. File systems that count no inodes (Btrfs, many network ones) tell 0 of them.
+
+Checked against: a real folder, and answers in a table.
 """
 
 from __future__ import annotations

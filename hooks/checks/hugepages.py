@@ -5,7 +5,10 @@ them. Nobody but the site knows which number is right, so without `expected` the
 node whose transparent huge pages are set otherwise is slower or faster than its peers.
 
 Thresholds: `expected`, pages of the default size (none: not judged); `transparent`, `always`, `madvise` or `never` ("": not judged).
+
 Files: the kernel's documents on hugetlbpage and transhuge.
+
+Checked against: /proc/meminfo of Linux 6.1 and 6.18, and settings in a table.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ site names and what /etc/fstab promises for network file systems (unless `noauto
 
 Thresholds: `expected`, mount points (none: fstab's); `fstab` whether fstab counts (yes). Automounts count as mounted: autofs answers
 when touched. Format of fstab: fstab(5).
+
+Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them, fstab(5) in all its forms.
 """
 
 from __future__ import annotations

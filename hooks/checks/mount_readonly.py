@@ -7,6 +7,8 @@ purpose are nobody's business.
 
 Thresholds: `writable`, paths that must be writable: each is looked up in the table of mounts, none is touched.
 Options as in mount(8) and ext4(5); `shutdown` and `emergency_ro` are what newer kernels add after a forced shutdown.
+
+Checked against: tables of mounts in the format of proc(5) as Linux 6.1 prints them.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ not be looked at answers all the same.
 
 Thresholds: `paths` of the job (the runner's), else every network file system that is mounted; `deadline_s` 5 (a server under load answers
 statfs in well under a second; clients time out by the minute); `slow_s` 2.
+
+Checked against: a path that hangs (a pipe that nobody writes to), real folders, and answers of every kind in a table.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ Thresholds: `percent_used` 100 (the maker's estimate of its endurance), `media_e
 
 Bits of critical_warning: libnvme's nvme_smart_log(2). nvme-cli names the wear `percent_used` (older: `percentage_used`) and
 may print critical_warning as an object; smartctl names the group `nvme_smart_health_information_log`.
+
+Checked against: JSON with the names that nvme-cli (old and new spellings) and smartctl print, after their documents; no such drive was at hand.
 """
 
 from __future__ import annotations

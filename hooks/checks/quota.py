@@ -9,6 +9,8 @@ there is no hard one.
 
 Columns: quota(1) with -w prints one line per file system: blocks, quota, limit, and a grace only where one runs; lfs-quota(1)
 prints a column for the grace always ("-").
+
+Checked against: texts in the columns of quota(1) and lfs-quota(1), as their manuals show them.
 """
 
 from __future__ import annotations

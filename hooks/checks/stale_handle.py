@@ -5,6 +5,8 @@ How it thinks. When a server is exported anew, or a folder is replaced behind a 
 a remount on this node, so it is bad here.
 
 Thresholds: `paths` of the job (the runner's), else every network file system that is mounted; `deadline_s` 5. What hangs is told by `mounts`.
+
+Checked against: answers of every error number in a table; a folder that hangs is a pipe in the tests of the machine.
 """
 
 from __future__ import annotations

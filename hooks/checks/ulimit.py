@@ -4,8 +4,10 @@ How it thinks. Slurm hands on the limits of whoever submits or of slurmd, so a n
 from its peers; that is what counts, and why a value below the marks is only `degraded` unless the site says so. Unlimited is
 always enough.
 
-Thresholds, in the units of `ulimit`, all of which must be exceeded: `memlock_kib` (16,000) where InfiniBand is, because RDMA pins
+Thresholds: in the units of `ulimit`, all of which must be exceeded: `memlock_kib` (16,000) where InfiniBand is, because RDMA pins
 memory, `open_files` (1,000,000), `stack_kib` (8,000), `processes` (1,000,000); `enforce` (false): what is too small is bad.
+
+Checked against: the limits of a process of the test, and limits in a table.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from ftrun.hooks import checks, runner
+from ftrun.hooks.catalogue import entry
 from ftrun.hooks.findings import BAD, DEGRADED, SEVERITIES, TIERS, Check, Finding
 from ftrun.hooks.machine import Machine, NoAnswer
 from ftrun.supervisor.model import FaultClass
@@ -54,6 +56,16 @@ def test_every_threshold_is_documented(module: ModuleType) -> None:
     told = module.__doc__ or ""
 
     assert [] == [name for name in check.thresholds if f"`{name}`" not in told]
+
+
+def test_every_check_says_how_it_thinks_and_what_it_was_tried_on(module: ModuleType) -> None:
+    """The list of checks and the documents are read from the heads of the files."""
+    told = entry(module.CHECK)
+
+    assert told.thinking
+    assert told.thresholds_told
+    assert told.checked_against
+    json.dumps(told._asdict())
 
 
 def test_a_machine_that_has_nothing_of_it_breaks_no_check(

@@ -131,6 +131,21 @@ def test_the_command_answers_by_its_exit_status(tmp_path: Path, capsys: pytest.C
     assert 2 == len(capsys.readouterr().err.splitlines())
 
 
+def test_the_checks_are_listed_with_what_they_need_and_their_thresholds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a terminal and as JSON; none is run."""
+    assert 0 == main(["check", "--list", "bmc"])
+    told = capsys.readouterr().out
+    assert all(
+        word in told for word in ("bmc", "recheck", "hardware-other", "needs ipmitool", "recent_s=86400")
+    )
+    assert 0 == main(["check", "--list", "--json", "--tier", "burn-in"])
+    listed = json.loads(capsys.readouterr().out)
+    assert [check.name for check in runner.checks("burn-in")] == [one["name"] for one in listed]
+    assert all(one["checked_against"] for one in listed)
+
+
 def test_the_report_of_a_node_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What files of an attempt hold and what goes over the wire is the same: schema, occasion, node, time, findings."""
     arguments = ["--kind", "preflight", "--node", "n3", "--settings", _settings(tmp_path, size_gb=10**9)]
