@@ -3,17 +3,30 @@
 How it thinks. What is kept here is trusted like code, so a file counts only when it belongs to this user and no one else may write it
 or its folder. Its name says what it was made from, so an old one is never read; one that is damaged is made again. A cache that cannot be
 read or written changes nothing but the time.
+
+Whoever writes a file drops the oldest of its kind, which no edition in use needs any more. A reader who has one open reads on; one who comes
+too late makes it again. Nothing is dropped that this module did not write: another owner's file, a link, a folder, a name of another form.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["keep", "read"]
+__all__ = ["KEPT", "keep", "read"]
+
+KEPT = 6
+"""So many files of a kind stay: ours and a site's catalog, of two editions, on machines of two kinds that share a home."""
+
+_NEW = ".new-"  # a file that is being written
+_LEFT_S = 3600.0  # a file that was begun so long ago has lost its writer
+_USED_S = 86_400.0  # a file that is read was used today: its time is renewed no more often
+_NAME = re.compile(r"(?P<kind>[a-z]+)-[0-9a-f]{8,}(?:-[0-9a-f]+)?(?:\.[a-z]+)?")
 
 
 def read(name: str) -> bytes | None:
@@ -30,12 +43,15 @@ def read(name: str) -> bytes | None:
         if not stat.S_ISREG(fact.st_mode) or fact.st_uid != os.geteuid() or fact.st_mode & 0o022:
             return None
         with suppress(OSError):
-            return file.read()
+            content = file.read()
+            if time.time() - fact.st_mtime > _USED_S:
+                os.utime(descriptor)
+            return content
     return None
 
 
 def keep(name: str, content: bytes) -> None:
-    """Write the cache file `name` whole or not at all."""
+    """Write the cache file `name`, a kind and a digest joined by "-", whole or not at all; the oldest of its kind are dropped."""
     folder = _folder()
     if folder is None:
         return
@@ -44,9 +60,33 @@ def keep(name: str, content: bytes) -> None:
         fact = folder.stat()
         if fact.st_uid != os.geteuid() or fact.st_mode & 0o022:
             return
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".new-", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=_NEW, delete=False) as file:
             file.write(content)
         os.replace(file.name, folder / name)
+        _drop_old(folder, name)
+
+
+def _drop_old(folder: Path, name: str) -> None:
+    """Drop all but the newest of the kind of `name`, and what writers left that were killed."""
+    kind = _kind(name)
+    times: list[tuple[float, str]] = []
+    for entry in os.scandir(folder):
+        with suppress(OSError):
+            fact = entry.stat(follow_symlinks=False)
+            if not stat.S_ISREG(fact.st_mode) or fact.st_uid != os.geteuid():
+                continue
+            if entry.name.startswith(_NEW) and time.time() - fact.st_mtime > _LEFT_S:
+                os.unlink(entry.path)
+            elif kind and entry.name != name and _kind(entry.name) == kind:
+                times.append((fact.st_mtime, entry.path))
+    for _, path in sorted(times, reverse=True)[KEPT - 1 :]:
+        with suppress(OSError):  # another process was quicker
+            os.unlink(path)
+
+
+def _kind(name: str) -> str:
+    match = _NAME.fullmatch(name)
+    return match["kind"] if match else ""
 
 
 def _folder() -> Path | None:

@@ -18,7 +18,7 @@ from ftrun.supervisor import literals
 
 __all__ = ["FORM", "widened"]
 
-FORM = 4
+FORM = 5
 """To be raised with every change of the expressions: what was compiled of others is not used."""
 
 # The parser of `re` has no public name; where it is gone, patterns lose their names and nothing else.
@@ -68,7 +68,7 @@ def _cheapest(items: Iterable[_Item]) -> list[_Item]:
     for start, _ in rare:
         if not _has_gap(flat[start]):
             return flat[start:]
-    return rare[0][1]
+    return rare[0][1] if most >= _RARE_BYTES else flat  # short words alone stand in too many lines
 
 
 def _literal_bytes(piece: Sequence[_Item]) -> int:
