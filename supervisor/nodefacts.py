@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ftrun.hooks import compare
 from ftrun.supervisor import scenario
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, plain, sure
 
-__all__ = ["SIGNATURE", "NodeFacts", "NodeFinding", "joined", "parsed", "while_alive"]
+__all__ = ["SIGNATURE", "NodeFacts", "NodeFinding", "gathered", "joined", "parsed", "while_alive"]
 
 SIGNATURE = "check-"
 """Signatures of diagnoses that rest on a check are this and the check's name."""
@@ -95,10 +96,12 @@ class NodeFacts:
             if one.node in self.nodes and (one.until_s is None or now_s - one.until_s <= REMEMBERED_S)
         ]
         shown = Counter(check for check, _ in {(one.check, one.node) for one in held})
-        alone = len(self.nodes) == 1
-        few = [
-            one for one in held if (alone and _speaks_alone(one)) or 2 * shown[one.check] <= len(self.nodes)
-        ]
+        if len(self.nodes) == 1:
+            few = [one for one in held if _speaks_alone(one)]
+        else:
+            few = [one for one in held if 2 * shown[one.check] <= len(self.nodes)]
+        if 2 * len({one.node for one in few if one.severity == BAD}) > len(self.nodes) > 1:
+            return ()  # most nodes are bad, each in its own way: something that they share is likelier
         return tuple(sorted(few, key=lambda one: (one.severity != BAD, one.fault not in HARDWARE, one.node)))
 
     def everywhere(self) -> tuple[str, ...]:
@@ -116,6 +119,44 @@ class NodeFacts:
 def _speaks_alone(one: NodeFinding) -> bool:
     """Without a peer to compare with: broken hardware, and what came while the job ran; the rest may be the site's way."""
     return one.fault in HARDWARE or one.kind == "watch"
+
+
+def gathered(nodes: Sequence[str], reports: Mapping[str, Mapping[str, object]]) -> NodeFacts:
+    """The facts of an attempt: `reports` by kind (preflight, watch, after) and node, as they were read.
+
+    Full checks are compared with each other as well: that a node has less than its peers, no node can tell alone.
+    """
+    told = {kind: {n: r for n, r in found.items() if n in nodes} for kind, found in reports.items()}
+    findings = [
+        one for found in told.values() for node, report in found.items() for one in parsed(report, node=node)
+    ]
+    full = {node: report for node, report in told.get("after", {}).items() if isinstance(report, Mapping)}
+    rows = {node: _rows(report) for node, report in full.items()}
+    known = {(one.node, one.check) for one in findings if one.severity == BAD}
+    for odd in compare.verdict(rows, len(nodes)).odd if rows else ():
+        if odd.counts and odd.fault in OF_NODES and (odd.node, odd.check) not in known:
+            message = f"{odd.has}, its peers have {odd.peers_have}"
+            fault = FaultClass(odd.fault)
+            findings.append(NodeFinding(odd.node, "after", odd.check, BAD, fault, message, odd.device))
+    return NodeFacts(tuple(nodes), tuple(findings), frozenset(rows))
+
+
+def _rows(report: object) -> list[dict[str, object]]:
+    """The findings of a report in the form that `compare` takes; whoever wrote it, nothing in it trips a reader."""
+    rows = report.get("findings") if isinstance(report, Mapping) else None
+    return [
+        {
+            **{key: str(row.get(key, "")) for key in ("check", "severity", "device", "fault", "unit")},
+            "value": _number(row.get("value")),
+            "evidence": _texts(row.get("evidence")),
+        }
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, Mapping)
+    ]
+
+
+def _texts(lines: object) -> list[str]:
+    return [str(line)[:400] for line in lines[:5]] if isinstance(lines, list) else []
 
 
 def parsed(report: object, *, node: str, source: Source = Source.REPORT) -> tuple[NodeFinding, ...]:
@@ -144,13 +185,13 @@ def _finding(row: object, report: Mapping[str, object], source: Source) -> NodeF
         fault=fault,
         message=str(row.get("message", ""))[:400],
         device=str(row.get("device", ""))[:120],
-        at_s=_seconds(row.get("at_s", report.get("at_s"))),
-        until_s=_seconds(row.get("until_s")),
+        at_s=_number(row.get("at_s", report.get("at_s"))),
+        until_s=_number(row.get("until_s")),
         source=source,
     )
 
 
-def _seconds(value: object) -> float | None:
+def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

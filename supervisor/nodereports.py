@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from ftrun.supervisor import store
-from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding, parsed
+from ftrun.supervisor.nodefacts import NodeFacts, gathered
 
 __all__ = ["KINDS", "folder", "read", "stamp"]
 
@@ -40,18 +40,15 @@ def read(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> NodeF
         names = set(os.listdir(place))
     except OSError:
         return NodeFacts(tuple(nodes))
-    findings: list[NodeFinding] = []
-    asked = set()
-    for kind in KINDS:
-        for node in nodes:
-            name = f"{kind}.{launch}.{node}.json"
-            if name not in names:
-                continue
-            report = _content(os.path.join(place, name))
-            findings += parsed(report, node=node)
-            if kind == "after" and report is not None:
-                asked.add(node)
-    return NodeFacts(tuple(nodes), tuple(findings), frozenset(asked))
+    found = {
+        kind: {
+            node: _content(os.path.join(place, name))
+            for node in nodes
+            if (name := f"{kind}.{launch}.{node}.json") in names
+        }
+        for kind in KINDS
+    }
+    return gathered(nodes, found)
 
 
 def _content(path: str) -> object:

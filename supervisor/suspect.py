@@ -72,8 +72,11 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
             "fault.suspected", signature=diagnosis.signature, title=diagnosis.title, step=memory.step
         )
     elif memory.step is not None and (memory.suspect_step is None or memory.step > memory.suspect_step):
+        if (
+            memory.suspect_step is not None
+        ):  # else we have just taken over, and do not know when this step was made
+            memory.survived |= {finding.key for finding in memory.node_facts.findings}
         memory.suspect_step = memory.step
-        memory.survived |= {finding.key for finding in memory.node_facts.findings}
         _clear(keeper, f"training went on to step {memory.step}")
     elif _alive(keeper):
         _wait_anew(keeper, world)

@@ -17,6 +17,7 @@ from ftrun.supervisor.nodefacts import (
     ENDED_FOR_OTHER_REASONS,
     NodeFacts,
     NodeFinding,
+    gathered,
     joined,
     parsed,
     while_alive,
@@ -188,6 +189,31 @@ def test_at_most_half_and_never_a_stranger(
     assert 2 * len(found.nodes) <= len(NODES)
 
 
+def test_more_than_half_of_bad_nodes_blames_nobody() -> None:
+    """Many nodes that are bad, each in its own way, share something: so much bad luck is unlikely."""
+    checks = ("edac", "gpu-check", "mounts")
+    findings = [
+        dataclasses.replace(GPU, node=f"n{number}", check=check) for number, check in enumerate(checks)
+    ]
+
+    assert joined(_by_log(FaultClass.HANG), _facts(*findings), NOW_S).nodes == ()
+
+
+def test_a_node_that_has_less_than_its_peers_is_found_by_comparison() -> None:
+    """No node can tell alone that it has a GPU too few; its peers' reports do."""
+    reports = {
+        node: {"schema": 1, "kind": "after", "node": node, "at_s": 1.0, "findings": [
+            {"check": "gpu-check", "severity": "ok", "message": "", "fault": "", "device": "", "evidence": [],
+             "value": 7.0 if node == "n3" else 8.0, "unit": "GPUs"}]}
+        for node in NODES
+    }  # fmt: skip
+
+    facts = gathered(NODES, {"after": reports})
+
+    assert facts.asked == set(NODES)
+    assert joined(_by_log(FaultClass.HANG), facts, NOW_S).nodes == ("n3",)
+
+
 def test_what_was_gone_long_before_the_end_is_no_cause() -> None:
     """A mount that hung an hour and more ago has nothing to do with this end."""
     gone = dataclasses.replace(MEMORY, until_s=NOW_S - 4000)
@@ -242,7 +268,7 @@ def test_a_report_leaves_a_node_out_and_drains_none() -> None:
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=8),
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-            st.sampled_from(["schema", "node", "findings", "severity", "fault", "check", "at_s", "kind"]), inner, max_size=6
+            st.sampled_from(["schema", "node", "findings", "severity", "fault", "check", "at_s", "kind", "value", "evidence"]), inner, max_size=6
         ),
         max_leaves=20,
     )
@@ -250,6 +276,7 @@ def test_a_report_leaves_a_node_out_and_drains_none() -> None:
 def test_any_text_for_a_report_is_harmless(report: object) -> None:
     """A report is written by anybody: what is no report says nothing."""
     assert all(one.node == "n0" for one in parsed(report, node="n0"))
+    assert gathered(("n0",), {"after": {"n0": report}}).nodes == ("n0",)
 
 
 def test_a_report_speaks_for_its_own_node_and_for_classes_of_nodes() -> None:
