@@ -80,6 +80,7 @@ class Limits:
     exclude_for_s: float = 86_400.0
     exclude_cap: float = 0.10
     drain: bool = True
+    ask_only: bool = False  # the operator drains, even where this user may
     drain_cap: float = 0.05
     backoff_s: float = 5.0
     backoff_max_s: float = 600.0
@@ -187,6 +188,7 @@ def limits_from(settings: Mapping[str, Any]) -> Limits:
         exclude_for_s=float(settings.get("exclude-for", default.exclude_for_s)),
         exclude_cap=_share(settings.get("exclude-cap", default.exclude_cap)),
         drain=settings.get("drain", "auto") != "never",
+        ask_only=settings.get("drain") == "ask",
         drain_cap=_share(settings.get("drain-cap", default.drain_cap)),
         backoff_s=float(settings.get("backoff", default.backoff_s)),
         backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),

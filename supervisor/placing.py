@@ -132,7 +132,7 @@ def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], t
 
 def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rule = CLASS_RULES[case.diagnosis.fault]
-    if not exclude or not rule.drain or not case.limits.drain:
+    if not exclude or not rule.drain or not case.limits.drain or case.limits.ask_only:
         return (), ()
     if case.common:
         return (), (f"not drained: {case.common}",)
@@ -155,7 +155,7 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
 
 def _to_ask(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
     """What the operator is asked to drain. The log alone is enough to ask: the operator looks at the node itself."""
-    asks = case.cluster.may_ask and not case.cluster.may_drain
+    asks = case.cluster.may_ask and (case.limits.ask_only or not case.cluster.may_drain)
     drains = CLASS_RULES[case.diagnosis.fault].drain and case.limits.drain and not case.common
     return exclude if asks and drains else ()
 

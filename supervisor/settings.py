@@ -101,8 +101,8 @@ _TABLE = (
             " doubles it."),
     Setting("ledger-keep", DURATION, 15_552_000.0, "How long the ledger of nodes keeps what it knows.", least=86_400.0,
             scope="admin"),
-    Setting("drain", CHOICE, "auto", "Drain bad nodes: auto = where Slurm permits it and the proof does not rest on the log alone.",
-            choices=("auto", "never")),
+    Setting("drain", CHOICE, "auto", "Drain bad nodes: auto = where Slurm permits it and the proof does not rest on the log alone, else ask"
+            " the site's operator where there is one; ask = always ask the operator.", choices=("auto", "ask", "never")),
     Setting("drain-cap", SHARE, 0.05, "Largest part of a partition that ftrun may hold drained, all supervisors together; one node"
             " is always allowed."),
     Setting("operator-spool", TEXT, "", "Folder in which supervisors that may not drain leave signed requests for `ftrun operator`.",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ftrun.slurm import sandbox_ssh
 from ftrun.slurm.sandbox import Sandbox
 
 __all__ = ["Doer", "NoSandbox", "end_processes", "supervisors"]
@@ -66,6 +67,27 @@ class Doer:
 
     def _controller(self, node: str) -> Path:
         return self.folder / "machine" / node / "sys" / "devices" / "system" / "edac" / "mc" / "mc0"
+
+    def lose_gpu(self, node: str) -> None:
+        """The node's nvidia-smi tells of a GPU that its driver has lost."""
+        self._gpus(node, "GPU is lost")
+
+    def mend_gpu(self, node: str) -> None:
+        """The node's nvidia-smi tells of GPUs that are well."""
+        self._gpus(node, "31 C")
+
+    def _gpus(self, node: str, temperature: str) -> None:
+        path = sandbox_ssh.tools(self.box.plan, node) / "nvidia-smi"
+        gpu = f"<gpu id='00000000:3B:00.0'><uuid>GPU-1</uuid><temperature><gpu_temp>{temperature}</gpu_temp></temperature></gpu>"
+        log = f"<nvidia_smi_log><driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>{gpu}</nvidia_smi_log>"
+        path.write_text(f'#!/bin/sh\necho "{log}"\n')
+        path.chmod(0o755)
+
+    def reasons(self) -> dict[str, str]:
+        """Why Slurm holds nodes back; {} where it does not answer."""
+        rows = self.box.run(["sinfo", "-h", "-N", "-o", "%N|%E"]).stdout.splitlines()
+        told = dict(row.split("|", 1) for row in rows if "|" in row)
+        return {node: reason.strip() for node, reason in told.items() if reason.strip() not in ("", "none")}
 
     def controller_down(self) -> None:
         """slurmctld ends."""

@@ -12,15 +12,19 @@ from ftrun.supervisor.drill.terms import Hands, Move, Sight
 __all__ = [
     "NO_NODE",
     "after",
+    "asked",
     "at_step",
     "both",
     "controller",
     "crash",
     "freeze",
     "ftrun_command",
+    "held",
     "in_state",
     "kill_supervisor",
+    "lose_gpu",
     "lose_memory",
+    "mend_gpu",
     "new_attempt_saved",
     "on_attempt",
     "saving",
@@ -78,6 +82,16 @@ def new_attempt_saved(sight: Sight) -> bool:
     return any(line["attempt"] >= 2 for line in sight.ledger.saves)
 
 
+def asked(sight: Sight) -> bool:
+    """The run has left a request for the operator."""
+    return any(request["step"] == "left" for request in sight.run.asked.values())
+
+
+def held(words: str) -> When:
+    """Slurm holds a node back for a reason of ftrun's with these words in it."""
+    return lambda sight: any(r.startswith("ftrun:") and words in r for r in sight.reasons.values())
+
+
 def both(one: When, other: When) -> When:
     """Two conditions at once."""
     return lambda sight: one(sight) and other(sight)
@@ -124,6 +138,18 @@ def lose_memory(rank: int, when: When) -> Move:
     """The memory of a rank's node loses data, and nothing but a counter of that node says so."""
     node = node_of(rank)
     return Move("memory loses data", when, lambda hands, sight: hands.lose_memory(node(sight)), node)
+
+
+def lose_gpu(rank: int, when: When) -> Move:
+    """The driver of a rank's node loses a GPU: whoever looks at the node finds it."""
+    node = node_of(rank)
+    return Move("a driver loses its GPU", when, lambda hands, sight: hands.lose_gpu(node(sight)), node)
+
+
+def mend_gpu(rank: int, when: When) -> Move:
+    """Somebody puts a new GPU into the node that the rank had first."""
+    node = node_of(rank)
+    return Move("the GPU is replaced", when, lambda hands, sight: hands.mend_gpu(node(sight)))
 
 
 def scancel(when: When) -> Move:

@@ -250,6 +250,8 @@ class Stage:
             "TMPDIR": str(self.folder / "tmp"),
         }
         self._doer = hands.Doer(self._box, self.folder, self.home, env)
+        if self.scenario.operator:
+            self._doer.ftrun("operator", "--once")  # it makes the spool
         if self.scenario.counters:
             self._doer.env["FTRUN_WATCH_ROOT"] = self._doer.counters(self._doer.box.plan.node_names)
         if self.scenario.sick:

@@ -100,6 +100,18 @@ def _nodes(expect: Expect, story: Story) -> Iterator[Check]:
         yield Check(f"blamed: {', '.join(sorted(hurt))}", set(blamed) == hurt, ", ".join(blamed) or "nobody")
     elif expect.blamed == "nobody":
         yield Check("blamed: nobody", not blamed, ", ".join(blamed) or "nobody")
+    if expect.answer:
+        verdicts = [str(request["verdict"]) for request in run.asked.values()]
+        told = (
+            ", ".join(f"{r['verdict'] or r['step']}: {r['why']}" for r in run.asked.values())
+            or "nobody asked"
+        )
+        yield Check(f"the operator's answer: {expect.answer}", verdicts == [expect.answer], told)
+    if expect.held is not None:
+        ours = [node for node, reason in story.reasons.items() if reason.startswith("ftrun:")]
+        yield Check(
+            f"nodes held in the end: {expect.held}", len(ours) == expect.held, ", ".join(ours) or "none"
+        )
     if expect.avoided:
         # A node blamed in a class that needs proof is avoided from the second time on.
         last = run.attempts[-1]

@@ -347,6 +347,8 @@ def test_who_may_not_drain_asks_the_operator_where_there_is_one(fault: F) -> Non
     assert any("operator is asked to drain n2" in note for note in asked.notes)
     assert () == rule(found, view=cluster(may_drain=False)).decision.ask
     assert () == rule(found, view=cluster(may_ask=True)).decision.ask
+    only = rule(found, view=cluster(may_ask=True), limits=Limits(ask_only=True)).decision
+    assert ((), ("n2",)) == (only.drain, only.ask)
     assert () == rule(found, view=cluster(**asking), limits=Limits(drain=False)).decision.ask
 
 
