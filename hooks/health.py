@@ -33,10 +33,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _look(hook: Hook) -> None:
-    before = hook.kept.read("streaks")
+    before, last = hook.kept.read("streaks"), hook.kept.read("health")
+    known = {_mark(one) for one in last.get("findings", ())}
     tier = "recheck" if hook.own["tier"] == "recheck" else "fast"
     found = look(hook, (), tier=tier, more=_compared(hook.kept.read("counters")))
-    tell(hook, found)
+    tell(hook, [one for one in found if one.severity == "bad" or _mark(one._asdict()) not in known])
     bad = [one for one in found if one.severity == "bad"]
     hook.kept.note_health(sorted({one.check for one in bad}))
     streaks = {one.check: int(before.get(one.check, 0)) + 1 for one in bad}
@@ -47,6 +48,11 @@ def _look(hook: Hook) -> None:
     hook.kept.write("counters", _counters())
     hook.kept.forget_old()
     act(hook, [one for one in bad if streaks[one.check] >= int(hook.own["runs"])])
+
+
+def _mark(finding: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes a finding the one of the last run, which was told then."""
+    return finding["check"], finding["severity"], finding["device"]
 
 
 def _compared(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

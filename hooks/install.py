@@ -144,8 +144,10 @@ def _fill(draft: str) -> None:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(draft, [name for name in packed.namelist() if name.startswith("ftrun/")])
         return
+    from ftrun.hooks.pack import UNPACKED
+
     source = os.path.dirname(package.__file__ or "")
-    skipped = shutil.ignore_patterns("__pycache__", "batch.py", "batch.sh", "pack.py", "probe.py")
+    skipped = shutil.ignore_patterns("__pycache__", *UNPACKED)
     shutil.copytree(source, os.path.join(draft, "ftrun", "hooks"), ignore=skipped)
     with open(os.path.join(draft, "ftrun", "__init__.py"), "wb"):
         pass
