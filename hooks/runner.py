@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ftrun.hooks import checks as packed
+from ftrun.hooks.around import DRIVERS, around
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import SKIPPED, TIERS, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.machine import Machine, NoAnswer
@@ -66,7 +67,8 @@ def run(
 ) -> list[Report]:
     """Run `chosen` and return their reports in that order.
 
-    `settings` holds thresholds by the name of the check, over its defaults; `{"enabled": false}` switches one off.
+    `settings` holds thresholds by the name of the check, over what the job around us implies (`around`), over its defaults;
+    `{"enabled": false}` switches one off.
     Ends within `budget_s`; what had no time is unknown.
     """
     give_up = time.monotonic() + budget_s
@@ -78,6 +80,7 @@ def _run(
     chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], give_up: float, root: str, shelf: str
 ) -> list[Report]:
     waiting = list(chosen)
+    told = around(os.environ, has_driver=any(Machine(root).tool(name) for name in DRIVERS))
     done: dict[str, Report] = {}
     living: list[_Child] = []
     while waiting or living:
@@ -88,7 +91,8 @@ def _run(
             if reason:
                 done[check.name] = Report(check.name, (Finding(check.name, SKIPPED, reason),), 0.0)
             else:
-                living.append(_Child(check, {**check.thresholds, **own}, give_up, root, shelf))
+                implied = {name: value for name, value in told.items() if name in check.thresholds}
+                living.append(_Child(check, {**check.thresholds, **implied, **own}, give_up, root, shelf))
         living = [child for child in living if not _ended(child, done)]
         if living:
             soonest = min(child.deadline_s for child in living)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import runner
+from ftrun.hooks.around import around
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, OK, SKIPPED, UNKNOWN, Check, Finding
 from ftrun.hooks.machine import NoAnswer
@@ -101,6 +102,58 @@ def test_a_site_sets_thresholds() -> None:
     (report,) = runner.run([_check("c", _ok("c"))], settings={"c": {"limit": 9}})
 
     assert "9" == report.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("env", "has_driver", "told"),
+    [
+        ({}, True, {}),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, True, {}),
+        ({"SLURM_JOB_ID": "7"}, True, {"job": "7", "shared": False}),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1,3"},
+            True,
+            {"job": "7", "shared": False, "devices": "1,3"},
+        ),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1,3"}, False, {"job": "7", "shared": False}),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "MIG-5a1e"},
+            True,
+            {"job": "7", "shared": False, "devices": "MIG-5a1e"},
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "2"},
+            True,
+            {"job": "7", "shared": True, "devices": "0"},
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"},
+            True,
+            {"job": "7", "shared": True},
+        ),
+    ],
+)
+def test_the_job_around_implies_whose_devices_are_judged(
+    env: dict[str, str], has_driver: bool, told: dict[str, Any]
+) -> None:
+    """MIG instances by their names, shares of a GPU as shared; outside a job the whole node."""
+    assert told == around(env, has_driver=has_driver)
+
+
+def test_what_a_job_implies_stands_below_what_the_site_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And above the defaults, for the thresholds that a check has."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def judge(_facts: Any, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        return [Finding("c", OK, json.dumps(dict(thresholds)))]
+
+    check = Check(
+        "c", "c", "fast", "node", (), 5.0, {"job": "", "limit": 7}, lambda machine, _: machine, judge
+    )
+    (first,), (second,) = runner.run([check]), runner.run([check], settings={"c": {"job": "9"}})
+
+    assert {"job": "7", "limit": 7} == json.loads(first.findings[0].message)
+    assert {"job": "9", "limit": 7} == json.loads(second.findings[0].message)
 
 
 def test_a_finding_comes_back_whole() -> None:
