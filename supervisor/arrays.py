@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import arrayspec, attempts, context, policy
+from ftrun.supervisor import arrayspec, attempts, context, policy, rows
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
 
@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from ftrun.supervisor.events import Attempt, Run
     from ftrun.supervisor.grounds import Case
     from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
 
-__all__ = ["all_went_well", "given_up", "judged", "tasks_of", "wanted"]
+__all__ = ["all_went_well", "given_up", "judged", "note_failed", "tasks_of", "wanted"]
+
+
+def note_failed(keeper: Keeper, world: World) -> None:
+    """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not. Raises OSError."""
+    ended = rows.failed_tasks(keeper.rows(world))
+    failed = sorted(set(ended) - set(keeper.attempt.failed_tasks))
+    if failed:
+        keeper.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
 
 def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:

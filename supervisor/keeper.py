@@ -18,6 +18,7 @@ from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import (
     absent,
+    arrays,
     asking,
     dependents,
     ends,
@@ -29,6 +30,7 @@ from ftrun.supervisor import (
     store,
     strays,
     suspect,
+    waiting,
     wishes,
 )
 from ftrun.supervisor.events import Attempt, Run, fold
@@ -156,9 +158,9 @@ class Keeper:
             return  # the world was looked at when nobody asked for its job
         strays.beside(self, world)
         dependents.move(self, world)
+        asking.answers(self)
         for _ in range(STEPS_MAX):
             before = (self.run.state, len(self.run.attempts))
-        asking.answers(self)
             self._handlers()[self.run.state](world)
             if (self.run.state, len(self.run.attempts)) == before:
                 return
@@ -274,6 +276,8 @@ class Keeper:
             self.record("job.requeued", state=row.state.value, reason=row.reason)
         elif self.run.wish in ("cancel", "stop"):
             self.intend_end(f"{self.run.wish} by {self.run.wish_by or 'request'}")
+        else:
+            waiting.spare(self, world, row)
 
     def _started(self, row: JobRow) -> None:
         launch = row.restarts if row.restarts is not None else absent.latest_launch(self)
@@ -304,7 +308,7 @@ class Keeper:
             self._ended(world, row)
             return
         if len(self.rows(world)) > 1:
-            self._note_tasks(world)
+            arrays.note_failed(self, world)
         elif row.state.pending or self.started_again(row):  # cancelled in the queue: see `recover`
             lost_track = row.state.pending and row.restarts == self.attempt.launch
             reason = ends.LOST_TRACK if lost_track else row.reason
@@ -316,13 +320,6 @@ class Keeper:
             self.intend_end(f"cancel by {self.run.wish_by or 'request'}")
         elif self.run.wish == "stop" and self.run.state in (State.RUNNING, State.SUSPECT):
             self._stop_after_checkpoint(world)
-
-    def _note_tasks(self, world: World) -> None:
-        """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not."""
-        ended = rows.failed_tasks(self.rows(world))
-        failed = sorted(set(ended) - set(self.attempt.failed_tasks))
-        if failed:
-            self.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
     def started_again(self, row: JobRow) -> bool:
         """Slurm shows a later launch than the one that we know."""
@@ -345,7 +342,7 @@ class Keeper:
         if sense.is_anothers(self, world, row):
             return
         sense.note_launch(self, world)
-        self._note_tasks(world)
+        arrays.note_failed(self, world)
         state = row.state.value
         if self.attempt.failed_tasks and row.state is JobState.COMPLETED:
             state = JobState.FAILED.value

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.model import Diagnosis
+    from ftrun.supervisor.waiting import Spared
 
 __all__ = ["KEEP_S", "NodeBook", "common", "excluded", "kept_away", "rules_from"]
 
@@ -49,6 +50,9 @@ class NodeBook:
         self._folded: tuple[list[Entry], Rules, Domains, Book] | None = None
         self._tidied_s = float("-inf")
         self._failing = False
+        self.waiting: dict[
+            str, Spared
+        ] = {}  # token of a run -> what was done about its first job in the queue
 
     def follow(self, run: Run) -> None:
         """Note what the journal of this run has and the ledger lacks. Never raises."""

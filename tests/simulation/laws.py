@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -196,6 +196,21 @@ class Laws:
         if len(usable) > cap:
             self.breach(f"attempt {attempt} excludes {sorted(usable)}, the cap is {cap}")
 
+    def excludes(self, job: Job | None, nodes: Sequence[str]) -> None:
+        """A waiting job may be kept off some nodes, the cap being what bounds them, and never off so many that it cannot run."""
+        plan = self.world.plan
+        self.world.trace(f"  a waiting job is kept off {','.join(nodes) or 'nothing'}")
+        if job is None or job.state.ended or not self._first_attempt(job):
+            self.breach(f"the list of a job is changed that is none of a first attempt: {job}")
+        if len(nodes) > max(1, int(self.world.exclude_cap * plan.nodes)):
+            self.breach(f"a waiting job is kept off {nodes}: more than the cap")
+        if plan.nodes - len(nodes) < plan.wanted:
+            self.breach(f"a waiting job is kept off so many nodes that it cannot run: {nodes}")
+
+    @staticmethod
+    def _first_attempt(job: Job) -> bool:
+        return job.comment.endswith(":1")
+
     def cancels(self, job: Job | None, looked_s: float) -> None:
         """No healthy job is cancelled: only what stands still after a fatal line, what the user gave up, and strays."""
         if job is None or job.state.ended:
@@ -329,7 +344,8 @@ class Laws:
         self.used_up = run.state is State.STOPPED and self._spent(run)
         # A job that the controller forgot in the queue while nobody watched looks as one that a person cancelled there.
         forgotten = bool(self.world.lost_waiting) and "gone from the queue unstarted" in run.final_reason
-        if plan.must_finish and run.state is not State.FINISHED and not self.used_up and not forgotten:
+        asked = self.wished_s is not None or bool(self.person_ended)  # after the one resume that a plan has
+        if plan.must_finish and run.state is not State.FINISHED and not (self.used_up or forgotten or asked):
             self.breach(f"the run was given up without need: {run.final_reason}")
         self._budgets(run)
         self._exclusions(run)

@@ -180,6 +180,8 @@ class Plan:
     front_dies_at: int = 0  # which step of `ftrun sbatch` is its last; 0 = none
     front_pause: tuple[int, float] = (0, 0.0)  # before which step it stands still, for how long
     resume_after_s: float = 0.0  # a person resumes the run so long after it was stopped, once; 0 = never
+    haunted: int = 0  # against so many nodes other runs of the user hold something
+    crowded_s: float = 0.0  # every node is taken by strangers at first, for so long
     calm_s: float = 0.0
 
     @property
@@ -222,7 +224,15 @@ class Plan:
 def draw(seed: int) -> Plan:
     """The plan of a seed; the same one on every machine."""
     plan = _plain(seed)
-    return plan if seed in PLAIN_SEEDS else _more(plan)
+    return plan if seed in PLAIN_SEEDS else _with_a_past(_more(plan))
+
+
+def _with_a_past(plan: Plan) -> Plan:
+    """Earlier runs of the user, from a stream of their own, too."""
+    luck = Random(f"ftrun simulation {plan.seed} past")
+    haunted = luck.randint(1, plan.nodes) if luck.random() < 0.3 else 0
+    crowded_s = luck.uniform(10.0, 120.0) if haunted and luck.random() < 0.5 else 0.0
+    return replace(plan, haunted=haunted, crowded_s=crowded_s)
 
 
 def _more(plan: Plan) -> Plan:

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -49,7 +49,6 @@ TIMING = Timing(
 LIMIT_S = 6 * 3600.0  # after calm: far more than any plan needs
 AFTERMATH_S = 300.0  # after the end: late jobs must still be dealt with
 LOOKUP_S = 25.0
-HAUNTED_EVERY = 3  # lives in which earlier runs left strikes behind
 SCRIPT = b"#!/bin/sh\nexec python3 train.py\n"
 
 Outcome = str  # finished, stopped, none (no run), or the state in which it got stuck
@@ -148,6 +147,12 @@ class WatchedCluster(MemoryCluster):
         self._effective("cancel")
         self.world.laws.cancels(self.engine.jobs.get(int(job_id)), self._looked_s())
         super().cancel(job_id, signal=signal, full=full)
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        """See `Cluster.exclude`."""
+        self._effective("exclude")
+        self.world.laws.excludes(self.engine.jobs.get(int(job_id)), nodes)
+        super().exclude(job_id, nodes)
 
     def drain(self, node: str, reason: str) -> None:
         """See `Cluster.drain`."""
@@ -366,8 +371,10 @@ class World:
     def begin(self) -> None:
         """Set everything going."""
         plan = self.plan
-        if not plan.seed % HAUNTED_EVERY:
+        if plan.haunted:
             self._haunt()
+        if plan.crowded_s:
+            self._crowd()
         self._go_on(self._front())
         self.clock.after(5.0, self.start_supervisor)
         if plan.second_at_s:
@@ -394,19 +401,23 @@ class World:
     def _haunt(self) -> None:
         """Other runs of the user have held faults against some nodes, at times against all of them."""
         luck = Random(f"haunted {self.plan.seed}")
-        names = sorted(self.engine.nodes)
-        for number, name in enumerate(luck.sample(names, luck.randint(1, len(names)))):
-            ledger.note(
-                self.home,
-                Entry(
-                    at_s=self.start_s - luck.uniform(0, 40_000.0),
-                    what="excluded",
-                    nodes=(name,),
-                    id=f"haunted-{number}",
-                    run=f"other-{number}",
-                    signature=f"fault-{number}",
-                ),
-            )
+        for number, name in enumerate(luck.sample(sorted(self.engine.nodes), self.plan.haunted)):
+            told: dict[str, Any] = {"run": f"other-{number}", "signature": f"fault-{number}", "id": f"haunted-{number}"}
+            at_s = self.start_s - luck.uniform(0, 0.9) * float(self._settings["exclude-for"])
+            ledger.note(self.home, Entry(at_s, "excluded", (name,), **told))
+
+    def _crowd(self) -> None:
+        """Nothing starts for a while, so the first job of the run waits."""
+        slots = {name: node.slots for name, node in self.engine.nodes.items()}
+
+        def leave() -> None:
+            for name, node in self.engine.nodes.items():
+                node.slots = slots[name]
+            self.engine.schedule_soon()
+
+        for node in self.engine.nodes.values():
+            node.slots = 0
+        self.clock.after(self.plan.crowded_s, leave)
 
     def _blind(self, blind: bool) -> None:
         self.nodes_blind = blind
