@@ -45,6 +45,7 @@ class Book:
         self._scanner = Scanner(known)
         self._of_seats = frozenset(one.id for one in known.signatures if one.role is Role.SEAT)
         self.scanned = self._scanner.position  # where in the scanner's stream the last scan began
+        self.lines = 0  # how many newlines it saw
         self._order = 0
 
     def scan(self, segments: bytes) -> list[Hit]:
@@ -54,6 +55,7 @@ class Book:
         """
         self.scanned = self._scanner.position
         hits = self._scanner.feed(segments) + self._scanner.flush()
+        self.lines = self._scanner.position.lines - self.scanned.lines
         for hit in hits:
             if hit.captures:
                 self.seats.note(hit.text, hit.captures)
@@ -217,7 +219,7 @@ class LogFile:
         new = self._keep(hits, marked, now_s)
         self._offset += len(segments)
         if self._line is not None:
-            self._line += segments.count(b"\n")
+            self._line += self._book.lines
         return new
 
     def _worth_keeping(self, hits: Sequence[Hit]) -> list[int]:

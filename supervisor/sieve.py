@@ -51,13 +51,16 @@ def sieve_of(patterns: tuple[str, ...], engine: str) -> Sieve:
 
 
 def refusal(patterns: Sequence[str]) -> str:
-    """Return why hyperscan would not compile `patterns`; "" when it does, or where it is not installed."""
+    """Return why hyperscan would not compile `patterns`; "" when it does, or where it is not installed.
+
+    What compiles all together is kept in the cache, as the next scanner wants it.
+    """
     try:
         import hyperscan
     except ImportError:
         return ""
     try:
-        _database(hyperscan, patterns)
+        (_loaded if len(patterns) > 1 else _database)(hyperscan, patterns)
     except hyperscan.error as error:
         return str(error)
     return ""

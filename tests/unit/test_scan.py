@@ -32,10 +32,11 @@ pytest.importorskip("hyperscan")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """Keep the tests out of the user's own cache."""
+def _cache(pytestconfig: pytest.Config) -> object:
+    """Keep the tests out of the user's own cache; the whole catalog is compiled once an edition, not once a run."""
+    assert pytestconfig.cache is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("ftrun-scan")))
         yield
 
 
