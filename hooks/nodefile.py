@@ -13,11 +13,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.hooks.findings import SEVERITIES
+from ftrun.hooks.findings import SEVERITIES, SKIPPED
 
 __all__ = ["FINDINGS_MAX", "path", "put", "write"]
 
-FINDINGS_MAX = 48
+FINDINGS_MAX = 96
 EVIDENCE_MAX = 5
 TEXT_CHARS = 400
 
@@ -47,7 +47,10 @@ def write(final: str, table: Mapping[str, Any]) -> None:
 
 
 def _bounded(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    worst_first = sorted(findings, key=lambda one: -SEVERITIES.index(one["severity"]))
+    # What is well is compared across nodes; what was skipped is nowhere read again and goes first.
+    worst_first = sorted(
+        findings, key=lambda one: (one["severity"] == SKIPPED, -SEVERITIES.index(one["severity"]))
+    )
     return [
         {
             **one,

@@ -1,13 +1,16 @@
-"""Laws of comparing the nodes of an attempt: the odd one out is found, a minority may be blamed, and what most show is nobody's fault. (pure)"""
+"""Laws of comparing the nodes of an attempt: the odd one out is found, a minority may be blamed, and what most show is nobody's fault. (I/O)"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ftrun.hooks import nodefile
 from ftrun.hooks.compare import COMPARED, Row, Verdict, odd_ones, verdict
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN, Finding
 
@@ -166,6 +169,16 @@ def test_a_silent_node_is_blamed_by_its_peers_where_its_name_is_known() -> None:
 
     assert {"n9"} == set(judged(lost, lost, lost, of=4, names=("n0", "n1", "n2", "n9")).bad)
     assert {} == judged(lost, lost, lost, of=4).bad
+
+
+def test_what_is_compared_is_kept_where_a_report_is_cut(tmp_path: Path) -> None:
+    """What was skipped goes first, what is bad last."""
+    rows = [row("skips", SKIPPED)] * 300 + [row("versions", OK, "kernel", text="6.1"), row("canary", BAD)]
+    nodefile.put(str(tmp_path), 0, {"kind": "preflight", "node": "n0", "findings": rows})
+    kept = json.loads((tmp_path / "preflight.0.n0.json").read_text())["findings"]
+
+    assert nodefile.FINDINGS_MAX == len(kept)
+    assert [("canary", BAD), ("versions", OK)] == [(one["check"], one["severity"]) for one in kept[:2]]
 
 
 ROWS = st.lists(
