@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--json FILE]
 
-The parts are scan, sbatch, evidence, recovery, nodes, load, hooks; all by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks; all by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -16,16 +16,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bench_evidence, bench_hooks, bench_load, bench_recovery, bench_sbatch, bench_scan
+from tests.bench import (
+    bench_evidence,
+    bench_hooks,
+    bench_load,
+    bench_preflight,
+    bench_recovery,
+    bench_sbatch,
+    bench_scan,
+)
 from tests.bench.figures import Figure, table
 
 PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "scan": lambda few: bench_scan.measure(2 if few else 5),
+    "tail": lambda few: bench_tail.measure(10.0 if few else 30.0),
     "sbatch": lambda few: [bench_sbatch.measure(10 if few else 40)],
     "evidence": lambda few: [bench_evidence.measure(2 if few else 5)],
     "recovery": lambda few: bench_recovery.healthy(2 if few else 5),
     "nodes": lambda few: bench_recovery.broken(1 if few else 3),
     "load": lambda few: bench_load.measure((1, 20) if few else (1, 100, 1000), 4.0 if few else 10.0),
+    "preflight": lambda few: bench_preflight.measure(*((8, 80) if few else (64, 1000))),
     "hooks": lambda few: [bench_hooks.measure(10 if few else 40)],
 }
 
