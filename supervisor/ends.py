@@ -163,11 +163,11 @@ def as_requeued(
     told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
     if told and attempt.end_state == "CANCELLED":
         return _CANCELLED_AGAIN
+    word = _last_word(attempt, evidence)
+    if word == "" and (attempt.end_reason == UNWATCHED or attempt.end_state == "GONE"):
+        return _CANCELLED_UNWATCHED
     if attempt.end_reason != UNWATCHED:
         return found
-    word = _last_word(attempt, evidence)
-    if word == "":
-        return _CANCELLED_UNWATCHED
     again = word is not None and ("JOB REQUEUE" in word or ("NODE FAILURE" in word and requeues))
     return LEFT if again or _REQUEUE in told else found
 
@@ -240,7 +240,7 @@ _CANCELLED_UNWATCHED = Diagnosis(
     exclude=False,
     confidence=0.8,
     signature="slurm.cancelled-unwatched",
-    title="cancelled by a person while nobody watched",
+    title="cancelled by a person, as the job's log tells",
     advice="If nobody cancelled it, ftrun resume goes on with the run.",
     rests_on=("slurmstepd: the job was cancelled, for no reason of Slurm's own", "not by ftrun"),
     sources=(Source.LOG,),
