@@ -24,6 +24,7 @@ from tests.bench import (
     bench_recovery,
     bench_sbatch,
     bench_scan,
+    bench_tail,
 )
 from tests.bench.figures import Figure, table
 

@@ -101,14 +101,14 @@ def _members(argument: Iterable[tuple[Any, Any]], fold: bool) -> frozenset[str]:
 def _set(members: frozenset[str], dialect: Dialect) -> str:
     """Write a set by the shorter of what it has and what it lacks."""
     lacking = _EVERY - members
+    if not lacking:
+        return "."
     negated = len(lacking) < len(members)
     chars = sorted(
         lacking | {"\n"} if negated and dialect is Dialect.RIPGREP else lacking if negated else members
     )
     if dialect is Dialect.RIPGREP:
-        body = "".join(
-            "\\n" if one == "\n" else "\\" + one if one in "[]\\^-&~" else one for one in _ranges(chars)
-        )
+        body = "".join("\\n" if one == "\n" else "\\" + one if one in "[]\\^-&~" else one for one in chars)
         return f"[{'^' if negated else ''}{body}]"
     # POSIX: ] stands first, - last, and ^ anywhere but first; a backslash is itself.
     plain = "".join(one for one in chars if one not in "]-^[")
@@ -117,7 +117,3 @@ def _set(members: frozenset[str], dialect: Dialect) -> str:
     if not (head or plain) and tail.startswith("^") and not negated:
         return "\\^" if tail == "^" else "[-^]"
     return f"[{'^' if negated else ''}{head}{plain}{tail}]"
-
-
-def _ranges(chars: list[str]) -> list[str]:
-    return chars

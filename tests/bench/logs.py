@@ -17,7 +17,7 @@ STORM_SHARE = 0.3
 VOICES = 40
 """So many different lines make the noise of a storm."""
 
-_DISTINCT_BYTES = 4 << 20  # beyond, the text repeats: no engine here remembers so far back
+_DISTINCT_BYTES = 64 << 20  # beyond, the text repeats
 
 
 def normal(size_bytes: int, seed: int = 1) -> bytes:
