@@ -103,15 +103,16 @@ class Notes:
 
 
 class SocketBoard:
-    """A board that a `Notes` keeps at an address."""
+    """A board that a `Notes` keeps at an address. The keeper may start later than others: a note is offered for `patience_s`."""
 
-    def __init__(self, address: str, port: int, token: str) -> None:
+    def __init__(self, address: str, port: int, token: str, patience_s: float = ASK_LIMIT_S) -> None:
         self._place = (address, port)
         self._token = token
+        self._patience_s = patience_s
 
     def put(self, name: str, value: Any) -> None:
-        """Tried until it is taken, for ASK_LIMIT_S."""
-        give_up = time.monotonic() + ASK_LIMIT_S
+        """Tried until it is taken, or patience ends."""
+        give_up = time.monotonic() + self._patience_s
         while not self._is_taken(name, value, is_last=time.monotonic() > give_up):
             time.sleep(PAUSE_S)
 

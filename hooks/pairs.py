@@ -55,13 +55,15 @@ def main(arguments: list[str]) -> int:
         host, _, port = words.board.rpartition(":")
         if not host or not port.isdigit():
             raise UsageError(f"--board {words.board}: it is HOST:PORT")
-        keeper = Notes(address, int(port), token) if me == nodes[0] else None
-        board: Board = SocketBoard(host, int(port), token)
+        keeper = Notes(_address(host), int(port), token) if me == nodes[0] else None
+        board: Board = SocketBoard(host, int(port), token, words.meet)
     else:
         board = FolderBoard(_folder(words.folder))
     verdict = None
     try:
         verdict = Worker(board, me, nodes, words).run(address)
+    except OSError as error:
+        print(f"ftrun-hook: pairs: {words.board or words.folder}: {error}", file=sys.stderr)
     finally:
         if keeper:  # until the others have read the verdict
             absent = verdict["absent"] if verdict else ()
@@ -227,10 +229,13 @@ def _folder(told: str) -> str:
 
 
 def _address(node: str) -> str:
-    """An address of this node that others can use: of its name, but not of the loopback; "0.0.0.0" never stands in a note."""
-    names = [word for word in hosts.resolve(node).split() if not word.startswith(("!", "127.", "::1"))]
-    if names:
-        return names[0]
+    """The address that a name of this node has for others; one of the loopback only where just that was asked for."""
+    found = hosts.resolve(node).split() if node else []
+    useful = [word for word in found if not word.startswith(("!", "127.", "::1"))]
+    if useful:
+        return useful[0]
+    if node == "localhost" or node.startswith("127."):
+        return found[0]
     # A name that means the loopback here (Debian's /etc/hosts): the address with which others would be reached. Nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.hooks import pairing, pairs
-from ftrun.hooks.board import FolderBoard, wait
+from ftrun.hooks.board import FolderBoard, Notes, SocketBoard, wait
 from ftrun.hooks.findings import BAD, OK, UNKNOWN
 from ftrun.hooks.main import main
 from ftrun.hooks.pairing import Measured, Pair
@@ -224,6 +224,31 @@ def test_workers_meet_without_a_shared_folder(
     assert 1 == len(verdict["pairs"])
     assert UNKNOWN == pairs.findings(verdict)["n2"].severity
     assert time.monotonic() - began < 40
+
+
+def test_an_address_of_the_loopback_is_taken_only_where_it_was_asked_for() -> None:
+    """A node whose name means its own loopback would be found by nobody."""
+    assert "127.0.0.2" == pairs._address("127.0.0.2")
+    assert "192.0.2.7" == pairs._address("192.0.2.7")
+    assert pairs._address("localhost").startswith(("127.", "::1"))
+    assert not pairs._address("no-such-name.invalid").startswith("!")
+
+
+def test_workers_that_do_not_find_together_give_no_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper of the notes is not there, or does not take a wrong token: a line, and a status of its own."""
+    rest = ["--board", f"127.0.0.1:{_free_port()}", *GENTLE, "--meet", "0.3"]
+
+    assert {"n1": 3} == _in_threads(["n0", "n1"], rest, ["n1"])
+    assert capsys.readouterr().err.startswith("ftrun-hook: pairs: 127.0.0.1:")
+    keeper = Notes("127.0.0.1", 0, "right")
+    stranger = SocketBoard("127.0.0.1", keeper.port, "wrong", 0.1)
+    assert {} == stranger.notes("")
+    with pytest.raises((OSError, ValueError)):
+        stranger.put("here.n9", {})
+    assert {} == SocketBoard("127.0.0.1", keeper.port, "right").notes("here.")
+    keeper.close()
 
 
 def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
