@@ -1,18 +1,23 @@
-"""The ledger of nodes on real Slurm: what one run met, another one avoids; and what people see of it."""
+"""The ledger of nodes on real Slurm: what one run met, another one avoids; and what people see of it.
+
+The laws wait more than they work, so they are tried side by side, each in a sandbox of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.sandbox import Sandbox, up
-from tests.slurm.post import OFF_THE_BUS, Post, posts
+from ftrun.slurm.sandbox import up
+from tests.slurm.post import OFF_THE_BUS, Post, boxes, posts
 
 pytestmark = pytest.mark.slurm
 
@@ -27,9 +32,9 @@ def _told(post: Post, *words: str) -> Any:
     return json.loads(post.ftrun("nodes", *words, "--json"))
 
 
-def test_a_node_that_failed_one_run_is_avoided_by_another(slurm_sandbox: Sandbox) -> None:
+def a_node_that_failed_one_run_is_avoided_by_another() -> None:
     """It shows in `ftrun nodes` with its strike; another run of the user leaves it out where it may, until a person releases it."""
-    with posts(slurm_sandbox) as make:
+    with boxes() as box, posts(box(nodes=4)) as make:
         post = make()
         post.supervise()
         first = post.sbatch(BAD_GPU_ONCE, "-N1", name="first.sh")
@@ -50,7 +55,27 @@ def test_a_node_that_failed_one_run_is_avoided_by_another(slurm_sandbox: Sandbox
         assert facts["devices"][0]["device"] == "0000:3b:00"
 
 
-def test_domains_are_the_leaf_switches_of_the_controller() -> None:
+def a_waiting_job_is_kept_off_quarantined_nodes_and_never_from_running() -> None:
+    """Both wait in a full cluster. One runs elsewhere; the other can run nowhere else, so Slurm holds it until it may go there again."""
+    with boxes() as up_with, posts(box := up_with(nodes=2)) as make:
+        post = make()
+        box.run(["scontrol", "update", "NodeName=n1", "AvailableFeatures=special", "ActiveFeatures=special"])
+        post.ftrun("nodes", "exclude", "n1", "--reason", "rattles")
+        blocker = post.plain("-N2", "--exclusive", "--wrap=sleep 300")
+        picky = post.sbatch("exit 0\n", "-N1", "-Cspecial", name="picky.sh")
+        other = post.sbatch("exit 0\n", "-N1", name="other.sh")
+        post.supervise()
+        post.until(lambda: "exclude.done" in post.kinds(other), "the waiting job is kept off")
+        shown = post.call("scontrol", "-o", "show", "job", other)
+        post.until(lambda: post.kinds(picky).count("exclude.done") == 2, "it gets its own list back")
+        post.call("scancel", blocker)
+
+        assert "ExcNodeList=n1" in shown
+        assert post.until_state("finished", job=other).attempts[0].nodes == ("n0",)
+        assert post.until_state("finished", job=picky).attempts[0].nodes == ("n1",)
+
+
+def domains_are_the_leaf_switches_of_the_controller() -> None:
     """What topology/tree knows; the switches above are none."""
     folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
     switches = "SwitchName=s0 Nodes=n0\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=top Switches=s[0-1]\n"
@@ -64,3 +89,22 @@ def test_domains_are_the_leaf_switches_of_the_controller() -> None:
     finally:
         box.down()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+LAWS = (
+    a_waiting_job_is_kept_off_quarantined_nodes_and_never_from_running,
+    a_node_that_failed_one_run_is_avoided_by_another,
+    domains_are_the_leaf_switches_of_the_controller,
+)
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[dict[str, Future[None]]]:
+    with ThreadPoolExecutor(len(LAWS)) as pool:
+        yield {law.__name__: pool.submit(law) for law in LAWS}
+
+
+@pytest.mark.parametrize("law", [law.__name__ for law in LAWS])
+def test_nodes(played: dict[str, Future[None]], law: str) -> None:
+    """Each law as its name says."""
+    played[law].result()

@@ -147,7 +147,8 @@ def test_a_job_that_starts_meanwhile_keeps_its_place(tmp_path: Path) -> None:
 def test_an_answer_that_does_not_come_is_asked_for_again(tmp_path: Path) -> None:
     """The controller is away for a moment: the intent is carried out at the next look."""
     life = waiting(tmp_path, "n0")
-    exclude, failed = life.cluster.exclude, []
+    exclude = life.cluster.exclude
+    failed: list[str] = []
 
     def once(job_id: str, nodes: tuple[str, ...]) -> None:
         if not failed:
