@@ -121,8 +121,13 @@ def _speaks_alone(one: NodeFinding) -> bool:
     return one.fault in HARDWARE or one.kind == "watch"
 
 
-def gathered(nodes: Sequence[str], reports: Mapping[str, Mapping[str, object]]) -> NodeFacts:
-    """The facts of an attempt: `reports` by kind (preflight, watch, after) and node, as they were read.
+def gathered(
+    nodes: Sequence[str],
+    reports: Mapping[str, Mapping[str, object]],
+    *,
+    by_ssh: Mapping[str, object] | None = None,
+) -> NodeFacts:
+    """The facts of an attempt: `reports` by kind (preflight, watch, after) and node, as they were read; `by_ssh` fetched by ftrun itself.
 
     Full checks are compared with each other as well: that a node has less than its peers, no node can tell alone.
     """
@@ -130,7 +135,11 @@ def gathered(nodes: Sequence[str], reports: Mapping[str, Mapping[str, object]]) 
     findings = [
         one for found in told.values() for node, report in found.items() for one in parsed(report, node=node)
     ]
-    full = {node: report for node, report in told.get("after", {}).items() if isinstance(report, Mapping)}
+    fetched = {node: report for node, report in (by_ssh or {}).items() if node in nodes}
+    for node, report in fetched.items():
+        findings += parsed(report, node=node, source=Source.CHECK)
+    full = {**told.get("after", {}), **fetched}
+    full = {node: report for node, report in full.items() if isinstance(report, Mapping)}
     rows = {node: _rows(report) for node, report in full.items()}
     known = {(one.node, one.check) for one in findings if one.severity == BAD}
     for odd in compare.verdict(rows, len(nodes)).odd if rows else ():
@@ -244,7 +253,7 @@ def _agreeing(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
         exclude=True,
         confidence=sure(found.confidence + 0.15),
         because=(*found.because, *_proofs(same)),
-        sources=_sources(found, same),
+        sources=_sources(found, same, found.nodes),
         rests_on=(*found.rests_on, *_words(same)),
     )
 
@@ -297,14 +306,18 @@ def _blaming(culprits: Sequence[NodeFinding], found: Diagnosis | None = None) ->
         blame=Blame.NODE,
         because=(*_proofs(culprits), *(found.because if found is not None else ())),
         consequences=found.consequences if found is not None else 0,
-        sources=_sources(found, culprits),
+        sources=_sources(found, culprits, nodes),
         rests_on=(*base.rests_on, *told),
     )
 
 
-def _sources(found: Diagnosis | None, findings: Sequence[NodeFinding]) -> tuple[Source, ...]:
+def _sources(
+    found: Diagnosis | None, findings: Sequence[NodeFinding], names: Collection[str]
+) -> tuple[Source, ...]:
+    """The sources that agree. What drains a node must have looked at that very node, so it counts only where it saw all that are blamed."""
     before = found.sources if found is not None else ()
-    return tuple(dict.fromkeys((*before, *(one.source for one in findings))))
+    proven = set(names) <= {one.node for one in findings if one.source is Source.CHECK}
+    return tuple(dict.fromkeys((*before, Source.CHECK if proven else Source.REPORT)))
 
 
 def _words(findings: Sequence[NodeFinding]) -> list[str]:

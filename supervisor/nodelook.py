@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from ftrun.supervisor import attempts, nodereports, sense
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding, joined
+from ftrun.supervisor.visits import GIVEN_UP_AFTER_S, Visit
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["first_seen_s", "judged", "live"]
+__all__ = ["first_seen_s", "judged", "live", "visited"]
 
 LOOK_EVERY_S = 2.0
+_WORTH_A_VISIT = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
 TOLD_MAX = 50
 """Findings of one launch that become records; the reports hold the others."""
 
@@ -32,6 +34,28 @@ def live(keeper: Keeper, world: World) -> NodeFacts:
             memory.node_stamp = stamp
             _read(keeper)
     return memory.node_facts
+
+
+def visited(keeper: Keeper, world: World) -> bool:
+    """False while the nodes of an end that their own checks do not cover are being looked at over SSH, where that is asked for."""
+    attempt, memory = keeper.attempt, keeper.memory
+    if keeper.settings.get("after-checks") != "ssh" or attempt.end_state not in _WORTH_A_VISIT:
+        return True
+    if attempt.end_state == "CANCELLED" and not attempt.ended_by_us:
+        return True
+    if memory.visit is None:
+        _read(keeper)
+        missing = [node for node in attempt.nodes if node not in memory.node_facts.asked]
+        if not missing or attempts.has_tasks(keeper.run_dir, attempt.number):
+            return True
+        memory.visit = Visit(missing, str(keeper.settings.get("ssh-config", "")))
+    waited_s = memory.for_how_long("visit", world.mono_s)
+    if not memory.visit.over and waited_s < GIVEN_UP_AFTER_S:
+        return False
+    if memory.due("visit-told", world.mono_s, float("inf")):
+        told = {"answered": ",".join(sorted(memory.visit.reports)), "why": memory.visit.why}
+        keeper.office.tell("nodes.visited", run=keeper.run.id, attempt=attempt.number, **told)
+    return True
 
 
 def judged(keeper: Keeper, world: World, found: Diagnosis) -> Diagnosis:
@@ -50,7 +74,8 @@ def first_seen_s(keeper: Keeper, signature: str) -> list[float]:
 
 def _read(keeper: Keeper) -> None:
     attempt = keeper.attempt
-    facts = nodereports.read(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
+    more = dict(keeper.memory.visit.reports) if keeper.memory.visit is not None else {}
+    facts = nodereports.read(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes, by_ssh=more)
     keeper.memory.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:
         sense.note_evidence(keeper, _evidence(finding))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ftrun.supervisor import store
 from ftrun.supervisor.nodefacts import NodeFacts, gathered
@@ -33,13 +33,23 @@ def stamp(run_dir: str, attempt: int) -> int:
         return 0
 
 
-def read(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> NodeFacts:
-    """What the nodes of one launch say of themselves; a report that cannot be read says nothing."""
+def read(
+    run_dir: str,
+    attempt: int,
+    launch: int,
+    nodes: Sequence[str],
+    *,
+    by_ssh: Mapping[str, Mapping[str, object]] | None = None,
+) -> NodeFacts:
+    """What the nodes of one launch say of themselves; a report that cannot be read says nothing.
+
+    `by_ssh`: reports that ftrun itself fetched from nodes.
+    """
     place = folder(run_dir, attempt)
     try:
         names = set(os.listdir(place))
     except OSError:
-        return NodeFacts(tuple(nodes))
+        names = set()
     found = {
         kind: {
             node: _content(os.path.join(place, name))
@@ -48,7 +58,7 @@ def read(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> NodeF
         }
         for kind in KINDS
     }
-    return gathered(nodes, found)
+    return gathered(nodes, found, by_ssh=by_ssh or {})
 
 
 def _content(path: str) -> object:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.client import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.visits import Visit
 
 __all__ = ["Memory", "adopt", "is_anothers", "note_evidence", "note_launch", "watch"]
 
@@ -61,6 +62,7 @@ class Memory:
     longest_gap_s: float = 0.0  # between two such moves: what this launch is used to
     node_facts: NodeFacts = field(default_factory=NodeFacts)  # what the nodes' reports say
     node_stamp: int = 0  # of the reports as they were read last
+    visit: Visit | None = None  # to the nodes, over SSH, after the end
     survived: set[str] = field(default_factory=set)  # findings after which training went on
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
 

@@ -55,6 +55,8 @@ def settle(keeper: Keeper, world: World) -> None:
         return
     if attempt.requeued and keeper.row(world) is None and not _unseen_for_long(keeper, world):
         return  # whether Slurm has started it again decides what may be done
+    if not nodelook.visited(keeper, world):
+        return
     attempt = ends.as_logged(attempt, keeper.memory.evidence)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
     if not_loaded(keeper):
@@ -296,6 +298,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         partition=members,
         available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
         lost=frozenset(_lost(keeper, world)),
+        drained=frozenset(n for n in members if n in world.nodes and world.nodes[n].drained),
         idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
         nodes_needed=_nodes_needed(keeper, row),
         ftrun_drains=sum(

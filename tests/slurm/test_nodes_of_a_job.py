@@ -50,10 +50,12 @@ def place() -> Iterator[tuple[Sandbox, Path, dict[str, str]]]:
 
     folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
     folder.chmod(0o755)
-    box = up(folder / "box", nodes=4, gpus=2, conf={"SelectTypeParameters": "CR_Core_Memory"})
+    box = up(folder / "box", nodes=4, gpus=2, ssh=True, conf={"SelectTypeParameters": "CR_Core_Memory"})
     kept = {key: value for key, value in box.env().items() if not key.startswith(("FTRUN_", "SBATCH_"))}
     env = {**kept, "FTRUN_HOME": str(folder / "home"), "XDG_CONFIG_HOME": str(folder / "config")}
     env |= {"FTRUN_WATCH_PERIOD": "1", "FTRUN_POLL": "0.5", "FTRUN_RETRIES": "0", "TMPDIR": str(folder)}
+    (folder / "site.toml").write_text(f'ssh-config = "{folder}/box/ssh/config"\n')
+    env["FTRUN_SITE_CONFIG"] = str(folder / "site.toml")
     yield box, folder, env
     hands.end_processes(hands.supervisors(folder / "home"))
     box.down()
@@ -118,6 +120,8 @@ def jobs(place: tuple[Sandbox, Path, dict[str, str]]) -> dict[tuple[str, str], s
         ("fails", "ftrun"): _submit(env, front, scripts["fails"], "-N2", f"--output={folder}/fails"),
         ("typo", "ftrun"): _submit(env, front, scripts["typo"], "-N1", f"--output={folder}/typo"),
     }
+    words = ("-N2", "--job-name=visited", f"--output={folder}/visited", "--ft-after-checks=ssh")
+    made["visited", "ftrun"] = _submit(env, front, scripts["typo"], *words)
     for shape, words in SHAPES.items():
         for name, submits in (("plain", ("sbatch",)), ("ftrun", front)):
             out = f"--output={folder}/{shape}.{name}"
@@ -169,3 +173,19 @@ def test_the_nodes_of_a_failed_script_are_checked(
     assert len({one["node"] for one in told}) == len(told) == 2
     assert all(one["kind"] == "after" and len(one["checks"]) > 20 for one in told)
     assert not list((folder / "home" / "runs").glob("typo*/attempts/1/nodes/after.*"))
+
+
+def test_nodes_whose_job_is_gone_are_visited_where_that_is_asked_for(
+    place: tuple[Sandbox, Path, dict[str, str]], jobs: dict[tuple[str, str], str]
+) -> None:
+    """With after-checks=ssh the supervisor looks itself at the nodes of an end that came too fast for a step, and loses no time of other runs."""
+    _, folder, env = place
+    nodes = _ended(env, jobs["visited", "ftrun"])["NodeList"]
+    log = folder / "home" / "supervisor.log"
+
+    _until("the nodes are visited", lambda: '"nodes.visited"' in log.read_text())
+
+    told = next(json.loads(line) for line in log.read_text().splitlines() if '"nodes.visited"' in line)
+    assert sorted(told["answered"].split(",")) == sorted(
+        _run(env, "scontrol", "show", "hostnames", nodes).split()
+    )

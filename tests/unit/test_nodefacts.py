@@ -264,6 +264,17 @@ def test_a_report_leaves_a_node_out_and_drains_none() -> None:
     assert Source.REPORT not in grounds.PROOF_SOURCES
 
 
+def test_a_check_over_ssh_proves_only_what_it_saw() -> None:
+    """What ftrun itself asked of a node may drain that node; one that a report accuses beside it makes all of it a claim."""
+    asked = dataclasses.replace(GPU, source=Source.CHECK)
+    claimed = dataclasses.replace(GPU, node="n3")
+
+    assert Source.CHECK in joined(_by_log(FaultClass.HANG), _facts(asked), NOW_S).sources
+    both = joined(_by_log(FaultClass.HANG), _facts(asked, claimed), NOW_S)
+    assert set(both.nodes) == {"n2", "n3"}
+    assert not set(both.sources) & grounds.PROOF_SOURCES
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=8),
