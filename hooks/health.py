@@ -18,7 +18,7 @@ from ftrun.hooks.slurmhook import Hook, act, look, opened, tell
 
 __all__ = ["DEFAULTS", "main"]
 
-DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "runs": 2, "within_s": 45.0}
+DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "runs": 2, "within_s": 45.0}
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +36,12 @@ def _look(hook: Hook) -> None:
     before, last = hook.kept.read("streaks"), hook.kept.read("health")
     known = {_mark(one) for one in last.get("findings", ())}
     tier = "recheck" if hook.own["tier"] == "recheck" else "fast"
-    found = look(hook, (), tier=tier, more=_compared(hook.kept.read("counters")))
+    found = look(
+        hook,
+        [str(name) for name in hook.own["checks"]],
+        tier=tier,
+        more=_compared(hook.kept.read("counters")),
+    )
     tell(hook, [one for one in found if one.severity == "bad" or _mark(one._asdict()) not in known])
     bad = [one for one in found if one.severity == "bad"]
     hook.kept.note_health(sorted({one.check for one in bad}))

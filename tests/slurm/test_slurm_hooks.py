@@ -14,6 +14,7 @@ import pytest
 
 from ftrun.hooks import main
 from ftrun.slurm.sandbox import Sandbox, up
+from tests.slurm.post import posts
 
 pytestmark = pytest.mark.slurm
 SICK: dict[str, dict[str, Any]] = {"memory": {"expected_gb": 1_000_000}}
@@ -124,7 +125,7 @@ def test_what_a_job_leaves_behind_is_told_and_drains_nobody(site: Site) -> None:
 def test_the_health_check_respects_a_person_s_reason_and_the_cap(site: Site) -> None:
     """A node that a person has drained keeps that reason; another is drained with ftrun's; slurmd sees no failure."""
     site.box.run(["scontrol", "update", "nodename=n0", "state=drain", "reason=ann: fan"], check=True)
-    site.settings(SICK | {"health": {"on_bad": "drain", "runs": 1}})
+    site.settings(SICK | {"health": {"on_bad": "drain", "runs": 1, "checks": ["memory"]}})
     wait(lambda: site.nodes()["n1"][0] == "drained")
 
     assert site.nodes()["n0"] == ("drained", "ann: fan")
@@ -132,3 +133,27 @@ def test_the_health_check_respects_a_person_s_reason_and_the_cap(site: Site) -> 
     assert "health_check failed" not in Path(site.box.plan.slurmd_log("n1")).read_text()
     site.settings(NOTHING)
     site.resume("n0", "n1")
+
+
+@pytest.mark.drills
+def test_a_run_whose_job_was_refused_goes_on_elsewhere_at_no_cost(site: Site) -> None:
+    """The prolog keeps the job off a sick node; Slurm starts it on another one, and no budget and no attempt is spent."""
+    site.settings(SICK | NOTHING)
+    healthy = site.folder / "etc" / "n1.json"
+    healthy.write_text(json.dumps(NOTHING))
+    script = site.folder / "opt" / "prolog"
+    before = script.read_text()
+    (site.folder / "etc" / "n0.json").write_text(json.dumps(SICK | NOTHING))
+    script.write_text(before.replace("/etc/checks.json\n", "/etc/$SLURMD_NODENAME.json\n", 1))
+    try:
+        with posts(site.box) as make:
+            post = make()
+            post.supervise()
+            post.sbatch("echo 'step 1 loss 2.0'; sleep 1\n")
+            run = post.until_state("finished")
+    finally:
+        script.write_text(before)
+
+    assert ([("n1",)], 0) == ([attempt.nodes for attempt in run.attempts], run.retries)
+    assert site.nodes()["n0"][1].startswith("ftrun: prolog.")
+    site.resume("n0")

@@ -158,10 +158,11 @@ def test_a_slurm_that_does_not_answer_costs_no_job(node: Node) -> None:
 
 def test_what_the_health_check_found_is_not_looked_for_again(node: Node) -> None:
     """After a health check without findings a job without devices starts no check; what it found bad is looked at anew."""
+    node.settings({"health": {"checks": ["memory"]}})
     node.run("health")
     node.run("prolog")
     assert not (node.state / "prolog.json").exists()
-    node.settings(SICK)
+    node.settings({**SICK, "health": {"checks": ["memory"]}})
     node.run("health")
     node.run("prolog", "--report")
 
@@ -191,12 +192,12 @@ def test_a_bad_node_is_taken_out_by_the_health_check_in_the_second_run_only(node
     node.tool("sinfo", NO_SLURM % "gpu001|main|idle|none")
     node.tool("scontrol", '#!/bin/sh\necho "$@" >>"$(dirname $0)/../deeds"\n')
     deeds = node.folder / "deeds"
-    node.settings(SICK)
+    node.settings({**SICK, "health": {"checks": ["memory"]}})
     assert [(0, "")] * 2 == [node.run("health") for _ in range(2)]
-    assert not deeds.exists()
-    node.settings({})
+    node.settings({"health": {"checks": ["memory"]}})
     node.run("health")
-    node.settings({**SICK, "health": {"on_bad": "drain"}})
+    assert "health: no longer bad: memory" in node.log
+    node.settings({**SICK, "health": {"on_bad": "drain", "checks": ["memory"]}})
     assert (0, "") == node.run("health")
     assert not deeds.exists()
     assert (0, "") == node.run("health")
