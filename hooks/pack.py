@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-__all__ = ["REMOTE", "archive", "content", "sent"]
+__all__ = ["REMOTE", "SITES_OWN", "archive", "content", "sent"]
 
 UNPACKED = ("batch.py", "batch.sh", "pack.py", "probe.py", "ssh_config.py", "known_hosts.py", "ways.py")
 """What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
@@ -61,9 +61,23 @@ def kept(content):
         stream.write(content)
     return "/proc/self/fd/%d" % number
 sys.path.insert(0, kept(sys.stdin.buffer.read()))
+settings = told["settings"]
+try:
+    with open(told["site"], encoding="utf-8") as stream:
+        own = json.load(stream)
+    settings = {**{name: row for name, row in own.items() if isinstance(row, dict)}, **settings}
+except FileNotFoundError:
+    pass
+except Exception as error:
+    # It may be the one that switches a check off, so nothing is checked.
+    print("%s: %s" % (told["site"], error), file=sys.stderr)
+    sys.exit(0)
 from ftrun.hooks.main import main
-sys.exit(main(told["argv"] + ["--settings", kept(json.dumps(told["settings"]).encode())]))
+sys.exit(main(told["argv"] + ["--settings", kept(json.dumps(settings).encode())]))
 """
+
+SITES_OWN = "/etc/ftrun/checks.json"
+"""Where a node keeps its site's thresholds by check."""
 
 
 def archive(home: str) -> str:
@@ -94,8 +108,8 @@ def content(sources: dict[str, bytes] | None = None) -> bytes:
 
 
 def sent(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """What the command REMOTE reads: the hooks, the arguments of `ftrun-hook check`, and thresholds by check."""
-    head = json.dumps({"argv": list(arguments), "settings": settings})
+    """What the command REMOTE reads: the hooks, the arguments of `ftrun-hook check`, and thresholds by check over the node's own."""
+    head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
     return f"exec({LOADER!r})\n{head}\n".encode() + content()
 
 

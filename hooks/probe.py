@@ -131,7 +131,7 @@ def checked(
 ) -> dict[str, NodeReport]:
     """Run the checks of a tier (or those named) on nodes that need a Python 3.9 and nothing else; what is sent stays in memory there.
 
-    `settings`: thresholds by check; `kind`: the occasion the reports name; the probes' `run_s` is raised to what the tier may take.
+    `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion the reports name; the probes' `run_s` is raised to what the tier may take.
     """
     ways = probes or Probes()
     budget_s = BUDGETS_S[tier]

@@ -208,6 +208,25 @@ def test_nodes_behind_others_are_reached_through_them(box: Sandbox, tmp_path: Pa
     assert (REFUSED, True) == (round_.state, "circles" in round_.why)
 
 
+def test_a_node_s_own_thresholds_count_where_the_caller_names_none(
+    box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that its site switched off there is skipped; a file that cannot be read leaves nothing checked, and says so."""
+    own = tmp_path / "checks.json"
+    monkeypatch.setattr("ftrun.hooks.pack.SITES_OWN", str(own))
+    own.write_text('{"memory": {"enabled": false}, "disk-size root": {"size_gb": 1}, "schema": 1}')
+    names = ["memory", "disk-size root"]
+    (report,) = checked(
+        ["n0"], "fast", {"disk-size root": {"size_gb": 10**9}}, _probes(box), names=names
+    ).values()
+    own.write_text("{")
+    (unread,) = checked(["n0"], "fast", {}, _probes(box), names=names).values()
+
+    assert report.report
+    assert ["skipped", "bad"] == [found["severity"] for found in report.report["findings"]]
+    assert (None, True) == (unread.report, str(own) in unread.why)
+
+
 def test_the_checks_run_on_a_node_that_has_nothing_of_ours(box: Sandbox) -> None:
     """Sent over the connection, with the site's thresholds; a report under the name we know the node by; nothing left there."""
     box.crash("n2")

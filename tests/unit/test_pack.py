@@ -36,7 +36,8 @@ def test_the_packed_hooks_run_on_a_python_39_that_has_nothing_of_ours(tmp_path: 
 
     facts = json.loads(said("version"))
     assert (pack._version(), "3.9") == (facts["ftrun"], facts["python"][:3])
-    assert len(checks("burn-in")) == len(said("check", "--tier", "burn-in", "--list").splitlines())
+    listed = said("check", "--tier", "burn-in", "--list")
+    assert all(f"{check.name} " in listed for check in checks("burn-in"))
     assert ["memory"] == json.loads(said("check", "--json", "memory"))["checks"]
 
 
