@@ -158,10 +158,15 @@ def fold(
     innocent = {(node, key) for cause in common for node, key in cause.failures}
     built: dict[str, _Builder] = {}
     for entry in told:
+        served_h = max(0.0, _number(entry.detail.get("hours"))) if entry.what == "served" else None
         for node in entry.nodes:
-            if node not in built:
-                built[node] = _Builder(node, rules)
-            built[node].take(entry, common=(node, strike_key(entry)) in innocent)
+            builder = built.get(node)
+            if builder is None:
+                builder = built[node] = _Builder(node, rules)
+            if served_h is not None:  # by far the most, a node of each launch: no more than an addition
+                builder.serve(served_h, entry)
+            else:
+                builder.take(entry, common=(node, strike_key(entry)) in innocent)
     return Book({name: built[name].record() for name in sorted(built)}, common)
 
 
@@ -221,6 +226,7 @@ class _Builder:
         self._record = NodeRecord(node)
         self._strikes: list[Strike] = []
         self._held: set[str] = set()  # incidents that are strikes already
+        self._served_h = 0.0
         self._good_h = 0.0  # served since the last strike, or since one faded
         self._serials: dict[str, str] = {}
         self._replaced: dict[str, int] = {}
@@ -229,11 +235,18 @@ class _Builder:
         self._alone: list[float] = []
         self._common: set[str] = set()
 
+    def serve(self, hours: float, entry: Entry) -> None:
+        """A launch on this node is over."""
+        self._served_h += hours
+        if len(entry.nodes) == 1:
+            self._alone.append(entry.at_s)
+        self._good_h += hours
+        while self._strikes and self._good_h >= self._rules.fades_after_h:
+            self._good_h -= self._rules.fades_after_h
+            self._take_back(self._strikes[:1])
+
     def take(self, entry: Entry, *, common: bool) -> None:
-        """One entry that names this node."""
-        if entry.what == "served":
-            self._served(entry)
-            return
+        """One entry that names this node, and tells no hours."""
         self._history.append(entry)
         device = place(entry.device)
         if device:
@@ -256,6 +269,7 @@ class _Builder:
         return replace(
             self._record,
             strikes=tuple(self._strikes),
+            served_h=self._served_h,
             devices=tuple(self._device(name) for name in sorted({*self._serials, *self._incidents})),
             history=tuple(self._history),
             alone=tuple(self._alone),
@@ -266,16 +280,6 @@ class _Builder:
         strikes = sum(strike.device == name for strike in self._strikes)
         serial, replaced = self._serials.get(name, ""), self._replaced.get(name, 0)
         return DeviceRecord(name, serial, strikes, self._incidents.get(name, 0), replaced)
-
-    def _served(self, entry: Entry) -> None:
-        hours = max(0.0, _number(entry.detail.get("hours")))
-        self._record = replace(self._record, served_h=self._record.served_h + hours)
-        if len(entry.nodes) == 1:
-            self._alone.append(entry.at_s)
-        self._good_h += hours
-        while self._strikes and self._good_h >= self._rules.fades_after_h:
-            self._good_h -= self._rules.fades_after_h
-            self._take_back(self._strikes[:1])
 
     def _strike(self, entry: Entry, device: str) -> None:
         key = strike_key(entry)
