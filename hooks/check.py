@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     if words.list:
         _list([entry(check) for check in chosen], as_json=words.json)
         return 0
-    budget_s = words.within or runner.BUDGETS_S[words.tier]
+    budget_s = words.within or max((runner.BUDGETS_S[check.tier] for check in chosen), default=0.0)
     reports = runner.run(chosen, settings=_settings(words.settings), budget_s=budget_s)
     found = [one for report in reports for one in report.findings]
     if words.json:

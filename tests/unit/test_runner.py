@@ -220,6 +220,22 @@ def _settings(folder: Path, **thresholds: Any) -> str:
     return str(path)
 
 
+def test_a_check_that_is_named_has_the_time_of_its_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board's controller takes longer than all fast checks may."""
+    given: list[float] = []
+
+    def noted(
+        _chosen: Sequence[Check], *, settings: Mapping[str, Any], budget_s: float
+    ) -> list[runner.Report]:
+        given.append(budget_s)
+        return []
+
+    monkeypatch.setattr(runner, "run", noted)
+
+    assert [0, 0, 0] == [main(["check", *words]) for words in (["bmc"], ["swap"], ["bmc", "--within", "3"])]
+    assert [300.0, 15.0, 3.0] == given
+
+
 def test_every_check_answers_on_this_machine() -> None:
     """Whatever is installed here or not: findings, no traceback, unique names, sensible limits."""
     chosen = runner.checks("burn-in")
