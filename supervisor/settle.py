@@ -298,7 +298,6 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         partition=members,
         available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
         lost=frozenset(_lost(keeper, world)),
-        drained=frozenset(n for n in members if n in world.nodes and world.nodes[n].drained),
         idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
         nodes_needed=_nodes_needed(keeper, row),
         ftrun_drains=sum(

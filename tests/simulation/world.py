@@ -200,7 +200,9 @@ class Process:
         told = " ".join(f"{key}={value}" for key, value in fields.items() if key != "run")
         self.world.trace(f"{self.name}: {event} {told}")
         if event == "decided":
-            self.world.laws.decided_s = self.world.clock.now()
+            look = self.supervisor._world  # what was decided rests on this, however long the process stood still since
+            age_s = self.clock.mono_s() - look.mono_s if look is not None else 0.0
+            self.world.laws.decided_s = self.world.clock.now() - age_s
         if event in ("run.finished", "run.stopped"):
             self.world.laws.run_ends()
         if event == "run.failed-step":
