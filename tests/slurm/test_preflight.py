@@ -126,3 +126,16 @@ def test_what_goes_wrong_with_the_checks_holds_no_script(post: Post) -> None:
     log = post.job_log("told.sh")
     assert "preflight: n1: disk-size root:" in log
     assert "the script starts all the same" in log
+
+
+def test_who_cancels_during_the_checks_is_obeyed(post: Post) -> None:
+    """The script never starts, the run stops as cancelled, and nothing private is left on the node."""
+    job = post.sbatch("echo trained\n", "-N2", "--ft-preflight", TMPDIR=str(post.work))
+    record = Path(post.run_dir(job), "attempts", "1", "launch.0")
+    post.until(record.exists, "the checks begin")
+    post.call("scancel", job)
+    post.supervise()
+    run = post.until_state("stopped", "finished", job=job)
+
+    assert ("stopped", "cancelled", []) == (run.state.value, run.final_class, post.ledger())
+    assert [] == list(post.work.glob("ftrun.??????"))
