@@ -2,37 +2,63 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.recheck import Report
 
-__all__ = ["Look", "by_ssh"]
+__all__ = ["SITES_OWN", "Look", "by_ssh", "thresholds"]
 
 Look = Callable[[Sequence[str]], Mapping[str, Report]]
 """Names of nodes -> a report for each, in bounded time; a node that gave none has a report that says why."""
 
+SITES_OWN = "/etc/ftrun/checks.json"
 
-def by_ssh(tier: str, kind: str, ssh_config: str = "") -> Look:
-    """A look by the checks of a tier, sent over SSH; `kind` is the occasion that the reports name.
+
+def thresholds(path: str) -> dict[str, dict[str, Any]]:
+    """Thresholds by check from a JSON file; "" = the site's own on this host, where there is one. Raises UserError."""
+    if not path and not os.path.exists(SITES_OWN):
+        return {}
+    path = path or SITES_OWN
+    if "{node}" in path:
+        raise UserError(f"checks: {path}: a file for all nodes is wanted here, without {{node}}")
+    try:
+        with open(path, encoding="utf-8") as stream:
+            table = json.load(stream)
+    except OSError as error:
+        raise UserError(f"checks: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"checks: {path}: {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
+        raise UserError(f"checks: {path}: it must hold an object of objects, one for each check")
+    return table
+
+
+def by_ssh(
+    tier: str, kind: str, *, ssh_config: str = "", checks: Mapping[str, Mapping[str, Any]] | None = None
+) -> Look:
+    """A look by the checks of a tier, sent over SSH; `kind` is the occasion that the reports name, `checks` are thresholds.
 
     The look raises UserError where `ssh_config` cannot be read.
     """
 
     def look(nodes: Sequence[str]) -> Mapping[str, Report]:
         from ftrun.hooks import probe
-        from ftrun.supervisor.errors import UserError
 
         try:
-            answers = probe.checked(nodes, tier, {}, probe.Probes(ssh_config), kind=kind)
+            answers = probe.checked(nodes, tier, checks or {}, probe.Probes(ssh_config), kind=kind)
         except OSError as error:
             raise UserError(f"ssh-config: {error.filename}: {error.strerror}") from None
-        return {
-            node: Report(
-                answer.state if answer.report is not None else answer.state.replace("answered", "speechless"),
-                answer.report["findings"] if answer.report is not None else (),
-                answer.why,
-            )
-            for node, answer in answers.items()
-        }
+        return {node: _report(answer.state, answer.report, answer.why) for node, answer in answers.items()}
 
     return look
+
+
+def _report(state: str, told: Mapping[str, Any] | None, why: str) -> Report:
+    if told is None:
+        return Report("speechless" if state == "answered" else state, why=why)
+    findings = [finding for finding in told["findings"] if isinstance(finding, dict)]
+    return Report(state, findings, why)

@@ -26,7 +26,7 @@ from ftrun.supervisor.operator import Limits
 from ftrun.supervisor.operator_book import Book
 from ftrun.supervisor.recheck import Report
 from ftrun.supervisor.request import BadRequest, Request
-from ftrun.supervisor.spool import Spool, Waiting
+from ftrun.supervisor.spool import Folder, Waiting
 
 __all__ = ["Answer", "Desk", "folder"]
 
@@ -61,16 +61,16 @@ def folder(home: str) -> str:
 
 @dataclass
 class Desk:
-    """The operator's desk. `look` runs the checks on nodes, `socket` is munge's ("" = its own default); with `observe` or another
-    `action` than drain nothing is drained."""
+    """The operator's desk. `look` runs the checks on nodes, `opened` reads a credential; with `observe` or another `action` than
+    drain nothing is drained."""
 
     home: str
     cluster: Cluster
-    spool: Spool
+    spool: Folder
     look: Look
     limits: Limits
+    opened: Callable[[bytes], munge.Credential | None]
     now: Callable[[], float] = time.time
-    socket: str = ""
     action: str = "drain"
     observe: bool = False
     crash: Callable[[str], None] = lambda point: None
@@ -132,7 +132,7 @@ class Desk:
         )  # then it was this operator that munge gave it to before
         if key not in self._book.taken:
             self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
-        credential = munge.opened(content, socket=self.socket)
+        credential = self.opened(content)
         if credential is None:
             return "it is not signed by this cluster's munge for this operator"
         if credential.uid != waiting.uid:

@@ -19,11 +19,11 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ftrun.supervisor.request import ID
 
-__all__ = ["Spool", "SpoolError", "Waiting", "answer_of", "leave", "owner"]
+__all__ = ["Folder", "Spool", "SpoolError", "Waiting", "answer_of", "leave", "owner"]
 
 SCHEMA = 1
 SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
@@ -47,6 +47,34 @@ class Waiting:
     name: str
     id: str
     uid: int
+
+
+class Folder(Protocol):
+    """What the operator needs of a spool."""
+
+    def look(self) -> tuple[list[Waiting], int]:
+        """(requests that wait, how much rubbish was removed)."""
+        ...
+
+    def read(self, waiting: Waiting) -> bytes | None:
+        """The credential of a request; None where it is gone."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove what has this name."""
+        ...
+
+    def answered(self, request_id: str) -> bool:
+        """Whether there is an answer already."""
+        ...
+
+    def answer(self, request_id: str, facts: Mapping[str, Any]) -> None:
+        """Write an answer."""
+        ...
+
+    def forget_old_answers(self, now_s: float) -> None:
+        """Remove answers that nobody asks for any more."""
+        ...
 
 
 # ---------------------------------------------------------------------- the supervisor's side

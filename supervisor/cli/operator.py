@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,10 +81,17 @@ def operator(
 
 
 def _desk(home: str, cluster: Cluster, spool: Spool, settings: Config, *, observe: bool) -> Desk:
+    from ftrun.slurm import munge
     from ftrun.supervisor import looks, office
     from ftrun.supervisor.operator import Limits
     from ftrun.supervisor.operator_desk import Desk
 
+    look = looks.by_ssh(
+        "fast",
+        "operator",
+        ssh_config=settings.text("ssh-config"),
+        checks=looks.thresholds(settings.text("checks")),
+    )
     limits = Limits(
         share=float(str(settings["drain-cap"])),
         per_hour=int(str(settings["operator-per-hour"])),
@@ -93,9 +101,9 @@ def _desk(home: str, cluster: Cluster, spool: Spool, settings: Config, *, observ
         home,
         cluster,
         spool,
-        looks.by_ssh("fast", "operator", settings.text("ssh-config")),
+        look,
         limits,
-        socket=cluster.facts().munge_socket,
+        partial(munge.opened, socket=cluster.facts().munge_socket),
         action=settings.text("operator-action"),
         observe=observe or settings.flag("observe"),
         crash=office.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),

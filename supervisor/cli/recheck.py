@@ -6,8 +6,9 @@ import os
 import shlex
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,11 @@ from ftrun.supervisor import config
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client import Cluster
+    from ftrun.supervisor.config import Config
+    from ftrun.supervisor.recheck_round import Round
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -37,61 +43,64 @@ def recheck(
     """
     from ftrun.slurm.commands import CommandCluster
     from ftrun.slurm.errors import SlurmError
-    from ftrun.supervisor import daybook, looks, office, recheck_round
-    from ftrun.supervisor import recheck as rules
+    from ftrun.supervisor import daybook, recheck_round
 
     env = dict(os.environ)
     settings = config.load("/", env)  # whoever owns the folder that root stands in has no say
-    steps = settings["recheck-step"]
-    assert isinstance(steps, list)
-    _checked(steps)
     home = settings.home(env)
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
-    numbers = rules.Rules(
-        passes=int(str(settings["recheck-passes"])),
-        spacing_s=float(str(settings["recheck-spacing"])),
-        lies=int(str(settings["recheck-lies"])),
-        steps=len(steps),
-    )
-    round_ = recheck_round.Round(
-        home=home,
-        cluster=cluster,
-        look=looks.by_ssh("recheck", "recheck", settings.text("ssh-config")),
-        rules=numbers,
-        now=time.time,
-        steps=steps,
-        dry=dry_run,
-        only=frozenset(nodes or ()),
-        crash=office.crash_plan(env.get("FTRUN_CRASH_AT", "")),
-    )
+    round_ = _round(home, cluster, settings, nodes or [], dry=dry_run)
     try:
         rights = cluster.rights()
         if not rights.may_drain and not dry_run:
-            raise UserError(
-                f"nodes cannot be given back: {rights.why}; run this as root or SlurmUser", EXIT_NOT_PERMITTED
-            )
-        if dry_run:
+            why = f"nodes cannot be given back: {rights.why}; run this as root or SlurmUser"
+            raise UserError(why, EXIT_NOT_PERMITTED)
+        with nullcontext(True) if dry_run else daybook.held(recheck_round.folder(home)) as alone:
+            if not alone:
+                raise UserError("another recheck is at work; nothing was done", EXIT_LATER)
             lines = round_.run()
-        else:
-            with daybook.held(recheck_round.folder(home)) as alone:
-                if not alone:
-                    raise UserError("another recheck is at work; nothing was done", EXIT_LATER)
-                lines = round_.run()
     except SlurmError as error:
-        raise UserError(
-            f"Slurm does not answer: {error.message}; nothing more was done", EXIT_LATER
-        ) from None
+        why = f"Slurm does not answer: {error.message}; nothing more was done"
+        raise UserError(why, EXIT_LATER) from None
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; nothing more was done", EXIT_LATER) from None
     if json:
         output.emit_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
     elif lines:
-        output.table(
-            ["NODE", "STATE", "WHY", "REASON"], [[n.node, n.state, n.why, n.reason or None] for n in lines]
-        )
+        rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
+        output.table(["NODE", "STATE", "WHY", "REASON"], rows)
     elif sys.stdout.isatty():
         print("no node bears a drain reason of ftrun's")
     return EXIT_ATTENTION if any(line.state in ATTENTION for line in lines) else 0
+
+
+def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> Round:
+    from ftrun.supervisor import looks, office
+    from ftrun.supervisor.recheck import Rules
+    from ftrun.supervisor.recheck_round import Round
+
+    steps = settings["recheck-step"]
+    assert isinstance(steps, list)
+    _checked(steps)
+    rules = Rules(
+        passes=int(str(settings["recheck-passes"])),
+        spacing_s=float(str(settings["recheck-spacing"])),
+        lies=int(str(settings["recheck-lies"])),
+        steps=len(steps),
+    )
+    checks = looks.thresholds(settings.text("checks"))
+    look = looks.by_ssh("recheck", "recheck", ssh_config=settings.text("ssh-config"), checks=checks)
+    return Round(
+        home=home,
+        cluster=cluster,
+        look=look,
+        rules=rules,
+        now=time.time,
+        steps=steps,
+        dry=dry,
+        only=frozenset(nodes),
+        crash=office.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
+    )
 
 
 def _checked(steps: list[str]) -> None:

@@ -374,10 +374,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "drain-refused",
-        "A log tells of a broken GPU, and the node is well: nobody is drained",
+        "A log tells of a broken GPU, and the node is well: nobody is drained, although the supervisor dies while it asks",
         faults=(BAD_GPU,),
-        moves=(ftrun_command("the operator looks into its spool", "operator", "--once", when=asked),),
+        moves=(
+            ftrun_command("somebody asks `ftrun status`", "status", when=unsupervised),
+            ftrun_command("the operator looks into its spool", "operator", "--once", when=asked),
+        ),
         settings={"drain": "ask"},
+        environment={"FTRUN_CRASH_AT": "ask:after"},
         operator=True,
         needs_sandbox=True,
         expect=Expect(classes=("hardware-gpu",), avoided=True, attempts=2, answer="refused", held=0),

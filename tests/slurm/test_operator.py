@@ -13,11 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ftrun.hooks import runner
 from ftrun.slurm import munge, sandbox_ssh
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.sandbox import Sandbox, up
@@ -57,7 +59,7 @@ class Office:
     """An operator with a spool and a home of its own in front of the shared cluster; `health` is what a look at a node shows."""
 
     def __init__(self, box: Sandbox, folder: Path) -> None:
-        self.box, self.home, self.path = box, folder / "home", str(folder / "spool")
+        self.box, self.folder, self.home, self.path = box, folder, folder / "home", str(folder / "spool")
         self.cluster = CommandCluster(box.env())
         self.spool = spool.Spool(self.path)
         self.health: dict[str, Report] = {}
@@ -70,8 +72,8 @@ class Office:
         return {node: self.health.get(node, WELL) for node in nodes}
 
     def desk(self, **options: Any) -> Desk:
-        socket = self.cluster.facts().munge_socket
-        given: dict[str, Any] = {"look": self.look, "limits": self.limits, "socket": socket} | options
+        opened = partial(munge.opened, socket=self.cluster.facts().munge_socket)
+        given: dict[str, Any] = {"look": self.look, "limits": self.limits, "opened": opened} | options
         return Desk(str(self.home), self.cluster, self.spool, **given)
 
     def round(self, **options: Any) -> list[Answer]:
@@ -133,14 +135,16 @@ def as_user(uid: int, deed: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def office(box: Sandbox, tmp_path: Path) -> Iterator[Office]:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
-    made = Office(box, tmp_path)
+def office(box: Sandbox) -> Iterator[Office]:
+    # Not tmp_path: other users must be able to enter.
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
+    folder.chmod(0o755)
+    made = Office(box, folder)
     yield made
     for node, reason in made.drained().items():
         made.cluster.resume(node, reason)
     made.spool.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def job_of(box: Sandbox, uid: int, node: str) -> str:
@@ -219,7 +223,7 @@ def test_a_node_that_neither_ssh_nor_slurm_reaches_is_drained(office: Office, jo
         while office.cluster.nodes(["n0"])["n0"].responding and time.monotonic() < deadline:
             time.sleep(0.5)
         office.leave(office.wanted("n0", jobs[ANN]))
-        look = looks.by_ssh("fast", "operator", str(office.box.ssh_config))
+        look = looks.by_ssh("fast", "operator", ssh_config=str(office.box.ssh_config))
         answer = office.only(look=look)
         assert (answer.verdict, "neither SSH" in answer.why) == ("drained", True), answer
     finally:
@@ -280,7 +284,7 @@ def test_a_request_counts_once_and_only_for_an_hour(office: Office, jobs: dict[i
         assert office.round() == []
     other = office.wanted("n0", jobs[ANN])
     opened = office.sign(other)
-    assert munge.opened(opened, socket=office.desk().socket)
+    assert office.desk().opened(opened)
     office.leave(other, credential=opened)
     assert "opened before" in office.only().why
     late = office.wanted("n0", jobs[ANN])
@@ -315,9 +319,9 @@ def test_caps_hold_and_many_requests_cost_little(office: Office, jobs: dict[int,
     assert list(office.drained()) == ["n0"]
 
 
-def test_a_hostile_spool_harms_nobody(office: Office, jobs: dict[int, str], tmp_path: Path) -> None:
+def test_a_hostile_spool_harms_nobody(office: Office, jobs: dict[int, str]) -> None:
     """Links, FIFOs, folders, huge files, names with line breaks: removed or passed over in bounded time, and real requests are served."""
-    secret = tmp_path / "secret"
+    secret = office.folder / "secret"
     secret.write_text("keep me")
     name = [f"{number:032x}.req" for number in range(8)]
 
@@ -350,16 +354,16 @@ def test_a_hostile_spool_harms_nobody(office: Office, jobs: dict[int, str], tmp_
     assert all(json.loads(line) for line in journal.splitlines())
 
 
-def test_a_spool_that_is_not_the_operator_s_own_is_not_used(office: Office, tmp_path: Path) -> None:
+def test_a_spool_that_is_not_the_operator_s_own_is_not_used(office: Office) -> None:
     """A folder of somebody else, one that others may list, or a link is refused with the mode that it must have."""
-    theirs = tmp_path / "theirs"
+    theirs = office.folder / "theirs"
     theirs.mkdir()
     theirs.chmod(0o1777)
     with pytest.raises(spool.SpoolError, match="chmod 1733"):
         spool.Spool(str(theirs))
-    (tmp_path / "link").symlink_to(office.path)
+    (office.folder / "link").symlink_to(office.path)
     with pytest.raises((spool.SpoolError, OSError)):
-        spool.Spool(str(tmp_path / "link"))
+        spool.Spool(str(office.folder / "link"))
 
 
 def test_observing_finds_out_and_drains_nothing(office: Office, jobs: dict[int, str]) -> None:
@@ -402,45 +406,51 @@ def test_a_round_may_be_cut_at_every_record_and_effect(office: Office, jobs: dic
 
 
 def _ftrun(box: Sandbox, folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    site = folder / "site.toml"
+    site, checks = folder / "site.toml", folder / "checks.json"
+    others = [check.name for check in runner.checks("recheck") if check.name != "gpu-check"]
+    checks.write_text(json.dumps({name: {"enabled": False} for name in others}))  # what a site may say
     site.write_text(
-        f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nrecheck-spacing = 0\nrecheck-passes = 1\ndrain-cap = "50%"\n'
+        f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = 0\nrecheck-passes = 1\ndrain-cap = "50%"\n'
     )
     env = {**box.env(), "FTRUN_HOME": str(folder / "home"), "FTRUN_SITE_CONFIG": str(site), **more}
     return subprocess.run([*FTRUN, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_commands_drain_a_sick_node_and_give_it_back_when_it_is_mended(
-    office: Office, jobs: dict[int, str], tmp_path: Path
+    office: Office, jobs: dict[int, str]
 ) -> None:
     """From request to return by the commands alone, over real SSH: the tool of one node says that its driver is gone, and later not."""
     box, tool = office.box, sandbox_ssh.tools(office.box.plan, "n0") / "nvidia-smi"
     tool.write_text(SICK_TOOL)
     tool.chmod(0o755)
     office.leave(office.wanted("n0", jobs[ANN]))
-    done = _ftrun(box, tmp_path, "operator", "--once")
+    done = _ftrun(box, office.folder, "operator", "--once")
     assert (done.returncode, " drained n0 for nobody: gpu-check" in done.stdout) == (0, True), done
-    broken = _ftrun(box, tmp_path, "recheck", "--json")
+    broken = _ftrun(box, office.folder, "recheck", "--json")
     (line,) = json.loads(broken.stdout)["nodes"]
     assert (broken.returncode, line["state"], "gpu-check" in line["why"]) == (1, "failing", True)
     assert "[still: gpu-check]" in office.drained()["n0"]
     tool.write_text(WELL_TOOL)
-    cut = _ftrun(box, tmp_path, "recheck", FTRUN_CRASH_AT="resume:after")
+    cut = _ftrun(box, office.folder, "recheck", FTRUN_CRASH_AT="resume:after")
     assert (cut.returncode, office.drained()) == (-9, {})
-    back = _ftrun(box, tmp_path, "recheck")
+    back = _ftrun(box, office.folder, "recheck")
     assert (back.returncode, "given back" in back.stdout) == (0, True), back
-    assert _ftrun(box, tmp_path, "recheck").stdout == ""
+    assert _ftrun(box, office.folder, "recheck").stdout == ""
     tool.unlink()
 
 
-def test_who_may_not_drain_is_told_so(office: Office, tmp_path: Path) -> None:
+def test_who_may_not_drain_is_told_so(office: Office) -> None:
     """Exit 77 for both commands, before anything is looked at; exit 2 where the site names no spool."""
-    env = {**office.box.env(), "FTRUN_HOME": str(tmp_path), "FTRUN_SITE_CONFIG": str(tmp_path / "site.toml")}
+    env = {
+        **office.box.env(),
+        "FTRUN_HOME": str(office.home),
+        "FTRUN_SITE_CONFIG": str(office.folder / "site.toml"),
+    }
     told: list[int] = []
     for words in (["operator", "--once"], ["recheck"]):
         told += [subprocess.run([*FTRUN, *words], env=env, capture_output=True, check=False).returncode]
     assert told == [2, 0]
-    (tmp_path / "site.toml").write_text(f'operator-spool = "{tmp_path}/spool"\n')
+    (office.folder / "site.toml").write_text(f'operator-spool = "{office.path}"\n')
     fd, report = tempfile.mkstemp(dir=office.box.shared)
     os.close(fd)
     Path(report).chmod(0o666)

@@ -367,7 +367,7 @@ def test_no_text_but_ours_is_ours(written: str, words: str) -> None:
             )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_over_any_history_nobody_else_s_node_is_given_back(tmp_path: Path, seed: int) -> None:
     """People drain, edit and resume, nodes break and mend, rounds are cut: only what bears ftrun's own words comes back."""
     luck = Random(seed)
