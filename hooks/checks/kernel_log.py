@@ -25,6 +25,7 @@ from ftrun.hooks.machine import Machine
 __all__ = ["CHECK", "judge"]
 
 NAME = "kernel-log"
+LINES_MAX = 20_000  # the newest; a second of work
 FAULTS_MAX = 20
 UNKNOWN_MAX = 8
 EVIDENCE_MAX = 3
@@ -45,7 +46,7 @@ def judge(log: Log, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
     allowed = [re.compile(pattern) for pattern in thresholds["allow"]]
     faults: dict[tuple[kernel_faults.Rule, str], list[Line]] = {}
     unknown: dict[str, list[Line]] = {}
-    for line in log.lines:
+    for line in log.lines[-LINES_MAX:]:
         if any(pattern.search(line.text) for pattern in allowed):
             continue
         rule = kernel_faults.rule_of(line.text)

@@ -153,7 +153,12 @@ def test_a_log_that_may_not_be_read_is_skipped() -> None:
 
 
 def test_a_flood_of_lines_makes_a_short_report() -> None:
-    """A driver gone mad fills the log, not the report."""
+    """A driver gone mad fills the log, not the report; the newest lines count."""
+    old, new = (
+        "nvme nvme3: controller is down; will reset: CSTS=0x3",
+        "usb 1-1: device descriptor read/64, error -71",
+    )
+    assert [OK] == [one.severity for one in told(log(old, *[new] * kernel_log.LINES_MAX))]
     lines = [f"widget {chr(97 + n % 26)}{chr(97 + n // 26)} broken" for n in range(500)]
     lines += [
         f"blk_update_request: I/O error, dev sd{chr(97 + n % 26)}{chr(97 + n // 26)}, sector 8"
