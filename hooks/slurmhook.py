@@ -32,8 +32,6 @@ SETTINGS = "/etc/ftrun/checks.json"
 STATE = "/var/lib/ftrun"
 SWITCH = "hooks.off"
 CAP = 0.05
-DRIVERS = ("nvidia-smi", "rocm-smi", "amd-smi", "npu-smi")
-"""Without any of them the devices of a job are of a maker that the checks do not know, and none is missed."""
 FIRST_LOOK = 0.6  # of the time; the second look and the drain share the rest
 TOLD = ("unknown", "degraded", "bad")
 
@@ -94,13 +92,13 @@ def opened(name: str, arguments: Sequence[str], defaults: Mapping[str, Any]) -> 
 def look(
     hook: Hook, names: Sequence[str], *, tier: str = "fast", more: Optional[Mapping[str, Any]] = None
 ) -> list[Finding]:
-    """Run checks by name (all of the tier for none), those of devices on the job's own; what is bad is looked at a second time.
+    """Run checks by name (all of the tier for none); what is bad is looked at a second time. Those of devices judge the job's own
+    (see `around`), and are not run for a job without any.
 
     `more` are thresholds of this call over the defaults and under the site's. The report is kept under the hook's name.
     """
     from ftrun.hooks import runner
     from ftrun.hooks.findings import BAD
-    from ftrun.hooks.machine import Machine
 
     chosen = runner.checks("burn-in" if names else tier)
     if names:
@@ -110,9 +108,6 @@ def look(
     settings = {
         one.name: {**(more or {}).get(one.name, {}), **hook.table.get(one.name, {})} for one in chosen
     }
-    if hook.job.devices and any(Machine().tool(name) for name in DRIVERS):
-        for check in filter(_of_devices, chosen):
-            settings[check.name]["devices"] = hook.job.devices
     reports = runner.run(chosen, settings=settings, budget_s=hook.left_s() * FIRST_LOOK)
     suspects = {one.check for one in reports if any(finding.severity == BAD for finding in one.findings)}
     if suspects:

@@ -34,7 +34,7 @@ class Site:
             "Epilog": f"{folder}/opt/epilog",
             "HealthCheckProgram": f"{folder}/opt/health",
             "HealthCheckInterval": "2",
-            "PrologEpilogTimeout": "20",
+            "PrologEpilogTimeout": "60",
             "SchedulerParameters": "sched_interval=1,bf_interval=1,batch_sched_delay=0,nohold_on_prolog_fail",
         }
         self.box = up(folder / "box", nodes=2, gpus=1, conf=conf)
@@ -74,7 +74,7 @@ class Site:
             self.box.run(["scontrol", "update", f"nodename={node}", "state=resume"])
 
 
-def wait(until: Callable[[], bool], within_s: float = 20.0) -> None:
+def wait(until: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not until():
         assert time.monotonic() < deadline

@@ -54,7 +54,7 @@ def test_a_command_that_hangs_is_ended_at_its_limit(attempt: Attempt) -> None:  
     began = time.monotonic()
 
     assert 3 == attempt.run(SCRIPT)[0]
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert {"code": "137", "why": "limit"} == record(attempt, "pre-hook.0")
     left = Path("/proc", (attempt.folder / "pid").read_text().strip(), "stat")
     wait_for(lambda: not left.exists() or ") Z " in left.read_text())
@@ -66,7 +66,7 @@ def test_a_signal_that_comes_before_the_script_is_the_script_s(attempt: Attempt)
     job = attempt.start("#!/bin/sh\ntrap 'echo told; exit 5' USR1\nwhile :; do sleep 0.05; done\n")
     wait_for((attempt.folder / "begun").exists)
     job.send_signal(signal.SIGUSR1)
-    out, _ = job.communicate(timeout=20)
+    out, _ = job.communicate(timeout=60)
 
     assert (5, b"told\n") == (job.returncode, out)
     assert "signal" == record(attempt, "pre-hook.0")["why"]

@@ -224,7 +224,7 @@ def test_only_processes_that_bear_the_job_s_name_are_its_leftovers(node: Node) -
         assert own.poll() is None
         node.settings({"epilog": {"kill": True}})
         assert (0, "") == node.run("epilog", **env)
-        assert -9 == own.wait(5)
+        assert -9 == own.wait(30)
         assert [None, None] == [other.poll() for other in others]
     finally:
         for process in (own, *others):

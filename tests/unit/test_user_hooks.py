@@ -27,7 +27,7 @@ def fail(life: Life) -> None:
 
 def heard(life: Life, count: int = 1) -> list[dict[str, Any]]:
     """The ends of commands, once there are so many; real time passes, and a little of the virtual one."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(ends(life)) < count:
         assert time.monotonic() < deadline, life.kinds()
         life.live(0.1, step_s=0.1)
