@@ -220,7 +220,9 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     view = settle.cluster_view(keeper, world)
     if not view.partition and keeper.memory.for_how_long("no-partition", world.mono_s) < PARTITION_WITHIN_S:
         return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
-    quarantined = nodebook.kept_away(keeper, world.now_s)
+    # Where no attempt ever had nodes, how many the job needs is not known, nor how many others it can do without.
+    placed = any(attempt.nodes for attempt in keeper.run.attempts)
+    quarantined = nodebook.kept_away(keeper, world.now_s) if placed else ()
     exclude = placing.left_out(
         view,
         nodebook.excluded(keeper, world.now_s),
