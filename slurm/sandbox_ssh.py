@@ -79,6 +79,7 @@ def _with_run_sshd(command: list[str]) -> list[str]:
 
 def _server(plan: Plan, node: str) -> str:
     folder = f"{plan.folder}/ssh"
+    # SHLVL: bash takes its first level under sshd for a login by hand and reads the user's ~/.bashrc, which is slow and sets PATH anew.
     return f"""\
 ListenAddress {plan.address(node)}
 Port {plan.sshd_port(node)}
@@ -92,7 +93,7 @@ UsePAM no
 StrictModes no
 PrintMotd no
 UseDNS no
-SetEnv SLURM_CONF={plan.slurm_conf_path} PATH={tools(plan, node)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+SetEnv SLURM_CONF={plan.slurm_conf_path} PATH={tools(plan, node)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SHLVL=1
 Subsystem sftp internal-sftp
 """
 
