@@ -34,7 +34,7 @@ _HARDWARE, _GPU, _NETWORK, _STORAGE, _NODE = "hardware-other", "hardware-gpu", "
 # severity, fault, title, pattern; the order counts.
 _TABLE: tuple[tuple[str, str, str, str], ...] = (
     # Judged by gpu-xid, mce, edac, pcie-aer, each by counters or codes.
-    (OK, "", "another check judges it", r"NVRM: Xid|nvidia-nvswitch\S*: SXid|\bEDAC MC\d+:|: Machine Check(?: Exception)?: \w+ Bank|AER: |PCIe Bus Error: severity=|pcieport \S+:\s+\[ ?\d+\] \w+|\[Hardware Error\]: CPU:\d+ .*_STATUS\["),
+    (OK, "", "another check judges it", r"NVRM: Xid|nvidia-nvswitch\S*: SXid|\bEDAC MC\d+:|Node\d+: DRAM .*ECC [Ee]rror|: Machine Check(?: Exception)?: \w+ Bank|AER: |PCIe Bus Error: severity=|pcieport \S+:\s+\[ ?\d+\] \w+|\[Hardware Error\]: CPU:\d+ .*_STATUS\["),
     (OK, "", "it went well", r"recovery succeeded|recovered after timeout|GPU reset succeeded|but soft recovered|no user action is needed|device recovery successful|nfs: server \S+ OK$|Connection restored to"),
     # Memory and processors.
     (BAD, _HARDWARE, "memory is broken, and a process was ended for it", r"Memory failure: (?P<device>0x[0-9a-f]+): (?:Sending SIGBUS|Killing)|Uncorrected hardware memory error"),
