@@ -30,7 +30,11 @@ LIMITS_S = {
     "epilog": epilog.DEFAULTS["within_s"],
     "health": health.DEFAULTS["within_s"],
 }
-PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python", sys.executable)
+PYTHONS = (
+    "/usr/bin/python3",
+    *(f"/usr/bin/python3.{minor}" for minor in (13, 12, 11, 10, 9)),
+    sys.executable,
+)
 START = b'''"""Entry of the hooks that Slurm calls."""
 import sys
 
