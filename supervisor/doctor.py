@@ -44,6 +44,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     """Every check in turn, as it is answered."""
     yield _commands(env)
     yield from _slurm(cluster)
+    yield from _operator(env)
     yield _folder(home)
     yield _shared(home, cluster)
     yield _survival()
@@ -101,6 +102,29 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
             f"{facts.min_job_age_s:.0f} s: an ended job is forgotten before its exit code is read",
             "MinJobAge=300 in slurm.conf; until then the exit record of the job itself is used",
         )
+
+
+def _operator(env: dict[str, str]) -> Iterator[Finding]:
+    """Where the site names a spool: can requests be signed and left there?"""
+    from ftrun.supervisor import config, spool
+
+    path = config.load(os.getcwd(), env).text("operator-spool")
+    if not path:
+        return
+    check, mend = "operator", "the site starts `ftrun operator` once: it makes the folder (docs/operator.md)"
+    if shutil.which("munge", path=env.get("PATH")) is None:
+        yield Finding(
+            check, "warn", "munge is not here: requests cannot be signed", "install munge's commands"
+        )
+        return
+    try:
+        owner = spool.owner(path)
+        if os.access(path, os.W_OK | os.X_OK):
+            yield Finding(check, "ok", f"requests to drain are left in {path} for user {owner}")
+        else:
+            yield Finding(check, "warn", f"{path} cannot be written", mend)
+    except OSError as error:
+        yield Finding(check, "warn", f"{path}: {error.strerror}", mend)
 
 
 def _folder(home: str) -> Finding:
