@@ -8,12 +8,13 @@ Nothing of this may cost a run anything: what cannot be read or written is told,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import ledger, nodestory
-from ftrun.supervisor.nodes import Book, Entry, Rules, failures, fold
+from ftrun.supervisor import ledger, nodereports, nodestory
+from ftrun.supervisor.nodes import Book, Entry, Rules, failures, fold, place
 from ftrun.supervisor.together import common_causes
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class NodeBook:
 
     def _note(self, run: Run) -> bool:
         now_s, keep_s = self._now_s(), float(run.settings.get("ledger-keep", KEEP_S))
-        told = [entry for entry in nodestory.entries_of(run) if now_s - entry.at_s <= keep_s]
+        told = [*nodestory.entries_of(run), *self._reported(run, now_s)]
+        told = [entry for entry in told if now_s - entry.at_s <= keep_s]
         if not told:
             return True
         known = {entry.id for entry in self._reader.entries()}
@@ -82,6 +84,27 @@ class NodeBook:
             self._tidied_s = now_s
             ledger.compact(self._home, now_s, keep_s)
         return noted
+
+    def _reported(self, run: Run, now_s: float) -> list[Entry]:
+        """What the nodes reported of themselves in the launch that is over; of cards only those that were not known to sit there."""
+        attempt = run.attempt
+        if attempt is None or not attempt.end_state or now_s - run.last_at_s > A_DAY_S:
+            return []
+        run_dir = os.path.join(self._home, "runs", run.id)
+        left = nodereports.left(run_dir, attempt.number, attempt.launch, attempt.nodes)
+        found = [
+            entry
+            for reports in left.values()
+            for node, report in reports.items()
+            for entry in nodestory.of_report(
+                run, attempt.number, attempt.launch, report, node=node, now_s=now_s
+            )
+        ]
+        if not any(entry.what == "device" for entry in found):
+            return found
+        known = sorted(self._reader.entries(), key=lambda e: e.at_s)
+        sits = {(node, place(e.device)): e.serial for e in known if e.device and e.serial for node in e.nodes}
+        return [e for e in found if e.what != "device" or sits.get((e.nodes[0], e.device)) != e.serial]
 
     def entries(self) -> list[Entry]:
         """What the ledger has now."""

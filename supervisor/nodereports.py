@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from ftrun.supervisor import store
 from ftrun.supervisor.nodefacts import NodeFacts, gathered
 
-__all__ = ["KINDS", "folder", "read", "stamp"]
+__all__ = ["KINDS", "folder", "left", "read", "stamp"]
 
 KINDS = ("preflight", "watch", "after")
 REPORT_BYTES_MAX = 512 * 1024
@@ -45,12 +45,17 @@ def read(
 
     `by_ssh`: reports that ftrun itself fetched from nodes.
     """
+    return gathered(nodes, left(run_dir, attempt, launch, nodes), by_ssh=by_ssh or {})
+
+
+def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Occasion -> node -> what lies in its file (JSON of any form, None where it cannot be read); nodes without a file are absent."""
     place = folder(run_dir, attempt)
     try:
         names = set(os.listdir(place))
     except OSError:
         names = set()
-    found = {
+    return {
         kind: {
             node: _content(os.path.join(place, name))
             for node in nodes
@@ -58,7 +63,6 @@ def read(
         }
         for kind in KINDS
     }
-    return gathered(nodes, found, by_ssh=by_ssh or {})
 
 
 def _content(path: str) -> object:

@@ -29,7 +29,7 @@ DAY_S = 86_400.0
 LIE_WITHIN_S = 7 * DAY_S  # a strike so soon after a passed recheck: the recheck was wrong
 DOUBLINGS_MAX = 40
 
-_PCI = re.compile(r"(?:pci:)?(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?")
+_PCI = re.compile(r"\b(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?(?![\w.:])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,10 @@ def strike_key(entry: Entry) -> str:
 
 
 def place(device: str) -> str:
-    """One name for a place that is written in several ways: `00000000:3B:00.0` and `PCI:0000:3b:00` are `0000:3b:00`."""
+    """One name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0 (0000:3b:00.0)` are
+    `0000:3b:00`."""
     plain = device.strip().lower()
-    found = _PCI.fullmatch(plain)
+    found = _PCI.search(plain)
     return ":".join(found.groups()) if found else plain
 
 

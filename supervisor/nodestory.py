@@ -9,20 +9,25 @@ by a run that only observes, nor where all nodes of a larger attempt are blamed.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.nodefacts import SIGNATURE, parsed
 from ftrun.supervisor.nodes import Entry, place
 
-__all__ = ["entries_of", "mark"]
+__all__ = ["entries_of", "mark", "of_report"]
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0
+CARDS_BY = "gpu-check"  # the check that names every card
+CARDS_MAX = 32
+FINDINGS_MAX = 32
 
 _PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.0)?\b")
 _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -135,3 +140,51 @@ def _device(text: str) -> tuple[str, str]:
     serial = found[0] if (found := _UUID.search(text)) else ""
     where = _PCI.search(text) or _PORT.search(text)
     return (place(where[0]) if where else "", serial)
+
+
+# ---------------------------------------------------------------------- reports of nodes
+
+
+def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float) -> list[Entry]:
+    """What the report of a node adds: a `check` for each finding against it, a `device` for each card that it names with its place.
+
+    Reports are written by the job's own user: they are history, and tell what sits where; they strike nobody.
+    """
+    if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
+        return []
+    kind, told_s = str(report.get("kind", "")), report.get("at_s")
+    at_s = min(float(told_s), now_s) if isinstance(told_s, int | float) and math.isfinite(told_s) else now_s
+    name = f"{run.token}:{attempt}.{launch}:{kind}:{node}"
+    checks = [
+        Entry(
+            at_s=at_s,
+            what="check",
+            nodes=(node,),
+            id=f"{name}:{one.check}:{one.device}",
+            run=run.id,
+            signature=f"{SIGNATURE}{one.check}",
+            fault=one.fault.value,
+            device=place(one.device),
+            detail={"worst": one.severity, "text": one.message, "kind": kind},
+        )
+        for one in parsed(report, node=node)[:FINDINGS_MAX]
+    ]
+    cards = [
+        Entry(at_s, "device", (node,), f"{name}:{where}", run.id, device=where, serial=serial)
+        for where, serial in _cards(report)
+    ]
+    return [*checks, *cards]
+
+
+def _cards(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(place, UUID) of each GPU, as the check of GPUs lists them."""
+    findings = report.get("findings")
+    rows = findings if isinstance(findings, list) else []
+    lines = [
+        line
+        for row in rows
+        if isinstance(row, Mapping) and row.get("check") == CARDS_BY and isinstance(row.get("evidence"), list)
+        for line in row["evidence"]
+    ]
+    found = [_device(line) for line in lines[:CARDS_MAX] if isinstance(line, str)]
+    return [(where, serial) for where, serial in found if where and serial]

@@ -89,7 +89,8 @@ def _counted(facts: Facts, answer: nvidia.Answer, expected: int, *, in_job: bool
     if hidden > 0 and not in_job and not expected:
         message = f"{told}; {hidden} more on the PCI bus are not seen from here: another's, or not driven"
         return Finding(NAME, NOTE, message, value=float(count), unit="GPUs")
-    return Finding(NAME, OK, told, value=float(count), unit="GPUs")
+    seats = tuple(f"{gpu.device} {gpu.uuid}" for gpu in answer.gpus)  # which card sits where: the ledger's
+    return Finding(NAME, OK, told, evidence=seats, value=float(count), unit="GPUs")
 
 
 def _silent(facts: Facts, answer: nvidia.Answer, expected: int) -> Finding:

@@ -148,11 +148,14 @@ def test_a_serial_that_is_learned_later_is_that_of_the_strike() -> None:
     assert 1 == len(node(fault(0), learned, swapped).strikes)
 
 
-@pytest.mark.parametrize("text", ["0000:3b:00", "00000000:3B:00.0", "PCI:0000:3b:00", " 0000:3B:00.0 "])
+@pytest.mark.parametrize(
+    "text", ["0000:3b:00", "00000000:3B:00.0", "PCI:0000:3b:00", " 0000:3B:00.0 ", "0 (00000000:3B:00.0)"]
+)
 def test_a_place_has_one_name(text: str) -> None:
     """The driver, lspci and nvidia-smi write the same slot in different ways."""
     assert "0000:3b:00" == place(text)
     assert "mlx5_0" == place("mlx5_0")
+    assert place("0000:3b:00.1") != place("0000:3b:00.0")
 
 
 # ---------------------------------------------------------------------- together

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,90 @@ def test_a_journal_gives_the_same_entries_at_every_moment(folder: str) -> None:
         assert now == before or mark != nodestory.mark(run)
         before, mark = now, nodestory.mark(run)
     assert before
+
+
+# ---------------------------------------------------------------------- what nodes report
+
+
+def report(node: str = "n2", uuid: str = "1" * 12, **changes: Any) -> dict[str, Any]:
+    """Two cards, one of them hot."""
+    seats = [
+        f"{n} (00000000:{slot}:00.0) GPU-00000000-0000-0000-0000-{uuid}"
+        for n, slot in enumerate(("3B", "86"))
+    ]
+    row = {
+        "check": "gpu-check",
+        "severity": "ok",
+        "message": "2 GPU(s)",
+        "fault": "",
+        "device": "",
+        "evidence": seats,
+    }
+    hot = {
+        "check": "gpu-heat",
+        "severity": "bad",
+        "message": "97 C",
+        "fault": "hardware-gpu",
+        "device": "0 (0000:3b:00.0)",
+    }
+    told = {"schema": 1, "kind": "after", "node": node, "at_s": NOW, "worst": "bad", "findings": [row, hot]}
+    return told | changes
+
+
+def of_report(content: object, now_s: float = NOW) -> list[Entry]:
+    return nodestory.of_report(run_of(), 1, 0, content, node="n2", now_s=now_s)
+
+
+def test_a_report_tells_findings_and_which_card_sits_where() -> None:
+    """A finding against the node is history; a card is its slot and UUID. Nothing of it is a strike."""
+    check, *cards = of_report(report())
+
+    assert ("check", "check-gpu-heat", "0000:3b:00") == (check.what, check.signature, check.device)
+    assert ["0000:3b:00", "0000:86:00"] == [card.device for card in cards]
+    assert {"GPU-00000000-0000-0000-0000-111111111111"} == {card.serial for card in cards}
+    assert () == fold(of_report(report())).nodes["n2"].strikes
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        [],
+        "x",
+        report("n3"),
+        report(schema=2),
+        report(findings=7),
+        report(findings=[7, {"check": "gpu-check"}]),
+    ],
+    ids=str,
+)
+def test_a_report_that_is_none_tells_nothing(odd: object) -> None:
+    """Anybody's JSON, another node's, a newer ftrun's."""
+    assert [] == of_report(odd)
+
+
+def test_a_report_from_the_future_is_of_now() -> None:
+    """The clock of whoever wrote it changes no order."""
+    assert {NOW} == {
+        entry.at_s for at_s in (NOW + DAY, float("nan"), "soon") for entry in of_report(report(at_s=at_s))
+    }
+
+
+def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> None:
+    """Its slot is blamed; a later run's report finds another card there. A card that is known to sit there is not noted again."""
+    folder = tmp_path / "runs" / "r-0001" / "attempts" / "1" / "nodes"
+    folder.mkdir(parents=True)
+    ended = Attempt(1, NOW - 9000, nodes=NODES, end_state="FAILED", ended_at_s=NOW)
+    run = run_of(judged(), attempts=(ended,), last_at_s=NOW)
+    strikes = []
+    for number, uuid in enumerate(("1" * 12, "1" * 12, "2" * 12)):
+        (folder / "after.0.n2.json").write_text(json.dumps(report(uuid=uuid, at_s=NOW + number)))
+        again = replace(run, id="r-0001", token=f"t{number}", incidents=run.incidents if not number else ())
+        NodeBook(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
+        strikes.append(len(fold(ledger.read(str(tmp_path))).nodes["n2"].strikes))
+
+    assert [1, 1, 0] == strikes
+    assert 4 == sum(entry.what == "device" for entry in ledger.read(str(tmp_path)))
 
 
 # ---------------------------------------------------------------------- a supervisor and its ledger
