@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import kernel_log
-from ftrun.hooks.checks import edac, hugepages, mce, memory, pcie_aer, swap
+from ftrun.hooks.checks import amd_memory, edac, hugepages, mce, memory, pcie_aer, pcie_link, swap
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
 from ftrun.hooks.kernel_log import Line, Log
 from ftrun.hooks.machine import Machine
@@ -239,3 +239,108 @@ def test_the_kernel_s_own_lines_are_read_and_no_others() -> None:
     assert [Line(1000.0, "Linux version 6.1.0", 6), Line(1012.5, "ata1: link is slow", 3)] == [
         line for line in kernel_log.parsed(text, 1000.0) if line.at_s
     ]
+
+
+def pci(root: Path, address: str, files: dict[str, str], port: dict[str, str] | None = None) -> Machine:
+    """A device on a port, in the tree of the bus, with the link that the kernel makes to it."""
+    place = root / "sys/devices/pci0000:00/0000:00:01.0" / address
+    place.mkdir(parents=True)
+    for folder, texts in ((place, files), (place.parent, port or {})):
+        for name, text in texts.items():
+            (folder / name).write_text(f"{text}\n")
+    links = root / "sys/bus/pci/devices"
+    links.mkdir(parents=True, exist_ok=True)
+    (links / address).symlink_to(place)
+    return Machine(str(root))
+
+
+def link(
+    lanes: str = "16",
+    most: str = "16",
+    speed: str = "32.0 GT/s PCIe",
+    fastest: str = "32.0 GT/s PCIe",
+    kind: str = "0x020700",
+) -> dict[str, str]:
+    return {
+        "class": kind, "vendor": "0x15b3", "current_link_width": lanes, "max_link_width": most, "current_link_speed": speed, "max_link_speed": fastest,
+    }  # fmt: skip
+
+
+WIDE = {"max_link_width": "16", "max_link_speed": "32.0 GT/s PCIe"}
+
+
+@pytest.mark.parametrize(
+    ("device", "port", "more", "severity"),
+    [
+        (link(), WIDE, {}, OK),
+        (link(lanes="8"), WIDE, {}, DEGRADED),
+        (link(lanes="8"), {**WIDE, "max_link_width": "8"}, {}, OK),
+        (link(speed="16.0 GT/s PCIe"), WIDE, {}, DEGRADED),
+        (link(speed="16.0 GT/s PCIe"), {**WIDE, "max_link_speed": "16.0 GT/s PCIe"}, {}, OK),
+        (link(speed="8 GT/s", fastest="8 GT/s"), {}, {}, OK),
+        (link(speed="Unknown speed"), WIDE, {}, OK),
+        (link(speed="2.5 GT/s PCIe", kind="0x120000"), WIDE, {}, OK),
+        (link(lanes="8", kind="0x120000"), WIDE, {}, DEGRADED),
+        (link(lanes="8"), WIDE, {"allow": ["0000:01:00.0"]}, SKIPPED),
+        (link(lanes="8"), WIDE, {"addresses": ["0000:02:00.0"]}, SKIPPED),
+        ({**link(lanes="8", kind="0x030200"), "vendor": "0x10de"}, WIDE, {}, SKIPPED),
+        (link(lanes="0"), WIDE, {}, SKIPPED),
+        (link(lanes="63"), WIDE, {}, SKIPPED),
+        (link(lanes="8", kind="0x060400"), WIDE, {}, SKIPPED),
+        ({"class": "0x020700"}, {}, {}, SKIPPED),
+    ],
+)
+def test_a_card_has_all_the_lanes_that_both_ends_have(
+    tmp_path: Path, device: dict[str, str], port: dict[str, str], more: dict[str, Any], severity: str
+) -> None:
+    """Half of the lanes is half of the pace; a slot that has no more is no fault, and an idle accelerator rests."""
+    machine = pci(tmp_path, "0000:01:00.0", device, port)
+
+    assert [severity] == [one.severity for one in asked(pcie_link.CHECK, machine, **more)]
+
+
+GIB = 1 << 30
+LEFT_OVER = {
+    "status": "Name:\tpython3\nState:\tS (sleeping)\nUid:\t2000\t2000\t2000\t2000\n",
+    "cgroup": "0::/system.slice/ssh.service\n",
+}
+OF_JOB = {**LEFT_OVER, "cgroup": "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0\n"}
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "process", "more", "expected"),
+    [
+        (0, None, {}, [OK]),
+        (40, None, {}, [DEGRADED]),
+        (40, OF_JOB, {"job": "77"}, [NOTE]),
+        (40, OF_JOB, {"job": "78"}, [DEGRADED, DEGRADED]),
+        (40, OF_JOB, {"job": "78", "shared": True}, [NOTE]),
+        (0, LEFT_OVER, {"job": "77"}, [DEGRADED]),
+        (0, LEFT_OVER, {}, [DEGRADED]),
+        (40, None, {"devices": "1"}, [OK]),
+    ],
+)
+def test_memory_of_amd_gpus_is_free_before_the_job(
+    tmp_path: Path, used_gib: int, process: dict[str, str] | None, more: dict[str, Any], expected: list[str]
+) -> None:
+    """What a process left behind is told with the process."""
+    files = {
+        "/sys/class/drm/card0/device/vendor": "0x1a03\n",
+        "/sys/class/drm/card1/device/vendor": "0x1002\n",
+        "/sys/class/drm/card1/device/mem_info_vram_used": f"{used_gib * GIB}\n",
+        "/sys/class/drm/card1/device/mem_info_vram_total": f"{192 * GIB}\n",
+        "/sys/class/drm/card2/device/vendor": "0x1002\n",
+        "/sys/class/drm/card2/device/mem_info_vram_used": "300000000\n",
+        "/sys/class/drm/card2/device/mem_info_vram_total": f"{192 * GIB}\n",
+        "/sys/class/kfd/kfd/topology/generation_id": "2\n",
+    }
+    if process:
+        files["/sys/class/kfd/kfd/proc/4711/pasid"] = "32769\n"
+        files |= {f"/proc/4711/{name}": text for name, text in process.items()}
+
+    assert expected == [one.severity for one in asked(amd_memory.CHECK, tree(tmp_path, files), **more)]
+
+
+def test_without_amd_gpus_nothing_is_said(tmp_path: Path) -> None:
+    """Neither of memory nor of processes."""
+    assert [SKIPPED] == [one.severity for one in asked(amd_memory.CHECK, Machine(str(tmp_path)))]
