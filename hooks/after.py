@@ -12,7 +12,7 @@ import os
 import time
 from typing import Any
 
-from ftrun.hooks import nodefile, runner
+from ftrun.hooks import nodefile, runner, thresholds
 from ftrun.hooks.errors import UsageError
 
 __all__ = ["NOT_AFTERWARDS", "main"]
@@ -29,8 +29,11 @@ def main(arguments: list[str]) -> int:
     words = _parser().parse_args(arguments)
     chosen = [check for check in runner.checks("fast") if check.name not in NOT_AFTERWARDS]
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    settings = thresholds.read(words.settings, node)
+    if settings is None:
+        return 0
     root = words.root.replace("{node}", node)
-    reports = runner.run(chosen, budget_s=words.within, root=root)
+    reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
     report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
     with contextlib.suppress(OSError):
         nodefile.put(words.folder, words.launch, report)
@@ -47,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
     )
+    told = f"thresholds by check, as JSON (default: {thresholds.SITES_OWN})"
+    parser.add_argument("--settings", default="", metavar="FILE", help=told)
     parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")

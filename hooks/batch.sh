@@ -626,7 +626,9 @@ _ft_on_nodes() {
         case $_ft_i in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$_ft_i" ;; esac
     done
     trap '' USR2
-    exec srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
+    # A group of its own: signals that are sent to the shell's group are for the script.
+    # shellcheck disable=SC2046
+    exec $(command -v setsid) srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
         --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
         /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
 }
@@ -678,7 +680,7 @@ _ft_post_watch() {
             wait "$_ft_i"
             [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
         done
-        _ft_on_nodes watch --period "${_ft_watch% *}" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
+        _ft_on_nodes watch --period "${_ft_watch% *}" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
 }
@@ -701,7 +703,7 @@ _ft_look_after() {
     [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
     [ $(($(date +%s) - _ft_now)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
-    ( trap - EXIT; _ft_on_nodes after ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    ( trap - EXIT; _ft_on_nodes after --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
     _ft_quarters=72
     until _ft_is_over "$_ft_watcher"; do

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import glob
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
-from ftrun.hooks import nodefile, runner
+from ftrun.hooks import nodefile, runner, thresholds
 from ftrun.hooks.compare import Verdict, verdict
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, TIERS, Check
@@ -34,7 +33,6 @@ RECORD = "preflight"
 
 WITHIN_S = 12.0
 AGAIN_WITHIN_S = 3.0
-SITES_OWN = "/etc/ftrun/checks.json"
 REPORT_BYTES_MAX = 1 << 20
 NAMED_MAX = 8
 
@@ -45,7 +43,7 @@ def main(arguments: list[str]) -> int:
     if words.verdict:
         return _summed_up(words)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    settings = _settings(words.settings.replace("{node}", node))
+    settings = thresholds.read(words.settings, node)
     if settings is not None:
         chosen = runner.checks(words.tier, words.names)
         words.root = words.root.replace("{node}", node)
@@ -66,19 +64,6 @@ def _report(
         second = {one.check: one for one in again}
         reports = [second.get(one.check, one) for one in reports]
     return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
-
-
-def _settings(path: str) -> Optional[dict[str, dict[str, Any]]]:
-    """Thresholds by check: of the file, or the site's own, or none. None where a file cannot be read: it may switch a check off."""
-    if not os.path.exists(path or SITES_OWN):
-        return {}
-    try:
-        with open(path or SITES_OWN, encoding="utf-8") as stream:
-            table = json.load(stream)
-    except (OSError, ValueError) as error:
-        print(f"ftrun-hook: preflight: {path or SITES_OWN}: {error}", file=sys.stderr)
-        return None
-    return {name: own for name, own in table.items() if isinstance(own, dict)}
 
 
 def _summed_up(words: argparse.Namespace) -> int:

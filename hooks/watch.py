@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import kernel_log, nodefile
+from ftrun.hooks import kernel_log, nodefile, thresholds
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.growth import Growth
@@ -107,14 +107,26 @@ class _Member:
 class Watch:
     """The watch over one node: `look` asks what is due; `seen` is all that was found, by check and device."""
 
-    def __init__(self, *, root: str = "/", period_s: float = USUAL_PERIOD_S, began_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        root: str = "/",
+        period_s: float = USUAL_PERIOD_S,
+        began_s: float,
+        settings: Optional[Mapping[str, Mapping[str, Any]]] = None,
+    ) -> None:
         self.period_s = period_s
+        self._settings = settings or {}
         self.seen: dict[tuple[str, str], Seen] = {}
         self._root, self._began_s = root, began_s
         self._first: dict[str, dict[str, Finding]] = {}
         self._counters: dict[str, Any] = {}
         found = [(family, _present(family, root)) for family in FAMILIES]
-        self._members = [_Member(family, checks) for family, checks in found if checks]
+        wanted = [(family, [one for one in checks if self._is_on(one)]) for family, checks in found]
+        self._members = [_Member(family, checks) for family, checks in wanted if checks]
+
+    def _is_on(self, check: Check) -> bool:
+        return self._settings.get(check.name, {}).get("enabled", True) is not False
 
     @property
     def checks(self) -> list[str]:
@@ -140,7 +152,7 @@ class Watch:
         return changed
 
     def _thresholds(self, check: Check) -> dict[str, Any]:
-        own: dict[str, Any] = {**check.thresholds}
+        own: dict[str, Any] = {**check.thresholds, **self._settings.get(check.name, {})}
         if "before" in own:
             own.update(before=self._counters.get(check.name, {}), window_s=0.0)
         if "since_s" in own:
@@ -308,7 +320,11 @@ def main(arguments: list[str]) -> int:
         raise UsageError("--folder is missing; `ftrun-hook watch --help` tells more")
     _hold_back()
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    watch = Watch(root=words.root.replace("{node}", node), period_s=words.period, began_s=time.time())
+    settings = thresholds.read(words.settings, node)
+    if settings is None:
+        return 0
+    root = words.root.replace("{node}", node)
+    watch = Watch(root=root, period_s=words.period, began_s=time.time(), settings=settings)
     parent = os.getppid()
     while True:
         now_s = time.time()
@@ -354,6 +370,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="ftrun-hook watch", description="Look after this node while a job runs on it.")
+    told = f"thresholds by check, as JSON (default: {thresholds.SITES_OWN})"
+    parser.add_argument("--settings", default="", metavar="FILE", help=told)
     parser.add_argument("--folder", default="", help="where reports are written: nodes/ of the attempt")
     parser.add_argument(
         "--visible", action="store_true", help="print what can be seen here, as JSON, and leave"

@@ -120,8 +120,8 @@ def jobs(place: tuple[Sandbox, Path, dict[str, str]]) -> dict[tuple[str, str], s
         ("fails", "ftrun"): _submit(env, front, scripts["fails"], "-N2", f"--output={folder}/fails"),
         ("typo", "ftrun"): _submit(env, front, scripts["typo"], "-N1", f"--output={folder}/typo"),
     }
-    words = ("-N2", "--job-name=visited", f"--output={folder}/visited", "--ft-after-checks=ssh")
-    made["visited", "ftrun"] = _submit(env, front, scripts["typo"], *words)
+    visited = ("-N2", "--job-name=visited", f"--output={folder}/visited", "--ft-after-checks=ssh")
+    made["visited", "ftrun"] = _submit(env, front, scripts["typo"], *visited)
     for shape, words in SHAPES.items():
         for name, submits in (("plain", ("sbatch",)), ("ftrun", front)):
             out = f"--output={folder}/{shape}.{name}"

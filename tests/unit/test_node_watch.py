@@ -17,6 +17,7 @@ import pytest
 from ftrun.hooks import nodefile, watch
 from ftrun.hooks.findings import BAD, DEGRADED, OK, UNKNOWN, Finding
 from ftrun.hooks.pack import archive
+from ftrun.supervisor import nodereports
 
 MEMORY_MAX_KIB = 20 * 1024
 SHARE_MAX = 0.001
@@ -120,6 +121,19 @@ def test_a_check_that_cannot_see_takes_nothing_back(
     assert _told(one) == [("edac", BAD, True)]
 
 
+def test_a_site_can_switch_a_check_off_or_set_its_marks(tmp_path: Path) -> None:
+    """The thresholds of the checks before a job hold for the watch as well."""
+    _memory(tmp_path, 0)
+    off = watch.Watch(root=str(tmp_path), began_s=0.0, settings={"edac": {"enabled": False}})
+    mild = watch.Watch(root=str(tmp_path), began_s=0.0, settings={"edac": {"uncorrected": 5}})
+    for one in (off, mild):
+        one.look(1000.0)
+    _memory(tmp_path, 3)
+
+    assert "edac" not in off.checks
+    assert not mild.look(1060.0)
+
+
 def test_what_costs_much_is_asked_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver's tool that takes a second of CPU time is not started every minute."""
     _memory(tmp_path, 0)
@@ -157,7 +171,7 @@ def test_what_hangs_is_asked_less_and_less_often(tmp_path: Path, monkeypatch: py
 
 
 def test_a_report_is_bounded(tmp_path: Path) -> None:
-    """A node that finds a thousand things writes a small file, the worst of them first."""
+    """A node that finds a thousand things writes a file that its reader takes, the worst of them first."""
     found = [
         Finding("a", DEGRADED, "x" * 5000, device=str(n), evidence=("y" * 5000,) * 50) for n in range(999)
     ]
@@ -167,7 +181,7 @@ def test_a_report_is_bounded(tmp_path: Path) -> None:
     nodefile.put(str(tmp_path / "nodes"), 0, {"kind": "watch", "node": "n0", "findings": rows})
 
     path = Path(nodefile.path(str(tmp_path / "nodes"), "watch", 0, "n0"))
-    assert path.stat().st_size < 200_000
+    assert path.stat().st_size < nodereports.REPORT_BYTES_MAX
     assert json.loads(path.read_text())["findings"][0]["severity"] == BAD
 
 
