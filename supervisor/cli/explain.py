@@ -38,7 +38,8 @@ def _asked(data: dict[str, Any]) -> str:
 
 
 _TOLD = {
-    "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else ""),
+    "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else "")
+    + (f"; quarantined: {nodeset.fold(d['quarantined'])}" if d.get("quarantined") else ""),
     "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
     "submit.refused": lambda d: f"sbatch refused: {d['message']}",
     "submit.unknown": lambda d: f"no clear answer from sbatch: {d['message']}",
