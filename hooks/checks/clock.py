@@ -32,6 +32,7 @@ QUESTIONS = (
     ("timedatectl", "show"),
 )
 ASK_LIMIT_S = 3.0
+LEAP_WORDS = ("Normal", "Insert second", "Delete second", "Not synchronised")  # of chronyc
 UNITS_S = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -105,7 +106,7 @@ def understood(name: str, text: str) -> Optional[Reading]:
 def _chronyc(text: str) -> Optional[Reading]:
     # Counted from the end: chrony before 4 has no name beside the id of the source.
     fields = text.strip().splitlines()[0].split(",")
-    if len(fields) < 13:
+    if len(fields) < 13 or fields[-1] not in LEAP_WORDS:
         return None
     offset, delay, dispersion = abs(float(fields[-10])), float(fields[-4]), float(fields[-3])
     return Reading(fields[-1] != "Not synchronised", offset, offset + delay / 2 + dispersion)
