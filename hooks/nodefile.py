@@ -18,7 +18,7 @@ from ftrun.hooks.findings import SEVERITIES, SKIPPED
 __all__ = ["FINDINGS_MAX", "path", "put", "write"]
 
 FINDINGS_MAX = 96
-EVIDENCE_MAX = 5
+EVIDENCE_MAX = 16  # a line for each card
 TEXT_CHARS = 400
 
 

@@ -178,6 +178,7 @@ def test_what_is_compared_is_kept_where_a_report_is_cut(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "preflight.0.n0.json").read_text())["findings"]
 
     assert nodefile.FINDINGS_MAX == len(kept)
+    assert nodefile.EVIDENCE_MAX >= 16, "gpu-check has a line for each card, and the ledger reads it"
     assert [("canary", BAD), ("versions", OK)] == [(one["check"], one["severity"]) for one in kept[:2]]
 
 
