@@ -7,23 +7,26 @@ below $FTRUN_HOME, and whoever started the step sees them come; a node whose rep
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from ftrun.hooks import nodefile
+from ftrun.hooks import nodefile, pairs
 from ftrun.hooks.preflight import KIND
 from ftrun.hooks.report import parsed
 from ftrun.supervisor import nodetools
 from ftrun.supervisor.preflight import ANSWERED, Seen
 
-__all__ = ["SILENT", "checked"]
+__all__ = ["SILENT", "checked", "paired"]
 
 SILENT = "silent"
 START_S = 15.0
+PAIRS_S = 300.0
 POLL_S = 0.1
 REPORT_BYTES_MAX = 1 << 20
 
@@ -81,6 +84,43 @@ def checked(
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return {node: found.get(node) or Seen(node, SILENT, why=why) for node in nodes}
+
+
+def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Try the network between the nodes of job `job` in pairs: a finding for each node, {} where no verdict came about.
+
+    Takes as long as the slowest pair, PAIRS_S at most. Raises OSError as `checked`.
+    """
+    packed = nodetools.provide(home)
+    place = tempfile.mkdtemp(prefix="pairs-", dir=os.path.dirname(packed))
+    try:
+        command = [
+            *_srun(job, nodes),
+            "/bin/sh",
+            "-c",
+            NODE_SIDE,
+            "ftrun-hook",
+            packed,
+            "pairs",
+            "--json",
+            "--folder",
+            place,
+        ]
+        command += ["--nodes", ",".join(nodes)]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=_outside(env),
+            timeout=PAIRS_S,
+            check=False,
+        )
+        told = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        return {node: one._asdict() for node, one in pairs.findings(told).items()}
+    except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
+        return {}
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _srun(job: str, nodes: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import json as jsonlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -45,6 +46,9 @@ def preflight(
     ] = "",
     ssh_config: Annotated[str, typer.Option(help="In place of ~/.ssh/config.", metavar="FILE")] = "",
     at_once: Annotated[int, typer.Option(help="How many nodes at a time, over SSH.", min=1)] = 32,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Inside a job: also try the network between the nodes, in pairs.")
+    ] = False,
     every: Annotated[
         bool, typer.Option("--all", "-a", help="Also what is well and what was skipped.")
     ] = False,
@@ -62,13 +66,15 @@ def preflight(
     # Inside a job each node may have a file of its own.
     settings = {} if inside and "{node}" in thresholds else _thresholds(thresholds)
     job = os.environ.get("SLURM_JOB_ID", "")
+    if pairs and (not inside or not job):
+        raise UserError("--pairs tries the nodes of a job: call this inside one, without --nodelist")
     if not inside:
         nodes = _nodes(nodelist, partition)
         own = ssh_config or config.load(os.getcwd(), dict(os.environ)).text("ssh-config")
         found = _by_ssh(nodes, tier, names, settings, ssh_config=own, at_once=at_once)
     elif job:
         nodes = nodeset.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
-        found = _by_step(nodes, tier, names, thresholds, job)
+        found = _by_step(nodes, tier, names, thresholds, job=job, pairs=pairs)
     else:
         raise UserError("which nodes? name them with --nodelist or --partition, or call this inside a job")
     result = rules.summed_up([found[node] for node in nodes])
@@ -121,7 +127,7 @@ def _by_ssh(
 
 
 def _by_step(
-    nodes: Sequence[str], tier: str, names: Sequence[str], thresholds: str, job: str
+    nodes: Sequence[str], tier: str, names: Sequence[str], thresholds: str, *, job: str, pairs: bool
 ) -> Mapping[str, Seen]:
     from ftrun.hooks.runner import BUDGETS_S
     from ftrun.supervisor import nodestep
@@ -131,15 +137,23 @@ def _by_step(
     home = config.load(os.getcwd(), env).home(env)
     progress = _Progress(len(nodes))
     try:
-        return nodestep.checked(
+        found = nodestep.checked(
             nodes, arguments, home=home, job=job, within_s=BUDGETS_S[tier], env=env, told=progress.told
         )
+        between = nodestep.paired(nodes, home=home, job=job, env=env) if pairs else {}
     except OSError as error:
         raise UserError(
             f"{error.filename}: {error.strerror}; name the nodes with --nodelist, for SSH", 1
         ) from None
     finally:
         progress.end()
+    if pairs and not between:
+        print("ftrun: the nodes were not tried in pairs: no verdict came about", file=sys.stderr)
+    return {node: replace(one, findings=(*one.findings, *_of(node, between))) for node, one in found.items()}
+
+
+def _of(node: str, between: Mapping[str, Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    return (between[node],) if node in between else ()
 
 
 class _Progress:

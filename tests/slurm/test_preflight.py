@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -98,14 +99,15 @@ def test_nodes_are_checked_over_ssh_and_what_is_wrong_is_shown(post: Post, box: 
 def test_inside_a_job_its_own_nodes_are_checked(post: Post) -> None:
     """By a step beside the script, without SSH; a node that differs is to be avoided."""
     sick = _sick(post, "n1").partition("=")[2]
-    body = f"{' '.join(FTRUN)} preflight --checks '{sick}' 'disk-size root'; echo left $?\n"
+    body = f"{' '.join(FTRUN)} preflight --pairs --checks '{sick}' --all 'disk-size root'; echo left $?\n"
     job = post.plain("-N3", "-w", "n[0-2]", "--exclusive", f"--output={post.work}/job.log", "--wrap", body)
     log = post.until(lambda: (text := post.job_log("job")) and "left" in text and text, "the job is over")
 
     assert "n1: disk-size root /:" in log
     assert "to be avoided: n1\n" in log
+    assert re.search(r"^pairs +(-  )?.*n\[0-2\]", log, re.MULTILINE), log
     assert "3 of 3 nodes checked, 1 to be avoided\nleft 1\n" in log
-    assert [] == [path.name for path in (post.home / "tools").glob("preflight-*")], job
+    assert [] == [path.name for path in (post.home / "tools").glob("p*-*")], job
 
 
 def test_what_goes_wrong_with_the_checks_holds_no_script(post: Post) -> None:
