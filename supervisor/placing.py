@@ -137,7 +137,8 @@ def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tu
     if case.common:
         return (), (f"not drained: {case.common}",)
     if not set(case.diagnosis.sources) & PROOF_SOURCES:
-        return (), ("not drained: only the job's own log says so",)
+        own = "log and its nodes' reports say" if Source.REPORT in case.diagnosis.sources else "log says"
+        return (), (f"not drained: only the job's own {own} so",)
     if not set(case.diagnosis.sources) & PROOF_SOURCES - {
         Source.SLURM
     }:  # then Slurm must say it of this very node

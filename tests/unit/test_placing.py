@@ -145,7 +145,8 @@ def test_what_a_user_can_write_drains_nothing(source: Source) -> None:
     ruling = rule(diagnosis(F.HARDWARE_GPU, sources=(Source.LOG, source), **BAD))
 
     assert (("n2",), ()) == (ruling.decision.exclude, ruling.decision.drain)
-    assert "not drained: only the job's own log says so" in ruling.decision.notes
+    own = "log and its nodes' reports say" if source is Source.REPORT else "log says"
+    assert f"not drained: only the job's own {own} so" in ruling.decision.notes
 
 
 @pytest.mark.parametrize("fault", [f for f in F if not CLASS_RULES[f].drain])
