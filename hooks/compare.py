@@ -2,7 +2,8 @@
 
 How it thinks. Some things are wrong only in comparison: a version, a clock, a link, a limit. So values that healthy nodes share are laid side by side, and
 the node that differs from what more than half of them have is the odd one out; with two that differ nobody knows which. Whether that alone keeps a job away is told by
-the table: a slow link or a missing GPU holds up all ranks, a newer kernel does not. `ulimit` counts by comparison only, since its marks are what one maker asks for.
+the table: a slow link or a missing GPU holds up all ranks, a newer kernel does not. Only machines of one make are compared with each other, and where nothing tells the make, or a
+value is so low that it is another kind of node, the difference is told and counts for nothing. `ulimit` counts by comparison only, since its marks are what one maker asks for.
 
 A check that fails on most nodes says something about the site or about the check, not about a node: it is told once and held against nobody. And where more than
 half of the nodes are bad, each in its own way, something that they share is likelier than so much bad luck; then nobody is blamed either. A job of one node has no
@@ -32,13 +33,15 @@ TELLERS_MIN = 3  # two that differ do not say which of them is odd
 
 class How(NamedTuple):
     """How the values of a check are compared. `kind`: text or value are the same, or the value is at least `amount` of the median
-    ("least"), or no more than `amount` away from it ("apart"). `counts`: whether the odd one may be left out for it.
+    ("least"), or no more than `amount` away from it ("apart"). `counts`: whether the odd one may be left out for it, if it has
+    at least `floor` of the median: below that it is no broken node, but one of another kind.
     """
 
     kind: str
     amount: float
     counts: bool
     fault: str
+    floor: float = 0.0
 
 
 COMPARED: Mapping[str, How] = {
@@ -49,8 +52,8 @@ COMPARED: Mapping[str, How] = {
     "clock": How(APART, 0.5, counts=False, fault="node"),
     "nic-link": How(LEAST, 0.9, counts=False, fault="network"),
     "cpu-frequency": How(LEAST, 1, counts=False, fault="hardware-other"),
-    "memory": How(LEAST, 0.97, counts=True, fault="hardware-other"),
-    "gpu-check": How(LEAST, 1, counts=True, fault="hardware-gpu"),
+    "memory": How(LEAST, 0.97, counts=True, fault="hardware-other", floor=0.7),
+    "gpu-check": How(LEAST, 1, counts=True, fault="hardware-gpu", floor=0.5),
     "ib-speed": How(LEAST, 0.9, counts=True, fault="network"),
 }
 """What is compared, by the name of the check."""
@@ -108,22 +111,32 @@ def _by_check(reports: Mapping[str, Rows], severity: str) -> Counter[str]:
 
 
 def odd_ones(reports: Mapping[str, Rows]) -> tuple[Odd, ...]:
-    """The nodes whose values differ from those of most, by the table; each device on its own."""
-    told: dict[tuple[str, str], dict[str, Row]] = {}
+    """The nodes whose values differ from those of most of their make, by the table; each device on its own."""
+    makes = {node: _make(rows) for node, rows in reports.items()}
+    told: dict[tuple[str, str, str], dict[str, Row]] = {}
     for node, rows in reports.items():
         for row in rows:
             if row["check"] in COMPARED and _told(row) is not None:
-                told.setdefault((row["check"], row["device"]), {})[node] = row
+                make = "" if COMPARED[row["check"]].kind == APART else makes[node]
+                told.setdefault((row["check"], row["device"], make), {})[node] = row
     found: list[Odd] = []
-    for (check, device), rows_by_node in sorted(told.items()):
+    for (check, device, make), rows_by_node in sorted(told.items()):
         if len(rows_by_node) >= TELLERS_MIN:
-            found += _odd_in(check, device, rows_by_node)
+            found += _odd_in(check, device, rows_by_node, is_known_make=bool(make))
     return tuple(found)
 
 
-def _odd_in(check: str, device: str, rows: Mapping[str, Row]) -> list[Odd]:
+def _make(rows: Rows) -> str:
+    """Which machine a node is, as its firmware tells it; "" where it does not."""
+    makes = (row.get("evidence") for row in rows if row["check"] == "versions" and row["device"] == "product")
+    return next((str(evidence[0]) for evidence in makes if evidence), "")
+
+
+def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: bool) -> list[Odd]:
     how = COMPARED[check]
     values = {node: _told(row) for node, row in rows.items()}
+    counts = how.counts and is_known_make
+    floor = 0.0
     if how.kind in (TEXT, SAME):
         usual, count = Counter(values.values()).most_common(1)[0]
         odd = [node for node, value in values.items() if value != usual] if count * 2 > len(values) else []
@@ -131,6 +144,7 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row]) -> list[Odd]:
     else:
         numbers = {node: float(value or 0) for node, value in values.items()}
         middle = median(numbers.values())
+        floor = middle * how.floor
         if how.kind == LEAST:
             odd = [node for node, number in numbers.items() if number < middle * how.amount]
         else:
@@ -138,7 +152,15 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row]) -> list[Odd]:
         odd = odd if len(odd) * 2 < len(numbers) else []
         peers = _word(middle, next(iter(rows.values())))
     return [
-        Odd(node, check, device, _word(values[node], rows[node]), peers, how.counts, how.fault)
+        Odd(
+            node,
+            check,
+            device,
+            _word(values[node], rows[node]),
+            peers,
+            counts and float(values[node] or 0) >= floor,
+            how.fault,
+        )
         for node in odd
     ]
 

@@ -24,7 +24,9 @@ ftrun-hook check --settings checks.json # other thresholds, or {"swap": {"enable
 A check is skipped, with the reason, where what it needs is not here: that is never bad. What it cannot find out in time is `unknown`, which is no verdict
 on the node. A `note` is worth a line; `degraded` means that the node works, worse than it should; only `bad` keeps a job away, and then only where
 the other nodes of the attempt do not show the same: what most of them show is the site's, is told once and held against none of them. The node that differs from its peers is
-found by comparison: by version, clock, link speed, memory, number of GPUs, limits (`ulimit` counts only so, unless its `enforce` is set), and by what its peers say of it.
+found by comparison: by version, clock, link speed, memory, number of GPUs, limits (`ulimit` counts only so, unless its `enforce` is set), and by what its peers say of it. Only machines of
+one make (`product` of `versions`) are compared with each other, and only what holds up all ranks keeps a job away: a slow RDMA link, a missing GPU or memory module, a low limit, a node that most peers
+cannot reach; another kernel or driver is told.
 
 The fast checks together end within 15 seconds, side by side; those of `recheck` within 5 minutes. Each has a limit of its own, and what hangs is left behind.
 

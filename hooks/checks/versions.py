@@ -4,7 +4,8 @@ How it thinks. A node that missed an update, or got one too early, fails in ways
 version is told as a finding of its own (the component as `device`, the version as `evidence`), for whoever compares the nodes; here it is judged only against what
 the site expects.
 
-Thresholds: `expected`: component -> version, {} for any. Components: kernel, system, bios, microcode, modules by their name (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by
+Thresholds: `expected`: component -> version, {} for any. Components: kernel, system, product (which machine it is: nodes of one product are
+compared with each other), bios, microcode, modules by their name (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by
 their name (`firmware mlx5_0`).
 
 Files: /proc/sys/kernel/osrelease, /etc/os-release, /sys/class/dmi/id, /proc/cpuinfo (x86), /sys/module/*/version, /sys/class/infiniband/*/fw_ver, as the kernel's ABI pages describe them;
@@ -30,7 +31,11 @@ MODULES = (
     "amdgpu", "beegfs", "bnxt_en", "drv_pcie_host", "efa", "gdrdrv", "habanalabs", "hfi1", "ice", "lnet", "lustre", "mlx5_core", "mmfs26", "nvidia",
     "nvidia_peermem", "zfs",
 )  # fmt: skip
-FILES = {"kernel": "/proc/sys/kernel/osrelease", "bios": "/sys/class/dmi/id/bios_version"}
+FILES = {
+    "kernel": "/proc/sys/kernel/osrelease",
+    "product": "/sys/class/dmi/id/product_name",
+    "bios": "/sys/class/dmi/id/bios_version",
+}
 
 
 def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> dict[str, str]:

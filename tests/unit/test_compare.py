@@ -125,7 +125,8 @@ def test_the_odd_one_out_is_found(
     check: str, mine: dict[str, Any], theirs: dict[str, Any], device: str, counts: bool
 ) -> None:
     """By version, clock, speed or number; only what holds up all ranks keeps a job away."""
-    odd, peers = [row(check, device=device, **mine)], [row(check, device=device, **theirs)]
+    make = row("versions", device="product", text="DGX H100")
+    odd, peers = [make, row(check, device=device, **mine)], [make, row(check, device=device, **theirs)]
     found = judged(peers, peers, odd, peers)
 
     (one,) = found.odd
@@ -133,6 +134,23 @@ def test_the_odd_one_out_is_found(
     assert counts == ("n2" in found.bad)
     assert () == judged(peers, odd).odd
     assert () == judged(peers, odd, odd, peers).odd
+
+
+def test_only_machines_of_one_make_are_compared() -> None:
+    """A small node among large ones is no broken one; where nothing tells the make, the difference counts for nothing."""
+    large = [row("versions", device="product", text="Large"), row("memory", value=2014.0)]
+    small = [row("versions", device="product", text="Small"), row("memory", value=1007.0)]
+    ill = [row("versions", device="product", text="Large"), row("memory", value=1888.0)]
+    other = [row("versions", device="product", text="Large"), row("memory", value=1007.0)]
+    unknown = [row("memory", value=2014.0)]
+
+    assert {} == judged(large, large, large, small).bad
+    assert {"n3"} == set(judged(large, large, large, ill).bad)
+    assert {} == judged(large, large, large, other).bad
+    assert ("n3",) == tuple(
+        one.node for one in judged(unknown, unknown, unknown, [row("memory", value=1888.0)]).odd
+    )
+    assert {} == judged(unknown, unknown, unknown, [row("memory", value=1888.0)]).bad
 
 
 def test_a_faster_node_is_no_fault() -> None:
@@ -187,7 +205,7 @@ ROWS = st.lists(
         row,
         st.sampled_from([*COMPARED, "ulimit", "peers", "canary", "gpu-ecc"]),
         st.sampled_from(SEVERITIES),
-        st.sampled_from(["", "a", "n0", "n1"]),
+        st.sampled_from(["", "a", "n0", "n1", "product"]),
         st.one_of(st.none(), st.floats(0, 1e6)),
         st.sampled_from(["", "x", "y"]),
     ),
