@@ -200,9 +200,17 @@ def test_more_than_half_of_bad_nodes_blames_nobody() -> None:
 
 
 def test_a_node_that_has_less_than_its_peers_is_found_by_comparison() -> None:
-    """No node can tell alone that it has a GPU too few; its peers' reports do."""
+    """No node can tell alone that it has a GPU too few; the reports of its peers of the same make do."""
+    make = {
+        "check": "versions",
+        "severity": "ok",
+        "message": "",
+        "fault": "",
+        "device": "product",
+        "evidence": ["DGX H100"],
+    }
     reports = {
-        node: {"schema": 1, "kind": "after", "node": node, "at_s": 1.0, "findings": [
+        node: {"schema": 1, "kind": "after", "node": node, "at_s": 1.0, "findings": [make,
             {"check": "gpu-check", "severity": "ok", "message": "", "fault": "", "device": "", "evidence": [],
              "value": 7.0 if node == "n3" else 8.0, "unit": "GPUs"}]}
         for node in NODES
