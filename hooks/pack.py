@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-__all__ = ["REMOTE", "SITES_OWN", "archive", "content", "sent"]
+from ftrun.hooks.thresholds import SITES_OWN
+
+__all__ = ["REMOTE", "archive", "content", "sent"]
 
 UNPACKED = ("batch.py", "batch.sh", "pack.py", "probe.py", "ssh_config.py", "known_hosts.py", "ways.py")
 """What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
@@ -61,23 +63,13 @@ def kept(content):
         stream.write(content)
     return "/proc/self/fd/%d" % number
 sys.path.insert(0, kept(sys.stdin.buffer.read()))
-settings = told["settings"]
-try:
-    with open(told["site"], encoding="utf-8") as stream:
-        own = json.load(stream)
-    settings = {**{name: row for name, row in own.items() if isinstance(row, dict)}, **settings}
-except FileNotFoundError:
-    pass
-except Exception as error:
-    # It may be the one that switches a check off, so nothing is checked.
-    print("%s: %s" % (told["site"], error), file=sys.stderr)
+from ftrun.hooks import main, thresholds
+own = thresholds.read(told["site"], "")
+if own is None:
     sys.exit(0)
-from ftrun.hooks.main import main
-sys.exit(main(told["argv"] + ["--settings", kept(json.dumps(settings).encode())]))
+settings = kept(json.dumps({**own, **told["settings"]}).encode())
+sys.exit(main.main(told["argv"] + ["--settings", settings]))
 """
-
-SITES_OWN = "/etc/ftrun/checks.json"
-"""Where a node keeps its site's thresholds by check."""
 
 
 def archive(home: str) -> str:

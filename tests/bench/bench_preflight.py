@@ -27,6 +27,7 @@ TURNS = 4
 AIM_SSH = 1.0
 AIM_PREFLIGHT = 1.2
 LIMIT_S = 600.0
+MANY = 32  # nodes, on one machine: one turn is long enough
 
 
 def measure(nodes: int, connections: int) -> list[Figure]:
@@ -123,7 +124,8 @@ def _checks(here: Stand) -> list[Figure]:
     listed = f"n[0-{len(nodes) - 1}]"
     config = str(here.box.ssh_config)
     ours, rival = _Taken(), _Taken()
-    for _ in range(2):
+    turns = 1 if len(nodes) >= MANY else 2
+    for _ in range(turns):
         ours.of(
             lambda: _ended([FTRUN, "preflight", "--json", "--ssh-config", config, "--nodelist", listed], here)
         )
@@ -134,7 +136,7 @@ def _checks(here: Stand) -> list[Figure]:
         f"xargs -P {AT_ONCE} ssh check",
         rival.wall_s,
     )
-    mine, theirs = _in_a_job(here, check)
+    mine, theirs = _in_a_job(here, check, turns)
     return [
         over_ssh,
         _figure(f"preflight of {len(nodes)} nodes inside a job", mine, "bare srun check", theirs),
@@ -163,16 +165,16 @@ def _ended(command: Sequence[str], here: Stand) -> None:
     )
 
 
-def _in_a_job(here: Stand, check: str) -> tuple[list[float], list[float]]:
-    """Seconds of each, two turns, as the job itself measures them."""
+def _in_a_job(here: Stand, check: str, number: int) -> tuple[list[float], list[float]]:
+    """Seconds of each, so many turns, as the job itself measures them."""
     script = here.work / "both.sh"
     turn = (
         f"a=$(date +%s.%N); {FTRUN} preflight --json >/dev/null; b=$(date +%s.%N)\n"
         f"srun --overlap {check} >/dev/null 2>&1; c=$(date +%s.%N); echo $a $b $c >>turns\n"
     )
-    script.write_text(f"#!/bin/bash\n{turn}{turn}")
+    script.write_text(f"#!/bin/bash\n{turn * number}")
     here.sbatch(f"--nodes={len(here.box.node_names)}", "--output=/dev/null", str(script))
     turns = here.work / "turns"
-    until(lambda: turns.exists() and len(turns.read_text().splitlines()) == 2, LIMIT_S)
+    until(lambda: turns.exists() and len(turns.read_text().splitlines()) == number, LIMIT_S)
     stamps = [[float(word) for word in line.split()] for line in turns.read_text().splitlines()]
     return [b - a for a, b, _ in stamps], [c - b for _, b, c in stamps]
