@@ -271,7 +271,9 @@ class Laws:
         run = self.run()
         meant = run is not None and run.attempt is not None and run.attempt.ended_by_us
         waits_or_runs = job.state in (JobState.PENDING, JobState.RUNNING)  # Slurm ignores it afterwards
-        if waits_or_runs and not meant and not self._cancel_intended() and not self._is_stray(job):
+        # One that never had the claim, since another job of its token trained, is nobody's run, whatever ftrun knows yet.
+        surplus = any(s.launch.job is not job and s.launch.job.comment == job.comment for s in self.starts)
+        if waits_or_runs and not (meant or surplus or self._cancel_intended() or self._is_stray(job)):
             shown_s, state = self.shown.get(job.number, (0.0, None))
             began_s = [start.launch.started_s for start in self.starts if start.launch.job is job]
             told = not began_s or (state is JobState.PENDING and shown_s > max(began_s))
