@@ -229,6 +229,7 @@ class Supervisor:
             keeper.close()
         self.keepers.clear()
         self._final.clear()
+        self.office.nodebook.waiting.clear()
 
     def _tell_status(self) -> None:
         """What `ftrun status` shows of the supervisor itself."""

@@ -161,3 +161,23 @@ def test_an_answer_that_does_not_come_is_asked_for_again(tmp_path: Path) -> None
 
     assert ("n0",) == only_job(life).excluded
     assert 1 == life.kinds().count("exclude.intended")
+
+
+def test_who_led_before_and_leads_again_asks_the_journal(tmp_path: Path) -> None:
+    """What this process remembers of its first term does not count: somebody else led in between."""
+    life = waiting(tmp_path)
+    life.live(3)
+    first = life.supervisor
+    strike = Entry(life.clock.now_s(), "excluded", ("n0",), id="late", run="other", signature="s")
+    ledger.note(life.home, strike)
+    life.begin_anew()
+    life.live(3)
+    assert ("n0",) == only_job(life).excluded
+    life.supervisor.forget()
+    life.supervisor.lease.release()
+    assert first.lease.acquire()
+    life.supervisor = first
+    only_job(life).reason = "BadConstraints"
+    life.live(3)
+
+    assert () == only_job(life).excluded
