@@ -1,7 +1,7 @@
 """Signing by munge, and reading what is signed: the service that every Slurm cluster authenticates with. (I/O)
 
 A credential says which user of the cluster made it and when; nobody can make one for another user. One that is made for a certain
-user can be opened by that user and root alone, so others can neither read it nor use it up. The codes are munge's (munge.h).
+user is opened for that user alone, so others can neither read it nor use it up. The codes are munge's (munge.h).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Credential:
 
 
 def sign(payload: bytes, *, for_uid: int, socket: str = "", ttl_s: int = TTL_MAX_S) -> bytes:
-    """A credential of the calling user over `payload`, which only `for_uid` and root can open. Raises Unreachable, RefusedForGood."""
+    """A credential of the calling user over `payload`, which only `for_uid` can open. Raises Unreachable, RefusedForGood."""
     argv = ["--restrict-uid", str(for_uid), "--ttl", str(ttl_s), *_socket(socket)]
     answer = _call("munge", argv, payload)
     if answer.exit_code in _NOT_NOW or answer.killed:

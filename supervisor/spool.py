@@ -110,14 +110,13 @@ def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
         )
     except OSError:
         return None
-    with open(fd, "rb") as stream:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner(spool):
-            return None
-        try:
-            told = json.loads(stream.read(CREDENTIAL_BYTES_MAX))
-        except ValueError:
-            return None
+    try:
+        content = _content(fd, owner(spool))
+        told = json.loads(content) if content is not None else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
     return told if isinstance(told, dict) and told.get("id") == request_id else None
 
 
@@ -180,12 +179,10 @@ class Spool:
             )
         except OSError:
             return None
-        with open(fd, "rb") as stream:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != waiting.uid:
-                return None
-            content = stream.read(CREDENTIAL_BYTES_MAX + 1)
-        return content if len(content) <= CREDENTIAL_BYTES_MAX else None
+        try:
+            return _content(fd, waiting.uid)
+        finally:
+            os.close(fd)
 
     def remove(self, name: str) -> bool:
         """Remove a file, a link (not what it leads to), a FIFO; an empty folder, too. False where that cannot be."""
@@ -230,6 +227,15 @@ class Spool:
                 with contextlib.suppress(OSError):
                     if now_s - entry.stat(follow_symlinks=False).st_mtime > ANSWERS_KEPT_S:
                         os.unlink(entry.name, dir_fd=self._answers)
+
+
+def _content(fd: int, uid: int) -> bytes | None:
+    """What is in a plain file of that user; None where it is none, or too long. It may be another than was looked at before."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+        return None
+    content = os.read(fd, CREDENTIAL_BYTES_MAX + 1)
+    return content if len(content) <= CREDENTIAL_BYTES_MAX else None
 
 
 def _being_written(name: str, status: os.stat_result) -> bool:

@@ -6,9 +6,11 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from ftrun.slurm import munge, sandbox_ssh
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.sandbox import Sandbox, up
 from ftrun.supervisor import ledger, looks, request, spool
+from ftrun.supervisor.drill import hands
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.operator import Limits
 from ftrun.supervisor.operator_desk import Answer, Desk
@@ -149,19 +152,19 @@ def office(box: Sandbox) -> Iterator[Office]:
 
 def job_of(box: Sandbox, uid: int, node: str) -> str:
     """A job of that user on that node, by now over."""
-    argv = [
-        "setpriv",
-        f"--reuid={uid}",
-        f"--regid={uid}",
-        "--clear-groups",
+    command = [
+        *_as(uid),
         "sbatch",
         "--parsable",
         "--wait",
         "-w",
         node,
+        "-o",
+        "/dev/null",
+        "--chdir=/",
+        "--wrap=true",
     ]
-    done = box.run([*argv, "-o", "/dev/null", "--chdir=/", "--wrap=true"], check=True, cwd=box.shared)
-    return done.stdout.strip().splitlines()[0]
+    return box.run(command, check=True, cwd=box.shared).stdout.strip().splitlines()[0]
 
 
 @pytest.fixture(scope="module")
@@ -468,3 +471,72 @@ def test_who_may_not_drain_is_told_so(office: Office) -> None:
 
     as_user(ANN, deed)
     assert Path(report).read_text() == "[77, 77]"
+
+
+FLOOD = """#!/bin/sh
+#SBATCH -N2 -o {folder}/log
+node=$(scontrol show hostnames | tail -1)
+i=0
+while [ $i -lt 3000 ]; do
+    echo "$(date '+%b %d %H:%M:%S') $node kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, GPU has fallen off the bus."
+    i=$((i+1))
+done
+exit 1
+"""
+
+
+@pytest.mark.drills
+def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -> None:
+    """A user without any right, from sbatch to answer: the supervisor asks, the operator looks at the node, and status tells the refusal."""
+    box, folder = office.box, office.folder
+    mine = folder / "ann"
+    mine.mkdir()
+    os.chown(mine, ANN, ANN)
+    script = folder / "flood.sh"
+    script.write_text(FLOOD.format(folder=mine))
+    assert _ftrun(box, folder, "operator", "--once").returncode == 0
+    libraries = [str(Path(__file__).resolve().parents[2] / ".ci" / "typing"), sysconfig.get_path("purelib")]
+    env = {
+        **{key: value for key, value in box.env().items() if key in ("SLURM_CONF", "PATH", "LANG")},
+        "HOME": str(mine),
+        "FTRUN_HOME": str(mine / "home"),
+        "FTRUN_SITE_CONFIG": str(folder / "site.toml"),
+        "PYTHONPATH": ":".join(libraries),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+    def as_ann(*words: str) -> str:
+        command = [*_as(ANN), _python_for_all(), "-m", "ftrun.supervisor"]
+        done = subprocess.run(
+            [*command, *words], env=env, cwd=mine, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done
+        return done.stdout + done.stderr
+
+    limits = ("--ft-retries=1", "--ft-exclude-cap=50%", "--ft-settle=1s", "--ft-backoff=1s")
+    as_ann("sbatch", *limits, str(script))
+    told = ""
+    deadline = time.monotonic() + 90
+    while "refused" not in told and time.monotonic() < deadline:
+        time.sleep(1.0)
+        _ftrun(box, folder, "operator", "--once")
+        told = as_ann("status", "--all")
+    assert "operator asked to drain n" in told
+    assert "refused: the checks find the node healthy" in told
+    assert office.drained() == {}
+    for pid in hands.supervisors(mine / "home"):
+        os.kill(pid, signal.SIGTERM)
+
+
+def _python_for_all() -> str:
+    """An interpreter that every user may start, and start again by its path."""
+    for candidate in (Path(sys.executable).resolve(), Path("/usr/bin/python3")):
+        # By way of env: setpriv itself still sees what only root may.
+        command = [*_as(ANN), "env", str(candidate), "-c", "pass"]
+        if not subprocess.run(command, capture_output=True, check=False).returncode:
+            return str(candidate)
+    pytest.fail("no Python that an ordinary user may start: install python3")
+
+
+def _as(uid: int) -> list[str]:
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
