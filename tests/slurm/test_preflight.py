@@ -141,3 +141,19 @@ def test_who_cancels_during_the_checks_is_obeyed(post: Post) -> None:
 
     assert ("stopped", "cancelled", []) == (run.state.value, run.final_class, post.ledger())
     assert [] == list(post.work.glob("ftrun.??????"))
+
+
+@pytest.mark.drills
+@pytest.mark.parametrize("shell", [["bash"], ["dash"], ["busybox", "sh"]], ids=" ".join)
+def test_a_script_is_held_whatever_shell_opens_the_attempt(post: Post, shell: list[str]) -> None:
+    """/bin/sh is another program on every system; the submitted file is run by each inside an allocation."""
+    for sick in (["n1"], []):
+        words = ("-N2", "--hold", "--ft-preflight", _sick(post, *sick))
+        job = post.sbatch("echo trained\nexit 5\n", *words, name=f"{len(sick)}.sh")
+        post.call("scancel", job)
+        (script,) = Path(post.run_dir(job), "attempts", "1", "submitted").iterdir()
+        done = post.run_command("salloc", "-Q", "-N2", "-w", "n[0-1]", *shell, str(script))
+        (post.folder / "n1.json").unlink(missing_ok=True)
+
+        wanted = (1, 0) if sick else (5, 1)
+        assert wanted == (done.returncode, len(post.ledger())), done.stderr
