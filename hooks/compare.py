@@ -14,10 +14,11 @@ A node says of others that they cannot be reached: one that says so may be wrong
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, Finding
 
@@ -182,34 +183,28 @@ def _word(value: Any, row: Row) -> str:
 
 def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
     """The nodes whose `ulimit` is lower than that of most peers, or too low where most have enough."""
-    tellers = {
-        node: [row for row in rows if row["check"] == "ulimit"]
-        for node, rows in reports.items()
-        if any(row["check"] == "ulimit" and row["severity"] in (OK, DEGRADED, BAD) for row in rows)
-    }
+    tellers = 0
+    low: dict[str, dict[str, float]] = {}  # kind -> node -> limit that is too low
+    judged: set[tuple[str, str]] = set()  # those that are degraded; what is bad counts by itself
+    for node, rows in reports.items():
+        mine = [row for row in rows if row["check"] == "ulimit" and row["severity"] in (OK, DEGRADED, BAD)]
+        tellers += bool(mine)
+        for row in mine:
+            value = row.get("value")
+            if row["severity"] != OK and isinstance(value, (int, float)):
+                low.setdefault(row["device"], {})[node] = float(value)
+                if row["severity"] == DEGRADED:
+                    judged.add((node, row["device"]))
     found = []
-    for node, rows in sorted(tellers.items()):
-        for row in rows:
-            mine = row.get("value")
-            if row["severity"] != DEGRADED or not isinstance(mine, (int, float)):
-                continue
-            theirs = [_limit(others, row["device"]) for name, others in tellers.items() if name != node]
-            higher = [limit for limit in theirs if limit is None or limit > mine]
-            if len(higher) * 2 > len(theirs):
-                known = [limit for limit in higher if limit is not None]
-                peers = f"{median(known):g}" if known else "enough"
-                found.append(
-                    Odd(node, "ulimit", row["device"], f"{mine:g}", peers, counts=True, fault="config")
-                )
+    for kind, limits in sorted(low.items()):
+        known = sorted(limits.values())
+        for node, mine_is in sorted(limits.items()):
+            higher = known[bisect_right(known, mine_is) :]
+            enough = tellers - len(known)
+            if (node, kind) in judged and (len(higher) + enough) * 2 > tellers - 1:
+                peers = f"{median(higher):g}" if higher else "enough"
+                found.append(Odd(node, "ulimit", kind, f"{mine_is:g}", peers, counts=True, fault="config"))
     return found
-
-
-def _limit(rows: Rows, kind: str) -> Optional[float]:
-    """A node's limit of a kind where it is too low; None where it is enough."""
-    values = (
-        row.get("value") for row in rows if row["device"] == kind and row["severity"] in (DEGRADED, BAD)
-    )
-    return next((float(value) for value in values if isinstance(value, (int, float))), None)
 
 
 def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Odd]:
@@ -219,12 +214,12 @@ def _unreached(reports: Mapping[str, Rows], names: Collection[str]) -> list[Odd]
         for node, rows in reports.items()
         if any(row["check"] == "peers" and row["severity"] in (OK, NOTE) for row in rows)
     }
+    named = Counter(name for node, lost in tellers.items() for name in lost if name != node)
     found = []
-    for name in sorted(names):
-        others = {node: lost for node, lost in tellers.items() if node != name}
-        by = sum(name in lost for lost in others.values())
-        if by >= 2 and by * 2 > len(others):
-            has = f"{by} of {len(others)} peers do not reach it"
+    for name in sorted(name for name in named if name in names):
+        others = len(tellers) - (name in tellers)
+        if named[name] >= 2 and named[name] * 2 > others:
+            has = f"{named[name]} of {others} peers do not reach it"
             found.append(Odd(name, "peers", "", has, "answers", counts=True, fault="network"))
     return found
 

@@ -84,14 +84,16 @@ def judged(
             tuple(suspects),
             f"no try of {len(first)} went well: a matter of the network, or of all nodes",
         )
-    usual = {pair: found for pair, found in first.items() if not _why(found, first, share, slower)}
-    told = {pair.server: _why(found, {**usual, pair: found}, share, slower) for pair, found in second.items()}
+    limits = _limits(first, share, slower)
+    well = {pair: found for pair, found in first.items() if not _why(found, limits)}
+    measure = _limits(well, share, slower)
+    told = {pair.server: _why(found, measure) for pair, found in second.items()}
     bad = {node: why for node, why in told.items() if why}
     untried = tuple(node for node in suspects if node not in told)
     between = tuple(
         (pair.client, pair.server)
         for pair, found in first.items()
-        if _why(found, first, share, slower) and not {pair.client, pair.server} & {*bad, *untried}
+        if _why(found, limits) and not {pair.client, pair.server} & {*bad, *untried}
     )
     return Outcome(bad, between, untried, "")
 
@@ -99,26 +101,37 @@ def judged(
 def _sorted_out(first: Mapping[Pair, Measured], share: float, slower: float) -> tuple[list[str], list[str]]:
     """Proven good nodes, and those that were in no good try; each in the order of the plan."""
     nodes = list(dict.fromkeys(node for pair in first for node in (pair.client, pair.server)))
-    proven = {
-        node
-        for pair, found in first.items()
-        if not _why(found, first, share, slower)
-        for node in (pair.client, pair.server)
-    }
+    limits = _limits(first, share, slower)
+    good = [pair for pair, found in first.items() if not _why(found, limits)]
+    proven = {node for pair in good for node in (pair.client, pair.server)}
     return [node for node in nodes if node in proven], [node for node in nodes if node not in proven]
 
 
-def _why(found: Measured, others: Mapping[Pair, Measured], share: float, slower: float) -> str:
+class _Limits(NamedTuple):
+    """What a try must reach: bytes a second at least, seconds of a round trip at most, and the usual of both."""
+
+    bytes_per_s: float
+    round_trip_s: float
+    usual: Measured
+
+
+def _limits(tries: Mapping[Pair, Measured], share: float, slower: float) -> _Limits:
+    """By what most of the tries that worked have reached; anything goes where none did."""
+    working = [one for one in tries.values() if not one.why]
+    if not working:
+        return _Limits(0.0, float("inf"), Measured())
+    usual = Measured(
+        median_high(one.bytes_per_s for one in working), median_low(one.round_trip_s for one in working)
+    )
+    return _Limits(usual.bytes_per_s * share, usual.round_trip_s * slower, usual)
+
+
+def _why(found: Measured, limits: _Limits) -> str:
     """Why a try is bad, in comparison with all; "" where it is not."""
     if found.why:
         return found.why
-    working = [one for one in others.values() if not one.why]
-    usual_bytes_per_s = median_high(one.bytes_per_s for one in working)
-    usual_trip_s = median_low(one.round_trip_s for one in working)
-    if found.bytes_per_s < usual_bytes_per_s * share:
-        return f"{found.bytes_per_s * 8 / 1e9:.2f} Gb/s, most others have {usual_bytes_per_s * 8 / 1e9:.2f}"
-    if found.round_trip_s > usual_trip_s * slower:
-        return (
-            f"{found.round_trip_s * 1e6:.0f} us for a round trip, most others need {usual_trip_s * 1e6:.0f}"
-        )
+    if found.bytes_per_s < limits.bytes_per_s:
+        return f"{found.bytes_per_s * 8 / 1e9:.2f} Gb/s, most others have {limits.usual.bytes_per_s * 8 / 1e9:.2f}"
+    if found.round_trip_s > limits.round_trip_s:
+        return f"{found.round_trip_s * 1e6:.0f} us for a round trip, most others need {limits.usual.round_trip_s * 1e6:.0f}"
     return ""
