@@ -150,7 +150,7 @@ def _speeds(
 
 
 def _gb_s(rates: Sequence[float]) -> dict[str, float]:
-    told = percentiles([rate / 1e9 for rate in rates], digits=4)
+    told = percentiles([rate / 1e9 for rate in rates], digits=6)
     return {name: told[name] for name in ("least", "p50", "most", "n")}
 
 
