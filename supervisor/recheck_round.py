@@ -160,6 +160,11 @@ class Round:
         return self._say(row, {"clean": "passing", "failed": "failing"}.get(verdict.result, "unseen"), why)
 
     def _give_back(self, row: NodeRow) -> bool:
+        """The look took minutes: a node that is rebooted or gone by now stays."""
+        now = self.cluster.nodes([row.name]).get(row.name)
+        state, why = recheck.standing(now) if now is not None else ("gone", "Slurm knows no such node")
+        if state != "look":
+            return self._say(row, "waiting", f"it was clean, and by now {why}")
         memory = self._note("returning", row.name, reason=row.reason)
         if self.dry:
             return self._say(row, "returned", "would be given back")

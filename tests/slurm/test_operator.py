@@ -408,12 +408,14 @@ def test_a_round_may_be_cut_at_every_record_and_effect(office: Office, jobs: dic
     assert cut_at > 4
 
 
-def _ftrun(box: Sandbox, folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+def _ftrun(
+    box: Sandbox, folder: Path, *words: str, spacing: str = "0", **more: str
+) -> subprocess.CompletedProcess[str]:
     site, checks = folder / "site.toml", folder / "checks.json"
-    others = [check.name for check in runner.checks("recheck") if check.name != "gpu-check"]
+    others = [check.name for check in runner.checks("recheck") if check.name not in ("gpu-check", "memory")]
     checks.write_text(json.dumps({name: {"enabled": False} for name in others}))  # what a site may say
     site.write_text(
-        f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = 0\nrecheck-passes = 1\ndrain-cap = "50%"\n'
+        f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = "{spacing}"\nrecheck-passes = 1\ndrain-cap = "50%"\n'
     )
     env = {**box.env(), "FTRUN_HOME": str(folder / "home"), "FTRUN_SITE_CONFIG": str(site), **more}
     return subprocess.run([*FTRUN, *words], env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -483,6 +485,36 @@ while [ $i -lt 3000 ]; do
 done
 exit 1
 """
+
+
+@pytest.mark.drills
+def test_a_liar_is_kept_longer_and_left_to_a_person_in_the_end(office: Office) -> None:
+    """On real Slurm: a job has its node to itself; a node that is blamed again waits longer, and the second lie is the last."""
+    box, node = office.box, "n3"
+
+    def recheck() -> str:
+        told = _ftrun(box, office.folder, "recheck", "--json", spacing="2s")
+        (line,) = json.loads(told.stdout)["nodes"]
+        return f"{line['state']} {line['why']}"
+
+    job = box.run(
+        ["sbatch", "--parsable", "-w", node, "-o", "/dev/null", "--wrap=sleep 60"], check=True
+    ).stdout.strip()
+    while office.cluster.nodes([node])[node].state == "idle":
+        time.sleep(0.2)
+    office.cluster.drain(node, "ftrun: llm-0001 gpu.lost 2026-11-20T10:00:00Z")
+    assert recheck() == "waiting jobs still run there"
+    box.run(["scancel", job], check=True)
+    states = []
+    for number in range(2, 4):
+        deadline = time.monotonic() + 60
+        while node in office.drained() and time.monotonic() < deadline:
+            states.append(recheck())
+        office.cluster.drain(node, f"ftrun: llm-000{number} gpu.lost 2026-11-20T1{number}:00:00Z")
+    assert "passing clean, pass 1 of 2" in states
+    assert any(state.startswith("waiting looked at again in") for state in states)
+    assert recheck().startswith("left given back 2 times, and blamed again each time; evidence in ")
+    assert "[left to a person: it lied]" in office.drained()[node]
 
 
 @pytest.mark.drills

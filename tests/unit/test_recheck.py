@@ -174,6 +174,23 @@ def test_a_reason_that_changes_between_look_and_act_stands(site: Site) -> None:
     assert (site.reason(), site.drained()) == ("hands off", True)
 
 
+def test_a_node_that_goes_down_between_look_and_act_stays(site: Site) -> None:
+    """What was clean minutes ago is given back only where Slurm hears it now; then the next round does it."""
+    site.round()
+    look = site.look
+
+    def slow(nodes: Sequence[str]) -> Mapping[str, Report]:
+        site.engine.nodes["n0"].down = True
+        return look(nodes)
+
+    site.look = slow  # type: ignore[method-assign]
+    assert site.round(600)["n0"].state == "waiting"
+    assert site.drained()
+    site.look = look  # type: ignore[method-assign]
+    site.engine.nodes["n0"].down = False
+    assert site.round()["n0"].state == "returned"
+
+
 def test_what_slurm_appends_for_a_reboot_is_no_person_s_word() -> None:
     """The reason of a node that is or was rebooted is still ours."""
     memory = Memory(reason=DRAINED)
