@@ -401,7 +401,8 @@ class Laws:
         due = {entry.id for entry in nodestory.entries_of(run)}
         noted = [entry for entry in ledger.read(self.world.home) if entry.run == run.id]
         lacking = due - {entry.id for entry in noted}
-        invented = {entry.id for entry in noted if entry.what != "served"} - due
+        # Hours served are counted as they pass, and findings and cards come from the nodes' own reports.
+        invented = {entry.id for entry in noted if entry.what not in ("served", "check", "device")} - due
         # An adopted job is judged anew under the number of its attempt: what was said of the job before it stays written down.
         if any(record["kind"] == "job.adopted" for record in self.records()):
             invented = set()

@@ -224,7 +224,21 @@ class Plan:
 def draw(seed: int) -> Plan:
     """The plan of a seed; the same one on every machine."""
     plan = _plain(seed)
-    return plan if seed in PLAIN_SEEDS else _with_a_past(_more(plan))
+    return plan if seed in PLAIN_SEEDS else _with_reports(_with_a_past(_more(plan)))
+
+
+def _with_reports(plan: Plan) -> Plan:
+    """Nodes that say something of themselves, from a stream of their own: true (the run stands still without a word) or not."""
+    luck = Random(f"ftrun simulation {plan.seed} reports")
+    if luck.random() >= 0.25 or plan.watch_only:
+        return plan
+    told = [
+        JobFault(
+            luck.choice(("sick", "report")), luck.randint(2, plan.steps), luck.randrange(plan.wanted), 0.0
+        )
+        for _ in range(luck.randint(1, 2))
+    ]
+    return replace(plan, job=tuple(sorted((*plan.job, *told), key=lambda fault: fault.at_step)))
 
 
 def _with_a_past(plan: Plan) -> Plan:

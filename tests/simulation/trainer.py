@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ftrun.hooks import nodefile
+from ftrun.hooks.findings import Finding
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState
 from ftrun.slurm.memory_records import Launch
@@ -78,6 +80,7 @@ class Start:
             None  # a fatal line that training survives: when, at which step
         )
         self.hung = False  # a rank stands still, and it will never go on by itself
+        self.reported = False  # a node of it was found bad, and it went on
         self.over = False
         self._waited_s = 0.0
         self._stuck_s: float | None = None
@@ -398,6 +401,37 @@ def _forged(start: Start, fault: JobFault) -> bool:
     return False
 
 
+def _report(start: Start, fault: JobFault) -> bool:
+    """The watch finds a node bad, and training goes on: as much as a fatal line, and no more."""
+    start.reported = _tell(start, fault)
+    start.claim("")
+    return False
+
+
+def _sick(start: Start, fault: JobFault) -> bool:
+    """A rank stands still without a word, and only the watch over its node tells why; where it cannot tell, the rank goes on."""
+    # Beside another sick node of two, most nodes are sick, and then nobody is suspected.
+    if start.reported or not _tell(start, fault):
+        return False
+    start.hung = True
+    return True
+
+
+def _tell(start: Start, fault: JobFault) -> bool:
+    """The node's report, in the attempt's folder; False where the nodes do not see it."""
+    world, node = start.world, start.launch.nodes[fault.node % len(start.launch.nodes)]
+    world.laws.guilty.add(node)
+    if world.nodes_blind:
+        return False
+    finding = Finding(
+        "gpu-check", "bad", "a GPU does not answer", "hardware-gpu", f"before step {fault.at_step}"
+    )
+    rows = [{**finding._asdict(), "at_s": world.clock.now(), "until_s": None}]
+    report = {"schema": 1, "kind": "watch", "node": node, "at_s": world.clock.now(), "findings": rows}
+    nodefile.put(str(start.folder / "nodes"), start.launch.restarts, report)
+    return True
+
+
 def _launch_failed(start: Start) -> None:
     start.world.laws.guilty.add(start.launch.head)
     memory_faults.hold_launch(start.world.engine, start.launch.job_id)
@@ -448,6 +482,8 @@ _FAULTS: dict[str, Callable[[Start, JobFault], bool]] = {
     "torn": _torn,
     "port": _port,
     "survived": _survived,
+    "report": _report,
+    "sick": _sick,
     "forged": _forged,
     "kill": _kill,
     "early-exit": _early_exit,
