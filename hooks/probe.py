@@ -87,7 +87,7 @@ class Probes:
         Returns an answer for every node, in the order given. Raises OSError where `ssh_config` cannot be read.
         """
         order = list(dict.fromkeys(nodes))
-        site = _Site(ssh_config.files_text(self.ssh_config))
+        site = _Site(self.ssh_config)
         done: dict[str, Answer] = {}
         try:
             for answer in self._answers(order, site, command, stdin):
@@ -162,26 +162,18 @@ def _report_of(answer: Answer) -> NodeReport:
 class _Site:
     """What the visits of one run share: the configuration, known hosts, keys, and the hosts that are gone through."""
 
-    def __init__(self, config_text: str) -> None:
+    def __init__(self, config_path: str) -> None:
         import paramiko
 
         # What goes wrong is told by the answer; the library would print tracebacks.
         logging.getLogger("paramiko").setLevel(logging.CRITICAL)
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
-        self._config = paramiko.SSHConfig.from_text(config_text)
+        self.config = ssh_config.Config(config_path, paramiko.SSHConfig.from_text)
         self._lock = threading.Lock()
         self._known: dict[tuple[str, ...], KnownHosts] = {}
         self._keys: dict[str, Any] = {}
         self._jumps: dict[str, tuple[threading.Lock, list[Any]]] = {}
         self.ways = Ways()
-
-    def hop(self, name: str) -> ssh_config.Hop:
-        """How to get to a host, or to one of a ProxyJump (user@host:port). Refused where the configuration cannot be followed."""
-        user, host, port = ssh_config.parts_of(name)
-        try:
-            return ssh_config.hop_of(host, self._config.lookup(host), port, user)
-        except Exception as error:
-            raise Refused(f"ssh configuration: {error}") from error
 
     def known(self, paths: tuple[str, ...]) -> KnownHosts:
         """The keys in these files, read once."""
@@ -240,7 +232,10 @@ def _connected(
     """A connection to a host, logged in. `jump` takes the place of the configured ProxyJump. Raises Lost or Refused."""
     import paramiko
 
-    hop = site.hop(name)
+    try:
+        hop = site.config.hop(name)
+    except ValueError as error:
+        raise Refused(f"ssh configuration: {error}") from error
     try:
         sock = _socket(hop, site, ways, give_up_s, jump=hop.jump if jump is None else jump, through=through)
         transport = paramiko.Transport(sock)

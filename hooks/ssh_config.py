@@ -1,7 +1,8 @@
 """What a user's SSH configuration says about a host, for connections without a terminal. (I/O)
 
 How it thinks. The files are read as `ssh` reads them: the user's, then the machine's, and the first value counts.  The reader of the
-blocks is paramiko's, handed in by whoever has imported it; it knows no `Include`, so included files are put in their place first.
+blocks is paramiko's, handed in by whoever has imported it; it knows no `Include`, so included files are put in their place first. What it
+does not understand (`Match exec`, newer words) `ssh -G` is asked for, host by host: that is slower, and as right as ssh itself.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import contextlib
 import getpass
 import glob
 import os
+import re
 import shlex
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from ftrun.hooks.known_hosts import KnownHosts
 
-__all__ = ["Hop", "files_text", "hop_of", "known_hosts_of", "parts_of", "public_half"]
+__all__ = ["Config", "Hop", "files_text", "hop_of", "known_hosts_of", "parts_of", "public_half"]
 
 INCLUDES_DEEP_MAX = 16  # as OpenSSH
 USER_FILE = "~/.ssh/config"
@@ -25,7 +28,9 @@ MACHINE_FILE = "/etc/ssh/ssh_config"
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 MACHINE_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-TRUSTING = frozenset({"no", "off", "accept-new"})
+TRUSTING = frozenset({"no", "off", "false", "accept-new"})
+SSH_LIMIT_S = 10.0
+_RUNS_COMMANDS = re.compile(r"^\s*match\b.*\bexec\b", re.IGNORECASE | re.MULTILINE)
 
 
 class Hop(NamedTuple):
@@ -42,6 +47,52 @@ class Hop(NamedTuple):
     agent: bool
     jump: str
     command: str
+
+
+class Config:
+    """The configuration in `path`, or by default the user's and the machine's; `read` makes an object with `lookup(host)` of its text.
+
+    Raises OSError where `path` cannot be read.
+    """
+
+    def __init__(self, path: str, read: Callable[[str], Any]) -> None:
+        self._path = path
+        self._read = None
+        text = files_text(path)
+        if _RUNS_COMMANDS.search(text) is None:  # the library would run them without a limit
+            with contextlib.suppress(Exception):  # its own errors: words that it does not know
+                self._read = read(text)
+
+    def hop(self, name: str) -> Hop:
+        """How to get to a host, or to one of a ProxyJump (user@host:port). Raises ValueError where the configuration cannot be followed."""
+        user, host, port = parts_of(name)
+        told = None
+        if self._read is not None:
+            with contextlib.suppress(Exception):  # the same, found when a host is looked up
+                told = self._read.lookup(host)
+        return hop_of(host, _told_by_ssh(host, self._path) if told is None else told, port, user)
+
+
+def _told_by_ssh(host: str, path: str) -> dict[str, Any]:
+    """What `ssh -G` says about a host: the last value of each word, and all identity files. Raises ValueError."""
+    command = ["ssh", "-G", *(["-F", path] if path else []), "--", host]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SSH_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(
+            f"it has words that only ssh understands, and ssh cannot be asked: {error}"
+        ) from None
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or [f"ssh -G ends with {done.returncode}"])[-1])
+    pairs = [line.partition(" ")[::2] for line in done.stdout.splitlines()]
+    return {**dict(pairs), "identityfile": [value for word, value in pairs if word == "identityfile"]}
 
 
 def files_text(ssh_config: str = "") -> str:

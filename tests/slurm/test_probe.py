@@ -192,6 +192,19 @@ def test_the_users_own_configuration_is_read_with_what_it_includes(
     assert ANSWERED == _one(Probes(connect_s=10.0), "alias").state
 
 
+@pytest.mark.parametrize(
+    "word", ['exec "test %h != n1"', "tagged ftrun", "localnetwork 127.0.0.0/8", "final all"]
+)
+def test_what_only_ssh_understands_is_asked_of_ssh(box: Sandbox, tmp_path: Path, word: str) -> None:
+    """Match with words that our reader does not know: the answer is that of `ssh`, or its reason."""
+    told = _one(_config(box, tmp_path, f"Match {word}", "Port 1"))
+    plain = subprocess.run(
+        ["ssh", "-F", tmp_path / "config", "n0", "echo in"], capture_output=True, text=True, timeout=30
+    )
+
+    assert (plain.returncode == 0) == (told.state == ANSWERED), (told, plain.stderr)
+
+
 def test_nodes_behind_others_are_reached_through_them(box: Sandbox, tmp_path: Path) -> None:
     """ProxyJump over one host and over two, ProxyCommand; a host in between that is not there makes nobody bad."""
     ssh = f"ssh -F {box.ssh_config} -W %h:%p n1"
