@@ -32,6 +32,11 @@ def main(arguments: list[str]) -> int:
     settings = thresholds.read(words.settings, node)
     if settings is None:
         return 0
+    if words.since:
+        # What the kernel's log and the uptime say counts from the start of the script; what a site sets goes before.
+        for check in chosen:
+            if "since_s" in check.thresholds:
+                settings[check.name] = {"since_s": words.since, **settings.get(check.name, {})}
     root = words.root.replace("{node}", node)
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
     report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
@@ -53,6 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     told = f"thresholds by check, as JSON (default: {thresholds.SITES_OWN})"
     parser.add_argument("--settings", default="", metavar="FILE", help=told)
     parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
+    parser.add_argument(
+        "--since",
+        type=float,
+        default=0.0,
+        metavar="TIME",
+        help="when the script began, in seconds of the epoch",
+    )
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     parser.add_argument(

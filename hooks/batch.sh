@@ -703,7 +703,7 @@ _ft_look_after() {
     [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
     [ $(($(date +%s) - _ft_now)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
-    ( trap - EXIT; _ft_on_nodes after --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    ( trap - EXIT; _ft_on_nodes after --since "$_ft_now" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
     _ft_quarters=72
     until _ft_is_over "$_ft_watcher"; do

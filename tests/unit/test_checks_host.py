@@ -6,6 +6,7 @@ and spans in its source (src/timedate/timedatectl.c). Trees of /proc and /sys ar
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from ftrun.hooks.checks import cgroups, clock, cpu_frequency, processes, strange
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
 from ftrun.hooks.growth import Growth
 from ftrun.hooks.machine import Machine
+from ftrun.hooks.main import main
 
 CHRONY = "7F000001,127.0.0.1,4,1795250641.232410724,{offset},-0.000000402,0.000000402,-0.040,-0.000,1.146,{delay},{spread},2.0,{leap}\n"
 CHRONY_ALONE = "00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised\n"
@@ -363,3 +365,19 @@ def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
         "lustre": (DEGRADED, ()),
     } == {one.device: (one.severity, one.evidence) for one in found}
     assert [UNKNOWN] == severities(versions.CHECK, {})
+
+
+def test_after_a_failure_a_boot_under_the_script_is_found(tmp_path: Path) -> None:
+    """Checks that look back look back to the start of the script."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "uptime").write_text("300.00 500.00\n")
+    folder = tmp_path / "nodes"
+    words = ["after", "--folder", str(folder), "--node", "n4", "--root", str(tmp_path)]
+    worst = {}
+    for since_s in (time.time() - 3600, time.time() - 200):
+        assert 0 == main([*words, "--since", str(since_s)])
+        report = json.loads((folder / "after.0.n4.json").read_text())
+        (found,) = (one for one in report["findings"] if one["check"] == "uptime")
+        worst[found["severity"]] = found["fault"]
+
+    assert {"bad": "node", "note": ""} == worst
