@@ -37,6 +37,16 @@ def post(box: Sandbox) -> Iterator[Post]:
     made.clear()
 
 
+@pytest.fixture
+def crowded(box: Sandbox) -> Iterator[Post]:
+    """Another home, with a job that needs all nodes."""
+    made = Post(box)
+    made.supervise()
+    made.sbatch("echo trained\n", "-N4", "--oversubscribe", "--ft-preflight", _sick(made, "n1"))
+    yield made
+    made.clear()
+
+
 def _sick(post: Post, *nodes: str) -> str:
     """These nodes fail a check; the option that says so."""
     for node in nodes:
@@ -44,8 +54,8 @@ def _sick(post: Post, *nodes: str) -> str:
     return f"--ft-checks={post.folder}/{{node}}.json"
 
 
-def test_a_script_starts_without_the_node_that_fails_a_check(post: Post) -> None:
-    """The first attempt ends unstarted, the second runs elsewhere; no budget, no retry, no drain."""
+def test_a_script_starts_without_the_node_that_fails_a_check(post: Post, crowded: Post) -> None:
+    """The first attempt ends unstarted, the second runs elsewhere, or all the same where no other node is to be had; no budget, no retry, no drain."""
     post.supervise()
     job = post.sbatch("echo trained\n", "-N2", "-w", "n[0-1]", "--ft-preflight", _sick(post, "n1"))
     run = post.until_state("finished", "stopped", job=job)
@@ -65,6 +75,16 @@ def test_a_script_starts_without_the_node_that_fails_a_check(post: Post) -> None
         path.name for path in Path(post.run_dir(job), "attempts", "1", "nodes").glob("preflight*")
     )
     assert ["preflight.0.n0.json", "preflight.0.n1.json"] == reports
+    full = crowded.until_state("finished", "stopped")
+    assert ("finished", 2, 4) == (full.state.value, len(full.attempts), len(full.attempts[1].nodes)), (
+        crowded.story()
+    )
+    assert "the next script starts whatever its checks say: n1 cannot be left out" in str(
+        full.incidents[0].decision
+    )
+    assert ["the script is not started here", "the script starts all the same"] == re.findall(
+        r"the script (?:is not|starts all).*", crowded.job_log()
+    )
 
 
 def test_what_all_nodes_show_holds_no_script(post: Post) -> None:
