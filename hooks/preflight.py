@@ -20,7 +20,7 @@ from typing import Any
 from ftrun.hooks import nodefile, runner, thresholds
 from ftrun.hooks.compare import Verdict, verdict
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.findings import BAD, TIERS, Check
+from ftrun.hooks.findings import BAD, SEVERITIES, TIERS, Check
 from ftrun.hooks.report import parsed
 
 __all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
@@ -35,6 +35,7 @@ WITHIN_S = 12.0
 AGAIN_WITHIN_S = 3.0
 REPORT_BYTES_MAX = 1 << 20
 NAMED_MAX = 8
+SIX = ("dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "gpu-check")
 
 
 def main(arguments: list[str]) -> int:
@@ -76,7 +77,7 @@ def _summed_up(words: argparse.Namespace) -> int:
             reports[path[len(start) : -len(".json")]] = report["findings"]
     found = verdict(reports, words.nodes)
     held = bool(found.bad) and not words.report_only
-    for line in _told(found, len(reports), words.nodes, held=held):
+    for line in [*_items(reports), *_told(found, len(reports), words.nodes, held=held)]:
         print(f"ftrun: preflight: {line}", file=sys.stderr)
     record = {
         "schema": runner.SCHEMA,
@@ -93,8 +94,31 @@ def _summed_up(words: argparse.Namespace) -> int:
     return EXIT_HELD if held else 0
 
 
+def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """A line for each of the six items that users of managed clusters know: its name, its verdict, and where, if not everywhere.
+
+    Not why: words such as "Name or service not known" in the job's log would be taken for the job's own. The reports have them.
+    """
+    lines = []
+    for name in SIX:
+        told = {node: [one for one in rows if one["check"] == name] for node, rows in reports.items()}
+        graded = {
+            node: max(mine, key=lambda one: SEVERITIES.index(one["severity"]))
+            for node, mine in told.items()
+            if mine
+        }
+        if not graded:
+            continue
+        worst = max(graded.values(), key=lambda one: SEVERITIES.index(one["severity"]))
+        where = sorted(node for node, one in graded.items() if one["severity"] == worst["severity"])
+        shown = f"{','.join(where[:NAMED_MAX])}{',...' if len(where) > NAMED_MAX else ''}"
+        place = "" if len(where) == len(graded) else f" on {shown}, {len(where)} of {len(graded)} nodes"
+        lines.append(f"{name}: {worst['severity']}{place}")
+    return lines
+
+
 def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[str]:
-    """What the job's log says: nothing where nothing is wrong."""
+    """What the job's log says beside the items: nothing where nothing is wrong."""
     lines = []
     if answered < nodes:
         lines.append(
