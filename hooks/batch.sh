@@ -701,9 +701,9 @@ _ft_dismiss_watch() {
 # after a script that failed at once, which is a mistake in it.
 _ft_look_after() {
     [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
-    [ $(($(date +%s) - _ft_now)) -ge 5 ] 2>/dev/null || return
+    [ $(($(date +%s) - _ft_since)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
-    ( trap - EXIT; _ft_on_nodes after --since "$_ft_now" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    ( trap - EXIT; _ft_on_nodes after --since "$_ft_since" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
     _ft_quarters=72
     until _ft_is_over "$_ft_watcher"; do
@@ -804,6 +804,7 @@ _ft_finish() {
     _ft_rc=$1
     _ft_sig=${2:-0}
     trap _ft_leave EXIT
+    _ft_since=$_ft_now
     _ft_now=$(date +%s 2>/dev/null)
     ( trap - EXIT; _ft_record_exit ) &
     _ft_writer=$!
@@ -812,6 +813,7 @@ _ft_finish() {
         rm -rf "$_ft_tmp"
     fi
     _ft_within 10 "$_ft_writer"
+    [ -n "$_ft_child" ] && _ft_look_after # the supervisor knows by now that the script is over, and ends nothing
     [ -n "$_ft_child" ] && [ -n "$_ft_posthook" ] && eval "_ft_user_hook post-hook \"\$_ft_posthook\" $_ft_list"
     _ft_leave
 }
@@ -958,7 +960,6 @@ _ft_main() {
         _ft_child=
     done
     _ft_dismiss_watch
-    _ft_look_after
     _ft_finish "$_ft_rc" "$_ft_sig"
 }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobState
-from ftrun.supervisor import nodelook, sense, settle
+from ftrun.supervisor import attempts, nodelook, sense, settle
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis, FaultClass
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["fatal", "judge", "patience_s"]
 
 PACE_UNKNOWN = 10.0  # times `end-wait`, until three looks saw steps
+LEAVING_FOR_S = 60.0  # what a job may take to end once its script has
 _NOT_FATAL = frozenset(
     {FaultClass.HEALTHY, FaultClass.UNKNOWN, FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.CANCELLED}
 )
@@ -111,13 +112,24 @@ def _alive(keeper: Keeper) -> bool:
     return memory.steps_seen > steps_seen or (memory.step is None and memory.growth_seen_s != growth_seen_s)
 
 
+def _is_over(keeper: Keeper) -> bool:
+    """The script has ended by itself: its nodes are checked, or a hook of the user's runs, before the job ends."""
+    attempt = keeper.attempt
+    return attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch) is not None
+
+
+def _hook_limit_s(keeper: Keeper) -> float:
+    return float(keeper.settings.get("hook-limit", 60.0)) if keeper.settings.get("post-hook") else 0.0
+
+
 def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: Diagnosis) -> None:
     memory = keeper.memory
     waited = memory.for_how_long("suspect", world.mono_s)
     end_wait_s = float(keeper.settings.get("end-wait", 60.0))
     known = keeper.office.catalog().by_id
     at_once = diagnosis.signature in known and known[diagnosis.signature].at_once
-    if waited < patience_s(end_wait_s, report.median_step_s, memory.longest_gap_s, at_once=at_once):
+    patience = patience_s(end_wait_s, report.median_step_s, memory.longest_gap_s, at_once=at_once)
+    if waited < patience or (_is_over(keeper) and waited < patience + LEAVING_FOR_S + _hook_limit_s(keeper)):
         return
     fresh = sense.watch(
         keeper, world, fresh=True
