@@ -1,8 +1,8 @@
 """`ftrun-hook watch`: looks after one node while a job runs on it. (I/O)
 
 How it thinks. It asks what a user may ask: the kernel's log where that is allowed, else the counters that show the same fault, the
-drivers' own tools, and how long the mounts take to answer. It judges by the checks of `hooks/checks`. What counts errors since boot is
-judged by what came since the watch began; the rest as it stands. What is found is written into the attempt's folder, once when it
+drivers' own tools, and how long the mounts take to answer. It judges by the checks of `hooks/checks`. What they say at the first look was there before
+the watch, and is not told unless it gets worse; but a mount that hangs is told whenever it does. What is found is written into the attempt's folder, once when it
 appears and once when it is gone; a node that is well writes nothing.
 
 It costs nearly nothing. All nodes look at the same moment by the clock, so that a collective waits once and not once for each node.
@@ -35,8 +35,10 @@ __all__ = ["FAMILIES", "Family", "Watch", "main", "visible"]
 USUAL_PERIOD_S = 60.0
 LOOK_LIMIT_S = 20.0
 SPACING_MAX = 16.0
-SINCE_BOOT = frozenset({"edac", "pcie-aer", "mce", "gpu-ecc"})
-"""Checks whose findings may be of last year: what they say at the first look is not of this job."""
+ASKED_NOW = frozenset({"mounts", "lustre-client"})
+"""Checks whose findings harm whoever touches the thing now. What others say at the first look is not of this job: a counter may have it
+from last year, and a GPU that is not seen may never have been the job's.
+"""
 
 
 class Family(NamedTuple):
@@ -158,13 +160,14 @@ class Watch:
         if "since_s" in own:
             own["since_s"] = self._began_s
         if "devices" in own:
-            own["devices"] = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS", "")
+            # Of Slurm's variables the one that names MIG instances as such, and whole GPUs as this step sees them.
+            own["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return own
 
     def _take(self, check: str, findings: Sequence[Finding], now_s: float) -> bool:
         """Compare what a check says now with what it said before."""
         now = {one.device: one for one in findings if one.severity in (DEGRADED, BAD)}
-        first = self._first.setdefault(check, now if check in SINCE_BOOT else {})
+        first = self._first.setdefault(check, {} if check in ASKED_NOW else now)
         fresh = {device: one for device, one in now.items() if _is_news(one, first.get(device))}
         changed = False
         for device, one in fresh.items():

@@ -43,6 +43,8 @@ def visited(keeper: Keeper, world: World) -> bool:
         return True
     if attempt.end_state == "CANCELLED" and not attempt.ended_by_us:
         return True
+    if attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes) is not None:
+        return True  # the checks before the script have just told
     if memory.visit is None:
         _read(keeper)
         missing = [node for node in attempt.nodes if node not in memory.node_facts.asked]

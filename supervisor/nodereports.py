@@ -17,7 +17,7 @@ from ftrun.supervisor.nodefacts import NodeFacts, gathered
 __all__ = ["KINDS", "folder", "left", "read", "stamp"]
 
 KINDS = ("preflight", "watch", "after")
-REPORT_BYTES_MAX = 512 * 1024
+REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
 
 
 def folder(run_dir: str, attempt: int) -> str:

@@ -47,6 +47,7 @@ def _port(root: Path, symbol_errors: int) -> None:
 
 
 def _watch(root: Path) -> watch.Watch:
+    """Looks in these tests lie hours apart: on a busy machine a look may cost so much that the next one is put off."""
     return watch.Watch(root=str(root), period_s=60.0, began_s=1000.0)
 
 
@@ -61,13 +62,37 @@ def test_what_was_counted_before_the_job_is_not_told(tmp_path: Path) -> None:
     one = _watch(tmp_path)
 
     assert not one.look(1000.0)
-    assert not one.look(1060.0)
+    assert not one.look(11_060.0)
     _memory(tmp_path, 4)
-    assert one.look(1120.0)
+    assert one.look(21_120.0)
 
     assert _told(one) == [("edac", BAD, True)]
-    row = one.report("n0", 1120.0)["findings"][0]
-    assert (row["at_s"], row["fault"], row["value"]) == (1120.0, "hardware-other", 4)
+    row = one.report("n0", 21_120.0)["findings"][0]
+    assert (row["at_s"], row["fault"], row["value"]) == (21_120.0, "hardware-other", 4)
+
+
+def test_a_link_that_was_down_before_the_job_is_not_told(tmp_path: Path) -> None:
+    """What the first look finds is not of this job, be it no counter."""
+    _memory(tmp_path, 0)
+    _port(tmp_path, 0)
+    _put(tmp_path, "/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
+    one = _watch(tmp_path)
+
+    assert not one.look(1000.0)
+    assert _told(one) == []
+
+
+def test_a_mount_that_hangs_is_told_from_the_first_look_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who begins beside a dead mount is told of it: it holds up whoever touches it."""
+    _memory(tmp_path, 0)
+    one = _watch(tmp_path)
+    hung = Finding("mounts", BAD, "/data hangs", "storage", "/data")
+    monkeypatch.setattr(watch, "_ask", lambda *_: watch._Asked({"mounts": [hung]}, {}, 0.0, hung=False))
+
+    assert one.look(1000.0)
+    assert _told(one) == [("mounts", BAD, True)]
 
 
 def test_the_same_finding_changes_the_report_once(tmp_path: Path) -> None:
@@ -77,8 +102,8 @@ def test_the_same_finding_changes_the_report_once(tmp_path: Path) -> None:
     one.look(1000.0)
     _memory(tmp_path, 1)
 
-    assert one.look(1060.0)
-    assert not one.look(1060.0 + 60 * watch.SPACING_MAX)
+    assert one.look(11_060.0)
+    assert not one.look(11_060.0 + 60 * watch.SPACING_MAX)
 
 
 def test_counters_that_grow_fast_are_told_and_forgiven(tmp_path: Path) -> None:
@@ -88,10 +113,10 @@ def test_counters_that_grow_fast_are_told_and_forgiven(tmp_path: Path) -> None:
     one = _watch(tmp_path)
     one.look(1000.0)
     _port(tmp_path, 500)
-    assert one.look(1060.0)
+    assert one.look(11_060.0)
     assert _told(one) == [("ib-errors", DEGRADED, True)]
 
-    assert one.look(1120.0)
+    assert one.look(21_120.0)
 
     assert _told(one) == [("ib-errors", DEGRADED, False)]
 
@@ -107,7 +132,7 @@ def test_a_check_that_cannot_see_takes_nothing_back(
     one = _watch(tmp_path)
     one.look(1000.0)
     _memory(tmp_path, 1)
-    one.look(1060.0)
+    one.look(11_060.0)
 
     def judge(_facts: object, _thresholds: object) -> Sequence[Finding]:
         if answer is None:
@@ -117,7 +142,7 @@ def test_a_check_that_cannot_see_takes_nothing_back(
     for member in one._members:
         member.checks = [check._replace(judge=judge) for check in member.checks]
 
-    assert not one.look(1120.0)
+    assert not one.look(21_120.0)
     assert _told(one) == [("edac", BAD, True)]
 
 
@@ -131,7 +156,7 @@ def test_a_site_can_switch_a_check_off_or_set_its_marks(tmp_path: Path) -> None:
     _memory(tmp_path, 3)
 
     assert "edac" not in off.checks
-    assert not mild.look(1060.0)
+    assert not mild.look(11_060.0)
 
 
 def test_what_costs_much_is_asked_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +172,7 @@ def test_what_costs_much_is_asked_less_often(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(watch, "_ask", ask)
     one.look(1000.0)
     first = len(asked)
-    one.look(1060.0)
+    one.look(11_060.0)
 
     assert len(asked) == first
     one.look(1000.0 + 1.0 / 0.0001 + 60)

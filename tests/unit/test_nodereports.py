@@ -1,0 +1,85 @@
+"""Laws of reading what nodes left in an attempt's folder, and of what is put there for them to run. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.supervisor import nodereports, nodetools, store
+
+GPU = {"check": "gpu-check", "severity": "bad", "message": "m", "fault": "hardware-gpu", "device": "0"}
+
+
+def _report(node: str = "n0", **more: Any) -> str:
+    return json.dumps({"schema": 1, "kind": "watch", "node": node, "at_s": 1.0, "findings": [GPU], **more})
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The folder of reports of attempt 1 of a run."""
+    folder = Path(nodereports.folder(str(tmp_path), 1))
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _found(tmp_path: Path) -> list[str]:
+    return [one.node for one in nodereports.read(str(tmp_path), 1, 0, ("n0", "n1")).findings]
+
+
+def test_only_reports_of_the_attempts_own_nodes_and_launch_are_read(tmp_path: Path, place: Path) -> None:
+    """A file for another node, another launch or of another's name says nothing."""
+    (place / "watch.0.n0.json").write_text(_report())
+    (place / "watch.0.n1.json").write_text(_report("n0"))
+    (place / "watch.0.stranger.json").write_text(_report("stranger"))
+    (place / "watch.1.n1.json").write_text(_report("n1"))
+
+    assert _found(tmp_path) == ["n0"]
+
+
+def test_what_is_no_report_cannot_hold_up_its_reader(tmp_path: Path, place: Path) -> None:
+    """A pipe, a link, a folder, garbage, depths without end and a file without end are passed over."""
+    os.mkfifo(place / "preflight.0.n0.json")
+    (place / "secret").write_text(_report())
+    (place / "watch.0.n0.json").symlink_to(place / "secret")
+    (place / "after.0.n0.json").mkdir()
+    (place / "preflight.0.n1.json").write_text("[" * 100_000)
+    (place / "watch.0.n1.json").write_bytes(b"\xff\xfe{")
+    with open(place / "after.0.n1.json", "w") as stream:
+        stream.truncate(nodereports.REPORT_BYTES_MAX * 100)
+
+    assert _found(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_no_news(tmp_path: Path) -> None:
+    """Most launches have no report: nothing is said, and nothing fails."""
+    assert nodereports.stamp(str(tmp_path), 1) == 0
+    assert _found(tmp_path) == []
+
+
+def test_a_new_report_changes_the_stamp(tmp_path: Path, place: Path) -> None:
+    """One question tells whether there is anything to read."""
+    before = nodereports.stamp(str(tmp_path), 1)
+    draft = place / "draft"
+    draft.write_text(_report())
+    draft.rename(place / "watch.0.n0.json")
+
+    assert nodereports.stamp(str(tmp_path), 1) != before
+
+
+def test_the_node_side_lies_behind_one_link(tmp_path: Path) -> None:
+    """Jobs find the newest version by the link and keep the file that it led to; putting it there again changes nothing."""
+    home = str(tmp_path)
+    first = nodetools.provide(home)
+    link = tmp_path / nodetools.LINK
+    assert os.path.realpath(link) == os.path.realpath(first)
+
+    link.unlink()
+    link.symlink_to("ftrun-hook-of-yesterday.pyz")
+    assert nodetools.provide(home) == first
+    assert os.path.realpath(link) == os.path.realpath(first)
+    assert sorted(os.listdir(link.parent)) == sorted({os.path.basename(first), link.name})
+    assert store.run_dirs(home) == []
