@@ -140,11 +140,14 @@ def test_inside_a_job_its_own_nodes_are_checked(make: Callable[[], Post]) -> Non
     """By a step beside the script, without SSH; a node that differs is to be avoided."""
     post = make()
     sick = _sick(post, "n1").partition("=")[2]
-    body = f"{' '.join(FTRUN)} preflight --pairs --checks '{sick}' --all 'disk-size root'; echo left $?\n"
+    ftrun = f"{' '.join(FTRUN)} preflight"
+    body = (
+        f"{ftrun} --checks '{sick}' 'disk-size root'; echo left $?; {ftrun} --pairs --all memory; echo over\n"
+    )
     job = post.plain(
         "-N3", "-w", "n[0-2]", "--oversubscribe", f"--output={post.work}/job.log", "--wrap", body
     )
-    log = post.until(lambda: (text := post.job_log("job")) and "left" in text and text, "the job is over")
+    log = post.until(lambda: (text := post.job_log("job")) and "over" in text and text, "the job is over")
 
     assert "n1: disk-size root /:" in log
     assert "to be avoided: n1\n" in log
