@@ -172,7 +172,7 @@ def test_what_costs_much_is_asked_less_often(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(watch, "_ask", ask)
     one.look(1000.0)
     first = len(asked)
-    one.look(11_060.0)
+    one.look(1060.0)
 
     assert len(asked) == first
     one.look(1000.0 + 1.0 / 0.0001 + 60)
