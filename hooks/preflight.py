@@ -17,10 +17,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftrun.hooks import nodefile, runner, thresholds
+from ftrun.hooks import hosts, nodefile, runner, thresholds
 from ftrun.hooks.compare import Verdict, verdict
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, SEVERITIES, TIERS, Check
+from ftrun.hooks.machine import Machine, NoAnswer
 from ftrun.hooks.report import parsed
 
 __all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
@@ -75,7 +76,7 @@ def _summed_up(words: argparse.Namespace) -> int:
             report = parsed(stream.read(REPORT_BYTES_MAX))
         if report is not None:
             reports[path[len(start) : -len(".json")]] = report["findings"]
-    found = verdict(reports, words.nodes)
+    found = verdict(reports, words.nodes, _nodes())
     held = bool(found.bad) and not words.report_only
     for line in [*_items(reports), *_told(found, len(reports), words.nodes, held=held)]:
         print(f"ftrun: preflight: {line}", file=sys.stderr)
@@ -115,6 +116,14 @@ def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
         place = "" if len(where) == len(graded) else f" on {shown}, {len(where)} of {len(graded)} nodes"
         lines.append(f"{name}: {worst['severity']}{place}")
     return lines
+
+
+def _nodes() -> Sequence[str]:
+    """The names of the job's nodes: one that gave no report may be told of by its peers. () where they are not known."""
+    try:
+        return hosts.all_of(Machine(), {"hosts": "", "hosts_file": ""})
+    except NoAnswer:
+        return ()
 
 
 def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[str]:
