@@ -21,7 +21,10 @@ class Book:
     opened: set[str] = field(default_factory=set)  # hashes of credentials
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # id of a request -> the answer
     answered: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # user:hash -> the answer
-    draining: dict[str, tuple[str, float]] = field(default_factory=dict)  # id -> the reason announced, when
+    draining: dict[str, set[str]] = field(default_factory=dict)  # id -> the reasons announced
+    drained_s: list[float] = field(
+        default_factory=list
+    )  # when a drain was announced, be it that it came about or not
 
     @staticmethod
     def of(records: Iterable[Mapping[str, Any]]) -> Book:
@@ -41,12 +44,9 @@ class Book:
             self.answered[record["key"]] = record
             self.answers.setdefault(record["id"], record)
         elif kind == "draining":
-            self.draining[record["id"]] = (record["reason"], float(record["at"]))
+            self.draining.setdefault(record["id"], set()).add(record["reason"])
+            self.drained_s.append(float(record["at"]))
 
     def asked(self, uid: int, now_s: float) -> int:
         """How many requests of this user were opened within the last hour."""
         return sum(1 for whose, at_s in self.taken.values() if whose == uid and now_s - at_s < HOUR_S)
-
-    def drained_s(self, without: str = "") -> list[float]:
-        """When drains were announced, but for the request `without`."""
-        return [at_s for request, (_, at_s) in self.draining.items() if request != without]

@@ -203,9 +203,8 @@ class Desk:
         """The node is out of service already: by us, who could not say so any more, or by somebody else."""
         if not (row.drained or row.spoken_for):
             return False
-        reason, _ = self._book.draining.get(case.request.id, ("", 0.0))
-        if reason and row.reason == reason:
-            self._drained(case, reason, "found drained")
+        if row.reason in self._book.draining.get(case.request.id, ()):
+            self._drained(case, row.reason, "found drained")
         else:
             self._answer(case.waiting, case.key, "already", row.reason or "it is drained already", row.name)
         return True
@@ -215,7 +214,7 @@ class Desk:
             case.request.node,
             rows,
             partitions.values(),
-            drained_s=self._book.drained_s(without=case.request.id),
+            drained_s=self._book.drained_s,
             now_s=self.now(),
             limits=self.limits,
         )

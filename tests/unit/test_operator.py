@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,10 +25,19 @@ from ftrun.supervisor.recheck import Report
 from ftrun.supervisor.request import BadRequest, Request
 from ftrun.supervisor.spool import Waiting
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 ASKED = Request("0" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", 1000.0)
 BAD = {"check": "gpu-check", "severity": "bad", "message": "7 of 8", "fault": "hardware-gpu"}
 SICK, WELL = Report("answered", (BAD,)), Report("answered", (BAD | {"severity": "ok"},))
 AWAY = Report("unreachable", why="no route")
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives by the thousand: nothing here dies with the machine."""
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
 def row(name: str = "n0", *, heard: bool = True, reason: str = "", state: str = "idle") -> NodeRow:
@@ -253,7 +263,7 @@ class Site:
         return {name for name, seen in self.cluster.nodes().items() if seen.reason.startswith("ftrun:")}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(40), 152, 307])
 def test_over_any_history_only_sick_nodes_of_the_asking_user_are_drained_and_few(
     tmp_path: Path, seed: int
 ) -> None:
@@ -287,3 +297,12 @@ def test_over_any_history_only_sick_nodes_of_the_asking_user_are_drained_and_few
     assert site.spool.files == {}
     kinds = [r["verdict"] for r in Daybook(folder(site.home)).read() if r["kind"] == "answered"]
     assert len(kinds) == len(site.spool.answers), seed
+
+
+@pytest.mark.drills
+def test_the_same_over_thousands_of_histories(tmp_path: Path) -> None:
+    """Seeds beyond those of every run."""
+    for seed in range(40, 2000):
+        test_over_any_history_only_sick_nodes_of_the_asking_user_are_drained_and_few(
+            tmp_path / str(seed), seed
+        )

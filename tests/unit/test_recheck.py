@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -20,6 +21,8 @@ from ftrun.supervisor.daybook import Daybook, held
 from ftrun.supervisor.recheck import Memory, Report, Rules
 from ftrun.supervisor.recheck_round import Line, Round, folder
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 DRAINED = "ftrun: llm-0042 gpu.fell-off 2026-11-20T10:00:00Z"
 AGAIN = "ftrun: llm-0043 gpu.fell-off 2026-11-21T10:00:00Z"
 GOOD = Report("answered", ({"check": "gpu-check", "severity": "ok", "message": "8 GPUs"},))
@@ -29,6 +32,13 @@ BLIND = Report(
 )
 UNSEEN = Report("unreachable", why="no route to host")
 RULES = Rules(passes=2, spacing_s=600.0, lies=2)
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives by the thousand: nothing here dies with the machine."""
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
 class Site:
@@ -384,7 +394,7 @@ def test_no_text_but_ours_is_ours(written: str, words: str) -> None:
             )
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(40))
 def test_over_any_history_nobody_else_s_node_is_given_back(tmp_path: Path, seed: int) -> None:
     """People drain, edit and resume, nodes break and mend, rounds are cut: only what bears ftrun's own words comes back."""
     luck = Random(seed)
@@ -417,3 +427,10 @@ def test_over_any_history_nobody_else_s_node_is_given_back(tmp_path: Path, seed:
             site.round(luck.choice([1, 60, 600, 5000]), crash=crash)
         for name, text in theirs.items():
             assert (site.reason(name), site.drained(name)) == (text, True), (seed, number)
+
+
+@pytest.mark.drills
+def test_the_same_over_thousands_of_histories(tmp_path: Path) -> None:
+    """Seeds beyond those of every run."""
+    for seed in range(40, 2000):
+        test_over_any_history_nobody_else_s_node_is_given_back(tmp_path / str(seed), seed)
