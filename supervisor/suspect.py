@@ -21,7 +21,7 @@ from ftrun.supervisor import attempts, nodelook, sense, settle
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis, FaultClass
-from ftrun.supervisor.nodefacts import while_alive
+from ftrun.supervisor.nodefacts import SIGNATURE, while_alive
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
@@ -79,7 +79,7 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
             memory.survived |= {finding.key for finding in memory.node_facts.findings}
         memory.suspect_step = memory.step
         _clear(keeper, f"training went on to step {memory.step}")
-    elif _alive(keeper):
+    elif _alive(keeper, diagnosis):
         _wait_anew(keeper, world)
     else:
         _perhaps_end(keeper, world, report, diagnosis)
@@ -105,11 +105,13 @@ def _wait_anew(keeper: Keeper, world: World) -> None:
     memory.suspect_life = (memory.steps_seen, memory.growth_seen_s)
 
 
-def _alive(keeper: Keeper) -> bool:
-    """Steps were made since the wait began, even old ones again; before the first step any output counts."""
+def _alive(keeper: Keeper, diagnosis: Diagnosis) -> bool:
+    """Steps were made since the wait began, even old ones again; before the first step any output counts, and so it does
+    where nothing but a node's report speaks against the run: a long evaluation prints no steps."""
     memory = keeper.memory
     steps_seen, growth_seen_s = memory.suspect_life
-    return memory.steps_seen > steps_seen or (memory.step is None and memory.growth_seen_s != growth_seen_s)
+    any_output = memory.step is None or diagnosis.signature.startswith(SIGNATURE)
+    return memory.steps_seen > steps_seen or (any_output and memory.growth_seen_s != growth_seen_s)
 
 
 def _is_over(keeper: Keeper) -> bool:
@@ -134,7 +136,7 @@ def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: D
     fresh = sense.watch(
         keeper, world, fresh=True
     )  # a network file system may have kept the last steps from us
-    if fresh is None or not fresh.readable or fresh.behind or _alive(keeper):
+    if fresh is None or not fresh.readable or fresh.behind or _alive(keeper, diagnosis):
         return
     keeper.intend_end(f"{diagnosis.title}; no progress for {waited:.0f} s since")
 

@@ -62,6 +62,21 @@ def test_a_run_that_stands_still_on_a_sick_node_goes_on_without_it(tmp_path: Pat
     assert life.run.incidents[0].first_evidence_at_s is not None
 
 
+def test_a_long_evaluation_beside_a_sick_node_is_not_ended(tmp_path: Path) -> None:
+    """Law 1: where only a node's report speaks against a run, whatever it prints is a sign of life; its silence then is not."""
+    life = _running(tmp_path)
+    sick = life.launches[0].nodes[1]
+    _tell(life, sick)
+    for batch in range(100):
+        life.say(f"evaluating: batch {batch} of 100")
+        life.live(3)
+    assert "end.intended" not in life.kinds()
+
+    life.live(60)
+
+    assert life.run.incidents[0].nodes == (sick,)
+
+
 def test_a_silent_run_on_well_nodes_is_not_ended(tmp_path: Path) -> None:
     """P7: silence alone is never a hang, and a node that is only slower than it should be makes it none."""
     life = _running(tmp_path)
