@@ -152,29 +152,31 @@ class ProgressReader:
             self._telling(line, offset_bytes)
 
     def _telling(self, line: bytes, offset_bytes: int) -> None:
-        line = steps.plain(line)
-        seen = steps.step(line)
-        if seen is not None:
-            self._count(seen, offset_bytes)
-        loss = steps.loss(line)
-        if loss is not None and math.isfinite(loss) and self._progress is not None:
+        seen, loss, saved = steps.told(steps.plain(line))
+        loss = loss if loss is not None and math.isfinite(loss) else None
+        if seen is not None and seen.rank >= self._counter.rank:
+            self._count(seen, loss, offset_bytes)
+        elif loss is not None and self._progress is not None:
             self._progress = replace(self._progress, loss=loss)
-        saved = steps.checkpoint(line)
         if saved is not None:
             self._save(saved)
 
-    def _count(self, seen: steps.Seen, offset_bytes: int) -> None:
+    def _count(self, seen: steps.Seen, loss: float | None, offset_bytes: int) -> None:
         counter = self._counter
-        if seen.rank < counter.rank:
-            return
         before = self._progress or Progress()
+        loss = before.loss if loss is None else loss
         step, total = seen.step, seen.total
         if seen.rank > counter.rank:
             self._counter = _Counter(rank=seen.rank, present=step)
             self._last_s = None
             # Another counter has another unit: what was counted before says nothing about this one.
             self._progress = replace(
-                before, step=step, total=total, offset_bytes=offset_bytes, steps_seen=before.steps_seen + 1
+                before,
+                step=step,
+                total=total,
+                loss=loss,
+                offset_bytes=offset_bytes,
+                steps_seen=before.steps_seen + 1,
             )
             return
         if seen.restarts and total is not None:
@@ -190,7 +192,7 @@ class ProgressReader:
         self._progress = Progress(  # not `replace`: this is the one line that every step costs
             step=highest,
             total=before.total if total is None else total,
-            loss=before.loss,
+            loss=loss,
             checkpoint_step=before.checkpoint_step,
             checkpoint_path=before.checkpoint_path,
             offset_bytes=offset_bytes,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.supervisor import steps
 from ftrun.supervisor.progress import Progress, ProgressReader
 
 BAR = "\u2588\u2588\u258f       "
@@ -318,3 +319,13 @@ def test_however_the_text_is_cut_progress_is_the_same(words: list[str], cuts: li
     assert resting == pieces.at_rest()
     whole.flush()
     assert resting == (whole.progress, whole.advances)
+
+
+def test_lines_that_differ_in_their_digits_alone_are_read_alike() -> None:
+    """What was learnt of a line's layout gives each line its own numbers, however often, and a longer number a layout of its own."""
+    for first, last, value in ((7, 9, 1.25), (1, 9, 2.5), (10, 99, 0.125), (7, 9, 1.25)):
+        line = f"[2026-01-01 10:00:00] step {first}/{last} loss: {value} saved checkpoint /ckpt/step-{first}.pt".encode()
+        seen, loss, saved = steps.told(line)
+        assert seen is not None
+        assert (seen.step, seen.total, loss) == (first, last, value)
+        assert saved == steps.Saved(first, f"/ckpt/step-{first}.pt", done=True)
