@@ -35,6 +35,10 @@ EVIDENCE_MAX = (
 _SEPARATOR = re.compile(rb"[\r\n]")
 
 
+OUR_OWN = "ftrun: "
+"""So begins what ftrun prints into a job's log."""
+
+
 class Book:
     """What the files of one launch share: the scanner, the running number, the bound, who sits where."""
 
@@ -51,7 +55,8 @@ class Book:
     def scan(self, segments: bytes) -> list[Hit]:
         """Return the hits of whole segments; lines and offsets count in the scanner's stream, see `scanned`.
 
-        What lines say of seats is noted; those that say nothing else are no hits.
+        What lines say of seats is noted; those that say nothing else are no hits. What ftrun itself says in a job's log is none: it
+        repeats what others have said.
         """
         self.scanned = self._scanner.position
         hits = self._scanner.feed(segments) + self._scanner.flush()
@@ -59,7 +64,9 @@ class Book:
         for hit in hits:
             if hit.captures:
                 self.seats.note(hit.text, hit.captures)
-        return [hit for hit in hits if hit.signature not in self._of_seats]
+        return [
+            hit for hit in hits if hit.signature not in self._of_seats and not hit.text.startswith(OUR_OWN)
+        ]
 
     def number(self) -> int:
         """Return the next running number."""

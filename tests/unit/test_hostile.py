@@ -270,3 +270,10 @@ def test_an_error_file_may_hold_anything(message: object) -> None:
     text = json.dumps({"message": message, "extraInfo": message})
 
     assert judged(text).title
+
+
+def test_what_ftrun_itself_printed_is_no_evidence() -> None:
+    """Words of a fault that ftrun repeats in a job's log say nothing new, whatever they are."""
+    told = "step 100 loss 2.0\nftrun: preflight: n7: dns: nfs7: Name or service not known\n"
+
+    assert judged(told, ended=None).fault is FaultClass.HEALTHY
