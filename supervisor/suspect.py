@@ -10,6 +10,9 @@ every thousand steps make the patience longer; where the pace is not known yet i
 the first step any output is a sign of life: a handled traceback at the start of a slow set-up ends nothing. The time
 counts only while Slurm says RUNNING (not suspended) and while all that was written has been read. A line that is a verdict in
 itself (`at_once`: a device that left the bus) is not given more than the law's own time.
+
+A node that its watch finds bad (`nodefacts`) is a suspicion as a fatal line is, with one difference: where nothing else speaks against the
+run, any output is a sign of life.
 """
 
 from __future__ import annotations
