@@ -200,7 +200,8 @@ class Process:
         told = " ".join(f"{key}={value}" for key, value in fields.items() if key != "run")
         self.world.trace(f"{self.name}: {event} {told}")
         if event == "decided":
-            look = self.supervisor._world  # what was decided rests on this, however long the process stood still since
+            # What was decided rests on this, however long the process stood still since.
+            look = self.supervisor._world
             age_s = self.clock.mono_s() - look.mono_s if look is not None else 0.0
             self.world.laws.decided_s = self.world.clock.now() - age_s
         if event in ("run.finished", "run.stopped"):
@@ -404,7 +405,11 @@ class World:
         """Other runs of the user have held faults against some nodes, at times against all of them."""
         luck = Random(f"haunted {self.plan.seed}")
         for number, name in enumerate(luck.sample(sorted(self.engine.nodes), self.plan.haunted)):
-            told: dict[str, Any] = {"run": f"other-{number}", "signature": f"fault-{number}", "id": f"haunted-{number}"}
+            told: dict[str, Any] = {
+                "run": f"other-{number}",
+                "signature": f"fault-{number}",
+                "id": f"haunted-{number}",
+            }
             at_s = self.start_s - luck.uniform(0, 0.9) * float(self._settings["exclude-for"])
             ledger.note(self.home, Entry(at_s, "excluded", (name,), **told))
 
