@@ -75,6 +75,10 @@ _FIELD = re.compile(
 _LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
 _SRUN_PREFIX = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? ")
 _SEQUENCE = re.compile(r"SeqNum=(\d+)")
+# Who cannot reach another shows that two machines do not meet, and not which of them is at fault.
+_NEVER_MET = re.compile(
+    r"(?:[Cc]onnect to|PollConnect|connect\(\)|route to) .{0,80}(?:timed out|No route to host|unreachable|Software caused|refused)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,9 @@ def _stands_below(named: Evidence, line: Evidence) -> bool:
 
 
 def _asked_at(evidence: Sequence[Evidence]) -> tuple[str, ...]:
-    """The one host whose prompt stands in a text that names no other; () otherwise."""
+    """The one host whose prompt stands in a text that names no other; () otherwise, or where it is no node: nodes bear numbers."""
     asked = {line.captures.get("host", "") for line in evidence if line.signature == PROMPT}
+    asked = asked if any(letter.isdigit() for host in asked for letter in host) else set()
     named = {host for line in evidence if (host := _host(line))}
     return tuple(asked) if len(asked) == 1 and named <= asked else ()
 
@@ -262,6 +267,13 @@ def _in_most_pairs(lines: Sequence[Evidence], topology: Topology) -> Blamed:
         name, times = counted[0]
         return Blamed((name,), words=(f"{name} stands in {times} of {len(pairs)} failing pairs",))
     unanswering = _once(peers)
+    if (
+        len(unanswering) == 1
+        and len(pairs) < ENOUGH_PAIRS
+        and all(_NEVER_MET.search(line.text) for line in lines)
+    ):
+        words = f"one host does not reach {unanswering[0]}: the reason may be at either end, or between them"
+        return Blamed(words=(words,))
     if len(unanswering) == 1:
         return Blamed(unanswering, words=(f"every failing connection leads to {unanswering[0]}",))
     return Blamed(words=("the link errors do not point at one host",))

@@ -63,7 +63,10 @@ class Book:
         self.lines = self._scanner.position.lines - self.scanned.lines
         for hit in hits:
             if hit.captures:
-                self.seats.note(hit.text, hit.captures)
+                # In a line of anything else an address is the other end's, as a rule, and not that of who writes it.
+                own = hit.signature in self._of_seats
+                told = {name: what for name, what in hit.captures.items() if own or name != "ip"}
+                self.seats.note(hit.text, told)
         return [
             hit for hit in hits if hit.signature not in self._of_seats and not hit.text.startswith(OUR_OWN)
         ]

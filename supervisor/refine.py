@@ -26,6 +26,13 @@ CRASHES = frozenset(
 )
 """Signatures of a process that died of its own memory."""
 
+LOW = frozenset({"slurmd-low-resources", "slurm-node-low-resources"})
+"""Signatures of a node that has less than slurm.conf says."""
+
+NEARLY_ALL = 0.9
+"""What lacks less than this share of its memory lacks no module: the kernel and the firmware keep some for themselves."""
+
+_LESS_THAN = re.compile(r"\b(\d+) < (?:[\d.]+% of configured:)?(\d+)\b")
 _PID = re.compile(r"\bPID\W{1,3}(\d+)")
 
 Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
@@ -116,7 +123,29 @@ def _corrected_and_rare(
     return replace(found, exclude=False, nodes=(), action=Action.RESUBMIT, rests_on=words)
 
 
+def _a_little_less_than_promised(
+    found: Diagnosis, lines: Sequence[Evidence], _topology: Topology, _trained: bool
+) -> Diagnosis | None:
+    """A node without a memory module has a good deal less; one that has nearly all is whole, and slurm.conf is wrong."""
+    told = [numbers for line in lines if (numbers := _LESS_THAN.search(line.text))]
+    if found.signature not in LOW or len(told) < len(lines):
+        return None
+    if any(int(numbers[1]) < NEARLY_ALL * int(numbers[2]) for numbers in told):
+        return None
+    return replace(
+        found,
+        fault=FaultClass.CONFIG,
+        nodes=(),
+        exclude=False,
+        action=Action.RESUBMIT,
+        blame=Blame.CLUSTER,
+        rests_on=(*found.rests_on, "it has nearly all that was promised: the promise is wrong, not the node"),
+        advice="An administrator corrects slurm.conf: `slurmd -C` on the node prints what it has.",
+    )
+
+
 REFINEMENTS: tuple[Refinement, ...] = (
+    _a_little_less_than_promised,
     _wrong_before_the_first_step,
     _crashed_everywhere_at_start,
     _crashed_before_the_first_step,

@@ -4,7 +4,8 @@ How it thinks. A signature sees one line, a refinement the lines of that signatu
 node that could not start tasks is to blame; several that could not, each in its own way, are a set-up that starts nowhere.
 A page fault is the program's; on one device under one program after another it is the device's. A port that is taken is
 another's; that several launchers of one job miss is their own. The leader that tells of its own silence was not silent.
-And a fault of the network that names nobody leads to the one peer that all its victims name.
+A daemon that only mpirun misses accuses no node. And a fault of the network that names nobody leads to the one peer that all
+its victims name.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ FULL, WORKERS_STARVED = "storage-full", "oom-host-shared-memory"
 MISSING_RANK = "horovod-missing-rank"
 """The signature of a line that names the one rank which others wait for."""
 
+DAEMONS = frozenset({"mpi-daemon-lost", "node-daemon-lost"})
+"""Signatures with which mpirun tells that it hears nothing of a node: its power, its network, or only mpirun's own helper."""
+
+REMOTE_SHELL = frozenset({"mpi-remote-shell-died", "workflow-killed"})
+"""Signatures of the end of the shell that carried such a daemon to its node."""
+
 UNRESERVED = 1024
 """The first port that any program may take."""
 
@@ -61,6 +68,7 @@ _PID = re.compile(r"\bpid\W{1,3}(\d+)|\((?:PID|pid)[: ]+(\d+)")
 _UNSURE = re.compile(
     r"Socket timed out on send/recv operation|Zero Bytes were transmitted or received|credential (?:expired|replayed)"
 )
+_AT_WORK = re.compile(r"SeqNum=(?:[2-9]|\d{2,})\b|last completed(?: NCCL)? work: [1-9]")
 _LISTEN = re.compile(r"failed to listen on any local")
 
 Rule = Callable[[Diagnosis, Sequence[Evidence], "Weighed", Topology], "Diagnosis | None"]
@@ -101,8 +109,16 @@ def cut_off(log: Weighed, topology: Topology) -> Diagnosis | None:
 
 
 def _lost_peer(log: Weighed, topology: Topology) -> culprits.Blamed:
-    """The one peer that all who were cut off name; nobody where they name several, or none."""
-    return culprits.blamed(Blame.LINK, [line for line in log.spoken if _names_peer(line)], topology)
+    """The one peer that all who were cut off name; nobody where they name several, or none.
+
+    While connections are set up whoever gives up closes them. So one witness is enough only where collectives had been done.
+    """
+    lines = [line for line in log.spoken if _names_peer(line)]
+    witnesses = {culprits.speaker(line, topology) for line in lines}
+    at_work = any(_AT_WORK.search(line.text) for line in log.spoken)
+    if lines and len(witnesses) < culprits.ENOUGH_PAIRS and not at_work:
+        return culprits.Blamed(words=("one witness, and no sign that the connection had ever worked",))
+    return culprits.blamed(Blame.LINK, lines, topology)
 
 
 def _starts_nowhere(
@@ -159,15 +175,10 @@ def _never_booted(
     """Slurm itself sets a node down that does not boot for a job, and a name in a cloud is another machine next time."""
     if found.signature != NODE_FAILED or NODE_UNBOOTED not in log.noted:
         return None
-    words = (*found.rests_on, "it had not booted for the job: Slurm sets it down by itself")
     return replace(
-        found,
-        nodes=(),
-        exclude=False,
+        _nobody(found, Blame.CLUSTER, "it had not booted for the job: Slurm sets it down by itself"),
         action=Action.RESUBMIT,
-        blame=Blame.CLUSTER,
         confidence=round(found.confidence * 0.7, 2),
-        rests_on=words,
         advice="An administrator looks at the node's boot and at the resume program of the site.",
     )
 
@@ -243,8 +254,7 @@ def _leader_accused(
     accused = {line.captures.get("rank") or line.captures.get("peer") for line in lines}
     if accused != {"0"} or "heartbeat" not in lines[0].text:
         return None
-    words = (*found.rests_on, "only the leader is accused, who was alive to say so")
-    return replace(found, nodes=(), exclude=False, blame=Blame.JOB, rests_on=words)
+    return _nobody(found, Blame.JOB, "only the leader is accused, who was alive to say so")
 
 
 def _wait_for_each_other(
@@ -253,8 +263,7 @@ def _wait_for_each_other(
     """Where each of several ranks is missed by somebody, they wait for one another: different tensors, not a dead rank."""
     if found.signature != MISSING_RANK or len(found.nodes) < 2:
         return None
-    words = (*found.rests_on, "several ranks are missed by turns: they wait for one another")
-    return replace(found, nodes=(), exclude=False, blame=Blame.JOB, rests_on=words)
+    return _nobody(found, Blame.JOB, "several ranks are missed by turns: they wait for one another")
 
 
 def _one_peer_of_all(
@@ -343,7 +352,25 @@ def _program_hung_the_device(
     )
 
 
+def _daemon_alone(
+    found: Diagnosis, _lines: Sequence[Evidence], log: Weighed, _topology: Topology
+) -> Diagnosis | None:
+    """A node that only mpirun misses may be well: it is to blame where another line speaks of that host, too."""
+    if found.signature not in DAEMONS or not found.nodes:
+        return None
+    others = [line for line, of in log.causes if of.id not in DAEMONS] + list(log.spoken)
+    named = {line.captures.get(key, "") for line in others for key in ("host", "ip", "peer")}
+    if named & set(found.nodes) or REMOTE_SHELL & log.noted:
+        return None
+    words = (
+        *found.rests_on,
+        "nothing but mpirun's own word speaks against that node: it is not blamed for it",
+    )
+    return replace(found, nodes=(), exclude=False, blame=Blame.UNKNOWN, rests_on=words)
+
+
 RULES: tuple[Rule, ...] = (
+    _daemon_alone,
     _starts_nowhere,
     _reached_and_unsure,
     _never_booted,
@@ -357,6 +384,10 @@ RULES: tuple[Rule, ...] = (
     _wait_for_each_other,
     _one_peer_of_all,
 )
+
+
+def _nobody(found: Diagnosis, blame: Blame, why: str) -> Diagnosis:
+    return replace(found, nodes=(), exclude=False, blame=blame, rests_on=(*found.rests_on, why))
 
 
 def _names_peer(line: Evidence) -> bool:

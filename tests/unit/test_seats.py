@@ -76,6 +76,15 @@ def test_an_address_leads_to_its_host(log: Path) -> None:
     assert {"10.11.0.7": "n2"} == dict(found.address_node)
 
 
+def test_the_address_of_the_other_end_is_not_that_of_who_tells_of_it(log: Path) -> None:
+    """Who says that a peer has gone names the peer's address, not its own."""
+    gone = "n2:81:88 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer 10.11.0.9<4711>"
+
+    log.write_text(f"{gone}\n")
+
+    assert {} == dict(gather([str(log)]).report.seats.added_to(Topology()).address_node)
+
+
 @pytest.mark.parametrize("ranks", ["0-99999999999", "1-", "-", "3,,4", "9" * 300, "x"])
 def test_absurd_ranks_are_left_alone(ranks: str) -> None:
     """A line that names more ranks than there can be names none."""

@@ -21,6 +21,13 @@ CONNECT = "{}:41:88 [0] misc/socket.cc:50 NCCL WARN Connect to {}<4711> failed :
 CLOSED = "{}:41:88 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer {}<4711>"
 XID = "[Mon Jan  5 10:{}:00 2026] NVRM: Xid (PCI:0000:{}:00): 31, pid={}, Ch 00000008, intr 0. MMU Fault: ENGINE GRAPHICS faulted @ 0x7f. Fault is of type FAULT_PDE"
 LISTEN = "{}[E socket.cpp:472] [c10d] The server socket has failed to listen on any local network address."
+DAEMON_LOST = (
+    "ORTE has lost communication with its daemon located on node:",
+    "",
+    "  hostname:  n07",
+    "",
+    "This is usually due to",
+)
 
 
 def test_one_node_that_does_not_start_tasks_is_to_blame() -> None:
@@ -232,13 +239,7 @@ def test_a_device_that_hangs_in_a_program_that_went_wrong_is_not_sick() -> None:
 
 def test_a_help_text_of_mpi_names_its_host_lines_below() -> None:
     """The host that Open MPI names under its explanation is the one that the explanation is about; who tells of it is not."""
-    daemon = judged(
-        "ORTE has lost communication with its daemon located on node:",
-        "",
-        "  hostname:  n07",
-        "",
-        "This is usually due to",
-    )
+    daemon = judged("bpsh: Child process exit abnormally.", *DAEMON_LOST)
     peer = judged(
         "An MPI communication peer process has unexpectedly disconnected.  This",
         "usually indicates a failure in the peer process",
@@ -248,6 +249,53 @@ def test_a_help_text_of_mpi_names_its_host_lines_below() -> None:
 
     assert daemon.nodes == ("n07",)
     assert (peer.nodes, peer.exclude) == (("n13",), False)
+
+
+def test_a_node_that_only_mpirun_misses_is_not_blamed() -> None:
+    """Mpirun cannot tell a dead node from its own helper that died there; another line that speaks against the node can."""
+    alone = judged(*DAEMON_LOST)
+    slurm = judged(*DAEMON_LOST, "srun: error: Node failure on n07")
+
+    assert (alone.fault, alone.retry, alone.nodes, alone.exclude) == (FaultClass.NODE, True, (), False)
+    assert slurm.nodes == ("n07",)
+
+
+def test_two_hosts_that_do_not_meet_do_not_say_whose_fault_it_is() -> None:
+    """Of a connection that was never made one end is as suspect as the other, until a second host misses the same one."""
+    for told in ("Connection timed out", "No route to host", "Software caused connection abort"):
+        one = judged(CONNECT.format("n1", "10.1.0.9", told))
+        two = judged(CONNECT.format("n1", "10.1.0.9", told), CONNECT.format("n2", "10.1.0.9", told))
+
+        assert (one.fault, one.nodes, one.exclude) == (FaultClass.NETWORK, (), False)
+        assert two.nodes == ("10.1.0.9",)
+
+
+def test_who_closes_a_connection_at_start_is_no_culprit() -> None:
+    """Whoever gives up first closes all its connections; after many collectives, the one that went away is the suspect."""
+    start = judged(CLOSED.format("n1", "n9"))
+    work = judged(
+        CLOSED.format("n1", "n9"),
+        "[rank0]:[E ProcessGroupNCCL.cpp:542] [Rank 0] Collective WorkNCCL(SeqNum=89, OpType=ALLREDUCE, NumelIn=7, Timeout(ms)=90000) raised the following async exception: NCCL error: remote process exited or there was a network error",
+    )
+
+    assert (start.retry, start.nodes) == (True, ())
+    assert (work.fault, work.nodes, work.exclude) == (FaultClass.NODE, ("n9",), False)
+
+
+def test_a_prompt_on_a_machine_without_a_number_names_no_node() -> None:
+    """Nodes of a cluster bear numbers; who reports from a machine of another name may sit anywhere."""
+    lost = "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error"
+
+    assert judged("me@Workshop:~$ nvidia-smi", lost).nodes == ()
+
+
+def test_a_node_that_lacks_a_little_memory_lacks_no_module() -> None:
+    """What the kernel and the firmware keep for themselves is a wrong line in slurm.conf; a good deal less is a broken node."""
+    text = "slurmctld: error: Node n7 has low real_memory size ({} < 64000)"
+    little, module = judged(text.format(63622)), judged(text.format(31850))
+
+    assert (little.fault, little.nodes, little.exclude) == (FaultClass.CONFIG, (), False)
+    assert (module.fault, module.nodes, module.exclude) == (FaultClass.NODE, ("n7",), True)
 
 
 def test_a_host_far_below_a_help_text_is_another_matter() -> None:
