@@ -241,7 +241,7 @@ def _named_node(line: Evidence, topology: Topology) -> str | None:
     """The node that a line is about. Who prints such a line is a reporter, unless it is that host's own system log."""
     captured = line.captures
     ranks = [captured.get("rank", ""), captured.get("peer", "")]
-    names = [captured.get("host", ""), captured.get("ip", "")]
+    names = [_whole(line, captured.get("host", "")), captured.get("ip", "")]
     names += [f"rank {rank}" for rank in ranks if rank.isdigit()]
     syslog = _SYSLOG_PREFIX.search(line.text)
     names.append(syslog["host"] if syslog else "")
@@ -289,12 +289,18 @@ def _names_in(line: Evidence) -> list[str]:
 def _host(line: Evidence) -> str:
     """The host that a line names, by its signature or by its prefix; "" where there is none."""
     if line.captures.get("host"):
-        return line.captures["host"]
+        return _whole(line, line.captures["host"])
     found = (
         _NCCL_PREFIX.search(line.text) or _SYSLOG_PREFIX.search(line.text) or _SRUN_PREFIX.search(line.text)
     )
     found = found or _FIELD.search(line.text)
     return found["host"] if found else ""
+
+
+def _whole(line: Evidence, host: str) -> str:
+    """`host`, or the name in the prefix of a system log of which it is only the end: patterns begin names with a letter."""
+    prefix = _SYSLOG_PREFIX.search(line.text)
+    return prefix["host"] if host and prefix and prefix["host"].endswith(host) else host
 
 
 def rank_of(line: Evidence) -> int | None:

@@ -33,6 +33,17 @@ NEARLY_ALL = 0.9
 """What lacks less than this share of its memory lacks no module: the kernel and the firmware keep some for themselves."""
 
 _LESS_THAN = re.compile(r"\b(\d+) < (?:[\d.]+% of configured:)?(\d+)\b")
+DEFECTS = frozenset(
+    {
+        "torch-inductor",
+        "torch-internal-assert",
+        "compiler-assertion",
+        "megatron-grad-norm",
+        "rocm-memory-fault",
+    }
+)
+"""Signatures of a library that finds itself wrong, or computes nonsense: no machine does that at the very start."""
+
 _PID = re.compile(r"\bPID\W{1,3}(\d+)")
 
 Refinement = Callable[[Diagnosis, Sequence[Evidence], Topology, bool], Diagnosis | None]
@@ -87,13 +98,13 @@ def _crashed_everywhere_at_start(
     return replace(found, retry=False, action=Action.STOP, rests_on=words)
 
 
-def _crashed_before_the_first_step(
+def _broken_before_the_first_step(
     found: Diagnosis, _lines: Sequence[Evidence], _topology: Topology, trained: bool
 ) -> Diagnosis | None:
-    """What crashed before it did a step does so again, as where nothing but the signal is known; what trained for a while may not."""
-    if found.signature not in CRASHES or not found.retry or trained:
+    """What crashed, or failed in a library, before it did a step does so again; what trained for a while may not."""
+    if found.signature not in CRASHES | DEFECTS or not found.retry or trained:
         return None
-    words = (*found.rests_on, "no step was seen before the crash: the program or its build")
+    words = (*found.rests_on, "no step was seen before it: the program or its build, every time")
     return replace(found, retry=False, action=Action.STOP, rests_on=words)
 
 
@@ -148,7 +159,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     _a_little_less_than_promised,
     _wrong_before_the_first_step,
     _crashed_everywhere_at_start,
-    _crashed_before_the_first_step,
+    _broken_before_the_first_step,
     _damaged_for_every_rank,
     _corrected_and_rare,
 )

@@ -298,6 +298,22 @@ def test_a_node_that_lacks_a_little_memory_lacks_no_module() -> None:
     assert (module.fault, module.nodes, module.exclude) == (FaultClass.NODE, ("n7",), True)
 
 
+def test_a_name_that_begins_with_a_digit_is_told_whole() -> None:
+    """Half a name may be that of another node."""
+    found = judged("Jan  5 10:11:12 00-17-gpu-1 kernel: NVRM: GPU 0000:3a:00.0: GPU has fallen off the bus.")
+
+    assert found.nodes == ("00-17-gpu-1",)
+
+
+def test_a_library_that_fails_before_the_first_step_does_so_every_time() -> None:
+    """A defect that shows at the start is there on the next try; one that shows after hours of steps may not be."""
+    failed = 'RuntimeError: r INTERNAL ASSERT FAILED at "/pytorch/c10/core/x.cpp":12, please report a bug to PyTorch.'
+    steps = [f"iteration {step}/500 | loss: 2.{step} | lr: 1e-4" for step in range(1, 40)]
+
+    assert (judged(failed).fault, judged(failed).retry) == (FaultClass.LIBRARY_BUG, False)
+    assert judged(*steps, failed).retry
+
+
 def test_a_host_far_below_a_help_text_is_another_matter() -> None:
     """What stands a page further down belongs to something else."""
     far = [f"note {number}" for number in range(40)]
