@@ -71,7 +71,7 @@ def sent(how: str, names: tuple[str, ...] = EACH) -> tuple[str, ...]:
 LOOK = """
     echo "$#:"; printf '[%s]' "$@"; echo
     env | grep -v '^FTRUN_' | grep -v '^SLURM_JOB_ID=\\|^SLURM_JOBID=\\|^SLURM_TASK_PID=\\|^SLURM_JOB_[A-Z]*_TIME=' | sort
-    grep -E '^(Sig|Shd)(Pnd|Blk|Ign|Cgt)' /proc/$$/status; grep -E '^(Sig|Shd)(Pnd|Blk|Ign|Cgt)' /proc/self/status
+    (sleep 0.2; grep -E '^(Sig|Shd)(Pnd|Blk|Ign|Cgt)' /proc/$$/status); grep -E '^(Sig|Shd)(Pnd|Blk|Ign|Cgt)' /proc/self/status
     for n in /proc/$$/fd/*; do echo "${n##*/} $(readlink $n)"; done
     ulimit -a; umask; nice; pwd; id; shopt; set -o
     [ "$(ps -o pgid= -p $$)" -eq $$ ] && echo leads its group
