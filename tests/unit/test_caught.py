@@ -86,3 +86,21 @@ def test_an_import_that_fails_after_slurm_ended_a_step_is_of_another_attempt() -
     assert judged(TIME_LIMIT, "ImportError: sys.meta_path is None, Python is likely shutting down").fault is (
         FaultClass.TIMELIMIT
     )
+
+
+def test_an_exception_that_python_ignored_ended_nothing() -> None:
+    """What a destructor raises is printed with a traceback, and the program goes on; the exception below it is another matter."""
+    ignored = (
+        "Exception ignored in: <function Loader.__del__ at 0x7f2d1c1d9ee0>",
+        "Traceback (most recent call last):",
+        '  File "loader.py", line 1358, in __del__',
+        "AssertionError: can only test a child process",
+    )
+    end = "`Trainer.fit` stopped: `max_epochs=10` reached."
+
+    assert judged(end, *ignored).fault is FaultClass.HEALTHY
+    assert judged(*ignored, VALUE).signature == "python-value-error"
+    assert (
+        judged(ignored[0], "Traceback (most recent call last):", "KeyboardInterrupt").fault
+        is FaultClass.CANCELLED
+    )
