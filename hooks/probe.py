@@ -25,7 +25,7 @@ from ftrun.hooks import pack, ssh_config
 from ftrun.hooks.known_hosts import KnownHosts
 from ftrun.hooks.report import parsed
 from ftrun.hooks.runner import BUDGETS_S
-from ftrun.hooks.ways import Lost, Refused, Ways, in_words, left_s, piped, talk
+from ftrun.hooks.ways import Lane, Lost, Refused, Ways, in_words, left_s, piped, talk
 
 __all__ = ["ANSWERED", "REFUSED", "TIMEOUT", "UNREACHABLE", "Answer", "NodeReport", "Probes", "checked"]
 
@@ -273,7 +273,7 @@ def _socket(
             "direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=left_s(give_up_s)
         )
         ways.add(channel.close)
-        return channel
+        return Lane(channel)
     if hop.command:
         return piped(hop.command, ways)
     sock = socket.create_connection((hop.host, hop.port), timeout=left_s(give_up_s))

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-__all__ = ["Lost", "Refused", "Ways", "in_words", "left_s", "piped", "talk"]
+__all__ = ["Lane", "Lost", "Refused", "Ways", "in_words", "left_s", "piped", "talk"]
 
 OUTPUT_BYTES_MAX = 1 << 20
 PIECE = 1 << 15
@@ -141,3 +141,17 @@ def _close_at_end(channel: Any, rest: memoryview) -> None:
     if not rest:
         with contextlib.suppress(OSError):
             channel.shutdown_write()
+
+
+class Lane:
+    """A channel through another host, as the socket of a connection. Its end is no news where that host has gone first."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def close(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            self._channel.close()
