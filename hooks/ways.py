@@ -153,5 +153,6 @@ class Lane:
         return getattr(self._channel, name)
 
     def close(self) -> None:
+        """Close it, as far as there is somebody to tell."""
         with contextlib.suppress(EOFError, OSError):
             self._channel.close()
