@@ -99,7 +99,8 @@ class Start:
     @property
     def claimed_s(self) -> float | None:
         """When it wrote a fatal line after which it has not gone on (P7): one step may have been under way on another rank."""
-        if self._claim_made is None or self.step > self._claim_made[1] + 1:
+        # The first step that a launch prints tells where it is, and not that it goes on.
+        if self._claim_made is None or self.step > max(self._claim_made[1], self.began_from + 1) + 1:
             return None
         return self._claim_made[0]
 
@@ -421,7 +422,8 @@ def _tell(start: Start, fault: JobFault) -> bool:
     """The node's report, in the attempt's folder; False where the nodes do not see it."""
     world, node = start.world, start.launch.nodes[fault.node % len(start.launch.nodes)]
     world.laws.guilty.add(node)
-    if world.nodes_blind:
+    # Nothing watches what began without seeing the run's folder, either.
+    if world.nodes_blind or not (start.folder / f"launch.{start.launch.restarts}").exists():
         return False
     finding = Finding(
         "gpu-check", "bad", "a GPU does not answer", "hardware-gpu", f"before step {fault.at_step}"
