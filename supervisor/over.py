@@ -26,12 +26,18 @@ def proven(keeper: Keeper, world: World) -> bool:
         return False
     if keeper.attempt.end_reason == ends.STARTED_TWICE and not _heard_since(keeper, world):
         return False
-    waiting = [node for node in keeper.attempt.nodes if not _node_clear(keeper, world, node)]
-    if waiting:
+    if not all(_node_clear(keeper, world, node) for node in _ever_used(keeper)):
         return False
     fenced = sorted(silent(keeper, world))
     keeper.record("attempt.over", fenced=fenced)
     return True
+
+
+def _ever_used(keeper: Keeper) -> set[str]:
+    """The nodes of every launch of the attempt: Slurm may have started the job again beside a node that only froze."""
+    attempt, run_dir = keeper.attempt, keeper.run_dir
+    records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in range(attempt.launch))
+    return {*attempt.nodes, *(node for record in records if record is not None for node in record.nodes)}
 
 
 def _heard_since(keeper: Keeper, world: World) -> bool:

@@ -54,6 +54,7 @@ class Laws:
         self.exited = False  # a script exited 0
         self.reached = 0  # the highest step that the script finished at
         self.went_on_s = float("-inf")  # when a process that stood still went on last
+        self.hit_late = False  # a cancel that was long on its way met a launch that it was not meant for
         self.used_up = False  # the run stopped since its budgets are really used up
         self.wished_s: float | None = None  # since when a request of the user lies there
         self._sizes: dict[str, int] = {}  # of the journal as it was read last
@@ -227,6 +228,7 @@ class Laws:
         if start is None or job.state is not JobState.RUNNING:
             return  # it never trained, or is ending already
         if start.launch.restarts and start.launch.started_s > looked_s:
+            self.hit_late = True
             return  # it was in the queue at the last look
         # The first fatal line since the last step: what is printed after it takes nothing back.
         told = (start.fatal_s, start.last_step_s if start.hung else None, start.claimed_s)
@@ -347,6 +349,9 @@ class Laws:
         # A job that the controller forgot in the queue while nobody watched looks as one that a person cancelled there.
         forgotten = bool(self.world.lost_waiting) and "gone from the queue unstarted" in run.final_reason
         asked = self.wished_s is not None or bool(self.person_ended)  # after the one resume that a plan has
+        asked = asked or (
+            self.hit_late and "cancelled by a person" in run.final_reason
+        )  # nobody else can know whose it was
         if plan.must_finish and run.state is not State.FINISHED and not (self.used_up or forgotten or asked):
             self.breach(f"the run was given up without need: {run.final_reason}")
         self._budgets(run)
