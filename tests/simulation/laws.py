@@ -105,7 +105,10 @@ class Laws:
     def not_loaded(self, start: Start, path: str) -> None:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
         stamp = checkpoints.stamp(path)
-        if not start.launch.restarts and self.unloadable.get(path) == stamp:
+        late = any(
+            other.attempt > start.attempt for other in self.starts
+        )  # a rank that froze as it loaded, and woke up
+        if not start.launch.restarts and not late and self.unloadable.get(path) == stamp:
             self.breach(f"{start} resumes from {path} again, which could not be loaded before")
         self.unloadable[path] = stamp
 
@@ -201,7 +204,9 @@ class Laws:
         """A waiting job may be kept off some nodes, the cap being what bounds them, and never off so many that it cannot run."""
         plan = self.world.plan
         self.world.trace(f"  a waiting job is kept off {','.join(nodes) or 'nothing'}")
-        if job is None or job.state.ended or not self._first_attempt(job):
+        if job is None or job.state.ended:
+            return  # long on its way: Slurm refuses it
+        if not self._first_attempt(job):
             self.breach(f"the list of a job is changed that is none of a first attempt: {job}")
         if len(nodes) > max(1, int(self.world.exclude_cap * plan.nodes)):
             self.breach(f"a waiting job is kept off {nodes}: more than the cap")
