@@ -137,13 +137,15 @@ class _File:
 
 
 class Reader:
-    """The entries of a home, kept up to date at the cost of what is new. `unread` counts lines that made no sense."""
+    """The entries of a home, kept up to date at the cost of what is new. `unread` counts lines that made no sense; `blind`: the last
+    look did not see everything."""
 
     def __init__(self, home: str) -> None:
         self._folder = folder(home)
         self._files: dict[str, _File] = {}
         self._known: list[Entry] = []
         self.unread = 0
+        self.blind = False
 
     def entries(self) -> list[Entry]:
         """Every entry, each once; as it was at the last look where the folder cannot be read now. Never raises."""
@@ -170,13 +172,15 @@ class Reader:
 
     def _look(self) -> bool:
         """Read what is new. True where there was something."""
+        self.blind = False
         for _ in range(LOOKS):
             try:
                 return self._look_once()
             except FileNotFoundError:
                 continue  # a compaction renamed a file: look again
             except OSError:
-                return False
+                break
+        self.blind = True
         return False
 
     def _look_once(self) -> bool:
@@ -268,6 +272,8 @@ def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
     closed = [name for name in (_close(where, name) for name in quiet) if name]
     reader = Reader(os.path.dirname(where))
     kept = [entry for entry in reader.of(closed) if now_s - entry.at_s <= keep_s]
+    if reader.blind:
+        return False  # what was not read must not be removed: the next one finds the closed files
     gone = {*closed, *(old for old in reader.replaced() if os.path.exists(os.path.join(where, old)))}
     head = {"schema": SCHEMA, "what": "merged", "at_s": round(now_s, 3), "replaces": sorted(gone)}
     lines = [head, *(entry_json(entry) for entry in sorted(kept, key=lambda e: (e.at_s, e.id)))]

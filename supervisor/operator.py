@@ -5,7 +5,7 @@ How it thinks. In this order, because the first questions cost little and the la
 2. Did the signer have a job on that node at that time, as Slurm tells it (`refused_stay`)?
 3. Would the drain stay under the caps: share of each partition, drains an hour (`refused_cap`)?
 4. Is the node sick? The checks that the operator itself sends there must find something bad of a class that a drain mends, that its
-   peers do not show as well; or neither SSH nor Slurm reaches it (`confirmed`). A node that the checks find healthy is never drained.
+   peers do not show as well; or neither SSH nor Slurm reaches it, and it is not switched off or rebooted (`confirmed`). A node that the checks find healthy is never drained.
 
 Every refusal is a sentence for the user who asked.
 """
@@ -25,6 +25,13 @@ __all__ = ["Limits", "confirmed", "controls", "refused_cap", "refused_credential
 HOUR_S = 3600.0
 CONTROLS = 2
 AWAY = frozenset({"unreachable", "timeout"})
+# Out of reach because somebody, or Slurm's power saving, wants it so.
+ON_PURPOSE = frozenset(
+    {
+        "maint", "power_down", "powered_down", "power_up", "powering_down", "powering_up",
+        "reboot_issued", "reboot_requested",
+    }
+)  # fmt: skip
 DRAINABLE = frozenset(fault.value for fault, rule in CLASS_RULES.items() if rule.drain)
 
 
@@ -119,6 +126,9 @@ def confirmed(report: Report, row: NodeRow, peers: Collection[Report]) -> tuple[
                 f"the checks find {bad[0].get('check', '')} bad on its peers as well: the site, not the node",
             )
         return False, "the checks find the node healthy"
+    on_purpose = sorted(ON_PURPOSE & {*row.flags, row.state})
+    if report.state in AWAY and on_purpose:
+        return False, f"it is out of reach for a while, and meant to be ({', '.join(on_purpose)})"
     if report.state in AWAY and not row.responding:
         return True, f"neither SSH ({report.why or report.state}) nor Slurm ({row.state}) reaches it"
     if report.state in AWAY:

@@ -31,6 +31,7 @@ CREDENTIAL_BYTES_MAX = 16 * 1024
 NAMES_MAX = 5000  # looked at in one round
 ENTRIES_MAX = 1_000_000  # passed over in one round
 HALF_WRITTEN_S = 3600.0
+HALF_WRITTEN_MAX = 16  # of one user at a time
 ANSWERS_KEPT_S = 7 * 86_400.0
 ANSWERS = "answers"
 _REQUEST = re.compile(rf"({ID.pattern})\.req")
@@ -140,6 +141,7 @@ class Spool:
     def look(self) -> tuple[list[Waiting], int]:
         """(requests that wait, fairly by turns among their users; how much rubbish was removed)."""
         by_user: dict[int, list[Waiting]] = {}
+        drafts: dict[int, int] = {}
         removed = 0
         for name in self._names():
             try:
@@ -153,7 +155,7 @@ class Spool:
                 and 0 < status.st_size <= CREDENTIAL_BYTES_MAX
             ):
                 by_user.setdefault(status.st_uid, []).append(Waiting(name, form.group(1), status.st_uid))
-            elif not _being_written(name, status):
+            elif not _being_written(name, status, drafts):
                 removed += self.remove(name)
         turns = [(turn, uid, one) for uid, files in by_user.items() for turn, one in enumerate(files)]
         return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
@@ -238,9 +240,12 @@ def _content(fd: int, uid: int) -> bytes | None:
     return content if len(content) <= CREDENTIAL_BYTES_MAX else None
 
 
-def _being_written(name: str, status: os.stat_result) -> bool:
-    young = time.time() - status.st_mtime < HALF_WRITTEN_S
-    return name.startswith(".") and name.endswith(".tmp") and stat.S_ISREG(status.st_mode) and young
+def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) -> bool:
+    """Whether it may become a request yet; `drafts` counts them by user. The time is one that no user can set."""
+    if not (name.startswith(".") and name.endswith(".tmp") and stat.S_ISREG(status.st_mode)):
+        return False
+    drafts[status.st_uid] = drafts.get(status.st_uid, 0) + 1
+    return time.time() - status.st_ctime < HALF_WRITTEN_S and drafts[status.st_uid] <= HALF_WRITTEN_MAX
 
 
 def _folder(path: str, mode: int, at: int | None = None) -> int:

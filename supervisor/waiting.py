@@ -2,10 +2,11 @@
 
 How it thinks. `ftrun sbatch` asks neither ledger nor Slurm, so the first job of a run knows nothing of other runs' nodes. While it waits,
 the quarantined nodes are added to its list of excluded ones, once, under the rules of every later attempt (`placing.left_out`). A job that starts
-at once starts where it starts. The user's own list stays as it is, and what the user requires is not excluded.
+at once starts where it starts. What the user requires is not excluded, and neither is a node of a reservation, which people chose.
 
-Nothing of this may keep a job from running. Slurm shows a job that cannot be placed any more as BadConstraints; then
-the list becomes again what it was, and Slurm goes on with the job. The list before is in the journal, so whoever comes next can do that, too.
+Nothing of this may keep a job from running. Slurm shows a job that cannot be placed any more as BadConstraints, or as one whose nodes
+are not available; then our nodes are taken off the list again, and Slurm goes on with the job. The list is read anew before each change, and only
+our own nodes are put on it or taken off, so that what the user changes meanwhile stands. They are in the journal, so whoever comes next can do that, too.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Spared", "spare"]
 
-CANNOT_START = "badconstraints"
+CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """What was done about a waiting job: the list before, what came on top of it, whether Slurm has it so."""
+    """What was done about a waiting job: the list before, what came on top of it, what is taken off it, whether Slurm has it so."""
 
     before: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    back: tuple[str, ...] = ()
     done: bool = True
 
 
@@ -47,13 +49,19 @@ def spare(keeper: Keeper, world: World, row: JobRow) -> None:
         told = _chosen(keeper, world, row)
         if told.nodes:
             _announce(keeper, told)
-    elif told.done and told.nodes and CANNOT_START in row.reason.lower().replace(" ", ""):
-        told = replace(told, nodes=(), done=False)
+    elif told.done and told.nodes and _cannot_start(row):
+        told = replace(told, nodes=(), back=told.nodes, done=False)
         _announce(keeper, told)
     if not told.done:
         _carry_out(keeper, world, told)
         told = replace(told, done=True)
     known[keeper.run.token] = told
+
+
+def _cannot_start(row: JobRow) -> bool:
+    """Slurm says that the nodes of this job are too few, and not only busy."""
+    reason = row.reason.lower().replace(" ", "").replace("_", "")
+    return any(words in reason for words in CANNOT_START)
 
 
 def _in_parts(keeper: Keeper, world: World, row: JobRow) -> bool:
@@ -70,6 +78,8 @@ def _chosen(keeper: Keeper, world: World, row: JobRow) -> Spared:
     details = keeper.office.cluster.details(keeper.attempt.job)
     if details is None or details.state is not JobState.PENDING or len(view.partition) == 0:
         return Spared()
+    if details.fields.get("Reservation", "(null)") not in ("", "(null)"):
+        return Spared()
     cap = grounds.limits_from(keeper.settings).exclude_cap
     free = [node for node in quarantined if node not in (*details.required, *details.excluded)]
     view = replace(view, nodes_needed=max(view.nodes_needed, row.node_count, len(details.required)))
@@ -85,11 +95,14 @@ def _announce(keeper: Keeper, told: Spared) -> None:
 
 
 def _carry_out(keeper: Keeper, world: World, told: Spared) -> None:
-    """Set the list. A job that has started meanwhile keeps its place."""
-    names = sorted({*told.before, *told.nodes})
+    """Change the list. A job that has started meanwhile keeps its place."""
     cluster, job = keeper.office.cluster, keeper.attempt.job
+    details = cluster.details(job)
+    now, required = (details.excluded, details.required) if details is not None else (told.before, ())
+    names = sorted({*now, *(set(told.nodes) - set(required))} - set(told.back))
     try:
-        keeper.office.act("exclude", world, lambda: cluster.exclude(job, names))
+        if names != sorted(now):
+            keeper.office.act("exclude", world, lambda: cluster.exclude(job, names))
     except RefusedForGood as error:
         keeper.record("exclude.refused", message=error.message)
     else:
@@ -102,7 +115,8 @@ def _from_journal(keeper: Keeper) -> Spared | None:
     for record in journal.read_run(keeper.run_dir):
         data = record["data"]
         if record["kind"] == "exclude.intended":
-            told = Spared(tuple(data["before"]), tuple(data["nodes"]), done=False)
+            nodes, added = tuple(data["nodes"]), told.nodes if told is not None else ()
+            told = Spared(tuple(data["before"]), nodes, () if nodes else added, done=False)
         elif record["kind"] in ("exclude.done", "exclude.refused") and told is not None:
             told = replace(told, done=True)
     return told

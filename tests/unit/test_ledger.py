@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -150,6 +151,25 @@ def test_a_compaction_that_was_cut_off_harms_nobody(tmp_path: Path, monkeypatch:
 
 def _dies(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_a_compaction_that_cannot_read_a_file_removes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A file system that fails for a moment, or another compactor's renames, cost time and no entry."""
+    for number in range(8):
+        _as_of_a_dead_process(tmp_path, _entry(number), number=number)
+    everything = _ids(tmp_path)
+
+    def failing(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as cut:
+        cut.setattr(ledger.Reader, "_read", failing)
+        assert not ledger.compact(str(tmp_path), NOW, 400 * DAY)
+
+    assert everything == _ids(tmp_path)
 
 
 def test_a_writer_whose_file_is_taken_away_writes_again(

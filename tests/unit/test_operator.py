@@ -153,6 +153,15 @@ def test_a_node_is_sick_when_the_operator_sees_it(
     assert why
 
 
+@pytest.mark.parametrize("flag", sorted(operator.ON_PURPOSE))
+def test_what_was_switched_off_or_rebooted_is_not_sick(flag: str) -> None:
+    """Out of reach because power saving, a reboot or a maintenance wants it so: silence says nothing about the node."""
+    silent = NodeRow("n0", "idle", frozenset({"not_responding", flag}), "", None, ("main",))
+    told, why = operator.confirmed(AWAY, silent, [WELL])
+    assert not told
+    assert flag in why
+
+
 class MemorySpool:
     """A spool in memory: name -> (whose, content)."""
 

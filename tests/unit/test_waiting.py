@@ -85,18 +85,58 @@ def test_without_anything_in_the_ledger_slurm_is_not_asked(
     assert "queued" == life.run.state.value
 
 
-def test_a_job_that_cannot_be_placed_so_gets_its_own_list_back(tmp_path: Path) -> None:
-    """Slurm says BadConstraints: quarantine gives way, once and for all."""
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "BadConstraints",
+        "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+    ],
+)
+def test_a_job_that_cannot_be_placed_so_gets_its_own_list_back(tmp_path: Path, reason: str) -> None:
+    """Slurm says that the nodes do not suffice: quarantine gives way, once and for all."""
     life = waiting(tmp_path, "n0")
     only_job(life).excluded = ("n3",)
     life.live(3)
-    only_job(life).reason = "BadConstraints"
+    only_job(life).reason = reason
     life.live(2)
 
     assert ("n3",) == only_job(life).excluded
     only_job(life).reason = "Resources"
     life.live(5)
     assert ("n3",) == only_job(life).excluded
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_what_the_user_changes_meanwhile_stands(tmp_path: Path, taken_over: bool) -> None:
+    """Only our own nodes are taken off again, by whoever leads then."""
+    life = waiting(tmp_path, "n0")
+    only_job(life).excluded = ("n3",)
+    life.live(3)
+    assert ("n0", "n3") == only_job(life).excluded
+    only_job(life).excluded = ("n0", "n2")
+    only_job(life).reason = "BadConstraints"
+    if taken_over:
+        life.supervisor.office.crash = dying_at("record:after:exclude.intended")
+        with pytest.raises(Crash):
+            life.live(2)
+        life.begin_anew()
+    life.live(3)
+
+    assert ("n2",) == only_job(life).excluded
+
+
+def test_a_change_between_intent_and_act_stands(tmp_path: Path) -> None:
+    """The list is read anew before it is set."""
+    life = waiting(tmp_path, "n0")
+    life.supervisor.office.crash = dying_at("record:after:exclude.intended")
+    with pytest.raises(Crash):
+        life.live(3)
+    only_job(life).excluded = ("n2",)
+    life.begin_anew()
+    life.live(3)
+
+    assert ("n0", "n2") == only_job(life).excluded
 
 
 @pytest.mark.parametrize(
