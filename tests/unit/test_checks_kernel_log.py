@@ -13,7 +13,7 @@ import pytest
 from ftrun.hooks import kernel_faults
 from ftrun.hooks.checks import kernel_log
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, Finding
-from ftrun.hooks.kernel_log import Line, Log
+from ftrun.hooks.kernel_log import Line, Log, parsed
 from ftrun.supervisor import signatures
 from ftrun.supervisor.model import Action, FaultClass, Role, Source
 from ftrun.supervisor.signatures import Signature
@@ -121,6 +121,52 @@ def test_a_fault_is_told_with_its_device_and_its_line(
 def test_chatter_of_healthy_machines_says_nothing(line: str) -> None:
     """Neither a fault nor a note, although the level is `error`."""
     assert [OK] == [one.severity for one in told(log(line))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Oops: x[123]: segfault at 0 ip 0000 sp 0000 error 4 in a.out[400000+1000]",
+        "a.out[123]: segfault at 0 ip 0 sp 0 error 4 in NVRM: Xid (PCI:0000:3b:00): 79, x[400000+1000]",
+        "traps: hard LOCKUP[77] general protection fault ip:0 sp:0 error:0 in kernel BUG at[400000+1000]",
+        "Memory cgroup out of memory: Killed process 12 (kernel BUG at) total-vm:1kB, anon-rss:1kB",
+        "Out of memory: Killed process 12 (hard LOCKUP) total-vm:1kB",
+        "Oops: invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,task=hard LOCKUP,pid=12,uid=1000",
+        "[   1234]  1000  1234     1000      500    65536        0             0 hard LOCKUP",
+        "CPU: 3 PID: 123 Comm: kernel BUG at Not tainted 6.1.0-13-amd64 #1 Debian 6.1.55-1",
+        "process '/home/u/NVRM: Xid (PCI:0000:3b:00): 79' started with executable stack",
+        'ptrace attach of "a"[12] was attempted by "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus"[13]',
+        "tmpfs: Unknown parameter 'CPU 3: Machine Check: 0 Bank 5: be00000000800400'",
+        "INFO: task hard LOCKUP:123 blocked for more than 120 seconds.",
+        "watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [hard LOCKUP:123]",
+        "hard LOCKUP: page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL|__GFP_COMP|__GFP_ZERO)",
+    ],
+)
+def test_what_a_user_writes_into_the_log_is_no_fault_of_the_machine(text: str) -> None:
+    """A process, a file or an option may be called like a fault: only the kernel's own words are read, by every check."""
+    raw = f"<3>[  100.000000] {text}\n"
+    (line,) = parsed(raw, NOW_S - 200.0)
+    assert not [one for one in told(Log((line,), NOW_S)) if one.severity == BAD]
+    assert "NVRM" not in line.text
+    assert "Machine Check" not in line.text
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", BAD),
+        ("BUG: unable to handle page fault for address: ffffffff", BAD),
+        ("Oops: 0002 [#1] PREEMPT SMP NOPTI", BAD),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", BAD),
+        ("INFO: task python3:123 blocked for more than 120 seconds.", DEGRADED),
+        ("watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [python3:123]", DEGRADED),
+    ],
+)
+def test_the_kernels_own_words_count(text: str, severity: str) -> None:
+    """What is cut hides no fault."""
+    (found,) = told(Log(parsed(f"<3>[  100.000000] {text}\n", NOW_S - 200.0), NOW_S))
+    assert severity == found.severity
 
 
 def test_an_error_that_nobody_knows_is_shown_and_proves_nothing() -> None:
