@@ -653,7 +653,11 @@ _ft_look_before() {
     [ "$_ft_status" -eq 124 ] && kill "$_ft_watcher" 2>/dev/null
     _ft_watcher=
     ( trap - EXIT TERM; _ft_sum_up ) </dev/null &
-    _ft_within 10 $!
+    _ft_watcher=$!
+    _ft_within 10 "$_ft_watcher"
+    # Its word comes too late: nobody is to read that the script was held.
+    [ "$_ft_status" -eq 124 ] && kill -9 "$_ft_watcher" 2>/dev/null
+    _ft_watcher=
     trap - TERM
     [ "$_ft_status" -eq 69 ] || return
     rm -rf "$_ft_tmp"

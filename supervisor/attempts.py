@@ -253,7 +253,12 @@ def lost_record(run_dir: str, attempt: int, launch: int) -> str:
 
 
 def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> held.Held | None:
-    """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch."""
+    """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch.
+
+    A script that has left the record of its end was started: the summing up was late, and its word came to nothing.
+    """
+    if script_over(run_dir, attempt, launch):
+        return None
     try:
         with open(held_path(run_dir, attempt, launch), "rb") as stream:
             table = json.loads(stream.read(_RECORD_BYTES_MAX))

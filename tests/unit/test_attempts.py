@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -56,3 +57,15 @@ def test_nothing_began_where_nothing_was_written(run_dir: Path) -> None:
     assert attempts.latest_launch(str(run_dir), [(4, 3)]) is None
     assert attempts.exit_record(str(run_dir), 4, 0) is None
     assert attempts.exit_record(str(run_dir), 9, 0) is None
+
+
+def test_a_script_that_ended_was_not_held(run_dir: Path) -> None:
+    """The checks summed up too late: the script had been started, and its own end counts."""
+    place = run_dir / "attempts" / "4"
+    finding = {"check": "edac", "fault": "hardware-other", "device": "", "message": "memory fails"}
+    record = {"schema": 1, "launch": 0, "held": True, "nodes": 2, "bad": {"n1": finding}, "site": []}
+    (place / "preflight.0").write_text(json.dumps(record))
+    assert attempts.held_record(str(run_dir), 4, 0, ("n0", "n1")) is not None
+
+    (place / "exit.0").write_text("code=3\nsignal=0\nended_s=100\n")
+    assert attempts.held_record(str(run_dir), 4, 0, ("n0", "n1")) is None
