@@ -40,9 +40,8 @@ class Laws:
         self.starts: list[Start] = []  # those that trained, in the order in which they began
         self.guilty: set[str] = set()  # nodes that a fault of the plan was on
         self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
-        self.person_ended: dict[
-            int, bool
-        ] = {}  # jobs that a person cancelled before ftrun meant to -> known to wait then
+        # Jobs that a person cancelled before ftrun meant to -> when, if they were known to wait then.
+        self.person_ended: dict[int, float | None] = {}
         self.shown: dict[
             int, tuple[float, JobState]
         ] = {}  # jobs that an answer told of -> when last, the state
@@ -166,8 +165,11 @@ class Laws:
         attempt = int(request.token.rsplit(":", 1)[1])
         if attempt == 1:
             return
+        # What waited and is gone was cancelled, unless a controller crashed in between: then it may have been forgotten.
         ended = {
-            number for number, waited in self.person_ended.items() if waited or self._left_a_trace(number)
+            number
+            for number, waited_s in self.person_ended.items()
+            if (waited_s is not None and waited_s > world.crashed_s) or self._left_a_trace(number)
         }
         if ended:
             self.breach(f"attempt {attempt} is submitted although a person cancelled {ended}")
@@ -284,7 +286,8 @@ class Laws:
             shown_s, state = self.shown.get(job.number, (0.0, None))
             began_s = [start.launch.started_s for start in self.starts if start.launch.job is job]
             told = not began_s or (state is JobState.PENDING and shown_s > max(began_s))
-            self.person_ended[job.number] = job.state is JobState.PENDING and told
+            waited = job.state is JobState.PENDING and told
+            self.person_ended[job.number] = self.world.clock.now() if waited else None
 
     def _left_a_trace(self, number: int) -> bool:
         """Somebody could know that a person ended it: an answer said so, or the words that slurmstepd leaves in the job's log.

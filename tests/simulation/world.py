@@ -325,6 +325,7 @@ class World:
         self.hidden = ""  # which answers lack the jobs of the run
         self._may_resume = plan.resume_after_s > 0
         self._resuming = False  # a person is about to
+        self.crashed_s = float("-inf")  # when the controller crashed last
         self.lost_waiting: set[int] = set()  # jobs that a controller forgot while they waited
         self.stalled = False  # no lease can be renewed
         self._faults = list(plan.job)
@@ -510,6 +511,7 @@ class World:
     def _slurm_fault(self, fault: SlurmFault) -> None:
         self.trace(f"slurmctld: {fault.kind} for {fault.for_s:.0f} s")
         if fault.kind == "crash":
+            self.crashed_s = self.clock.now()
             live = (
                 [number for number, job in self.engine.jobs.items() if job.state.live] if fault.rewind else []
             )
