@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import socket
+import sys
 import time
 from typing import Any
 
@@ -45,6 +46,8 @@ def main(arguments: list[str]) -> int:
             if one.severity != SKIPPED or words.all:
                 device = f" {one.device}" if one.device else ""
                 print(f"{one.severity:<9} {one.check}{device}: {one.message}")
+        if not words.all and worst(found) == SKIPPED:
+            print("nothing was looked at, --all tells why", file=sys.stderr)
     return EXIT_BAD if worst(found) == BAD else 0
 
 
@@ -88,7 +91,9 @@ def _settings(path: str) -> dict[str, dict[str, Any]]:
     try:
         with open(path, encoding="utf-8") as stream:
             table = json.load(stream)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"--settings {path}: {error.strerror}") from None
+    except ValueError as error:
         raise UsageError(f"--settings {path}: {error}") from None
     if not isinstance(table, dict) or not all(isinstance(value, dict) for value in table.values()):
         raise UsageError(f"--settings {path}: it must hold an object of objects, one for each check")

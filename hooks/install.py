@@ -44,6 +44,14 @@ from ftrun.hooks.main import main
 
 sys.exit(main())
 '''
+USAGE = """\
+usage: ftrun-hook install [--settings FILE] [--state FOLDER] [--python PATH] FOLDER
+
+Copy the hooks to FOLDER, on the node's own disk, and print the lines for slurm.conf.
+
+  --settings FILE   what is switched and the thresholds (default: /etc/ftrun/checks.json)
+  --state FOLDER    where the hooks keep their log (default: /var/lib/ftrun)
+  --python PATH     the interpreter (default: the first of the usual places that is 3.9 or newer)"""
 LINES = """\
 Copied to {folder}.  For slurm.conf (docs/hooks.md tells more):
 
@@ -58,6 +66,9 @@ Switches: {settings}; all hooks of this node: touch {switch}"""
 
 def main(arguments: list[str]) -> int:
     """Copy, write the three scripts, print the lines for slurm.conf. Raises UsageError for what cannot be meant or written."""
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE)
+        return 0
     folder, words = _understood(arguments)
     settings = words.get("--settings", slurmhook.SETTINGS)
     python = words.get("--python") or _python()

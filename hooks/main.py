@@ -8,6 +8,7 @@ the hook, before any job depends on it.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from ftrun.hooks.errors import UsageError
@@ -53,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"ftrun-hook: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:  # noqa: BLE001  fails open: a mistake here must not end a healthy job
         kind = type(error).__name__
         print(f"ftrun-hook: {name} gave up, the job goes on: {kind}: {error}", file=sys.stderr)

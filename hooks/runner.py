@@ -87,9 +87,10 @@ def _run(
         while waiting and len(living) < AT_ONCE:
             check = waiting.pop(0)
             own = dict(settings.get(check.name, {}))
-            reason = _why_not(check, own, root)
-            if reason:
-                done[check.name] = Report(check.name, (Finding(check.name, SKIPPED, reason),), 0.0)
+            reason, wrong = _why_not(check, own, root), _misfit(check, own)
+            if reason or wrong:
+                severity = SKIPPED if reason else UNKNOWN
+                done[check.name] = Report(check.name, (Finding(check.name, severity, reason or wrong),), 0.0)
             else:
                 implied = {name: value for name, value in told.items() if name in check.thresholds}
                 living.append(_Child(check, {**check.thresholds, **implied, **own}, give_up, root, shelf))
@@ -131,6 +132,21 @@ def _why_not(check: Check, own: dict[str, Any], root: str) -> str:
         there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
         if not there:
             return f"{need} is not here"
+    return ""
+
+
+def _misfit(check: Check, own: Mapping[str, Any]) -> str:
+    """What in its settings is of the wrong kind, in a sentence; "" where all fits. A text that is multiplied fills the node's memory."""
+    for name, value in own.items():
+        usual = check.thresholds.get(name)
+        if isinstance(usual, bool):
+            fits, wanted = isinstance(value, bool), "true or false"
+        elif isinstance(usual, (int, float)):
+            fits, wanted = isinstance(value, (int, float)) and not isinstance(value, bool), "a number"
+        else:
+            continue
+        if not fits:
+            return f"its setting {name} must be {wanted}, not {json.dumps(value)}"[:MESSAGE_CHARS]
     return ""
 
 

@@ -258,7 +258,7 @@ def _files(arguments: list[str]) -> Iterator[str]:
         if argument == STDIN or (os.path.exists(argument) and not os.path.isdir(argument)):
             yield argument
         elif os.path.isdir(argument):
-            inside = [str(path) for path in sorted(Path(argument).rglob("*")) if _is_log(path)]
+            inside = [str(path) for path in sorted(_below(argument)) if _is_log(path)]
             if not inside:
                 raise UserError(f"{argument}: no logs in this folder; name the files themselves")
             yield from inside
@@ -267,6 +267,12 @@ def _files(arguments: list[str]) -> Iterator[str]:
             if not matching:
                 raise UserError(f"{argument}: no such file")
             yield from matching
+
+
+def _below(folder: str) -> Iterator[Path]:
+    """Every file below a folder. A folder that vanishes meanwhile or may not be read is passed over: others' logs lie beside it."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
 
 
 def _is_log(path: Path) -> bool:

@@ -83,7 +83,10 @@ def show(
 ) -> None:
     """Show one node: its strikes, devices, and all that is known of it over time."""
     scene = _scene()
-    _known(scene, [node])
+    wanted = _known(scene, [node])
+    if len(wanted) > 1:
+        raise UserError(f"one node is shown at a time, and {node!r} is {len(wanted)}")
+    (node,) = wanted
     facts = nodeviews.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
     if json:
         output.emit_json(facts | {"slurm_unseen": scene.unseen})
@@ -150,6 +153,10 @@ def exclude(
         for_s = float(str(parse("exclude-for", lasting)))
     except SettingError as error:
         raise UserError(f"--for: {str(error).partition(': ')[2]}") from None
+    if for_s <= 0:
+        raise UserError(
+            "--for: a time that is not over at once is wanted; to end an exclusion: ftrun nodes release"
+        )
     until_s = scene.now_s + for_s
     _note(scene, "excluded", wanted, {"until_s": until_s, "reason": reason})
     if json:
@@ -203,6 +210,8 @@ def _known(scene: Scene, names: list[str]) -> list[str]:
         wanted = list(dict.fromkeys(node for name in names for node in nodeset.expand(name)))
     except ValueError as error:
         raise UserError(str(error)) from None
+    if not wanted:
+        raise UserError("no node is named")
     strange = [name for name in wanted if name not in scene.rows and name not in scene.book.nodes]
     if strange and not scene.unseen:
         raise UserError(f"neither Slurm nor the ledger knows {', '.join(strange)}; see: ftrun nodes --all")

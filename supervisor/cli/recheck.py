@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ftrun.slurm import nodeset
 from ftrun.supervisor import config
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.cli.runs import Json
@@ -30,7 +31,9 @@ ATTENTION = frozenset({"failing", "unseen", "left", "edited", "refused"})
 
 
 def recheck(
-    nodes: Annotated[list[str] | None, typer.Argument(help="Only these.", metavar="NODE...")] = None,
+    nodes: Annotated[
+        list[str] | None, typer.Argument(help="Only these; lists such as n[1-4], too.", metavar="NODE...")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Look and say what would be done; do and note nothing.")
     ] = False,
@@ -49,7 +52,8 @@ def recheck(
     settings = config.load("/", env)  # whoever owns the folder that root stands in has no say
     home = settings.home(env)
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
-    round_ = _round(home, cluster, settings, nodes or [], dry=dry_run)
+    wanted = _named(nodes or [])
+    round_ = _round(home, cluster, settings, wanted, dry=dry_run)
     try:
         rights = cluster.rights()
         if not rights.may_drain and not dry_run:
@@ -69,9 +73,20 @@ def recheck(
     elif lines:
         rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
         output.table(["NODE", "STATE", "WHY", "REASON"], rows)
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and not wanted:
         print("no node bears a drain reason of ftrun's")
+    others = sorted(set(wanted) - {line.node for line in lines})
+    if others:
+        print(f"ftrun: {nodeset.fold(others)}: not drained by ftrun; left alone", file=sys.stderr)
     return EXIT_ATTENTION if any(line.state in ATTENTION for line in lines) else 0
+
+
+def _named(words: list[str]) -> list[str]:
+    """The nodes that words such as n[1-4] name. Raises UserError."""
+    try:
+        return [node for word in words for node in nodeset.expand(word)]
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> Round:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,24 @@ def test_each_file_of_a_folder_is_a_case_of_its_own(logs: Path, capsys: pytest.C
     found = _json(capsys)
 
     assert ["bug.log", "gpu.out.gz", "healthy.log"] == [Path(case["file"]).name for case in found]
+
+
+def test_a_folder_that_vanishes_while_it_is_read_costs_no_other_log(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Temporary folders come and go beside a log; what is still there is diagnosed."""
+    (logs / "temporary").mkdir()
+    there = os.scandir
+
+    def scandir(path: str) -> Any:
+        if path.endswith("temporary"):
+            raise FileNotFoundError(path)
+        return there(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+    assert 11 == main(["diagnose", "--each", "--json", str(logs)])
+    assert 3 == len(_json(capsys))
 
 
 def test_all_files_together_are_one_attempt(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:

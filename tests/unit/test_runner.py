@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -105,6 +107,29 @@ def test_a_site_sets_thresholds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("usual", "told", "fits"),
+    [
+        (7, "much", False),
+        (7, None, False),
+        (7, True, False),
+        (7, 0.5, True),
+        (False, "no", False),
+        (False, True, True),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_told_and_the_check_not_begun(
+    usual: object, told: object, fits: bool
+) -> None:
+    """A text in a number's place is no verdict on the node, and says which setting it was."""
+    check = _check("c", _ok("c"))._replace(thresholds={"limit": usual})
+    (report,) = runner.run([check], settings={"c": {"limit": told}})
+    (finding,) = report.findings
+
+    assert (OK if fits else UNKNOWN) == finding.severity
+    assert fits or "its setting limit must be" in finding.message
+
+
+@pytest.mark.parametrize(
     ("env", "has_driver", "told"),
     [
         ({}, True, {}),
@@ -182,6 +207,27 @@ def test_the_command_answers_by_its_exit_status(tmp_path: Path, capsys: pytest.C
     assert 2 == main(["check", "--tier", "never"])
     assert 2 == main(["check", "--settings", str(tmp_path / "none")])
     assert 2 == len(capsys.readouterr().err.splitlines())
+
+
+def test_a_reader_who_has_seen_enough_ends_the_list_without_a_word() -> None:
+    """As in `ftrun-hook check --list | head -1`."""
+    command = [sys.executable, "-m", "ftrun.hooks.main", "check", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.close()
+
+        assert (b"", 0) == (listing.stderr.read(), listing.wait())
+
+
+def test_a_selection_that_was_skipped_whole_is_not_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A word where nothing was looked at, beside the output."""
+    (tmp_path / "off.json").write_text('{"dns": {"enabled": false}}')
+
+    assert 0 == main(["check", "dns", "--settings", str(tmp_path / "off.json")])
+    assert ("", "nothing was looked at, --all tells why\n") == capsys.readouterr()
 
 
 def test_the_checks_are_listed_with_what_they_need_and_their_thresholds(

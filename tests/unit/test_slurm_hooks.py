@@ -283,6 +283,14 @@ def test_the_devices_of_a_job_are_read_from_what_slurm_tells(env: dict[str, str]
     assert devices == job_of(env).devices
 
 
+def test_who_asks_how_to_install_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option with its default, and nothing is written."""
+    assert 0 == main.main(["install", "--help"])
+    told = capsys.readouterr().out
+
+    assert all(word in told for word in ("FOLDER", "--settings", "--state", "--python"))
+
+
 def test_the_packed_hooks_install_themselves(tmp_path: Path) -> None:
     """On a node that has nothing of ours, out of the one file."""
     archive = pack.archive(str(tmp_path))
