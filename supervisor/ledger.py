@@ -237,6 +237,13 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
 
 def _entry(record: Mapping[str, Any]) -> Entry | None:
     """The entry of a record; None where it is none."""
+    try:
+        return _understood(record)
+    except OverflowError:  # a number that no clock shows
+        return None
+
+
+def _understood(record: Mapping[str, Any]) -> Entry | None:
     nodes = record.get("nodes") or [record.get("node")]
     at_s, what, detail = record.get("at_s"), record.get("what"), record.get("detail") or {}
     if not isinstance(nodes, list | tuple) or not all(isinstance(node, str) and node for node in nodes):

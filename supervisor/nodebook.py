@@ -62,7 +62,13 @@ class NodeBook:
             return
         try:
             done = self._note(run)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:  # a journal of another ftrun
+        except (
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # a journal of another ftrun
             self._tell("ledger.not-understood", run=run.id, why=f"{type(error).__name__}: {error}")
             done = True
         if done:

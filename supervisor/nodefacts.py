@@ -11,6 +11,7 @@ A report in the attempt's folder was written by the job's own user: it may leave
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from ftrun.supervisor import scenario
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, plain, sure
 
-__all__ = ["SIGNATURE", "NodeFacts", "NodeFinding", "gathered", "joined", "parsed", "while_alive"]
+__all__ = ["SIGNATURE", "NodeFacts", "NodeFinding", "gathered", "joined", "number", "parsed", "while_alive"]
 
 SIGNATURE = "check-"
 """Signatures of diagnoses that rest on a check are this and the check's name."""
@@ -156,7 +157,7 @@ def _rows(report: object) -> list[dict[str, object]]:
     return [
         {
             **{key: str(row.get(key, "")) for key in ("check", "severity", "device", "fault", "unit")},
-            "value": _number(row.get("value")),
+            "value": number(row.get("value")),
             "evidence": _texts(row.get("evidence")),
         }
         for row in (rows if isinstance(rows, list) else [])
@@ -194,14 +195,20 @@ def _finding(row: object, report: Mapping[str, object], source: Source) -> NodeF
         fault=fault,
         message=str(row.get("message", ""))[:400],
         device=str(row.get("device", ""))[:120],
-        at_s=_number(row.get("at_s", report.get("at_s"))),
-        until_s=_number(row.get("until_s")),
+        at_s=number(row.get("at_s", report.get("at_s"))),
+        until_s=number(row.get("until_s")),
         source=source,
     )
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def number(value: object) -> float | None:
+    """A number that can be counted with; whoever wrote the report may have written any."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 # ---------------------------------------------------------------------- joining

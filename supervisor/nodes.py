@@ -337,4 +337,7 @@ def _is_strike(entry: Entry) -> bool:
 
 def _number(value: object) -> float:
     """A number of the entry; 0 for what is none, since entries come from files."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    except OverflowError:
+        return 0.0

@@ -9,7 +9,6 @@ by a run that only observes, nor where all nodes of a larger attempt are blamed.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.nodefacts import SIGNATURE, parsed
+from ftrun.supervisor.nodefacts import SIGNATURE, number, parsed
 from ftrun.supervisor.nodes import Entry, place
 
 __all__ = ["entries_of", "mark", "of_report"]
@@ -152,8 +151,8 @@ def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str,
     """
     if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
         return []
-    kind, told_s = str(report.get("kind", "")), report.get("at_s")
-    at_s = min(float(told_s), now_s) if isinstance(told_s, int | float) and math.isfinite(told_s) else now_s
+    kind, told_s = str(report.get("kind", "")), number(report.get("at_s"))
+    at_s = now_s if told_s is None else min(told_s, now_s)
     name = f"{run.token}:{attempt}.{launch}:{kind}:{node}"
     checks = [
         Entry(

@@ -153,6 +153,15 @@ def _dies(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_number_that_no_clock_shows_costs_its_own_line_only(tmp_path: Path) -> None:
+    """Readers pass over it, as over any damage."""
+    ledger.note(str(tmp_path), _entry(1))
+    line = {"schema": 1, "id": "x", "node": "n0", "what": "excluded", "at_s": 10**400}
+    (tmp_path / "nodes" / "other.jsonl").write_text(json.dumps(line) + "\n")
+
+    assert ["e1"] == _ids(tmp_path)
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENOENT])
 def test_a_compaction_that_cannot_read_a_file_removes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ftrun.supervisor import nodereports, nodetools, store
+from ftrun.supervisor import nodereports, nodestory, nodetools, store
 
 GPU = {"check": "gpu-check", "severity": "bad", "message": "m", "fault": "hardware-gpu", "device": "0"}
 
@@ -52,6 +53,22 @@ def test_what_is_no_report_cannot_hold_up_its_reader(tmp_path: Path, place: Path
         stream.truncate(nodereports.REPORT_BYTES_MAX * 100)
 
     assert _found(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-1e999", "NaN", "Infinity", "true", '"now"'])
+def test_a_number_that_no_clock_shows_costs_its_own_field_only(
+    tmp_path: Path, place: Path, number: str
+) -> None:
+    """Whatever stands there, the finding counts, and nothing fails: not the look at the run, not the ledger of all runs."""
+    text = json.dumps({**json.loads(_report()), "at_s": "HERE"}).replace('"HERE"', number)
+    (place / "after.0.n0.json").write_text(text)
+
+    assert _found(tmp_path) == ["n0"]
+    assert nodereports.read(str(tmp_path), 1, 0, ("n0", "n1")).findings[0].at_s is None
+    told = nodereports.left(str(tmp_path), 1, 0, ("n0",))["after"]["n0"]
+    run = SimpleNamespace(token="t", id="r")
+    entries = nodestory.of_report(run, 1, 0, told, node="n0", now_s=5.0)  # type: ignore[arg-type]
+    assert [5.0] == [entry.at_s for entry in entries]
 
 
 def test_a_folder_that_is_not_there_is_no_news(tmp_path: Path) -> None:
