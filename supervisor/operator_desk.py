@@ -143,6 +143,10 @@ class Desk:
             return f"what was signed is no request: {error}"
         if told.id != waiting.id:
             return "it was left under another name than it is signed for"
+        if told.id in self._book.draining:
+            return _Case(
+                waiting, key, credential.uid, told
+            )  # it was granted in time, and a crash came between
         wrong = operator.refused_credential(
             credential.encoded_s,
             self.now(),

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -306,6 +306,36 @@ def test_over_any_history_only_sick_nodes_of_the_asking_user_are_drained_and_few
     assert site.spool.files == {}
     kinds = [r["verdict"] for r in Daybook(folder(site.home)).read() if r["kind"] == "answered"]
     assert len(kinds) == len(site.spool.answers), seed
+
+
+@pytest.mark.parametrize("point", ["drain:before", "drain:after"])
+def test_who_drained_says_so_however_late(tmp_path: Path, point: str) -> None:
+    """An operator that dies at the drain and is away for hours: a node that bears its drain is told as drained, another is not."""
+    site = Site(tmp_path, Random(1))
+    site.limits = Limits(share=1.0, per_hour=9, per_user=9)
+    job, mine = site.jobs["ann"]
+    site.truth[mine[0]] = SICK
+    now_s, uid = site.engine.now(), crc32(b"ann")
+    asked = Request("c" * 32, "", mine[0], job, "run-ann", "hardware-gpu", "gpu.lost", now_s)
+    payload = request.to_payload(asked).decode()
+    content = json.dumps({"uid": uid, "at": now_s, "payload": payload}).encode()
+    site.spool.files[f"{asked.id}.req"] = (uid, content)
+
+    def desk(crash: Callable[[str], None]) -> Desk:
+        given = (site.home, site.cluster, site.spool, site.look, site.limits, site.opened, site.engine.now)
+        return Desk(*given, crash=crash)
+
+    def cut(here: str) -> None:
+        if here == point:
+            raise Cut
+
+    with pytest.raises(Cut):
+        desk(cut).round()
+    site.engine.advance(3 * 3600.0)
+    (answer,) = desk(lambda _point: None).round()
+
+    assert ("drained" if point == "drain:after" else "refused") == answer.verdict
+    assert (mine[0] in site.ours()) == (point == "drain:after")
 
 
 @pytest.mark.drills
