@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ftrun.hooks.slurmhook import Hook, act, look, opened, tell
+from ftrun.hooks.slurmhook import Hook, act, look, opened, settle, tell
 
 __all__ = ["DEFAULTS", "main"]
 
@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
         return 0
     with _alone(hook.kept.path) as alone:
         if alone:
+            settle(hook)
             _look(hook)
     return 0
 

@@ -3,7 +3,8 @@
 How it thinks. A check that is wrong is wrong on every node, and all of them look at the same second. So a node counts what bears a
 reason of ftrun in Slurm before it drains itself, looks again afterwards, and gives itself back where it stands beyond the cap by
 the order of the reasons' times: of a thousand that drain at once, as many as may stay out do. A node that bears anybody's reason, ours
-included, is left as it is; where Slurm does not answer, nothing is done.
+included, is left as it is; where Slurm does not answer, nothing is done. Where it falls silent between the drain and the second look (a thousand ask at
+once), the caller keeps the reason, and `settle` makes up for that look later.
 
 Checked against: sinfo(1) and scontrol(1) of 22.05, as root on real nodes; Slurm keeps the reason that a node bears already when it
 drains the node for a prolog that failed.
@@ -16,10 +17,11 @@ from typing import NamedTuple
 
 from ftrun.hooks.machine import Machine, NoAnswer
 
-__all__ = ["Row", "allowed", "drain", "ours", "rows"]
+__all__ = ["UNSURE", "Row", "allowed", "drain", "ours", "rows", "settle"]
 
 PREFIX = "ftrun:"
 ASK_S = 4.0
+UNSURE = "perhaps drained, and not looked at again: "
 
 
 class Row(NamedTuple):
@@ -66,6 +68,7 @@ def allowed(found: Sequence[Row], node: str, cap: float) -> bool:
 
 def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool, str]:
     """Drain this node for `reason` (which begins with `ftrun:` and ends with the time). Whether it is out of service now, and what was done."""
+    begun = ""
     try:
         found = _look(machine)
         mine = [row for row in found if row.node == node]
@@ -77,15 +80,31 @@ def drain(machine: Machine, node: str, reason: str, *, cap: float) -> tuple[bool
             ].state, f"left as it is: {mine[0].state}, {mine[0].reason or 'no reason'}"
         if not allowed(found, node, cap):
             return False, "not drained: as many nodes as may be are out of service by ftrun"
+        begun = UNSURE
         _update(machine, node, "state=drain", f"reason={reason}")
-        found = _look(machine)
-        if allowed(found, node, cap):
+        if _stays(machine, node, reason, cap):
             return True, f"drained: {reason}"
-        if any(row.node == node and row.reason == reason for row in found):
-            _update(machine, node, "state=resume")
         return False, "given back: others drained at the same time, and the cap is reached"
     except NoAnswer as error:
-        return False, f"not drained: {error}"
+        return False, f"{begun or 'not drained: '}{error}"
+
+
+def settle(machine: Machine, node: str, reason: str, *, cap: float) -> str:
+    """Make up for the second look at a drain of ours. What was done; "" where Slurm does not answer now either."""
+    try:
+        return "within the cap" if _stays(machine, node, reason, cap) else "given back: the cap was reached"
+    except NoAnswer:
+        return ""
+
+
+def _stays(machine: Machine, node: str, reason: str, cap: float) -> bool:
+    """Whether the drained node may stay out; where it may not, and bears just this reason, it is given back. Raises NoAnswer."""
+    found = _look(machine)
+    if allowed(found, node, cap):
+        return True
+    if any(row.node == node and row.reason == reason for row in found):
+        _update(machine, node, "state=resume")
+    return False
 
 
 def _look(machine: Machine) -> list[Row]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ftrun.hooks.findings import Check, Finding
 
-__all__ = ["EXIT_REFUSED", "SETTINGS", "STATE", "Hook", "act", "look", "opened", "tell"]
+__all__ = ["EXIT_REFUSED", "SETTINGS", "STATE", "Hook", "act", "look", "opened", "settle", "tell"]
 
 EXIT_REFUSED = 69
 """No job here. A number that no interpreter, shell or signal returns: whoever calls the hook lets everything else pass."""
@@ -31,6 +31,7 @@ EXIT_REFUSED = 69
 SETTINGS = "/etc/ftrun/checks.json"
 STATE = "/var/lib/ftrun"
 SWITCH = "hooks.off"
+DRAINING = "draining"  # what is kept of a drain until it was looked at again
 CAP = 0.05
 FIRST_LOOK = 0.6  # of the time; the second look and the drain share the rest
 TOLD = ("unknown", "degraded", "bad")
@@ -148,9 +149,27 @@ def act(hook: Hook, bad: Sequence[Finding]) -> bool:
     who = f"{hook.name}.{hook.job.id}" if hook.job.id else hook.name
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     reason = f"{owndrain.PREFIX} {who} check.{first.check.replace(' ', '-')} {stamp}"
+    unsettled = hook.kept.lines(DRAINING)
+    if not unsettled:
+        hook.kept.keep(DRAINING, reason)
     out, done = owndrain.drain(Machine(deadline_s=hook.until_s), hook.node, reason, cap=_cap(hook))
+    if not unsettled and not done.startswith(owndrain.UNSURE):
+        hook.kept.keep(DRAINING)
     hook.kept.log(f"{hook.name} {first.check}: {done}")
     return out
+
+
+def settle(hook: Hook) -> None:
+    """See to a drain that Slurm did not let us look at again: it may be beyond the cap."""
+    kept = hook.kept.lines(DRAINING)
+    if kept:
+        from ftrun.hooks import owndrain
+        from ftrun.hooks.machine import Machine
+
+        done = owndrain.settle(Machine(deadline_s=hook.until_s), hook.node, kept[0], cap=_cap(hook))
+        if done:
+            hook.kept.keep(DRAINING)
+            hook.kept.log(f"{hook.name}: {kept[0]}: {done}")
 
 
 def _of_devices(check: Check) -> bool:

@@ -256,6 +256,26 @@ def test_of_all_nodes_that_drain_at_once_the_cap_stays_out(
     assert len(staying) == min(count, max(0, most - already))
 
 
+@pytest.mark.parametrize("earlier", [0, 3])
+def test_a_drain_that_could_not_be_looked_at_again_is_seen_to_later(node: Node, earlier: int) -> None:
+    """Slurm falls silent under a thousand hooks at once: the next health check gives back what is beyond the cap, by its own reason only."""
+    node.tool("scontrol", '#!/bin/sh\necho "$@" >>"$(dirname $0)/../deeds"\n')
+    node.tool("sinfo", '#!/bin/sh\n[ -e "$(dirname $0)/../deeds" ] && exit 1\necho "gpu001|main|idle|"\n')
+    node.settings(SICK)
+    assert 0 == node.run("prolog")[0]
+    deeds = node.folder / "deeds"
+    reason = deeds.read_text().partition("reason=")[2].strip()
+    assert reason.startswith("ftrun: prolog.12 check.memory ")
+
+    node.run("health")  # Slurm is away still, and nothing is forgotten
+    rows = [f"gpu00{2 + i}|main|drained|ftrun: r s 2025-01-01T00:00:00Z" for i in range(earlier)]
+    node.tool("sinfo", NO_SLURM % "\n".join([f"gpu001|main|drained|{reason}", *rows, "gpu009|main|idle|"]))
+    for _ in range(2):
+        node.run("health")
+
+    assert (["update nodename=gpu001 state=resume"] if earlier else []) == deeds.read_text().splitlines()[1:]
+
+
 def test_a_reason_of_somebody_is_left_alone(node: Node) -> None:
     """A node that bears any reason is not touched, whoever wrote it."""
     node.tool("scontrol", '#!/bin/sh\necho "$@" >>"$(dirname $0)/../deeds"\n')
