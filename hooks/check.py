@@ -97,4 +97,6 @@ def _settings(path: str) -> dict[str, dict[str, Any]]:
         raise UsageError(f"--settings {path}: {error}") from None
     if not isinstance(table, dict) or not all(isinstance(value, dict) for value in table.values()):
         raise UsageError(f"--settings {path}: it must hold an object of objects, one for each check")
+    for told in runner.strange(table):
+        print(f"ftrun-hook: --settings {path}: {told}", file=sys.stderr)
     return table

@@ -17,7 +17,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ftrun.hooks import checks as packed
@@ -27,13 +27,15 @@ from ftrun.hooks.findings import SKIPPED, TIERS, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.machine import Machine, NoAnswer
 from ftrun.hooks.report import SCHEMA
 
-__all__ = ["BUDGETS_S", "SCHEMA", "Report", "checks", "report_of", "run"]
+__all__ = ["BUDGETS_S", "SCHEMA", "Report", "checks", "report_of", "run", "strange"]
 
 BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
 """All checks of a tier, and of the tiers before it, together end within this."""
 
 AT_ONCE = 8
 MESSAGE_CHARS = 300
+SECTIONS = ("prolog", "epilog", "health", "drain")
+"""What a settings file holds beside checks: the switches of the hooks that Slurm calls."""
 
 
 class Report(NamedTuple):
@@ -56,6 +58,28 @@ def checks(tier: str = "fast", names: Sequence[str] = ()) -> list[Check]:
         return [known[name] for name in names]
     upto = TIERS[: TIERS.index(tier) + 1]
     return [one for one in known.values() if one.tier in upto]
+
+
+def strange(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What a settings file names and no check knows, a sentence each. To be told, and no error: the file may be another version's."""
+    known = {one.name: one.thresholds for one in _all()}
+    told = []
+    for name, own in settings.items():
+        if name in SECTIONS:
+            continue
+        if name not in known:
+            told.append(f"no check is called {name}{_nearest(name, known)}")
+            continue
+        usual = ("enabled", *known[name])
+        told += [f"{name} has no setting {word}{_nearest(word, usual)}" for word in own if word not in usual]
+    return told
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    import difflib  # not for a prolog, which counts milliseconds
+
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def run(

@@ -77,7 +77,8 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
     except SlurmError as error:
         yield Finding("slurmctld", "bad", error.message, "without an answer from Slurm nothing is done")
         return
-    version = ".".join(str(part) for part in facts.version)
+    major, minor, micro = facts.version
+    version = f"{major}.{minor:02}.{micro}"
     if facts.version < OLDEST_SLURM:
         yield Finding("Slurm's release", "bad", version, "22.05 is the oldest that was tried")
     else:

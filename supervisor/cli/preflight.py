@@ -191,6 +191,8 @@ def _known(tier: str, names: Sequence[str]) -> None:
 
 
 def _thresholds(path: str) -> dict[str, dict[str, Any]]:
+    from ftrun.hooks import runner
+
     if not path:
         return {}
     try:
@@ -202,6 +204,8 @@ def _thresholds(path: str) -> dict[str, dict[str, Any]]:
         raise UserError(f"--checks {path}: {error}") from None
     if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
         raise UserError(f"--checks {path}: it must hold an object of objects, one for each check")
+    for told in runner.strange(table):
+        print(f"ftrun: --checks {path}: {told}", file=sys.stderr)
     return table
 
 

@@ -197,6 +197,23 @@ def test_names_that_there_are_not_are_refused() -> None:
         runner.checks("slow")
 
 
+def test_words_of_a_settings_file_that_no_check_knows_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A switch that is misspelt switches nothing off, so whoever tries the file hears of it; hooks' own sections are known."""
+    path = tmp_path / "checks.json"
+    path.write_text(
+        json.dumps({"gpu-ec": {}, "dns": {"host": "a", "enabled": False}, "prolog": {"on_bad": "report"}})
+    )
+
+    assert 0 == main(["check", "dns", "--settings", str(path)])
+    told = capsys.readouterr().err.splitlines()[:-1]
+    assert told == [
+        f"ftrun-hook: --settings {path}: no check is called gpu-ec; did you mean gpu-ecc?",
+        f"ftrun-hook: --settings {path}: dns has no setting host; did you mean hosts?",
+    ]
+
+
 def test_the_command_answers_by_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """0 nothing bad, 1 something bad, 2 wrong usage; --json is one object."""
     assert 0 == main(["check", "--json", "disk-size root", "--settings", _settings(tmp_path, size_gb=0)])
