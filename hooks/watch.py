@@ -40,6 +40,12 @@ ASKED_NOW = frozenset({"mounts", "lustre-client"})
 from last year, and a GPU that is not seen may never have been the job's.
 """
 
+# Of --signal and `scancel --signal`, which reach every step: meant for the job's own. A step that one of them ends is a failed step of the job.
+_MEANT_FOR_OTHERS = (
+    signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
+    signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)  # fmt: skip
+
 
 class Family(NamedTuple):
     """Checks that are asked together: each a module and what must be there for it ("" for nothing); `share` of a core at a period of 60 s."""
@@ -270,7 +276,7 @@ def _answer(checks: Sequence[Check], thresholds: Any, root: str, writer: int) ->
     """The child's part: a line for each check as soon as it is done."""
     try:
         os.setsid()
-        for number in (signal.SIGUSR2, signal.SIGTERM):
+        for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, *_MEANT_FOR_OTHERS):
             signal.signal(number, signal.SIG_DFL)
         for check in checks:
             machine = Machine(root, time.monotonic() + check.limit_s)
@@ -358,7 +364,7 @@ def _hold_back() -> None:
 
     for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
-    for number in (signal.SIGUSR1, signal.SIGHUP):  # of --signal: meant for the job's own steps
+    for number in _MEANT_FOR_OTHERS:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(19)

@@ -259,7 +259,8 @@ def test_a_watch_finds_what_happens_while_it_runs_and_leaves_when_asked(tmp_path
     process = _start(tmp_path, root, 0.5)
     _ready(process)
     time.sleep(0.7)
-    process.send_signal(signal.SIGUSR1)  # of --signal: not for us
+    for number in (signal.SIGUSR1, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU, signal.SIGRTMIN + 1):
+        process.send_signal(number)  # of --signal: not for us
     _memory(root, 2)
 
     report = _wait_for(tmp_path / "attempt" / "nodes" / "watch.0.n0.json")
