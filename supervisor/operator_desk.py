@@ -195,13 +195,18 @@ class Desk:
         elif self._announced(case, row):
             return True
         else:
-            stays = self.cluster.stays(asked.job)
-            wrong = operator.refused_stay(asked, case.uid, stays, self.now(), self.limits) or self._cap(
-                case, rows, partitions
-            )
+            wrong = self._refused_stay(case) or self._cap(case, rows, partitions)
         if wrong:
             self._refuse(case.waiting, case.key, wrong, asked.node)
         return bool(wrong)
+
+    def _refused_stay(self, case: _Case) -> str:
+        """What Slurm refuses to be asked is that request's end, and in no other's way."""
+        try:
+            stays = self.cluster.stays(case.request.job)
+        except RefusedForGood as error:
+            return f"Slurm was asked about job {case.request.job}: {error.message}"
+        return operator.refused_stay(case.request, case.uid, stays, self.now(), self.limits)
 
     def _announced(self, case: _Case, row: NodeRow) -> bool:
         """The node is out of service already: by us, who could not say so any more, or by somebody else."""

@@ -15,6 +15,7 @@ from zlib import crc32
 import pytest
 
 from ftrun.slurm.client import NodeRow, PartitionRow, Stay, SubmitRequest
+from ftrun.slurm.errors import RefusedForGood
 from ftrun.slurm.memory import Engine, MemoryCluster
 from ftrun.slurm.munge import GOOD, REPLAYED, Credential
 from ftrun.supervisor import operator, request
@@ -336,6 +337,32 @@ def test_who_drained_says_so_however_late(tmp_path: Path, point: str) -> None:
 
     assert ("drained" if point == "drain:after" else "refused") == answer.verdict
     assert (mine[0] in site.ours()) == (point == "drain:after")
+
+
+def test_a_job_that_slurm_will_not_be_asked_about_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real Slurm calls job 0 an invalid id and exits with an error: that request is refused, and the next one is dealt with."""
+    site = Site(tmp_path, Random(1))
+    site.limits = Limits(share=1.0, per_hour=9, per_user=9)
+    job, mine = site.jobs["ann"]
+    site.truth[mine[0]] = SICK
+    now_s, uid = site.engine.now(), crc32(b"ann")
+    for number, told in (("a", "0"), ("b", job)):
+        asked = Request(number * 32, "", mine[0], told, "run-ann", "hardware-gpu", "gpu.lost", now_s)
+        payload = request.to_payload(asked).decode()
+        content = json.dumps({"uid": uid, "at": now_s, "payload": payload}).encode()
+        site.spool.files[f"{asked.id}.req"] = (uid, content)
+    stays = site.cluster.stays
+
+    def particular(job_id: str) -> tuple[Stay, ...]:
+        if job_id == "0":
+            raise RefusedForGood("Invalid job id: 0")
+        return stays(job_id)
+
+    monkeypatch.setattr(site.cluster, "stays", particular)
+    desk = Desk(site.home, site.cluster, site.spool, site.look, site.limits, site.opened, site.engine.now)
+    assert ["refused", "drained"] == [answer.verdict for answer in desk.round()]
 
 
 @pytest.mark.drills
