@@ -120,12 +120,16 @@ class Laws:
             for record in self.records()
             if record["kind"] == "checkpoint.set-aside"
         }
+        # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
+        fruitless = any("from the same checkpoint" in str(r["data"].get("reason")) for r in self.records())
         newest = max(
             (
                 step
                 for saved, (step, at_s) in self.whole.items()
                 if at_s < start.began_s
-                and not (saved in self.unloadable and (saved, checkpoints.stamp(saved)) in aside)
+                and not (
+                    (fruitless or saved in self.unloadable) and (saved, checkpoints.stamp(saved)) in aside
+                )
             ),
             default=0,
         )
@@ -251,6 +255,8 @@ class Laws:
             return True
         number = int(job.comment.rsplit(":", 1)[1])
         own = run.attempt.job
+        if number == run.attempt.number and run.attempt.submission == "lost":
+            return True
         return run.final or number < run.attempt.number or (bool(own) and own != str(job.number))
 
     def drains(self, node: str) -> None:
