@@ -35,6 +35,7 @@ COMMANDS = {
 }
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # as a shell tells of SIGINT
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,6 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"ftrun-hook: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except BrokenPipeError:  # whoever reads has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -107,21 +107,29 @@ def _run(
     told = around(os.environ, has_driver=any(Machine(root).tool(name) for name in DRIVERS))
     done: dict[str, Report] = {}
     living: list[_Child] = []
-    while waiting or living:
-        while waiting and len(living) < AT_ONCE:
-            check = waiting.pop(0)
-            own = dict(settings.get(check.name, {}))
-            reason, wrong = _why_not(check, own, root), _misfit(check, own)
-            if reason or wrong:
-                severity = SKIPPED if reason else UNKNOWN
-                done[check.name] = Report(check.name, (Finding(check.name, severity, reason or wrong),), 0.0)
-            else:
-                implied = {name: value for name, value in told.items() if name in check.thresholds}
-                living.append(_Child(check, {**check.thresholds, **implied, **own}, give_up, root, shelf))
-        living = [child for child in living if not _ended(child, done)]
-        if living:
-            soonest = min(child.deadline_s for child in living)
-            select.select([child.reader for child in living], [], [], max(0.0, soonest - time.monotonic()))
+    try:
+        while waiting or living:
+            while waiting and len(living) < AT_ONCE:
+                check = waiting.pop(0)
+                own = dict(settings.get(check.name, {}))
+                reason, wrong = _why_not(check, own, root), _misfit(check, own)
+                if reason or wrong:
+                    severity = SKIPPED if reason else UNKNOWN
+                    done[check.name] = Report(
+                        check.name, (Finding(check.name, severity, reason or wrong),), 0.0
+                    )
+                else:
+                    implied = {name: value for name, value in told.items() if name in check.thresholds}
+                    living.append(_Child(check, {**check.thresholds, **implied, **own}, give_up, root, shelf))
+            living = [child for child in living if not _ended(child, done)]
+            if living:
+                soonest = min(child.deadline_s for child in living)
+                select.select(
+                    [child.reader for child in living], [], [], max(0.0, soonest - time.monotonic())
+                )
+    finally:
+        for child in living:  # only where somebody ended us: a check goes with whoever asked
+            _kill(child.pid)
     return [done[check.name] for check in chosen]
 
 
@@ -210,11 +218,17 @@ def _ended(child: _Child, done: dict[str, Report]) -> bool:
         took = time.monotonic() - child.began_s
         done[name] = child.report([Finding(name, UNKNOWN, f"no answer within {took:.1f} s")])
     os.close(child.reader)
-    with contextlib.suppress(OSError):
-        os.killpg(child.pid, signal.SIGKILL)
+    _kill(child.pid)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child.pid, os.WNOHANG if not child.got else 0)
     return True
+
+
+def _kill(pid: int) -> None:
+    """End a child that was not waited for yet, and what it started; it may not lead its group yet."""
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            end(pid, signal.SIGKILL)
 
 
 def _tell(check: Check, thresholds: Mapping[str, Any], machine: Machine, writer: int) -> None:

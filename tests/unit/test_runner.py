@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -57,6 +58,40 @@ def test_checks_run_side_by_side_and_a_hanging_one_is_left_behind() -> None:
     assert UNKNOWN == found.pop("hangs")
     assert {OK} == set(found.values())
     assert time.monotonic() - began < 30
+
+
+def test_checks_end_with_whoever_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C nothing is left running: a pipe that only the hanging check holds open is closed."""
+
+    def hanging(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+        time.sleep(600)
+        return []
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    reader, writer = os.pipe()
+    with monkeypatch.context() as patched:
+        patched.setattr(select, "select", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run([_check("hangs", hanging, limit_s=60.0)])
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], 10)
+    os.close(reader)
+
+    assert ready
+
+
+def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """130, as a shell tells of it, and no traceback."""
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+
+    assert 130 == main(["check", "dns"])
+    assert ("", "") == capsys.readouterr()
 
 
 def test_the_budget_ends_all() -> None:
