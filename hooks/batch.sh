@@ -125,6 +125,11 @@ _ft_is_over() { # process $1; its status into _ft_status if so
     case $_ft_s in '' | [ZX]) ;; *) return 1 ;; esac
     wait "$1" 2>/dev/null
     _ft_status=$?
+    [ "$_ft_status" -eq 145 ] || return 0
+    # In bash the child's own end, SIGCHLD, may cut the wait for it short; the next one tells. In dash there is no next one.
+    wait "$1" 2>/dev/null
+    _ft_again=$?
+    [ "$_ft_again" -eq 127 ] || _ft_status=$_ft_again
 }
 
 # Returns when the script may run; leaves otherwise.

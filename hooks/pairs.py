@@ -55,6 +55,8 @@ def main(arguments: list[str]) -> int:
         host, _, port = words.board.rpartition(":")
         if not host or not port.isdigit():
             raise UsageError(f"--board {words.board}: it is HOST:PORT")
+        if not token:
+            raise UsageError("--board needs a secret word in FTRUN_PAIRS_TOKEN, the same on all nodes")
         keeper = Notes(_address(host), int(port), token) if me == nodes[0] else None
         board: Board = SocketBoard(host, int(port), token, words.meet)
     else:

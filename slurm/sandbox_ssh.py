@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from ftrun.slurm.sandbox_boot import find_tool, node_wrapper, start_daemon
@@ -95,7 +96,15 @@ PrintMotd no
 UseDNS no
 SetEnv SLURM_CONF={plan.slurm_conf_path} PATH={tools(plan, node)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SHLVL=1
 Subsystem sftp internal-sftp
-"""
+{_no_penalties()}"""
+
+
+@cache
+def _no_penalties() -> str:
+    """A newer sshd shuts out for a while whom it refused, and all nodes of a sandbox are asked from one address; an older one knows no such word."""
+    words = [find_tool("sshd"), "-T", "-f", "/dev/null", "-o", "PerSourcePenalties=no"]
+    known = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return "" if b"Bad configuration option" in known.stderr else "PerSourcePenalties no\n"
 
 
 def _client(plan: Plan) -> str:

@@ -260,9 +260,8 @@ def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -
     if script_over(run_dir, attempt, launch):
         return None
     try:
-        with open(held_path(run_dir, attempt, launch), "rb") as stream:
-            table = json.loads(stream.read(_RECORD_BYTES_MAX))
-    except (OSError, ValueError, RecursionError):
+        table = json.loads(store.content(held_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b"")
+    except (ValueError, RecursionError):
         return None
     return held.parsed(table, nodes)
 
@@ -273,11 +272,10 @@ def held_path(run_dir: str, attempt: int, launch: int) -> str:
 
 
 def _key_values(path: Path) -> dict[str, str] | None:
-    try:
-        text = path.read_text("utf-8", "surrogateescape")
-    except OSError:
+    found = store.content(str(path), _RECORD_BYTES_MAX)
+    if found is None:
         return None
-    pairs = (line.partition("=") for line in text.splitlines())
+    pairs = (line.partition("=") for line in found.decode("utf-8", "surrogateescape").splitlines())
     return {key: value for key, sep, value in pairs if sep}
 
 

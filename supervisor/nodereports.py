@@ -67,10 +67,8 @@ def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[
 
 def _content(path: str) -> object:
     """The JSON in a file; None for what is too large, no regular file, or no JSON."""
+    content = store.content(path, REPORT_BYTES_MAX + 1)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            content = stream.read(REPORT_BYTES_MAX + 1)
-        return json.loads(content) if len(content) <= REPORT_BYTES_MAX else None
-    except (OSError, ValueError, RecursionError):
+        return json.loads(content) if content is not None and len(content) <= REPORT_BYTES_MAX else None
+    except (ValueError, RecursionError):
         return None

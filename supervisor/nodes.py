@@ -209,6 +209,7 @@ def _in_order(entries: Iterable[Entry]) -> list[Entry]:
 def _order(entry: Entry) -> tuple[Any, ...]:
     return (
         entry.at_s,
+        entry.what != "incident",  # before what follows from it
         entry.what,
         entry.id,
         entry.nodes,

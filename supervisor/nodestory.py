@@ -50,7 +50,7 @@ def entries_of(run: Run) -> list[Entry]:
     """Every entry that the journal of a run gives rise to, oldest first."""
     found = [entry for incident in run.incidents for entry in _of_incident(run, incident)]
     found += [entry for attempt in run.attempts for entry in _served(run, attempt)]
-    return sorted(found, key=lambda entry: (entry.at_s, entry.id))
+    return sorted(found, key=lambda entry: (round(entry.at_s, 3), entry.id))
 
 
 def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:

@@ -173,10 +173,7 @@ def _note_those_in_the_job(keeper: Keeper) -> None:
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:
     """One row where the record is there and whole."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            told = dict(line.rstrip("\n").partition("=")[::2] for line in stream.read(4096).splitlines())
-    except OSError:
-        return
+    found = store.content(path, 4096) or b""
+    told = dict(line.partition("=")[::2] for line in found.decode("utf-8", "replace").splitlines())
     if told.get("code", "").isdigit() and told.get("why"):
         yield {"code": int(told["code"]), "why": told["why"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -69,3 +70,18 @@ def test_a_script_that_ended_was_not_held(run_dir: Path) -> None:
 
     (place / "exit.0").write_text("code=3\nsignal=0\nended_s=100\n")
     assert attempts.held_record(str(run_dir), 4, 0, ("n0", "n1")) is None
+
+
+def test_a_pipe_or_a_link_in_the_place_of_a_record_is_none(run_dir: Path) -> None:
+    """What a job puts into its own folder costs the supervisor a look, and never a wait."""
+    place = run_dir / "attempts" / "4"
+    for name in ("exit.0", "launch.0", "lost.0", "preflight.0"):
+        (place / name).unlink(missing_ok=True)
+        os.mkfifo(place / name)
+    (place / "exit.1").symlink_to("/etc/hostname")
+
+    assert attempts.exit_record(str(run_dir), 4, 0) is None
+    assert attempts.exit_record(str(run_dir), 4, 1) is None
+    assert attempts.launch_record(str(run_dir), 4, 0) is None
+    assert attempts.held_record(str(run_dir), 4, 0, ("n0",)) is None
+    assert attempts.lost_record(str(run_dir), 4, 0) == ""

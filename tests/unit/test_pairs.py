@@ -238,6 +238,7 @@ def test_workers_that_do_not_find_together_give_no_verdict(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The keeper of the notes is not there, or does not take a wrong token: a line, and a status of its own."""
+    monkeypatch.setenv("FTRUN_PAIRS_TOKEN", "some secret")
     rest = ["--board", f"127.0.0.1:{_free_port()}", *GENTLE, "--meet", "0.3"]
 
     assert {"n1": 3} == _in_threads(["n0", "n1"], rest, ["n1"])
@@ -257,6 +258,7 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["--nodes", "n0,n1", "--node", "n7", "--folder", str(tmp_path)],
         ["--nodes", "n0,n1", "--node", "n0"],
         ["--nodes", "n0,n1", "--node", "n0", "--board", "nowhere"],
+        ["--nodes", "n0,n1", "--node", "n0", "--board", "127.0.0.1:4000"],  # and no token
     ):
         assert 2 == main(["pairs", *words])
-    assert 3 == len(capsys.readouterr().err.splitlines())
+    assert 4 == len(capsys.readouterr().err.splitlines())
