@@ -232,11 +232,12 @@ def _folder(told: str) -> str:
 
 def _address(node: str) -> str:
     """The address that a name of this node has for others; one of the loopback only where just that was asked for."""
-    found = hosts.resolve(node).split() if node else []
-    useful = [word for word in found if not word.startswith(("!", "127.", "::1"))]
+    told = hosts.resolve(node) if node else ""
+    found = [] if told.startswith("!") else told.split()  # else it says in words why there is none
+    useful = [word for word in found if not word.startswith(("127.", "::1"))]
     if useful:
         return useful[0]
-    if node == "localhost" or node.startswith("127."):
+    if found and (node == "localhost" or node.startswith("127.")):
         return found[0]
     # A name that means the loopback here (Debian's /etc/hosts): the address with which others would be reached. Nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
