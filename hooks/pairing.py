@@ -117,7 +117,9 @@ class _Limits(NamedTuple):
 
 def _limits(tries: Mapping[Pair, Measured], share: float, slower: float) -> _Limits:
     """By what most of the tries that worked have reached; anything goes where none did."""
-    working = [one for one in tries.values() if not one.why]
+    # A node that is in two tries, since their number is odd, must not count twice.
+    once = [one for pair, one in tries.items() if not one.why and not pair.step]
+    working = once or [one for one in tries.values() if not one.why]
     if not working:
         return _Limits(0.0, float("inf"), Measured())
     usual = Measured(
