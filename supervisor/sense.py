@@ -64,6 +64,7 @@ class Memory:
     node_stamp: int = 0  # of the reports as they were read last
     visit: Visit | None = None  # to the nodes, over SSH, after the end
     survived: set[str] = field(default_factory=set)  # findings after which training went on
+    findings_seen: set[str] = field(default_factory=set)  # at the last look
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
 
     @property

@@ -67,6 +67,11 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
         memory.since.pop("suspect", None)
         return
     diagnosis = _provisional(keeper, world, report)
+    # A step takes back what was there at an earlier look; what came with the step may have been found after it.
+    before, memory.findings_seen = (
+        memory.findings_seen,
+        {finding.key for finding in memory.node_facts.findings},
+    )
     if diagnosis is None or not fatal(diagnosis):
         _clear(keeper, "what was seen is not fatal")
     elif keeper.run.state is State.RUNNING:
@@ -79,7 +84,7 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
         if (
             memory.suspect_step is not None
         ):  # else we have just taken over, and do not know when this step was made
-            memory.survived |= {finding.key for finding in memory.node_facts.findings}
+            memory.survived |= before
         memory.suspect_step = memory.step
         _clear(keeper, f"training went on to step {memory.step}")
     elif _alive(keeper, diagnosis):
