@@ -593,6 +593,14 @@ _ft_await() {
         [ "$_ft_rc" -gt 128 ] || return
     fi
     while read -r _ft_line; do
+        # Both waits told of other things: the list has it, in words.
+        if [ "$_ft_rc" -eq 145 ] && [ "$_ft_i" -eq 127 ]; then
+            case $_ft_line in
+                *" $_ft_child "*"Done("[0-9]*) _ft_line=${_ft_line#*Done(} && _ft_rc=${_ft_line%%)*} && return ;;
+                *" $_ft_child "*"Exit "[0-9]*) _ft_line=${_ft_line#*Exit } && _ft_rc=${_ft_line%% *} && return ;;
+                *" $_ft_child "*Done*) _ft_rc=0 && return ;;
+            esac
+        fi
         case $_ft_line in
             *" $_ft_child "*"($_ft_rc)"*) return ;;
             *" $_ft_child "*"($_ft_i)"*) _ft_rc=$_ft_i && return ;;
