@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Callable, Protocol
+
+from ftrun.hooks.listener import Listener
 
 __all__ = ["Board", "FolderBoard", "Notes", "SocketBoard", "wait"]
 
@@ -70,23 +71,12 @@ class Notes:
     def __init__(self, address: str, port: int, token: str) -> None:
         self._token = token
         self._notes: dict[str, Any] = {}
-        self._socket = socket.create_server((address, port), backlog=1024)
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._listener = Listener(address, port, self._answer, backlog=1024)
+        self.port: int = self._listener.port
 
     def close(self) -> None:
-        """Answer no more; a thread that waits for a connection is woken by it."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+        """Answer no more."""
+        self._listener.close()
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):

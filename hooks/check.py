@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from ftrun.hooks import runner
+from ftrun.hooks import runner, thresholds
 from ftrun.hooks.catalogue import Entry, entry
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, SKIPPED, TIERS, worst
@@ -89,14 +89,9 @@ def _settings(path: str) -> dict[str, dict[str, Any]]:
     if not path:
         return {}
     try:
-        with open(path, encoding="utf-8") as stream:
-            table = json.load(stream)
-    except OSError as error:
-        raise UsageError(f"--settings {path}: {error.strerror}") from None
+        table = thresholds.whole(path)
     except ValueError as error:
-        raise UsageError(f"--settings {path}: {error}") from None
-    if not isinstance(table, dict) or not all(isinstance(value, dict) for value in table.values()):
-        raise UsageError(f"--settings {path}: it must hold an object of objects, one for each check")
+        raise UsageError(f"--settings {error}") from None
     for told in runner.strange(table):
         print(f"ftrun-hook: --settings {path}: {told}", file=sys.stderr)
     return table

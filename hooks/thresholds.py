@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Optional
 
-__all__ = ["SITES_OWN", "read"]
+__all__ = ["SITES_OWN", "read", "whole"]
 
 SITES_OWN = "/etc/ftrun/checks.json"
 
@@ -30,3 +30,17 @@ def read(path: str, node: str) -> Optional[dict[str, dict[str, Any]]]:
         print(f"ftrun-hook: {path}: it must hold an object", file=sys.stderr)
         return None
     return {name: own for name, own in table.items() if isinstance(own, dict)}
+
+
+def whole(path: str) -> dict[str, dict[str, Any]]:
+    """What stands in a file that somebody names by hand. Raises ValueError, in one line that begins with the path, for anything amiss."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            table = json.load(stream)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
+        raise ValueError(f"{path}: it must hold an object of objects, one for each check")
+    return table

@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import threading
 import time
 from statistics import median
 
+from ftrun.hooks.listener import Listener
 from ftrun.hooks.pairing import Measured
 
 __all__ = ["Server", "measured"]
@@ -32,25 +32,12 @@ class Server:
     def __init__(self, address: str, token: str, limit_s: float = 10.0) -> None:
         self._token = token
         self._limit_s = limit_s
-        self._socket = socket.create_server(
-            (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-        )
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._listener = Listener(address, 0, self._take_part)
+        self.port: int = self._listener.port
 
     def close(self) -> None:
-        """Take part no more; a thread that waits for a connection is woken by it."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._take_part, args=(connection,), daemon=True).start()
+        """Take part no more."""
+        self._listener.close()
 
     def _take_part(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,31 +9,25 @@ from typing import Any
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.recheck import Report
 
-__all__ = ["SITES_OWN", "Look", "by_ssh", "thresholds"]
+__all__ = ["Look", "by_ssh", "thresholds"]
 
 Look = Callable[[Sequence[str]], Mapping[str, Report]]
 """Names of nodes -> a report for each, in bounded time; a node that gave none has a report that says why."""
 
-SITES_OWN = "/etc/ftrun/checks.json"
-
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
     """Thresholds by check from a JSON file; "" = the site's own on this host, where there is one. Raises UserError."""
+    from ftrun.hooks.thresholds import SITES_OWN, whole
+
     if not path and not os.path.exists(SITES_OWN):
         return {}
     path = path or SITES_OWN
     if "{node}" in path:
         raise UserError(f"checks: {path}: a file for all nodes is wanted here, without {{node}}")
     try:
-        with open(path, encoding="utf-8") as stream:
-            table = json.load(stream)
-    except OSError as error:
-        raise UserError(f"checks: {path}: {error.strerror}") from None
+        return whole(path)
     except ValueError as error:
-        raise UserError(f"checks: {path}: {error}") from None
-    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
-        raise UserError(f"checks: {path}: it must hold an object of objects, one for each check")
-    return table
+        raise UserError(f"checks: {error}") from None
 
 
 def by_ssh(

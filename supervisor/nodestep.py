@@ -59,16 +59,14 @@ def checked(
     try:
         folder = os.path.join(place, "nodes")
         command = [
-            *_srun(job, nodes),
-            "/bin/sh",
-            "-c",
-            NODE_SIDE,
-            "ftrun-hook",
-            packed,
+            *_step(job, nodes, packed),
             "preflight",
             *arguments,
+            "--within",
+            f"{within_s:g}",
+            "--folder",
+            folder,
         ]
-        command += ["--within", f"{within_s:g}", "--folder", folder]
         with tempfile.TemporaryFile() as words:
             step = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, env=_outside(env)
@@ -95,18 +93,14 @@ def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str])
     place = tempfile.mkdtemp(prefix="pairs-", dir=os.path.dirname(packed))
     try:
         command = [
-            *_srun(job, nodes),
-            "/bin/sh",
-            "-c",
-            NODE_SIDE,
-            "ftrun-hook",
-            packed,
+            *_step(job, nodes, packed),
             "pairs",
             "--json",
             "--folder",
             place,
+            "--nodes",
+            ",".join(nodes),
         ]
-        command += ["--nodes", ",".join(nodes)]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -123,12 +117,13 @@ def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str])
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _srun(job: str, nodes: Sequence[str]) -> list[str]:
+def _step(job: str, nodes: Sequence[str], packed: str) -> list[str]:
     number = str(len(nodes))
     return [
         "srun", f"--jobid={job}", "--job-name=ftrun", "--overlap", f"--nodes={number}", f"--ntasks={number}", "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=NONE",
         "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet",
+        "/bin/sh", "-c", NODE_SIDE, "ftrun-hook", packed,
     ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["WORDS", "Saved", "Seen", "checkpoint", "loss", "may_tell", "plain", "step", "told"]
+__all__ = ["WORDS", "Saved", "Seen", "checkpoint", "may_tell", "plain", "told"]
 
 # A line without any of these tells nothing: plain bytes are found many times faster than forms. Each costs a pass over
 # all text, so a form whose lines always have a loss or an epoch in them needs no word of its own.
@@ -184,20 +184,11 @@ def plain(line: bytes) -> bytes:
     return line[label.end() :] if label is not None else line
 
 
-def step(line: bytes) -> Seen | None:
-    """The strongest counter in the line, the last one where a form occurs several times (bars without separators)."""
-    layout = _layout(line.translate(_ALIKE))
-    return None if layout.form is None else _seen(layout.form, layout.places, line)
-
-
-def loss(line: bytes) -> float | None:
-    """The training loss in the line."""
-    place = _layout(line.translate(_ALIKE)).loss
-    return None if place is None else float(line[place[0] : place[1]])
-
-
 def told(line: bytes) -> tuple[Seen | None, float | None, Saved | None]:
-    """(`step`, `loss`, `checkpoint`) of the line, for the price of one."""
+    """What the line tells of the run: (step, loss, checkpoint).
+
+    The step is that of the strongest counter in it, the last one where a form occurs several times (bars without separators).
+    """
     layout = _layout(line.translate(_ALIKE))
     return (
         None if layout.form is None else _seen(layout.form, layout.places, line),

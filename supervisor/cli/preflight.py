@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -191,19 +190,14 @@ def _known(tier: str, names: Sequence[str]) -> None:
 
 
 def _thresholds(path: str) -> dict[str, dict[str, Any]]:
-    from ftrun.hooks import runner
+    from ftrun.hooks import runner, thresholds
 
     if not path:
         return {}
     try:
-        with open(path, encoding="utf-8") as stream:
-            table = jsonlib.load(stream)
-    except OSError as error:
-        raise UserError(f"--checks {path}: {error.strerror}") from None
+        table = thresholds.whole(path)
     except ValueError as error:
-        raise UserError(f"--checks {path}: {error}") from None
-    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
-        raise UserError(f"--checks {path}: it must hold an object of objects, one for each check")
+        raise UserError(f"--checks {error}") from None
     for told in runner.strange(table):
         print(f"ftrun: --checks {path}: {told}", file=sys.stderr)
     return table
