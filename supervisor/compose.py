@@ -46,6 +46,14 @@ _VARIABLES = {
     "_ft_after": "after",
     "_ft_before": "before",
     "_ft_checks": "checks",
+    "_ft_agent": "agent",
+    "_ft_spares": "spares",
+    "_ft_active_n": "active",
+    "_ft_active_tasks": "active_tasks",
+    "_ft_labels": "labels",
+    "_ft_rejoin": "rejoin",
+    "_ft_save_signal": "save_signal",
+    "_ft_timeouts": "timeouts",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 
@@ -57,11 +65,17 @@ class ScriptError(Exception):
 def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     """The file to submit for one attempt.
 
-    `attempt` has run, attempt, token and run_dir, and may have restart, last_fault, excluded, claim_wait_s (seconds),
-    checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env, cluster, pre_hook, post_hook (commands of a shell), hook_limit_s (seconds) and array (NAME=VALUE that tell
-    a task of the whole array), watch ("PERIOD DELAY", seconds) after ("1": the nodes of a failed script are checked), before ("hold": the nodes are checked first, and a bad minority keeps the
-    script from starting; "report": it does not) and checks (a file of thresholds); several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises ScriptError for a script that
-    sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
+    `attempt` has run, attempt, token and run_dir, and may have
+    - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE that tell a task of the whole array);
+    - checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env;
+    - pre_hook, post_hook (commands of a shell), hook_limit_s (seconds);
+    - watch ("PERIOD DELAY", seconds), after ("1": the nodes of a failed script are checked), before ("hold": the nodes are
+      checked first, and a bad minority keeps the script from starting; "report": it does not), checks (a file of thresholds);
+    - agent (the interpreter that the agent runs under; "" for no agent), spares (how many nodes of the job no start uses at
+      first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the user gave one and the
+      job's is wider), labels and timeouts ("auto" or "never"), rejoin ("1": a process may join again), save_signal.
+    Several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises
+    ScriptError for a script that sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
     """
     _refuse_what_sbatch_refuses(script)
     for key in _REQUIRED:

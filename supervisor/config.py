@@ -23,6 +23,7 @@ import os
 from ftrun.supervisor import settings
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.settings import SETTINGS, SettingError
+from ftrun.supervisor.settings_table import LIST
 
 __all__ = ["COMMAND_LINE", "DEFAULT", "Config", "from_arguments", "load", "source_files"]
 
@@ -30,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ftrun.supervisor.settings import Value
+    from ftrun.supervisor.settings_table import Value
 
     Pair = tuple[str, object]
 
@@ -50,7 +51,8 @@ _ALLOWED = {
 # FTRUN_* variables that are no settings: what a script sees, and how ftrun itself is pointed to its files.
 _NOT_SETTINGS = frozenset(
     """RUN_ID ATTEMPT RESTART RESUME_FROM LAST_FAULT EXCLUDED RUN_DIR NNODES SITE_CONFIG CLAIM_WAIT_S HOOK HOOKS STATE JOB_ID
-    FAULT SIGNATURE NODES REASON DECISION OBSERVED TITLE CULPRITS EXIT_CODE EXIT_SIGNAL""".split()  # noqa: SIM905
+    FAULT SIGNATURE NODES REASON DECISION OBSERVED TITLE CULPRITS EXIT_CODE EXIT_SIGNAL START START_TOKEN SHIM BEAT_DIR
+    ATTEMPT_DIR MASTER_ADDR MASTER_PORT FENCE""".split()  # noqa: SIM905
 )
 
 
@@ -182,7 +184,7 @@ def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
                 raise UserError(
                     f"{name}: no setting is called so; did you mean {SETTINGS[near].environment}?"
                 )
-        elif row.kind == settings.LIST:
+        elif row.kind == LIST:
             found.append((name, [(key, element) for element in value.split("\n") if element]))
         else:
             found.append((name, [(key, value)]))

@@ -178,9 +178,9 @@ def limits_from(settings: Mapping[str, Any]) -> Limits:
     """The policy's limits from the validated settings of a run (settings.py has defaults, units and meaning)."""
     default = Limits()
     budgets = {
-        key.removeprefix("budget-"): int(value)
-        for key, value in settings.items()
-        if key.startswith("budget-") and value != ""
+        fault.value: int(value)
+        for fault in FaultClass
+        if (value := settings.get(f"budget-{fault.value}", "")) != ""
     }
     return Limits(
         retries=int(settings.get("retries", default.retries)),

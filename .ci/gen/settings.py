@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED
-from ftrun.supervisor.settings import LIST, SETTINGS, Setting, show
+from ftrun.supervisor.settings import SETTINGS, show
+from ftrun.supervisor.settings_table import LIST, Setting
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-<!-- Written by `make docs` from supervisor/settings.py; do not edit by hand. -->
+<!-- Written by `make docs` from supervisor/settings_table.py; do not edit by hand. -->
 
 A setting has one name everywhere. For `retries`, from the weakest place to the strongest:
 
@@ -32,6 +33,9 @@ The site can lock settings: `lock = ["drain", "drain-cap"]` in its file, and who
 
 Durations are written `90`, `90s`, `5m`, `2h` or `1d`, shares `5%` or `0.05`.
 
+What holds for one fault class or one signature alone stands in a table of its own, `[policy.network]` or
+`[policy.nvidia-xid-79]`: [the ladder](ladder.md#rules-for-one-class-or-one-signature).
+
 | setting | value | default | meaning |
 |---|---|---|---|
 """
@@ -48,7 +52,8 @@ or a step beyond the highest so far). `retries` stands above all of them.
 
 def page() -> str:
     """Return the whole page."""
-    rows = [_row(row) for key, row in SETTINGS.items() if not key.startswith("budget-")]
+    classes = {f"budget-{fault.value}" for fault in CLASS_RULES}
+    rows = [_row(row) for key, row in SETTINGS.items() if key not in classes]
     budgets = [f"| `budget-{fault.value}` | {_budget(rule.budget)} |" for fault, rule in CLASS_RULES.items()]
     return HEAD + "\n".join(rows) + "\n" + BUDGETS + "\n".join(sorted(budgets)) + "\n"
 

@@ -34,6 +34,8 @@ from ftrun.supervisor.settings import SETTINGS, SettingError, parse
         ("log", ["a", "b"], ["a", "b"]),
         ("resume-env", "CKPT={checkpoint}", ["CKPT={checkpoint}"]),
         ("budget-node", "7", 7),
+        ("straggler-ratio", "1.5", 1.5),
+        ("recover", ["step", "resubmit"], "step,resubmit"),
     ],
 )
 def test_a_value_is_read_in_the_unit_of_the_table(key: str, text: object, value: object) -> None:
@@ -60,6 +62,8 @@ def test_a_value_is_read_in_the_unit_of_the_table(key: str, text: object, value:
         ("poll", "0", "at least 0.2"),
         ("drain-cap", "120%", "out of range"),
         ("drain", "nevr", "did you mean never?"),
+        ("straggler-ratio", "1", "a number of at least 1.01"),
+        ("straggler-ratio", "fast", "a number of at least 1.01"),
         ("observe", "maybe", "true or false"),
         ("checkpoint", "a\nb", "one line"),
         ("resume-env", "{checkpoint}", "NAME=TEMPLATE"),
@@ -91,8 +95,9 @@ def test_a_duration_reads_back_as_it_is_shown(seconds: float) -> None:
 
 
 def test_there_is_a_budget_for_every_fault_class() -> None:
-    """The list here and the classes of the model are the same list."""
+    """The list here and the classes of the model are the same list; the rungs have budgets of their own."""
     budgets = {key.removeprefix("budget-") for key in SETTINGS if key.startswith("budget-")}
+    budgets -= {"rank", "step", "swap"}
     assert budgets == {fault.value for fault in FaultClass}
 
 

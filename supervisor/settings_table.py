@@ -1,0 +1,204 @@
+"""The rows of the settings: name, kind, default, meaning, and who may set it. (pure)
+
+How it thinks. One row says all there is to say of a setting: `settings` reads values by it, docs/settings.md is made from
+it. A default that has to be learned or asked for is "" until somebody sets it.
+
+`ftrun sbatch` reads this module, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BUDGET_CLASSES",
+    "CHOICE",
+    "DURATION",
+    "FLAG",
+    "INT",
+    "LIST",
+    "NUMBER",
+    "SHARE",
+    "TABLE",
+    "TEXT",
+    "Setting",
+]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Value = bool | int | float | str | list[str]
+
+INT, DURATION, SHARE, NUMBER, FLAG, TEXT, LIST, CHOICE = (
+    "int", "duration", "share", "number", "flag", "text", "list", "choice"
+)  # fmt: skip
+
+
+class Setting:
+    """One row of the table.
+
+    `default` is in the form that `parse` returns. `least` is the smallest number allowed. `scope` says who may set it:
+    "any", "admin" (site and user files), "site" (site file only), "once" (a single submission: script, environment,
+    command line).
+    """
+
+    __slots__ = ("choices", "default", "doc", "key", "kind", "least", "scope", "value_name")
+
+    def __init__(
+        self,
+        key: str,
+        kind: str,
+        default: Value,
+        doc: str,
+        *,
+        choices: tuple[str, ...] = (),
+        least: float = 0,
+        scope: str = "any",
+        value_name: str = "",
+    ) -> None:
+        self.key = key
+        self.kind = kind
+        self.default = default
+        self.doc = doc
+        self.choices = choices
+        self.least = least
+        self.scope = scope
+        self.value_name = value_name or {
+            INT: "N",
+            DURATION: "TIME",
+            SHARE: "PERCENT",
+            NUMBER: "X",
+            FLAG: "",
+        }.get(kind, "TEXT")
+
+    @property
+    def environment(self) -> str:
+        """The name of its environment variable."""
+        return "FTRUN_" + self.key.upper().replace("-", "_")
+
+
+TABLE = (
+    Setting("retries", INT, 20, "How often a run may be started again, over all fault classes; progress does not refill it."
+            " 0: watch and diagnose, never start again."),
+    Setting("observe", FLAG, False, "Watch, diagnose and decide, but do nothing; the decisions are shown."),
+    Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once"),
+    Setting("checkpoint", TEXT, "", "Where the script writes its checkpoints: a glob, relative to the job's working folder.",
+            value_name="GLOB"),
+    Setting("checkpoint-marker", TEXT, "", "What makes a checkpoint complete: the name of a file inside a checkpoint folder, or a"
+            " suffix of a file beside it. Default: any that is no longer growing.", value_name="NAME"),
+    Setting("resume-arg", LIST, [], "Argument that is appended to the script's when there is a checkpoint; {checkpoint} is its"
+            " path. May be given several times.", value_name="TEMPLATE"),
+    Setting("resume-env", LIST, [], "Variable that is set for the script when there is a checkpoint: NAME=TEMPLATE with"
+            " {checkpoint}. May be given several times.", value_name="NAME=TEMPLATE"),
+    Setting("log", LIST, [], "Further log files to read, as globs; the job's own output is always read. May be given several"
+            " times.", value_name="GLOB"),
+    Setting("exclude-for", DURATION, 86_400.0, "How long the run avoids a node that was blamed."),
+    Setting("exclude-cap", SHARE, 0.10, "Largest part of a partition that a run may avoid at one time."),
+    Setting("quarantine", CHOICE, "auto", "Avoid nodes that other runs of this user hold faults against, within `exclude-cap`; never ="
+            " only those that this run itself blames.", choices=("auto", "never")),
+    Setting("quarantine-max", DURATION, 2_592_000.0, "Longest quarantine of a node; the first lasts `exclude-for`, each further strike"
+            " doubles it."),
+    Setting("ledger-keep", DURATION, 15_552_000.0, "How long the ledger of nodes keeps what it knows.", least=86_400.0,
+            scope="admin"),
+    Setting("drain", CHOICE, "auto", "Drain bad nodes: auto = where Slurm permits it and the proof does not rest on the log alone, else ask"
+            " the site's operator where there is one; ask = always ask the operator.", choices=("auto", "ask", "never")),
+    Setting("drain-cap", SHARE, 0.05, "Largest part of a partition that ftrun may hold drained, all supervisors together; one node"
+            " is always allowed."),
+    Setting("operator-spool", TEXT, "", "Folder in which supervisors that may not drain leave signed requests for `ftrun operator`.",
+            scope="site", value_name="DIR"),
+    Setting("operator-action", CHOICE, "drain", "What the operator does with a request that a node confirms: drain = drain it; none ="
+            " note and answer it only.", choices=("drain", "none"), scope="site"),
+    Setting("operator-per-hour", INT, 4, "How many nodes the operator drains in an hour at most.", scope="site"),
+    Setting("operator-per-user", INT, 10, "How many requests of one user the operator looks into in an hour.", scope="site"),
+    Setting("recheck-passes", INT, 2, "How many clean rechecks in a row give a node back; one more for each time that it lied.",
+            least=1, scope="admin"),
+    Setting("recheck-spacing", DURATION, 600.0, "Pause between the first two clean rechecks of a node; longer for the next ones, after"
+            " failures, and four times as long for each time that it lied.", scope="admin"),
+    Setting("recheck-lies", INT, 2, "How often a node may be given back and be blamed again before it is left to a person.", least=1,
+            scope="admin"),
+    Setting("recheck-step", LIST, [], "Command that `ftrun recheck` tries on a node that fails, {node} is its name; the next one after"
+            " the next failure, each once. May be given several times.", scope="admin", value_name="COMMAND"),
+    Setting("ssh-config", TEXT, "", "ssh_config file for looking at nodes. Default: ~/.ssh/config, then /etc/ssh/ssh_config.",
+            scope="admin", value_name="FILE"),
+    Setting("settle", DURATION, 2.0, "How long a log must be quiet after the end before the fault is judged."),
+    Setting("settle-max", DURATION, 10.0, "How long to wait at most for that quiet."),
+    Setting("end-wait", DURATION, 60.0, "How long after a fatal line a live run may stand still before it is ended; never less than"
+            " five median steps."),
+    Setting("fence-wait", DURATION, "", "How long a node that fell silent is waited for before its job counts as over. Default:"
+            " Slurm's SlurmdTimeout + 30 s."),
+    Setting("recover", TEXT, "rank,step,swap,resubmit", "The rungs of recovery in the order in which they are tried"
+            " (docs/ladder.md): rank = only the dead process starts again, step = the script starts again on the same nodes, swap ="
+            " a spare takes the bad node's place, resubmit = a new job. What cannot apply to a job is left out of the default;"
+            " `resubmit` alone: never inside the allocation.", value_name="RUNGS"),
+    Setting("spares", INT, 0, "How many nodes are asked for beyond those that the script uses, to take the place of bad ones."),
+    Setting("rejoin", FLAG, False, "The script's framework lets one process die and join again: the rung `rank` may be used."),
+    Setting("policy", LIST, [], "One rule for a fault class or a signature, as NAME.KEY=VALUE; KEY is recover, budget, budget-RUNG or"
+            " limit-RUNG (docs/ladder.md). In TOML: a table [policy.NAME]. May be given several times.",
+            value_name="NAME.KEY=VALUE"),
+    Setting("budget-rank", INT, 10, "How often single processes are started again without progress in between."),
+    Setting("budget-step", INT, 3, "How often the script is started again on the same nodes without progress in between."),
+    Setting("budget-swap", INT, 5, "How often spares take the place of bad nodes without progress in between."),
+    Setting("limit-rank", DURATION, 60.0, "How long it may take from the decision until the process runs again; then the next rung is"
+            " tried. At most 9m, as for the other rungs.", least=1),
+    Setting("limit-step", DURATION, 120.0, "How long it may take from the decision until the script runs again, the pause before it"
+            " included.", least=1),
+    Setting("limit-swap", DURATION, 180.0, "The same where a spare takes a node's place.", least=1),
+    Setting("agent", CHOICE, "auto", "Recover inside the allocation, by an agent beside the script on its first node: auto = where it can"
+            " (not for arrays, heterogeneous jobs, `observe`, `retries=0`, nor where `recover` is `resubmit` alone).",
+            choices=("auto", "never")),
+    Setting("labels", CHOICE, "auto", "Let srun write each line's task in front of it: auto = in jobs of several nodes whose srun writes into"
+            " the job's own log and was not told otherwise.", choices=("auto", "never")),
+    Setting("hang", CHOICE, "auto", "End and recover a script that hangs: auto = once it stood still for longer than its own habit, by"
+            " `hang-min`, `hang-max` and `hang-grace`; never = hangs are not looked for.", choices=("auto", "never")),
+    Setting("hang-min", DURATION, 60.0, "Shortest standstill that is held to be a hang; ten median steps where that is longer.", least=1),
+    Setting("hang-max", DURATION, 360.0, "Longest standstill that is waited for once steps were seen, outside of checkpoints and evaluations.",
+            least=1),
+    Setting("hang-grace", DURATION, 1800.0, "How long a start may take to its first steps (compiling, preparing data) before it is held to"
+            " hang.", least=1),
+    Setting("straggler", CHOICE, "tell", "What is done about a node that is steadily slower than its peers: tell = say so, and avoid it at the"
+            " next start where others are free; swap = a spare takes its place at the next checkpoint; never = not looked for.",
+            choices=("tell", "swap", "never")),
+    Setting("straggler-ratio", NUMBER, 1.3, "From how many times its peers' step time on a node counts as slow.", least=1.01),
+    Setting("save-signal", TEXT, "", "Signal that asks the script's tasks for a checkpoint before a planned stop, such as USR1; the file"
+            " save-now in the run's folder asks for it in any case.", value_name="SIGNAL"),
+    Setting("save-wait", DURATION, 120.0, "How long a new complete checkpoint is waited for before a planned stop."),
+    Setting("gasp-wait", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
+    Setting("timeouts", CHOICE, "auto", "Shorten the time-outs of collectives by variables of the environment that the user did not set:"
+            " auto = where that is safe; what was set is told.", choices=("auto", "never")),
+    Setting("claim-wait", DURATION, 120.0, "How long a later attempt waits on its node for the run's folder before it gives up."),
+    Setting("backoff", DURATION, 5.0, "Pause before a new attempt after a fault that time may heal; doubled each time."),
+    Setting("backoff-max", DURATION, 600.0, "Longest such pause."),
+    Setting("poll", DURATION, 2.0, "How often Slurm is asked about the jobs, once for all of them; 5 s to 30 s on a big site.",
+            least=0.2),
+    Setting("lease", DURATION, 20.0, "How long a supervisor may be silent before another takes over.", least=1),
+    Setting("watch", CHOICE, "auto", "Look after the nodes while the script runs, by a step that takes nothing from it: auto = where it"
+            " can (not for tasks of arrays).", choices=("auto", "never")),
+    Setting("watch-period", DURATION, 60.0, "How often the watch looks at a node; it begins after half of it, at most 30 s.",
+            least=1),
+    Setting("after-checks", CHOICE, "auto", "Check the nodes of a script that failed before its job ends: auto = unless it failed"
+            " within 5 s or somebody ended it; ssh = where the job is gone already, over SSH as well.",
+            choices=("auto", "ssh", "never")),
+    Setting("preflight", FLAG, False, "Check the nodes before the script starts, in every attempt; where a few of them are bad the script"
+            " starts on others instead."),
+    Setting("checks", TEXT, "", "File with thresholds of the checks before the script, as JSON; {node} in it is the node's name. Default:"
+            " /etc/ftrun/checks.json of each node, where there is one.", value_name="FILE"),
+    Setting("pre-hook", TEXT, "", "Command that each attempt runs on its first node before the script (docs/hooks.md).",
+            value_name="COMMAND"),
+    Setting("post-hook", TEXT, "", "Command that each attempt runs on its first node after the script, however that ended.",
+            value_name="COMMAND"),
+    Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",
+            value_name="COMMAND"),
+    Setting("on-stop", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND"),
+    Setting("hook-limit", DURATION, 60.0, "How long such a command may take before it is ended; it never costs more than this.",
+            least=1),
+    Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"
+            " `ftrun supervise`.", choices=("auto", "none")),
+    Setting("idle-exit", DURATION, 120.0, "How long a supervisor that was started by a command stays when there is nothing to look"
+            " after.", scope="admin"),
+    Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job."),
+    Setting("dry-run", FLAG, False, "Print the command and the file that would be submitted; submit nothing.", scope="once"),
+    Setting("home", TEXT, "", "Folder of all runs, on a file system that the nodes see. Default: ~/.local/state/ftrun.",
+            scope="admin", value_name="DIR"),
+    Setting("lock", LIST, [], "Settings that nobody but the site may set.", scope="site", value_name="KEY"),
+)  # fmt: skip
+BUDGET_CLASSES = (
+    "hardware-gpu hardware-other network storage node scheduler oom-gpu oom-host user-code data checkpoint preempted"
+    " timelimit cancelled hang library-bug config port-conflict unknown healthy"
+)
