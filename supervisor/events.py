@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftrun.supervisor.lifecycle import FINAL, State, next_state
+from ftrun.supervisor import inplace, persons
+from ftrun.supervisor.lifecycle import FINAL, INSIDE, State, next_state
 from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, asked, higher, hooked
 
 __all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
@@ -38,6 +39,7 @@ class Run:
     excluded: tuple[Exclusion, ...] = ()
     spent: Mapping[str, int] = field(default_factory=dict)  # class -> since the last refill
     retries: int = 0  # against the ceiling, never refilled
+    rungs: Mapping[str, int] = field(default_factory=dict)  # rung of the ladder -> used since the last refill
     best_step: int | None = None
     best_checkpoint: str = ""
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
@@ -76,7 +78,7 @@ class Run:
         kind = str(record["kind"])
         state = next_state(self.state, kind)
         run = replace(self, state=state, last_at_s=float(record["at"]))
-        apply = _APPLY.get(kind)
+        apply = inplace.after if kind in INSIDE else _APPLY.get(kind)
         return apply(run, record) if apply else run
 
     def with_attempt(self, **changes: Any) -> Run:
@@ -177,17 +179,21 @@ def _started(run: Run, record: Record) -> Run:
         over=False,
         ended_at_s=None,
     )
-    if run.incidents and run.incidents[-1].running_again_at_s is None:
+    last = run.incidents[-1] if run.incidents else None
+    if last is not None and last.running_again_at_s is None and not last.inside:
         incident = replace(run.incidents[-1], running_again_at_s=record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
+
+
+_FIRST_START: Mapping[str, Any] = {"inside": False, "start": 1, "active": (), "aside": (), "ladder_off": ""}
 
 
 def _at_launch(run: Run, launch: int) -> Run:
     """The present attempt at this launch: what another launch of it recorded of itself does not count for this one."""
     if run.attempt is None or (launch == run.attempt.launch and not run.attempt.requeued):
         return run
-    return run.with_attempt(launch=launch, claim_seen=False, resume_from="")
+    return run.with_attempt(launch=launch, claim_seen=False, resume_from="", **_FIRST_START)
 
 
 def _without_intents(run: Run) -> Run:
@@ -202,6 +208,8 @@ def _launch_seen(run: Run, record: Record) -> Run:
         changes["nodes"] = tuple(data["nodes"])
     if "resume_from" in data:
         changes["resume_from"] = data["resume_from"]
+    if "active" in data:  # a later start inside the same launch
+        changes |= {"start": record["start"], "active": tuple(data["active"])}
     return run.with_attempt(**changes)
 
 
@@ -219,7 +227,10 @@ def _ended(run: Run, record: Record) -> Run:
         "requeued": record["kind"] == "job.requeued",
         "over": False,
     }
-    if data.get("nodes"):
+    left = run.attempts[-1].nodes if run.attempts else ()
+    if data.get("nodes") and not set(data["nodes"]) < set(
+        left
+    ):  # Slurm takes lost nodes out of a job that goes on
         changes["nodes"] = tuple(data["nodes"])
     return run.with_attempt(**changes)
 
@@ -231,7 +242,8 @@ def _end_intended(run: Run, record: Record) -> Run:
 def _progress(run: Run, record: Record) -> Run:
     data = record["data"]
     run = run.with_attempt(last_step=data.get("step"), last_loss=data.get("loss"))
-    if data.get("first_step") and run.incidents and run.incidents[-1].first_step_at_s is None:
+    last = run.incidents[-1] if run.incidents else None
+    if data.get("first_step") and last is not None and last.first_step_at_s is None and not last.inside:
         incident = replace(run.incidents[-1], first_step_at_s=record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
@@ -250,12 +262,14 @@ def _diagnosed(run: Run, record: Record) -> Run:
         signature=diagnosis["signature"],
         title=diagnosis["title"],
         nodes=tuple(diagnosis["nodes"]),
-        attempt_nodes=attempt.nodes,
+        attempt_nodes=attempt.used,
         step=data.get("step"),
         first_evidence_at_s=data.get("first_evidence_at_s"),
         ended_at_s=attempt.ended_at_s,
         diagnosed_at_s=record["at"],
         diagnosis=diagnosis,
+        start=attempt.start,
+        before=next((i.before for i in run.incidents if i.id == data["incident"]), None),
     )
     earlier = tuple(i for i in run.incidents if i.id != incident.id)
     return replace(run, incidents=(*earlier, incident))
@@ -275,6 +289,7 @@ def _decided(run: Run, record: Record) -> Run:
         decision=data,
         spent=spent,
         retries=data["retries"],
+        rungs=data.get("used", run.rungs),
         best_step=higher(run.best_step, data.get("step")),
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
@@ -306,47 +321,6 @@ def _final(run: Run, record: Record) -> Run:
     return _incident_decided(_at_step(run, data), record)
 
 
-def _tasks_failed(run: Run, record: Record) -> Run:
-    data, attempt = record["data"], run.attempts[-1]
-    states = {int(task): state for task, state in data.get("states", {}).items()}
-    return run.with_attempt(
-        failed_tasks=tuple(sorted({*attempt.failed_tasks, *data["tasks"]})),
-        task_states={**attempt.task_states, **states},
-    )
-
-
-def _tasks_given_up(run: Run, record: Record) -> Run:
-    data = record["data"]
-    lot = GivenUp(tuple(data["tasks"]), data["class"], data["signature"], data["title"])
-    return replace(run, given_up=(*run.given_up, lot))
-
-
-def _resumed(run: Run, record: Record) -> Run:
-    """A person mended something: what was given up is tried again, too."""
-    if run.given_up and run.attempts:
-        again = {task for lot in run.given_up for task in lot.tasks}
-        run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
-    return replace(
-        run,
-        given_up=(),
-        wish="",
-        wish_by="",
-        decision=record["data"]["decision"],
-        spent={},
-        final_reason="",
-        retries=0,
-    )
-
-
-def _request(run: Run, record: Record) -> Run:
-    data = record["data"]
-    seen = (*run.requests_seen, data["name"])
-    wants = data["want"] in ("cancel", "stop") and run.wish != "cancel"  # who cancels does not take less
-    if wants and not run.final:
-        return replace(run, requests_seen=seen, wish=data["want"], wish_by=data.get("by", ""))
-    return replace(run, requests_seen=seen)
-
-
 def _dependents_moved(run: Run, record: Record) -> Run:
     attempts = tuple(replace(attempt, dependents_held={}) for attempt in run.attempts)
     return replace(run, attempts=attempts).with_attempt(dependents_moved=bool(record["data"]["to"]))
@@ -364,7 +338,13 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "launch.seen": _launch_seen,
     "job.adopted": lambda run, record: run.with_attempt(job=record["job"], starts={}),
     "launch.kept": lambda run, record: run.with_attempt(
-        requeued=False, launch=record["launch"], over=False, end_state="", claim_seen=False, resume_from=""
+        requeued=False,
+        launch=record["launch"],
+        over=False,
+        end_state="",
+        claim_seen=False,
+        resume_from="",
+        **_FIRST_START,
     ),
     "job.ended": _ended,
     "job.requeued": _ended,
@@ -375,8 +355,8 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "end.done": lambda run, record: run.with_attempt(end_done=True),
     "dependents.held": lambda run, record: run.with_attempt(dependents_held=record["data"].get("waits", {})),
     "dependents.moved": _dependents_moved,
-    "tasks.failed": _tasks_failed,
-    "tasks.given-up": _tasks_given_up,
+    "tasks.failed": persons.tasks_failed,
+    "tasks.given-up": persons.tasks_given_up,
     "evidence": lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
     "launch.progress": _progress,
     "diagnosed": _diagnosed,
@@ -388,11 +368,11 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "checkpoint.set-aside": lambda run, record: replace(
         run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
     ),
-    "request.seen": _request,
+    "request.seen": persons.request,
     "run.finished": _final,
     "run.stopped": _final,
     "run.abandoned": _final,
-    "run.resumed": _resumed,
+    "run.resumed": persons.resumed,
     "hook.intended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "hook.ended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),

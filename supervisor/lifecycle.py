@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-__all__ = ["FINAL", "TRANSITIONS", "IllegalEvent", "State", "next_state"]
+__all__ = ["FINAL", "INSIDE", "TRANSITIONS", "IllegalEvent", "State", "next_state"]
 
 
 class State(StrEnum):
@@ -91,8 +91,40 @@ TRANSITIONS: Mapping[State, Mapping[str, State]] = {
     State.STOPPED: {"run.resumed": State.RECOVERING},
 }
 
+# What the agent inside a live allocation journals, and the supervisor copies: it goes on there, and the run stays where it is.
+INSIDE = frozenset(
+    {
+        "agent.opened",
+        "ladder.off",
+        "start.begun",
+        "start.over",
+        "start.diagnosed",
+        "start.decided",
+        "start.stopped",
+        "start.placed",
+        "start.first-step",
+        "start.left",
+        "hang.suspected",
+        "hang.decided",
+        "stacks.taken",
+        "save.asked",
+        "save.done",
+        "save.missed",
+        "straggler.seen",
+        "rank.died",
+        "rank.again",
+        "rank.left",
+        "steps.cancel.intended",
+        "steps.cancel.done",
+        "script.end.intended",
+        "script.end.done",
+        "sweep.intended",
+        "sweep.done",
+    }
+)
+
 # Records that tell something without moving the run. They may appear in any state.
-NEUTRAL = frozenset(
+NEUTRAL = INSIDE | frozenset(
     {
         "journal.opened",
         "run.created",

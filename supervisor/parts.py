@@ -6,7 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Attempt", "Exclusion", "GivenUp", "Incident", "asked", "higher", "hooked"]
+__all__ = ["Attempt", "Budgets", "Exclusion", "GivenUp", "Incident", "Start", "asked", "higher", "hooked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of the script inside a launch, as the agent there noted it. Times are Unix seconds by its node's clock."""
+
+    launch: int
+    number: int
+    nodes: tuple[str, ...]
+    begun_at_s: float
+    resume_from: str = ""
+    over_at_s: float | None = None
+    code: int | None = None
+    signal: int | None = None
+    by_us: bool = False  # the agent ended it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,25 @@ class Attempt:
     tasks: tuple[int, ...] = ()  # of an array: those that this attempt is for; () = all
     last_step: int | None = None
     last_loss: float | None = None
+    inside: bool = False  # an agent looks, or looked, after the present launch from inside
+    start: int = 1  # which start of the script this is, within the present launch
+    active: tuple[str, ...] = ()  # nodes that this start uses; () = all
+    aside: tuple[str, ...] = ()  # nodes of the allocation that no later start of this launch may use
+    ladder_off: str = ""  # why nothing is restarted inside this launch any more; "" = it may be
+    begun: tuple[Start, ...] = ()  # the starts that an agent noted, oldest first
+    copied: Mapping[int, int] = field(
+        default_factory=dict
+    )  # launch -> how many of its agent's records are known
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The nodes that the present start uses."""
+        return self.active or self.nodes
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """Nodes of the allocation that wait to be used."""
+        return tuple(node for node in self.nodes if node not in {*self.used, *self.aside})
 
     @property
     def ended_by_us(self) -> bool:
@@ -78,6 +112,16 @@ class Exclusion:
 
 
 @dataclass(frozen=True, slots=True)
+class Budgets:
+    """What was used up, and how far the run had come, before something was decided."""
+
+    spent: Mapping[str, int]
+    retries: int
+    best_step: int | None
+    best_checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """One fault of a run. Times are Unix seconds."""
 
@@ -98,6 +142,15 @@ class Incident:
     decided_at_s: float | None = None
     running_again_at_s: float | None = None
     first_step_at_s: float | None = None
+    start: int = 1  # which start of the script failed, within its launch
+    stopped_at_s: float | None = None  # inside the allocation: nothing of that start is left on its nodes ...
+    placed_at_s: float | None = None  # ... and the nodes of the next one are chosen
+    before: Budgets | None = None  # where the agent decided first: the budgets without that decision
+
+    @property
+    def inside(self) -> bool:
+        """The agent decided it, to go on inside the allocation."""
+        return "rung" in self.decision
 
 
 def higher(one: int | None, other: int | None) -> int | None:

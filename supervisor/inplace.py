@@ -1,0 +1,228 @@
+"""What the agent of a live allocation journalled, folded into the run. (pure)
+
+How it thinks. The agent's records are copied into the run's journal one by one and in order, each with its number; one that is
+known already changes nothing, so it may be copied twice. What they decide spends the run's budgets as a decision of the supervisor's does. A
+copy that comes only after the supervisor has judged the launch (a file system that showed it late) no longer overwrites budgets: it counts as one
+more try, unless that very incident was counted.
+
+All times of what goes on inside come from one clock, that of the agent's node, so that the phases of an incident can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Incident, Start, higher
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.events import Run
+
+__all__ = ["after", "uncounted"]
+
+Record = Mapping[str, Any]
+
+
+def after(run: Run, record: Record) -> Run:
+    """The run after one record of an agent's, copied or read from the agent's own journal."""
+    seq = record["data"].get("agent_seq")
+    if seq is not None:
+        owner = _owner(run, record)
+        if owner is None or seq < owner.copied.get(record["launch"], 0):
+            return run
+        run = _with_owner(run, record, copied={**owner.copied, record["launch"]: seq + 1})
+    apply = _APPLY.get(str(record["kind"]))
+    return apply(run, record) if apply else run
+
+
+def uncounted(run: Run, incident_id: str) -> Run:
+    """The run as it was judged before its agent decided about this incident: its supervisor decides it anew, and it counts once.
+
+    Only the last decision of all can be taken back so; what was decided after it rests on it.
+    """
+    last = run.incidents[-1] if run.incidents else None
+    if last is None or last.id != incident_id or last.before is None or last.decision.get("rung") == "rank":
+        return run
+    known = last.before
+    return replace(
+        run,
+        spent=known.spent,
+        retries=known.retries,
+        best_step=known.best_step,
+        best_checkpoint=known.best_checkpoint,
+    )
+
+
+# ---------------------------------------------------------------------- whose record it is
+
+
+def _owner(run: Run, record: Record) -> Attempt | None:
+    return next((one for one in run.attempts if one.number == record["attempt"]), None)
+
+
+def _with_owner(run: Run, record: Record, **changes: Any) -> Run:
+    attempts = (replace(one, **changes) if one.number == record["attempt"] else one for one in run.attempts)
+    return replace(run, attempts=tuple(attempts))
+
+
+def _of_present(run: Run, record: Record) -> bool:
+    """It is about the launch that the run is in: an earlier launch's nodes and starts are over."""
+    attempt = run.attempt
+    return attempt is not None and (record["attempt"], record["launch"]) == (attempt.number, attempt.launch)
+
+
+def _at_s(record: Record) -> float:
+    return float(record["data"].get("at_s", record["at"]))
+
+
+# ---------------------------------------------------------------------- starts
+
+
+def _opened(run: Run, record: Record) -> Run:
+    if not _of_present(run, record):
+        return run
+    data = record["data"]
+    return run.with_attempt(inside=True, active=tuple(data.get("active", ())), ladder_off=data.get("off", ""))
+
+
+def _off(run: Run, record: Record) -> Run:
+    return run.with_attempt(ladder_off=record["data"]["why"]) if _of_present(run, record) else run
+
+
+def _begun(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None:
+        return run
+    nodes, resume_from = tuple(data.get("nodes", ())), data.get("resume_from", "")
+    start = Start(record["launch"], record["start"], nodes, _at_s(record), resume_from)
+    known = tuple(one for one in owner.begun if (one.launch, one.number) != (start.launch, start.number))
+    run = _with_owner(run, record, begun=(*known, start))
+    if _of_present(run, record):
+        run = run.with_attempt(inside=True, start=start.number, active=nodes, resume_from=resume_from)
+    last = run.incidents[-1] if run.incidents else None
+    follows = last is not None and (last.attempt, last.launch, last.start + 1) == (
+        record["attempt"],
+        start.launch,
+        start.number,
+    )
+    return _changed(run, last.id, running_again_at_s=start.begun_at_s) if last and follows else run
+
+
+def _over(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None:
+        return run
+    ended = {
+        "over_at_s": _at_s(record),
+        "code": data.get("code"),
+        "signal": data.get("signal"),
+        "by_us": bool(data.get("by_us")),
+    }
+    begun = (
+        replace(one, **ended) if (one.launch, one.number) == (record["launch"], record["start"]) else one
+        for one in owner.begun
+    )
+    return _with_owner(run, record, begun=tuple(begun))
+
+
+# ---------------------------------------------------------------------- incidents
+
+
+def _diagnosed(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None or any(one.id == data["incident"] for one in run.incidents):
+        return run
+    diagnosis = data["diagnosis"]
+    place = (record["launch"], record["start"])
+    start = next((one for one in owner.begun if (one.launch, one.number) == place), None)
+    incident = Incident(
+        id=data["incident"],
+        attempt=owner.number,
+        launch=record["launch"],
+        start=record["start"],
+        fault=diagnosis["class"],
+        signature=diagnosis["signature"],
+        title=diagnosis["title"],
+        nodes=tuple(diagnosis["nodes"]),
+        attempt_nodes=start.nodes if start is not None and start.nodes else owner.used,
+        step=data.get("step"),
+        first_evidence_at_s=data.get("first_evidence_at_s"),
+        ended_at_s=start.over_at_s if start is not None else None,
+        diagnosed_at_s=_at_s(record),
+        diagnosis=diagnosis,
+    )
+    return replace(run, incidents=_in_order((*run.incidents, incident)))
+
+
+def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
+    """By what they happened in: a copy may come late."""
+    return tuple(sorted(incidents, key=lambda one: (one.attempt, one.launch, one.start)))
+
+
+def _decided(run: Run, record: Record) -> Run:
+    data = record["data"]
+    known = next((one for one in run.incidents if one.id == data["incident"]), None)
+    late = _judged_by_us(run, record)
+    if late and known is not None and known.decision:
+        return run
+    before = Budgets(run.spent, run.retries, run.best_step, run.best_checkpoint)
+    spent, retries = dict(data["spent"]), data["retries"]
+    if late:
+        spent, retries = dict(run.spent), run.retries + 1
+        if data.get("class") in data["spent"]:
+            spent[data["class"]] = spent.get(data["class"], 0) + 1
+    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
+    for node in data.get("exclude", ()):
+        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
+    run = replace(
+        run,
+        spent=spent,
+        retries=retries,
+        rungs=run.rungs if late else dict(data.get("used", {})),
+        best_step=higher(run.best_step, data.get("step")),
+        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
+        excluded=tuple(excluded[node] for node in sorted(excluded)),
+    )
+    if run.attempt is not None and _of_present(run, record):
+        run = run.with_attempt(aside=tuple(dict.fromkeys((*run.attempt.aside, *data.get("aside", ())))))
+    decision = {**data, "kind": data["rung"]}
+    return _changed(run, data["incident"], decision=decision, decided_at_s=_at_s(record), before=before)
+
+
+def _judged_by_us(run: Run, record: Record) -> bool:
+    """The supervisor has decided about this launch, or a later one."""
+    place = (record["attempt"], record["launch"])
+    return any(
+        one.decision and not one.inside and (one.attempt, one.launch) >= place for one in run.incidents
+    )
+
+
+def _changed(run: Run, incident_id: str, **changes: Any) -> Run:
+    incidents = (replace(one, **changes) if one.id == incident_id else one for one in run.incidents)
+    return replace(run, incidents=tuple(incidents))
+
+
+def _phase(name: str) -> Callable[[Run, Record], Run]:
+    """A phase of an incident came: its first time counts."""
+
+    def apply(run: Run, record: Record) -> Run:
+        wanted = record["data"]["incident"]
+        if any(one.id == wanted and getattr(one, name) is None for one in run.incidents):
+            return _changed(run, wanted, **{name: _at_s(record)})
+        return run
+
+    return apply
+
+
+_APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
+    "agent.opened": _opened,
+    "ladder.off": _off,
+    "start.begun": _begun,
+    "start.over": _over,
+    "start.diagnosed": _diagnosed,
+    "start.decided": _decided,
+    "start.stopped": _phase("stopped_at_s"),
+    "start.placed": _phase("placed_at_s"),
+    "start.first-step": _phase("first_step_at_s"),
+}

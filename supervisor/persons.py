@@ -1,0 +1,61 @@
+"""What a person wants of a run, and the tasks of an array that wait for a person, folded. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ftrun.supervisor.parts import GivenUp
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.events import Run
+
+__all__ = ["request", "resumed", "tasks_failed", "tasks_given_up"]
+
+Record = Mapping[str, Any]
+
+
+def tasks_failed(run: Run, record: Record) -> Run:
+    """Tasks of an array failed: they are to be repeated."""
+    data, attempt = record["data"], run.attempts[-1]
+    states = {int(task): state for task, state in data.get("states", {}).items()}
+    return run.with_attempt(
+        failed_tasks=tuple(sorted({*attempt.failed_tasks, *data["tasks"]})),
+        task_states={**attempt.task_states, **states},
+    )
+
+
+def tasks_given_up(run: Run, record: Record) -> Run:
+    """Tasks of an array are not tried again, unless a person resumes the run."""
+    data = record["data"]
+    lot = GivenUp(tuple(data["tasks"]), data["class"], data["signature"], data["title"])
+    return replace(run, given_up=(*run.given_up, lot))
+
+
+def resumed(run: Run, record: Record) -> Run:
+    """A person mended something: what was given up is tried again, too."""
+    if run.given_up and run.attempts:
+        again = {task for lot in run.given_up for task in lot.tasks}
+        run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
+    return replace(
+        run,
+        given_up=(),
+        wish="",
+        wish_by="",
+        decision=record["data"]["decision"],
+        spent={},
+        rungs={},
+        final_reason="",
+        retries=0,
+    )
+
+
+def request(run: Run, record: Record) -> Run:
+    """Somebody asked for something; what ends the run stays the wish until it is taken back."""
+    data = record["data"]
+    seen = (*run.requests_seen, data["name"])
+    wants = data["want"] in ("cancel", "stop") and run.wish != "cancel"  # who cancels does not take less
+    if wants and not run.final:
+        return replace(run, requests_seen=seen, wish=data["want"], wish_by=data.get("by", ""))
+    return replace(run, requests_seen=seen)
