@@ -11,6 +11,7 @@ from typing import Any
 
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
+from ftrun.supervisor.settings import rule
 
 __all__ = [
     "CLASS_RULES",
@@ -160,7 +161,8 @@ class Case:
         earlier = [
             i
             for i in self.run.incidents
-            if (i.attempt, i.launch) != (self.attempt.number, self.attempt.launch)
+            if (i.attempt, i.launch, i.start)
+            != (self.attempt.number, self.attempt.launch, self.attempt.start)
         ]
         return earlier[-1] if earlier else None
 
@@ -182,6 +184,8 @@ def limits_from(settings: Mapping[str, Any]) -> Limits:
         for fault in FaultClass
         if (value := settings.get(f"budget-{fault.value}", "")) != ""
     }
+    told = map(rule, settings.get("policy") or ())
+    budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
     return Limits(
         retries=int(settings.get("retries", default.retries)),
         budgets=budgets,

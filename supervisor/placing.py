@@ -98,7 +98,8 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
         earlier = {
             node
             for i in case.run.incidents
-            if (i.attempt, i.launch) != (case.attempt.number, case.attempt.launch)
+            if (i.attempt, i.launch, i.start)
+            != (case.attempt.number, case.attempt.launch, case.attempt.start)
             for node in i.nodes
         }
         repeated = tuple(node for node in case.culprits if node in earlier)

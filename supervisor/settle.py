@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobRow, JobState, NodeRow
+from ftrun.slurm.client import JobRow, JobState, NodeRow, PartitionRow, Rights
 from ftrun.slurm.errors import RefusedForGood
 from ftrun.supervisor import (
     absent,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["cluster_view", "diagnosis_json", "newest_checkpoint", "settle", "topology"]
+__all__ = ["cluster_view", "diagnosis_json", "newest_checkpoint", "settle", "topology", "view_of"]
 
 EXCLUDE_UNTIL_MIN_S = 60.0
 SILENT_FOR_S = 15.0
@@ -291,20 +291,40 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
     except RefusedForGood:  # a site may hide its partitions
         return grounds.ClusterView(nodes_needed=_nodes_needed(keeper, row))
     names = _partition(keeper, row).split(",")
+    return view_of(
+        partitions,
+        world.nodes,
+        rights,
+        names=names,
+        lost=_lost(keeper, world),
+        nodes_needed=_nodes_needed(keeper, row),
+        may_ask=bool(keeper.settings.get("operator-spool")),
+    )
+
+
+def view_of(
+    partitions: Mapping[str, PartitionRow],
+    nodes: Mapping[str, NodeRow],
+    rights: Rights,
+    *,
+    names: Sequence[str],
+    lost: Iterable[str],
+    nodes_needed: int,
+    may_ask: bool,
+) -> grounds.ClusterView:
+    """The view from Slurm's answers; `names` are the job's partitions, and where Slurm knows none of them its default one counts. (pure)"""
     if not any(name in partitions for name in names):
         names = [p.name for p in partitions.values() if p.default]
     members = tuple(sorted({node for name in names if name in partitions for node in partitions[name].nodes}))
     return grounds.ClusterView(
         partition=members,
-        available=frozenset(node for node in members if node in world.nodes and world.nodes[node].available),
-        lost=frozenset(_lost(keeper, world)),
-        idle=frozenset(n for n in members if n in world.nodes and _idle(world.nodes[n])),
-        nodes_needed=_nodes_needed(keeper, row),
-        ftrun_drains=sum(
-            1 for node in members if node in world.nodes and world.nodes[node].reason.startswith("ftrun:")
-        ),
+        available=frozenset(node for node in members if node in nodes and nodes[node].available),
+        lost=frozenset(lost),
+        idle=frozenset(n for n in members if n in nodes and _idle(nodes[n])),
+        nodes_needed=nodes_needed,
+        ftrun_drains=sum(1 for node in members if node in nodes and nodes[node].reason.startswith("ftrun:")),
         may_drain=rights.may_drain,
-        may_ask=bool(keeper.settings.get("operator-spool")),
+        may_ask=may_ask,
     )
 
 

@@ -17,6 +17,7 @@ run, any output is a sign of life.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobState
@@ -29,9 +30,10 @@ from ftrun.supervisor.nodefacts import SIGNATURE, while_alive
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.sense import Memory
     from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["fatal", "judge", "patience_s"]
+__all__ = ["Look", "alive", "fatal", "judge", "look", "patience_s", "wait_anew"]
 
 PACE_UNKNOWN = 10.0  # times `end-wait`, until three looks saw steps
 LEAVING_FOR_S = 60.0  # what a job may take to end once its script has
@@ -59,6 +61,45 @@ def patience_s(
     return max(end_wait_s, 5.0 * median_step_s, 2.0 * longest_gap_s)
 
 
+class Look(StrEnum):
+    """What one look at a live run means."""
+
+    WELL = "well"  # nothing fatal was seen
+    SUSPECT = "suspect"  # something fatal is seen for the first time
+    WENT_ON = "went on"  # a step beyond all others was made
+    ALIVE = "alive"  # it gives signs of life: the wait begins anew
+    STILL = "still"  # it stands still
+
+
+def look(memory: Memory, mono_s: float, diagnosis: Diagnosis | None, *, suspected: bool) -> Look:
+    """What is seen now means, with what `memory` knows; the supervisor and the agent inside a job ask the same.
+
+    `suspected`: the run was under suspicion before. `memory` takes up what the next look needs.
+    """
+    # A step takes back what was there at an earlier look; what came with the step may have been found after it.
+    before, memory.findings_seen = (
+        memory.findings_seen,
+        {finding.key for finding in memory.node_facts.findings},
+    )
+    if diagnosis is None or not fatal(diagnosis):
+        return Look.WELL
+    if not suspected:
+        memory.suspect_step = memory.step
+        wait_anew(memory, mono_s)
+        return Look.SUSPECT
+    if memory.step is not None and (memory.suspect_step is None or memory.step > memory.suspect_step):
+        if (
+            memory.suspect_step is not None
+        ):  # else we have just taken over, and do not know when this step was made
+            memory.survived |= before
+        memory.suspect_step = memory.step
+        return Look.WENT_ON
+    if alive(memory, diagnosis):
+        wait_anew(memory, mono_s)
+        return Look.ALIVE
+    return Look.STILL
+
+
 def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
     """Suspect, clear or end the live attempt by what its log says. Nothing while it does not run or cannot be read."""
     memory = keeper.memory
@@ -67,29 +108,18 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
         memory.since.pop("suspect", None)
         return
     diagnosis = _provisional(keeper, world, report)
-    # A step takes back what was there at an earlier look; what came with the step may have been found after it.
-    before, memory.findings_seen = (
-        memory.findings_seen,
-        {finding.key for finding in memory.node_facts.findings},
-    )
-    if diagnosis is None or not fatal(diagnosis):
+    seen = look(memory, world.mono_s, diagnosis, suspected=keeper.run.state is not State.RUNNING)
+    if seen is Look.WELL:
         _clear(keeper, "what was seen is not fatal")
-    elif keeper.run.state is State.RUNNING:
-        memory.suspect_step = memory.step
-        _wait_anew(keeper, world)
+    elif seen is Look.WENT_ON:
+        _clear(keeper, f"training went on to step {memory.step}")
+    elif seen is Look.SUSPECT:
+        assert diagnosis is not None
         keeper.record(
             "fault.suspected", signature=diagnosis.signature, title=diagnosis.title, step=memory.step
         )
-    elif memory.step is not None and (memory.suspect_step is None or memory.step > memory.suspect_step):
-        if (
-            memory.suspect_step is not None
-        ):  # else we have just taken over, and do not know when this step was made
-            memory.survived |= before
-        memory.suspect_step = memory.step
-        _clear(keeper, f"training went on to step {memory.step}")
-    elif _alive(keeper, diagnosis):
-        _wait_anew(keeper, world)
-    else:
+    elif seen is Look.STILL:
+        assert diagnosis is not None
         _perhaps_end(keeper, world, report, diagnosis)
 
 
@@ -107,16 +137,15 @@ def _provisional(keeper: Keeper, world: World, report: WatchReport) -> Diagnosis
     return while_alive(memory.provisional, nodelook.live(keeper, world), memory.survived, world.now_s)
 
 
-def _wait_anew(keeper: Keeper, world: World) -> None:
-    memory = keeper.memory
-    memory.since["suspect"] = world.mono_s
+def wait_anew(memory: Memory, mono_s: float) -> None:
+    """From now on no progress counts."""
+    memory.since["suspect"] = mono_s
     memory.suspect_life = (memory.steps_seen, memory.growth_seen_s)
 
 
-def _alive(keeper: Keeper, diagnosis: Diagnosis) -> bool:
+def alive(memory: Memory, diagnosis: Diagnosis) -> bool:
     """Steps were made since the wait began, even old ones again; before the first step any output counts, and so it does
     where nothing but a node's report speaks against the run: a long evaluation prints no steps."""
-    memory = keeper.memory
     steps_seen, growth_seen_s = memory.suspect_life
     any_output = memory.step is None or diagnosis.signature.startswith(SIGNATURE)
     return memory.steps_seen > steps_seen or (any_output and memory.growth_seen_s != growth_seen_s)
@@ -144,7 +173,7 @@ def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: D
     fresh = sense.watch(
         keeper, world, fresh=True
     )  # a network file system may have kept the last steps from us
-    if fresh is None or not fresh.readable or fresh.behind or _alive(keeper, diagnosis):
+    if fresh is None or not fresh.readable or fresh.behind or alive(memory, diagnosis):
         return
     keeper.intend_end(f"{diagnosis.title}; no progress for {waited:.0f} s since")
 
