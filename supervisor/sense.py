@@ -7,6 +7,7 @@ the same logs from the same place.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.office import World
     from ftrun.supervisor.visits import Visit
 
-__all__ = ["Memory", "adopt", "is_anothers", "note_evidence", "note_launch", "watch"]
+__all__ = ["Memory", "adopt", "is_anothers", "note_evidence", "note_launch", "note_pace", "watch"]
 
 CLAIM_EXPECTED_WITHIN_S = 60.0  # P10
 PROGRESS_EVERY_S = 60.0
@@ -30,6 +31,7 @@ OWNER_EVERY_S = 15.0
 LOG_NAMES_EVERY_S = 10.0
 EVIDENCE_RECORDS_MAX = 200  # of one run
 JUST_ENDED_S = 20.0  # Slurm says that a job is over soon after its script is
+_OF_THE_LOGS = ("suspect", "settle", "script-over", "log-names", "task-logs")
 TASK_LOGS_MAX = 64  # of the failed tasks of one array, so many logs are read
 
 
@@ -39,6 +41,10 @@ class Memory:
 
     attempt: int = 0
     launch: int = 0
+    start: int = 1  # which start of the script inside the launch the rest is about
+    agent_read: dict[int, int] = field(default_factory=dict)  # launch -> bytes of its agent's journal that are dealt with
+    pulse: bytes = b""  # the agent's counter as it was seen last ...
+    pulse_moved_s: float | None = None  # ... and when it was seen to move
     watcher: LogWatcher | None = None
     next_began: bool = False  # a later launch has left its record
     paths: frozenset[str] = frozenset()  # of `--ft-log`, as they were found last
@@ -96,10 +102,19 @@ class Memory:
         if self.watcher is not None:
             self.watcher.close()
 
+    def at_start(self, start: int) -> Memory:
+        """The memory of a later start of the script in the same launch: what the logs showed of the last one does not count."""
+        self.close()
+        kept = ("attempt", "launch", "agent_read", "pulse", "pulse_moved_s", "known_as", "partition", "seen_s", "absent_since_s",
+                "unwatched", "node_facts", "node_stamp")  # fmt: skip
+        since = {key: at for key, at in self.since.items() if not key.startswith(_OF_THE_LOGS)}
+        return Memory(start=start, since=since, **{name: getattr(self, name) for name in kept})
+
 
 def note_launch(keeper: Keeper, world: World) -> None:
     """Take up what batch.sh wrote at the start; say so once when it wrote nothing (P10)."""
     _note_silence(keeper, world)
+    note_start(keeper)
     attempt, memory = keeper.attempt, keeper.memory
     if attempt.claim_seen:
         return
@@ -120,6 +135,32 @@ def note_launch(keeper: Keeper, world: World) -> None:
             "warned",
             message=f"nothing seen of attempt {attempt.number} in {keeper.run_dir}: do the nodes see this folder?",
         )
+
+
+def note_start(keeper: Keeper) -> None:
+    """The script may have been started again inside the launch: what follows is about that start alone."""
+    attempt = keeper.attempt
+    if attempt.inside and attempt.claim_seen:
+        last = attempts.last_start(keeper.run_dir, attempt.number, attempt.launch)
+        if last is not None and last.start > attempt.start_seen:
+            sizes = {log.path: _size_bytes(log.path) for log in afterwards.extra_logs(keeper)}
+            keeper.record(
+                "launch.seen",
+                start=last.start,
+                active=list(last.nodes),
+                resume_from=last.resume_from,
+                stdout=last.stdout,
+                sizes=sizes,
+            )
+    if keeper.memory.start != keeper.attempt.start:
+        keeper.memory = keeper.memory.at_start(keeper.attempt.start)
+
+
+def _size_bytes(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def is_anothers(keeper: Keeper, world: World, row: JobRow) -> bool:
@@ -209,7 +250,9 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
 
 def note_evidence(keeper: Keeper, evidence: Evidence) -> None:
     """Journal a fact of this launch the first time that it is seen."""
-    key = f"{keeper.attempt.number}.{keeper.attempt.launch}:{evidence.signature}:{evidence.file}:{evidence.line}"
+    attempt = keeper.attempt
+    place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
+    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}"
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return
     keeper.record(
@@ -233,7 +276,7 @@ def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:
     memory.saved_step = (
         progress.checkpoint_step if progress.checkpoint_step is not None else memory.saved_step
     )
-    _note_pace(memory, world, report, progress.steps_seen)
+    note_pace(memory, world.mono_s, report, progress.steps_seen)
     if memory.step is not None and progress.step <= memory.step:
         return
     first = memory.step is None
@@ -244,12 +287,12 @@ def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:
         keeper.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first)
 
 
-def _note_pace(memory: Memory, world: World, report: WatchReport, steps_seen: int) -> None:
+def note_pace(memory: Memory, mono_s: float, report: WatchReport, steps_seen: int) -> None:
     """The longest time between two looks that saw steps; the first of all may have been spent on compiling."""
     if steps_seen == memory.steps_seen:
         return
     if memory.moved_s is not None and not report.behind:
-        memory.longest_gap_s = max(memory.longest_gap_s, world.mono_s - memory.moved_s)
+        memory.longest_gap_s = max(memory.longest_gap_s, mono_s - memory.moved_s)
     if memory.steps_seen and not report.behind:
-        memory.moved_s = world.mono_s
+        memory.moved_s = mono_s
     memory.steps_seen = steps_seen
