@@ -1,0 +1,308 @@
+"""The beat of a training loop: what is written, what it costs, and who ends himself. (I/O)"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.hooks import beat as module
+
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("FTRUN_", "SLURM_"))}
+CLEAN = {name: value for name, value in CLEAN.items() if name not in {"RANK", "WORLD_SIZE"}}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """An attempt's folder in which start 0.2 is the present one."""
+    (tmp_path / "beats").mkdir()
+    (tmp_path / "launch.0").write_text("job=41\nrestart=0\n")
+    os.symlink("0.2", tmp_path / "current")
+    return tmp_path
+
+
+def _env(place: Path, **more: str) -> dict[str, str]:
+    ours = {
+        "FTRUN_BEAT_DIR": str(place / "beats"),
+        "FTRUN_ATTEMPT_DIR": str(place),
+        "FTRUN_RUN_DIR": str(place),
+        "FTRUN_START_TOKEN": "0.2",
+        "RANK": "3",
+    }
+    return {**CLEAN, **ours, **more}
+
+
+def _run(code: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    lines = f"import os, sys, time\nfrom ftrun.hooks import beat\n{code}"
+    command = [sys.executable, "-W", "error", "-c", lines]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+
+@contextlib.contextmanager
+def _running(code: str, env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    lines = f"import os, sys, time\nfrom ftrun.hooks import beat\n{code}"
+    child = subprocess.Popen([sys.executable, "-c", lines], env=env, stderr=subprocess.PIPE, text=True)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _told(place: Path, rank: int = 3) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((place / "beats" / str(rank)).read_text())
+    return told
+
+
+def _soon(place: Path, rank: int = 3) -> dict[str, Any]:
+    end_s = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(OSError, ValueError):
+            return _told(place, rank)
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def test_the_last_call_is_what_stands_in_the_file(place: Path) -> None:
+    """After done() the file of the rank has the last step, how often was called, by whom and when."""
+    done = _run(
+        "for step in range(7): beat(step)\nbeat(9, phase='eval')\nbeat.done()\nprint(os.getpid())",
+        _env(place),
+    )
+    told = _told(place)
+
+    assert ("", 0) == (done.stderr, done.returncode)
+    assert (3, int(done.stdout), 9, "done", 9) == tuple(
+        told[k] for k in ("rank", "pid", "step", "phase", "n")
+    )
+    assert abs(time.time() - told["t"]) < 60
+
+
+def test_a_phase_is_told_although_nothing_is_called_after_it(place: Path) -> None:
+    """The last call before a long silence reaches the file too, even within the second of the one before."""
+    with _running("beat(1)\ntime.sleep(0.5)\nbeat(2, phase='eval')\ntime.sleep(60)", _env(place)):
+        end_s = time.monotonic() + 20
+        while _soon(place)["phase"] != "eval":
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+        assert 2 == _told(place)["step"]
+
+
+def test_own_time_is_what_passes_before_others_are_waited_for(place: Path) -> None:
+    """`own_s` sums the time from beat(step) to its "sync", and nothing of evaluations."""
+    code = (
+        "for step in range(3):\n beat(step); time.sleep(0.1); beat(step, phase='sync'); time.sleep(0.3)\n"
+        "beat(3); beat(3, phase='eval'); time.sleep(0.2); beat(3, phase='sync'); beat.done()"
+    )
+    _run(code, _env(place))
+    told = _told(place)
+
+    assert 3 == told["own_n"]
+    assert 0.3 <= told["own_s"] < 0.9
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"),
+    [
+        ({"RANK": "5", "SLURM_PROCID": "1"}, 5),
+        ({"RANK": "", "OMPI_COMM_WORLD_RANK": "6", "SLURM_PROCID": "0"}, 6),
+        ({"RANK": "", "PMI_RANK": "7", "SLURM_PROCID": "0"}, 7),
+        ({"RANK": "", "SLURM_PROCID": "8"}, 8),
+        ({"RANK": "?"}, 0),
+    ],
+    ids=["torchrun", "mpirun", "hydra", "srun", "none"],
+)
+def test_the_rank_is_the_launchers(place: Path, env: dict[str, str], rank: int) -> None:
+    """What a launcher says of its ranks goes before Slurm's number, which may be the launcher's own."""
+    _run("beat(1)\nbeat.done()", _env(place, **env))
+
+    assert rank == _told(place, rank)["rank"]
+
+
+@pytest.mark.parametrize("hurt", ["missing", "a file", "read-only", "full"])
+def test_nothing_raises_and_nothing_waits(place: Path, hurt: str) -> None:
+    """A folder that is not there, no folder, or not writable, and a full disk, are no concern of training."""
+    folder = {
+        "missing": "/proc/none/beats",
+        "a file": str(place / "launch.0"),
+        "read-only": "/sys/kernel",
+        "full": "/dev",
+    }
+    env = _env(place, FTRUN_BEAT_DIR=folder[hurt])
+    if hurt == "full":  # the rank's file is one that cannot take a byte
+        (place / "full").mkdir()
+        os.symlink("/dev/full", place / "full" / "3")
+        env["FTRUN_BEAT_DIR"] = str(place / "full")
+    done = _run(
+        "for step in range(1000): beat(step)\ntime.sleep(1.2)\nbeat(object())\nbeat.done()\nprint('on')", env
+    )
+
+    assert ("on\n", "", 0) == (done.stdout, done.stderr, done.returncode)
+
+
+def test_a_missing_folder_is_made(place: Path) -> None:
+    """Whoever comes first makes the folder of the beats."""
+    _run("beat(1)\nbeat.done()", _env(place, FTRUN_BEAT_DIR=str(place / "later" / "0.2")))
+
+    assert (place / "later" / "0.2" / "3").exists()
+
+
+def test_without_a_run_nothing_happens() -> None:
+    """The same script outside of ftrun writes nothing and starts no thread."""
+    done = _run(
+        "import threading\nbeat(1)\nprint(beat.save_wanted(), threading.active_count())\nbeat.done()", CLEAN
+    )
+
+    assert ("False 1\n", "") == (done.stdout, done.stderr)
+
+
+def test_a_call_costs_less_than_50_us(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the calls are far below the promise, on a busy machine too."""
+    code = (
+        "took = []\nfor step in range(20000):\n begin = time.perf_counter(); beat(step); took.append(time.perf_counter() - begin)\n"
+        "print(sorted(took)[10000] * 1e6)"
+    )
+    done = _run(code, _env(place))
+
+    assert float(done.stdout) < 10.0, done.stderr
+
+
+def test_a_forked_child_is_silent_while_its_parent_beats(place: Path) -> None:
+    """A loader of data that calls beat too does not write in the place of its parent."""
+    code = (
+        "beat(5)\ntime.sleep(1.5)\nchild = os.fork()\n"
+        "if not child:\n beat(99); time.sleep(1.5); os._exit(0)\n"
+        "os.waitpid(child, 0)\nbeat(6)\nbeat.done()\nprint(os.getpid())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import os, time\nfrom ftrun.hooks import beat\n{code}"],
+        env=_env(place), capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    assert (6, int(done.stdout), 3) == tuple(_told(place)[name] for name in ("step", "pid", "n"))
+
+
+def test_a_rank_that_was_forked_by_a_launcher_beats(place: Path) -> None:
+    """A parent that never beat leaves its children free to."""
+    _run(
+        "child = os.fork()\nif not child:\n os.environ['RANK'] = '4'; beat(8); beat.done(); os._exit(0)\nos.waitpid(child, 0)",
+        _env(place),
+    )
+
+    assert 8 == _told(place, 4)["step"]
+
+
+def test_many_threads_may_call_at_once(place: Path) -> None:
+    """Calls of several threads raise nothing, and the last one is told."""
+    code = (
+        "import threading\n"
+        "def go():\n  for step in range(2000): beat(step)\n"
+        "threads = [threading.Thread(target=go) for _ in range(8)]\n"
+        "[one.start() for one in threads]; [one.join() for one in threads]\nbeat(4242)\nbeat.done()"
+    )
+    done = _run(code, _env(place))
+
+    assert ("", 4242) == (done.stderr, _told(place)["step"])
+
+
+def test_what_takes_the_place_of_a_process_by_exec_beats_anew(place: Path) -> None:
+    """A script that replaces itself goes on under its pid, its calls counted from one."""
+    again = "from ftrun.hooks import beat; beat(50); beat.done()"
+    _run(
+        f"beat(1)\ntime.sleep(1.2)\nos.execv(sys.executable, [sys.executable, '-c', {again!r}])", _env(place)
+    )
+
+    assert (50, 2) == (_told(place)["step"], _told(place)["n"])
+
+
+def test_a_process_of_an_earlier_start_ends_itself(place: Path) -> None:
+    """Once the present start is another one, a rank that is still alive ends with 143, even when it calls nothing any more."""
+    with _running("beat(1)\ntime.sleep(60)", _env(place)) as rank:
+        _soon(place)
+        os.symlink("0.3", place / "new")
+        os.replace(place / "new", place / "current")
+
+        assert 143 == rank.wait(timeout=20)
+        assert rank.stderr is not None
+        assert "is of start 0.2, the present one is 0.3" in rank.stderr.read()
+
+
+@pytest.mark.parametrize("case", ["ours", "no link", "a file", "off", "no token", "another job"])
+def test_nobody_else_is_ended(place: Path, case: str) -> None:
+    """A start that is the present one, cannot be known, is fenced by nobody or is another job's goes on."""
+    env = _env(place, SLURM_JOB_ID="41")
+    if case != "ours":
+        (place / "current").unlink()
+        os.symlink("0.3", place / "current")
+    if case == "no link":
+        (place / "current").unlink()
+    if case == "a file":
+        (place / "current").unlink()
+        (place / "current").write_text("0.3")
+    more = {
+        "off": {"FTRUN_FENCE": "off"},
+        "no token": {"FTRUN_START_TOKEN": ""},
+        "another job": {"SLURM_JOB_ID": "42"},
+    }
+    done = _run("beat(1)\ntime.sleep(1.5)\nprint('on')", {**env, **more.get(case, {})})
+
+    assert ("on\n", 0) == (done.stdout, done.returncode), done.stderr
+    assert (case != "another job") == (place / "beats" / "3").exists()
+
+
+def test_a_wish_for_a_checkpoint_is_told_once(place: Path) -> None:
+    """save_wanted is true once for each wish, and never for the same one again."""
+    (place / "save-now").write_text("1\n")
+    code = (
+        "def answers(n):\n"
+        "  seen = []\n"
+        "  for _ in range(n): seen.append(beat.save_wanted()); time.sleep(0.05)\n"
+        "  return sum(seen)\n"
+        "first = answers(40)\nopen(os.environ['FTRUN_RUN_DIR'] + '/save-now', 'w').write('2')\n"
+        "second = answers(40)\nos.unlink(os.environ['FTRUN_RUN_DIR'] + '/save-now')\nprint(first, second, answers(40))"
+    )
+    done = _run(code, _env(place))
+
+    assert "1 1 0\n" == done.stdout, done.stderr
+
+
+def test_stacks_are_written_at_the_signal_that_the_file_names(place: Path) -> None:
+    """The signal in the file gives the stacks of all threads, and training goes on."""
+    with _running("def forward():\n time.sleep(60)\nbeat(1)\nforward()", _env(place)) as rank:
+        number = _soon(place)["stack_signal"]
+        assert signal.SIGRTMIN < number <= signal.SIGRTMAX
+        os.kill(rank.pid, number)
+        stack = place / "beats" / "3.stack"
+        end_s = time.monotonic() + 20
+        while b"forward" not in stack.read_bytes():
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+        assert rank.poll() is None
+
+
+def test_a_line_is_of_one_length(place: Path) -> None:
+    """A short line over a long one leaves nothing of it."""
+    _run("beat(10**30, phase='x' * 99)\nbeat.done()", _env(place))
+    long = (place / "beats" / "3").read_bytes()
+    _run("beat(1)\nbeat.done()", _env(place))
+    short = (place / "beats" / "3").read_bytes()
+
+    assert (384, 384) == (len(long), len(short))
+    assert json.loads(short)["step"] == 1
+
+
+def test_the_module_is_what_is_called() -> None:
+    """`from ftrun.hooks import beat` gives one thing that is called and asked."""
+    assert callable(module)
+    assert module.save_wanted is not None
