@@ -315,8 +315,11 @@ class Cluster(Protocol):
         """True when the controller answers; never raises."""
         ...
 
-    def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
-        """scancel, or send a signal. A job that is gone already is no error."""
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
+        """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead, with `full` to both.
+        A job that is gone already is no error."""
         ...
 
     def hold(self, job_id: str) -> None:

@@ -184,8 +184,10 @@ class CommandCluster:
 
     # --------------------------------------------------------------- effects
 
-    def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
-        """scancel; with `signal`, send that instead, and with `full` to batch script and steps.
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
+        """scancel; with `signal`, send that instead: to the steps, with `batch` to the batch script, with `full` to both.
 
         A job that is gone is no error. A heterogeneous job is cancelled as a whole whichever component is named: while
         it is pending Slurm takes nothing less.
@@ -196,6 +198,8 @@ class CommandCluster:
         options = [f"--signal={signal}"] if signal is not None else []
         if signal is not None and full:
             options.append("--full")
+        elif signal is not None and batch:
+            options.append("--batch")
         self._effect(["scancel", *options, whole], accept=is_gone)
 
     def hold(self, job_id: str) -> None:

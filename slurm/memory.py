@@ -234,9 +234,11 @@ class MemoryCluster:
 
     # --------------------------------------------------------------- effects
 
-    def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
-        """scancel; `full` makes no difference here: steps are part of the script's behaviour."""
-        del full
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
+        """scancel; whom a signal is for makes no difference here: steps are part of the script's behaviour."""
+        del full, batch
         self._effect(lambda: self._cancel(job_id, signal))
 
     def _cancel(self, job_id: str, signal: str | None) -> None:

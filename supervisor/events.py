@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftrun.supervisor import inplace, persons
+from ftrun.supervisor import halts, inplace, persons, rulings
 from ftrun.supervisor.lifecycle import FINAL, INSIDE, State, next_state
-from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, asked, higher, hooked
+from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, asked, hooked, progressed
 
 __all__ = ["Attempt", "BadRecord", "Exclusion", "Incident", "Run", "fold"]
 
@@ -44,10 +44,13 @@ class Run:
     best_checkpoint: str = ""
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
     drained: tuple[str, ...] = ()
+    undrained: tuple[tuple[str, str], ...] = ()  # (incident, node) whose drain was refused
     given_up: tuple[GivenUp, ...] = ()  # tasks of an array that are not tried again
-    wish: str = ""  # "", "cancel", "stop": what a person asked for
+    wish: str = ""  # "", "cancel", "stop", "pause": what a person asked for
     wish_by: str = ""
     requests_seen: tuple[str, ...] = ()
+    halt: Mapping[str, Any] = field(default_factory=dict)  # the conditions of `halts.Halt`; {} = none
+    leaving: Mapping[str, Any] = field(default_factory=dict)  # the last checkpoint that was asked for
     warnings: tuple[str, ...] = ()
     decision: Mapping[str, Any] = field(default_factory=dict)
     final_reason: str = ""
@@ -67,6 +70,11 @@ class Run:
     def final(self) -> bool:
         """Nothing more will be done unless a person resumes it."""
         return self.state in FINAL
+
+    @property
+    def paused(self) -> bool:
+        """It was stopped to be resumed, for no fault of its own."""
+        return self.state is State.STOPPED and self.wish == "pause"
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -169,6 +177,7 @@ def _started(run: Run, record: Record) -> Run:
     starts = {} if started is None else {record["launch"]: started}
     run = run.with_attempt(
         started_at_s=started,
+        limit_s=data.get("limit_s"),
         starts=starts | dict(run.attempt.starts if run.attempt else ()),
         running_seen_at_s=record["at"],
         nodes=tuple(data["nodes"]),
@@ -241,7 +250,7 @@ def _end_intended(run: Run, record: Record) -> Run:
 
 def _progress(run: Run, record: Record) -> Run:
     data = record["data"]
-    run = run.with_attempt(last_step=data.get("step"), last_loss=data.get("loss"))
+    run = run.with_attempt(**progressed(record))
     last = run.incidents[-1] if run.incidents else None
     if data.get("first_step") and last is not None and last.first_step_at_s is None and not last.inside:
         incident = replace(run.incidents[-1], first_step_at_s=record["at"])
@@ -376,4 +385,5 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "hook.intended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "hook.ended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),
+    **halts.APPLY,
 }

@@ -21,8 +21,12 @@ from ftrun.supervisor import (
     arrays,
     asking,
     dependents,
+    drains,
     ends,
+    halting,
+    inside,
     journal,
+    outcome,
     recover,
     rows,
     sense,
@@ -151,6 +155,7 @@ class Keeper:
             self._own_journal()  # whoever led before may only stand still: its records count no more
         final = self.run.final
         wishes.take(self)
+        halting.look(self, world)
         self.memory.looked(seen=world.jobs is not None, mono_s=world.mono_s)
         if world.jobs is None or world.nodes is None:
             return
@@ -274,7 +279,7 @@ class Keeper:
             self._started(row)
         elif "launch failed requeued held" in row.reason.lower():
             self.record("job.requeued", state=row.state.value, reason=row.reason)
-        elif self.run.wish in ("cancel", "stop"):
+        elif self.run.wish:
             self.intend_end(f"{self.run.wish} by {self.run.wish_by or 'request'}")
         else:
             waiting.spare(self, world, row)
@@ -288,6 +293,7 @@ class Keeper:
             started_at_s=row.start_time_s,
             partition=row.partition,
             known_as=self.memory.known_as,
+            limit_s=rows.limit_s(row),
         )
         self.forget(launch)
 
@@ -316,10 +322,8 @@ class Keeper:
             return
         if row.state is JobState.RUNNING:
             self._watch(world)
-        if self.run.wish == "cancel" and self.run.state in (State.RUNNING, State.SUSPECT):
-            self.intend_end(f"cancel by {self.run.wish_by or 'request'}")
-        elif self.run.wish == "stop" and self.run.state in (State.RUNNING, State.SUSPECT):
-            self._stop_after_checkpoint(world)
+        if self.run.state in (State.RUNNING, State.SUSPECT):
+            halting.live(self, world, row)
 
     def started_again(self, row: JobRow) -> bool:
         """Slurm shows a later launch than the one that we know."""
@@ -327,16 +331,6 @@ class Keeper:
             return row.restarts > self.attempt.launch
         then = self.attempt.started_at_s
         return then is not None and row.start_time_s is not None and row.start_time_s > then + 1
-
-    def _stop_after_checkpoint(self, world: World) -> None:
-        at_wish = self.memory.since.get("stop-step")
-        saved = float(self.memory.saved_step or 0)
-        newest = settle.newest_checkpoint(self)
-        if at_wish is None:
-            self.memory.since["stop-step"] = saved
-            self.memory.since[f"stop-at:{newest}"] = world.mono_s
-        elif saved > at_wish or f"stop-at:{newest}" not in self.memory.since:
-            self.intend_end(f"stop by {self.run.wish_by or 'request'}, after a checkpoint")
 
     def _ended(self, world: World, row: JobRow) -> None:
         if sense.is_anothers(self, world, row):

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Attempt", "Budgets", "Exclusion", "GivenUp", "Incident", "Start", "asked", "higher", "hooked"]
+__all__ = [
+    "Attempt",
+    "Budgets",
+    "Exclusion",
+    "GivenUp",
+    "Incident",
+    "Start",
+    "asked",
+    "higher",
+    "hooked",
+    "progressed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +77,16 @@ class Attempt:
     tasks: tuple[int, ...] = ()  # of an array: those that this attempt is for; () = all
     last_step: int | None = None
     last_loss: float | None = None
+    total_steps: int | None = None  # as the trainer says
+    step_s: float | None = None  # usual seconds a step
+    stepped_at_s: float | None = None  # when the step was noted
+    limit_s: float | None = None  # Slurm's time limit for it
     inside: bool = False  # an agent looks, or looked, after the present launch from inside
     start: int = 1  # which start of the script this is, within the present launch
+    start_seen: int = 1  # the newest start whose own record we have read
+    log_sizes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # other logs -> bytes, when that start was seen
     active: tuple[str, ...] = ()  # nodes that this start uses; () = all
     aside: tuple[str, ...] = ()  # nodes of the allocation that no later start of this launch may use
     ladder_off: str = ""  # why nothing is restarted inside this launch any more; "" = it may be
@@ -156,6 +175,18 @@ class Incident:
 def higher(one: int | None, other: int | None) -> int | None:
     """The higher of two steps that may be unknown."""
     return other if one is None else one if other is None else max(one, other)
+
+
+def progressed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How far an attempt is after a record of its steps: fields of `Attempt`."""
+    data = record["data"]
+    return {
+        "last_step": data.get("step"),
+        "last_loss": data.get("loss"),
+        "total_steps": data.get("total"),
+        "step_s": data.get("step_s"),
+        "stepped_at_s": record["at"],
+    }
 
 
 def hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:

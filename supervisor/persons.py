@@ -34,28 +34,31 @@ def tasks_given_up(run: Run, record: Record) -> Run:
 
 
 def resumed(run: Run, record: Record) -> Run:
-    """A person mended something: what was given up is tried again, too."""
+    """A person mended something: budgets are fresh, and what was given up is tried again, too. A pause was no fault."""
+    decision = record["data"]["decision"]
+    run = replace(run, wish="", wish_by="", halt={}, leaving={}, decision=decision, final_reason="")
+    if decision.get("paused"):
+        return run
     if run.given_up and run.attempts:
         again = {task for lot in run.given_up for task in lot.tasks}
         run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
     return replace(
         run,
         given_up=(),
-        wish="",
-        wish_by="",
-        decision=record["data"]["decision"],
         spent={},
         rungs={},
-        final_reason="",
         retries=0,
     )
 
 
 def request(run: Run, record: Record) -> Run:
-    """Somebody asked for something; what ends the run stays the wish until it is taken back."""
+    """Somebody asked for something; what ends the run stays the wish until it is taken back.
+
+    A request that points at `halt.json` is no wish by itself: conditions stand there.
+    """
     data = record["data"]
     seen = (*run.requests_seen, data["name"])
     wants = data["want"] in ("cancel", "stop") and run.wish != "cancel"  # who cancels does not take less
-    if wants and not run.final:
+    if wants and not run.final and not data.get("halt"):
         return replace(run, requests_seen=seen, wish=data["want"], wish_by=data.get("by", ""))
     return replace(run, requests_seen=seen)

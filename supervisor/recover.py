@@ -26,6 +26,7 @@ from ftrun.supervisor import (
     drains,
     ends,
     grounds,
+    halting,
     held,
     last_line,
     nodebook,
@@ -338,9 +339,12 @@ def abandoned(keeper: Keeper, world: World) -> None:
 
 
 def resume(keeper: Keeper) -> None:
-    """A person wants a stopped run to go on: budgets are fresh, exclusions stay."""
+    """A person wants a stopped run to go on: budgets are fresh, or as they were where it was only paused; exclusions stay."""
     if keeper.run.attempt is None:
         keeper.record("warned", message="no attempt of this run was ever submitted: submit it anew")
         return
+    halting.forget(keeper)
     decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
+    if keeper.run.paused:
+        decision["paused"] = True
     keeper.record("run.resumed", decision=decision)

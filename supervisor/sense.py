@@ -284,7 +284,9 @@ def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:
     due = memory.progress_recorded_s is None or world.mono_s - memory.progress_recorded_s >= PROGRESS_EVERY_S
     if due:
         memory.progress_recorded_s = world.mono_s
-        keeper.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first)
+        step_s = round(report.median_step_s, 4) if report.median_step_s is not None else None
+        told = {"total": progress.total, "step_s": step_s}
+        keeper.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first, **told)
 
 
 def note_pace(memory: Memory, mono_s: float, report: WatchReport, steps_seen: int) -> None:

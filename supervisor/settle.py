@@ -23,7 +23,10 @@ from ftrun.supervisor import (
     context,
     ends,
     grounds,
+    halting,
     held,
+    inplace,
+    inside,
     last_line,
     nodebook,
     nodelook,
@@ -194,7 +197,7 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
     )
     requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
     found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
-    found = nodelook.judged(keeper, world, found)
+    found = halting.left_in_time(keeper, nodelook.judged(keeper, world, found))
     return afterwards.with_last_words(keeper, found, seats)
 
 

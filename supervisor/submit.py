@@ -5,6 +5,7 @@ is the kept context (the arguments as typed, the script, the environment), never
 
 Added to what the user typed
 - the attempt's token at the end of `--comment`, behind the user's own comment;
+- where `save-signal` is set and no --signal was chosen, a --signal so long before the time limit (see `warned`);
 - `--open-mode=append`, unless the user chose: the next attempt writes into the same log, which holds the evidence;
 - for a script from a file, a copy with the same base name, so that Slurm gives the job the same name by itself; for
   --wrap the composed file goes in by standard input, with the job name that sbatch would have given.
@@ -91,6 +92,11 @@ def plan(
         changed = changed.with_option("open-mode", "append")
     if line.has("wrap") and not _chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
         changed = changed.with_option("job-name", "wrap")
+    if kept["settings"].get("save-signal"):
+        from ftrun.supervisor import warned  # most submissions do without
+
+        if signal := warned.signal_option(kept["settings"], line, head, env):
+            changed = changed.with_option("signal", signal)
     if dependency is not None:
         changed = changed.replacing("dependency", dependency)
     if array:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["take", "waiting"]
 
-WANTS = frozenset({"cancel", "stop", "resume"})
-UNREADABLE = ("unreadable", "")
+WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
+UNREADABLE = ("unreadable", "", False)
 SIZE_MAX_BYTES = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not make us wait
 
@@ -46,16 +46,16 @@ def take(keeper: Keeper) -> None:
             asked = _read(path)
             if asked is None:
                 continue
-            want, by = asked
+            want, by, halt = asked
             if want == "resume" and keeper.run.state is State.STOPPED and keeper.run.attempts:
                 recover.resume(keeper)  # before it is noted: who dies in between must not lose it
-            keeper.record("request.seen", name=name, want=want, by=by)
+            keeper.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
         with contextlib.suppress(OSError):  # a folder stays, and is not looked at again
             os.unlink(path)
 
 
-def _read(path: str) -> tuple[str, str] | None:
-    """(what is wanted, by whom); None where that cannot be read now."""
+def _read(path: str) -> tuple[str, str, bool] | None:
+    """(what is wanted, by whom, whether the conditions stand in halt.json); None where that cannot be read now."""
     try:
         fd = os.open(path, _FLAGS)
     except OSError as error:
@@ -75,4 +75,4 @@ def _read(path: str) -> tuple[str, str] | None:
     want, by = (asked.get("want"), asked.get("by")) if isinstance(asked, dict) else (None, None)
     if not isinstance(want, str) or want not in WANTS:
         return UNREADABLE
-    return want, " ".join(by.split())[:64] if isinstance(by, str) else ""
+    return want, " ".join(by.split())[:64] if isinstance(by, str) else "", asked.get("halt") is True

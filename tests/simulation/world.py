@@ -142,11 +142,13 @@ class WatchedCluster(MemoryCluster):
         self.world.laws.looks(rows)
         return rows
 
-    def cancel(self, job_id: str, *, signal: str | None = None, full: bool = False) -> None:
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
         """See `Cluster.cancel`."""
         self._effective("cancel")
         self.world.laws.cancels(self.engine.jobs.get(int(job_id)), self._looked_s())
-        super().cancel(job_id, signal=signal, full=full)
+        super().cancel(job_id, signal=signal, full=full, batch=batch)
 
     def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
         """See `Cluster.exclude`."""

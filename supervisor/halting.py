@@ -1,0 +1,266 @@
+"""Stops, pauses and time limits of a live attempt: it is asked for a checkpoint before it is left. (I/O)
+
+How it thinks. What `leaving` decides is carried out here, one look at a time. Asking is an effect like any other: intent, act, fact.
+Who takes over in between asks once more, which costs the script one more checkpoint at the worst; the time of the wait is by the
+clock of who waits, so a takeover makes it longer and never shorter.
+
+A time limit is left to Slurm: the script is asked in time, goes on with its work, and the limit itself ends it. Nobody knows
+whether it would have come to its own end before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.errors import RefusedForGood
+from ftrun.supervisor import checkpoints, leaving, rows, settle, store, warned
+from ftrun.supervisor.halts import FILE, BadHalt, Halt
+from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
+from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client import JobRow
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = [
+    "SAVE_NOW",
+    "ask",
+    "awaited",
+    "forget",
+    "leave",
+    "left_in_time",
+    "live",
+    "look",
+    "near_limit",
+    "sight",
+]
+
+SAVE_NOW = "save-now"
+SIZE_MAX_BYTES = 16 * 1024
+_OVER = frozenset({State.SETTLING, State.RECOVERING})
+
+
+def look(keeper: Keeper, world: World) -> None:
+    """Note what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
+    if keeper.run.final:
+        return
+    if keeper.run.state in _OVER:
+        _remove(keeper)  # it was meant for a launch that is over
+    halt = _read(keeper)
+    if halt is not None and halt.token != keeper.run.halt.get("token", ""):
+        keeper.record("halt.set", halt=halt.to_json())
+        _remove(keeper)
+    known = Halt.from_json(keeper.run.halt)
+    if not known.wanted or keeper.run.wish:
+        return
+    why = known.due(step=keeper.memory.step, now_s=world.now_s, save_wait_s=_save_wait_s(keeper))
+    if why:
+        keeper.record("halt.due", want=known.word, by=known.by, why=why)
+
+
+def forget(keeper: Keeper) -> None:
+    """A person resumes the run: what it was to be left for is over."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(keeper.run_dir, FILE))
+
+
+def live(keeper: Keeper, world: World, row: JobRow) -> None:
+    """What a person, or the time limit, wants of a live attempt. Raises SlurmError."""
+    if keeper.run.wish == "cancel":
+        keeper.intend_end(f"cancel by {keeper.run.wish_by or 'request'}")
+    elif keeper.run.wish:
+        leave(keeper, world)
+    else:
+        near_limit(keeper, world, row)
+
+
+def leave(keeper: Keeper, world: World) -> None:
+    """One look at a live attempt that a person wants to stop or pause: ask it, wait, end it."""
+    run, report = keeper.run, keeper.memory.report
+    if report is not None and report.behind:
+        return  # what was saved long ago would look new
+    halt = Halt.from_json(run.halt)
+    if not halt.wanted:  # a request without conditions
+        halt = Halt(after_checkpoint=True)
+    occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
+    if not _asked(keeper, occasion) or run.leaving.get("halt") != halt.token:
+        wait_s = halt.wait_s(now_s=world.now_s, save_wait_s=_save_wait_s(keeper), listens=_listens(keeper))
+        ask(keeper, world, occasion, wait_s, halt=halt.token)
+        return
+    verdict = awaited(keeper, world)
+    if verdict.end:
+        keeper.intend_end(f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
+
+
+def ask(
+    keeper: Keeper,
+    world: World,
+    occasion: Occasion,
+    wait_s: float | None,
+    *,
+    by_signal: bool = True,
+    halt: str = "",
+) -> None:
+    """Ask the present launch for a checkpoint, which is awaited for `wait_s` seconds (None = until there is one).
+
+    Raises SlurmError: then it is intended, and `awaited` asks again.
+    """
+    signal = str(keeper.settings.get("save-signal", "")) if by_signal else ""
+    keeper.office.fresh(world)
+    keeper.record(
+        "leave.intended",
+        token=str(int(world.now_s * 1000)),
+        occasion=occasion.value,
+        wait_s=wait_s,
+        signal=signal,
+        halt=halt,
+        known=sight(keeper, world).to_json(),
+    )
+    _tell(keeper, world)
+
+
+def awaited(keeper: Keeper, world: World) -> Verdict:
+    """What has become of the checkpoint that was asked for; the end of the wait is journalled, once. Raises SlurmError."""
+    told = keeper.run.leaving
+    if told["stage"] in ("saved", "missed"):
+        return Verdict(True, told["stage"] == "saved", str(told.get("why", "")))
+    if told["stage"] == "intended":
+        _tell(keeper, world)
+    asked = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
+    now = sight(keeper, world)
+    waited_s = keeper.memory.for_how_long(f"leave:{told['token']}", world.mono_s)
+    verdict = leaving.decide(asked, now, waited_s)
+    if not verdict.end:
+        return verdict
+    if verdict.saved:
+        keeper.record("leave.saved", why=verdict.reason, path=now.path, waited_s=round(waited_s, 1))
+    else:
+        keeper.record("leave.missed", why=verdict.reason, waited_s=round(waited_s, 1))
+        keeper.record("warned", message=f"attempt {keeper.attempt.number}: {verdict.reason}")
+    _remove(keeper)
+    return verdict
+
+
+def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
+    """Ask for a checkpoint when the time limit is near. By signal only where Slurm was not told to send it."""
+    limit_s = rows.limit_s(row)
+    if keeper.watch_only or limit_s is None or row.end_time_s is None:
+        return
+    if _asked(keeper, Occasion.TIMELIMIT):
+        if keeper.run.leaving["stage"] not in ("saved", "missed"):
+            awaited(keeper, world)
+        return
+    left_s = row.end_time_s - world.now_s
+    if not leaving.limit_is_near(limit_s, left_s, _save_wait_s(keeper)):
+        return
+    if keeper.settings.get("checkpoint") or _listens(keeper):
+        by_slurm = warned.by_slurm(keeper.run_dir)
+        ask(keeper, world, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=not by_slurm)
+
+
+def left_in_time(keeper: Keeper, found: Diagnosis) -> Diagnosis:
+    """`found`, unless a script that was asked to save before its time limit left by itself then, for no other reason."""
+    if found.fault is not FaultClass.UNKNOWN or not _asked(keeper, Occasion.TIMELIMIT):
+        return found
+    return replace(_LEFT_IN_TIME, because=found.because)
+
+
+def sight(keeper: Keeper, world: World) -> Sight:
+    """The newest checkpoint as it is now, and for how long it has been so while this process looked."""
+    path = settle.newest_checkpoint(keeper)
+    stamp, since = checkpoints.stamp(path) if path else "", keeper.memory.since
+    key = f"checkpoint:{path}:{stamp}"
+    for other in [name for name in since if name.startswith("checkpoint:") and name != key]:
+        del since[other]
+    return Sight(
+        path=path,
+        stamp=stamp,
+        step=checkpoints.step_of(path) if path else None,
+        logged=keeper.memory.saved_step,
+        quiet_s=keeper.memory.for_how_long(key, world.mono_s),
+        marked=bool(keeper.settings.get("checkpoint-marker")),
+    )
+
+
+# ---------------------------------------------------------------------- the effects
+
+
+def _tell(keeper: Keeper, world: World) -> None:
+    """The file for scripts that look, the signal for scripts that listen."""
+    told = keeper.run.leaving
+    path = os.path.join(keeper.run_dir, SAVE_NOW)
+    try:
+        keeper.office.act(
+            "save-now", world, lambda: store.write_atomically(path, f"{told['token']}\n".encode(), mode=0o644)
+        )
+    except OSError as error:
+        keeper.record("warned", message=f"{path} cannot be written: {error.strerror}")
+    name, to_script = leaving.split_signal(told["signal"])
+    if name:
+        job, cluster = keeper.attempt.job, keeper.office.cluster
+        try:
+            keeper.office.act("signal", world, lambda: cluster.cancel(job, signal=name, batch=to_script))
+        except RefusedForGood as error:
+            keeper.record("warned", message=f"the signal {told['signal']} cannot be sent: {error.message}")
+    keeper.record("leave.asked", token=told["token"])
+
+
+def _remove(keeper: Keeper) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(keeper.run_dir, SAVE_NOW))
+
+
+# ---------------------------------------------------------------------- what is known
+
+
+def _asked(keeper: Keeper, occasion: Occasion) -> bool:
+    """This launch was asked for a checkpoint, for this reason."""
+    told, attempt = keeper.run.leaving, keeper.attempt
+    place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
+    return place == (occasion.value, attempt.number, attempt.launch)
+
+
+def _save_wait_s(keeper: Keeper) -> float:
+    return float(keeper.settings.get("save-wait", 120.0))
+
+
+def _listens(keeper: Keeper) -> bool:
+    """The script is known to save when it is asked to."""
+    return bool(keeper.settings.get("save-signal"))
+
+
+def _read(keeper: Keeper) -> Halt | None:
+    """What `halt.json` says now; None where there is none, or none that can be read. One that makes no sense is told once."""
+    path = os.path.join(keeper.run_dir, FILE)
+    text = store.content(path, SIZE_MAX_BYTES)
+    if text is None:
+        return None
+    try:
+        data: Any = json.loads(text)
+        halt = Halt.from_json(data)
+    except (ValueError, RecursionError) as error:
+        if keeper.memory.due(f"halt:{hash(text)}", 0.0, float("inf")):
+            why = str(error) if isinstance(error, BadHalt) else "it is no JSON"
+            keeper.record("warned", message=f"{path} is not obeyed: {why}")
+        return None
+    return halt if halt.token else replace(halt, token=checkpoints.stamp(path))  # written by hand
+
+
+_LEFT_IN_TIME = Diagnosis(
+    fault=FaultClass.TIMELIMIT,
+    retry=True,
+    action=Action.RESUBMIT,
+    nodes=(),
+    exclude=False,
+    confidence=0.7,
+    signature="slurm.left-before-limit",
+    title="left by itself when it was asked to save before its time limit",
+    rests_on=("the time limit was near", "nothing else explains the end"),
+    sources=(Source.EXIT,),
+)
