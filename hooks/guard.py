@@ -1,0 +1,232 @@
+"""`ftrun-hook guard`: no rank of an earlier start lives on this node for longer than a second. (I/O)
+
+How it thinks. A node that was frozen, or cut off, wakes with ranks that go on writing, seconds before Slurm's own daemon ends them. So this process
+sleeps beside them and wakes with them: once a second it reads the link `current` in the attempt's folder, and when that names another
+start, or the attempt is closed, it ends at once, by KILL, what is of an earlier one: a rank that is asked to leave may write a last checkpoint. A link
+that cannot be read, and a folder that is gone, say nothing.
+
+It holds next to nothing: whatever must be imported is imported by a child that looks, kills, and is gone; a child that hangs in the kernel
+is left behind. The watch over the node, which begins later, can be its child, so that both need one step of Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from ftrun.hooks.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+__all__ = ["Guard", "main"]
+
+PERIOD_S = 1.0
+AGAIN_S = (1.0, 5.0, 30.0)
+"""After a change: a process that was being forked, or hung, at the first look is found by a later one."""
+CHILD_S = 20.0
+USAGE = (
+    "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--watch-after SECONDS -- WATCH WORDS]\n"
+    "Ends, once a second, what earlier starts of a run left on this node, until the job ends."
+)
+
+
+class Guard:
+    """Reads `current` of one attempt; `look` is called about once a second."""
+
+    def __init__(self, folder: str, job: str, node: str, launch: str) -> None:
+        self.folder, self.job, self.node, self.launch = folder, job, node, launch
+        self._seen = ""
+        self._again: list[float] = []
+        self._child, self._child_until_s = 0, 0.0
+
+    def look(self, now_s: float) -> bool:
+        """One look at the time `now_s` (monotonic). True where a child was sent to end processes."""
+        self._collect(now_s)
+        token = self._current()
+        if token and token != self._seen:
+            self._seen = token
+            self._again = [now_s + pause_s for pause_s in (0.0, *AGAIN_S)]
+        if not self._again or now_s < self._again[0] or self._child:
+            return False
+        self._again = [at_s for at_s in self._again if at_s > now_s]
+        self._send()
+        return True
+
+    def _current(self) -> str:
+        try:
+            # Opening the folder makes a network file system ask anew what is in it.
+            place = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return os.readlink("current", dir_fd=place)
+            finally:
+                os.close(place)
+        except OSError:
+            return ""
+
+    def _send(self) -> None:
+        """A child that imports what it needs, ends what must end, notes it, and is gone."""
+        self._child, self._child_until_s = os.fork(), time.monotonic() + CHILD_S
+        if self._child:
+            return
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_DFL)
+            _end(self.folder, self._seen, self.job, self.node, self.launch)
+        finally:
+            os._exit(0)
+
+    def _collect(self, now_s: float) -> None:
+        if not self._child:
+            return
+        try:
+            gone = os.waitpid(self._child, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            gone = True
+        if gone or now_s > self._child_until_s:
+            self._child = 0
+
+
+def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
+    """The child's part. What was ended is one line of JSON in `guarded.<launch>.<node>` of the attempt's folder."""
+    import json
+
+    from ftrun.hooks import sweep
+
+    try:
+        here = sweep.here_of(
+            folder,
+            "closed" if token.startswith("closed") else token,
+            job,
+            os.environ.get("SLURM_CLUSTER_NAME", ""),
+        )
+    except UsageError:  # a link that is no token
+        return
+    swept = sweep.sweep(here, 0.0)
+    if swept.killed or swept.left:
+        line = json.dumps({"at_s": round(time.time(), 3), "current": token, **swept.told(node)}) + "\n"
+        name = os.path.join(folder, f"guarded.{launch}.{node}")
+        number = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(number, line.encode())
+        os.close(number)
+
+
+# ---------------------------------------------------------------------- the life of a guard
+
+
+class _Words:
+    """The command line, read by hand: argparse would be a fifth of the memory."""
+
+    folder = ""
+    launch = "0"
+    node = ""
+    job = ""
+    watch_after = ""
+    watch: list[str] = []  # noqa: RUF012  set once
+
+    def __init__(self, arguments: list[str]) -> None:
+        names = {
+            "--attempt-folder": "folder",
+            "--launch": "launch",
+            "--node": "node",
+            "--job": "job",
+            "--watch-after": "watch_after",
+        }
+        waiting = list(arguments)
+        while waiting:
+            name, sign, value = waiting.pop(0).partition("=")
+            if name == "--":
+                self.watch, waiting = waiting, []
+            elif name not in names or not (sign or waiting):
+                raise UsageError(f"{name} is not understood; `ftrun-hook guard --help` tells more")
+            else:
+                setattr(self, names[name], value if sign else waiting.pop(0))
+        if not self.folder or not self.launch.isdigit():
+            raise UsageError("--attempt-folder or --launch is missing; `ftrun-hook guard --help` tells more")
+        if self.watch_after and not _is_seconds(self.watch_after):
+            raise UsageError("--watch-after is no number of seconds")
+
+
+def _is_seconds(text: str) -> bool:
+    try:
+        return float(text) >= 0
+    except ValueError:
+        return False
+
+
+class _Watch:
+    """The watch as a child: its words, when it begins, its pid."""
+
+    def __init__(self, words: list[str], due_s: Optional[float]) -> None:
+        self.words, self.due_s, self.pid = words, due_s, 0
+
+    def tend(self, now_s: float) -> None:
+        """Start it when it is time; take its end."""
+        if self.due_s is not None and now_s >= self.due_s:
+            self.due_s = None
+            flags = [
+                flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set
+            ]
+            own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else [sys.argv[0]]
+            self.pid = os.posix_spawn(
+                sys.executable, [sys.executable, *flags, *own, "watch", *self.words], os.environ
+            )
+        if self.pid:
+            try:
+                self.pid = self.pid if os.waitpid(self.pid, os.WNOHANG)[0] == 0 else 0
+            except ChildProcessError:
+                self.pid = 0
+
+
+def main(arguments: list[str]) -> int:
+    """Guard until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return 0
+    words = _Words(arguments)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    guard = Guard(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
+    began_s = time.monotonic()
+    watch = _Watch(words.watch, began_s + float(words.watch_after) if words.watch_after else None)
+    _hold_back(watch)
+    parent = os.getppid()
+    while os.getppid() == parent:
+        now_s = time.monotonic()
+        guard.look(now_s)
+        watch.tend(now_s)
+        time.sleep(PERIOD_S)
+    return 0
+
+
+def _hold_back(watch: _Watch) -> None:
+    """Leave without a word when asked to, the watch first; signals that are meant for the job's own steps do nothing here."""
+
+    def leave(number: int, _frame: object) -> None:
+        try:
+            if watch.pid:
+                os.kill(watch.pid, number)
+                for _ in range(100):
+                    if os.waitpid(watch.pid, os.WNOHANG)[0]:
+                        break
+                    time.sleep(0.01)
+        except OSError:
+            pass
+        os._exit(0)
+
+    own = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+    for number in own:
+        signal.signal(number, leave)
+    others = (
+        signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
+        signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+    )  # fmt: skip
+    for number in others:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
+            stream.write("1000")
+    except OSError:
+        pass

@@ -1,0 +1,325 @@
+"""`ftrun-hook sweep`: ends what earlier starts of a run left on this node. (I/O)
+
+How it thinks. Ranks of an earlier start may still write: the node was frozen, a launcher died before its children, somebody called setsid. They
+are found by what they carry (`starts`), of this user only, and ended: TERM, a short grace, KILL; one that is stopped gets KILL at once, since
+it must not wake. Then it is looked again, because a process may have forked meanwhile. Whose number another process has by now is left alone.
+
+A process that hangs in the kernel may hold whoever reads its environment, so a child reads, says which one it begins with, and is left
+behind when it does not come back; such a process is known by its kin. What cannot die is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Optional
+
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.starts import (
+    CLOSED,
+    Here,
+    Process,
+    Start,
+    job_of_claim,
+    kin,
+    place_of,
+    start_of,
+    step_of,
+    token_of,
+    variables,
+)
+
+__all__ = ["Swept", "end", "here_of", "listed", "main", "of_starts", "sweep"]
+
+USUAL_GRACE_S = 1.0
+DEATH_S = 1.0  # how long a KILL may take
+ROUNDS_MAX = 8
+PAUSE_S = (
+    0.02  # after a kill it is looked twice: while a process becomes another program it has no environment
+)
+READ_S = 1.0
+HUNG_MAX = 8  # processes whose environment does not answer, after which no more are asked
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
+ENVIRONMENT_BYTES_MAX = 1 << 20
+SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
+SPARED_WORD = "ftrun.supervisor"  # the agent, and a supervisor that was started from inside a job
+
+
+class Swept:
+    """What became of the processes of earlier starts: pids that are gone, and those that would not die with state and name."""
+
+    def __init__(self, killed: Sequence[int], left: Sequence[Process]) -> None:
+        self.killed, self.left = list(killed), list(left)
+
+    def told(self, node: str) -> dict[str, object]:
+        """As the line that is printed."""
+        line: dict[str, object] = {
+            "node": node,
+            "killed": self.killed,
+            "left": [one.pid for one in self.left],
+        }
+        if self.left:
+            line["why"] = [f"{one.pid} {one.name} {one.state}" for one in self.left]
+        return line
+
+
+def listed(root: str = "/proc", uid: Optional[int] = None) -> dict[int, Process]:
+    """The living processes of one user (default: ours) by pid, threads of the kernel left out."""
+    own = os.getuid() if uid is None else uid
+    found = {}
+    for name in os.listdir(root):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if os.stat(f"{root}/{name}").st_uid != own:
+                continue
+            with open(f"{root}/{name}/stat", encoding="utf-8", errors="replace") as stream:
+                head, _, tail = stream.read().rpartition(")")
+            word = tail.split()
+            if int(word[6]) & KERNEL_THREAD or word[0] in "ZX":
+                continue
+            title, ticks = head.partition("(")[2], int(word[11]) + int(word[12])
+            found[int(name)] = Process(
+                int(name), int(word[1]), int(word[2]), word[0], int(word[19]), title, ticks
+            )
+    return found
+
+
+def here_of(folder: str, token: str, job: str, cluster: str) -> Here:
+    """The present start. Raises UsageError where folder or token is none."""
+    place, number = place_of(os.path.abspath(folder)), token_of(token)
+    if place is None:
+        raise UsageError(f"{folder} is no folder of an attempt: RUN/attempts/NUMBER")
+    if number is None and token != CLOSED:
+        raise UsageError(f"{token!r} is no token of a start: LAUNCH.START, or {CLOSED}")
+    run, attempt = place
+    return Here({run, os.path.realpath(run)}, attempt, number, job, cluster)
+
+
+def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
+    """All processes of this user that belong to a start of any run: never ours, our ancestors', or Slurm's own."""
+    processes = listed()
+    told: dict[int, Optional[Start]] = dict.fromkeys(processes)
+    spared = _ancestors(processes)
+    for pid, environment, words in _environments(sorted(processes)):
+        told[pid] = start_of(variables(environment))
+        if SPARED_WORD in words:
+            spared.add(pid)
+    steps = {pid: step_of(_text(f"/proc/{pid}/cgroup"), here.job) for pid in processes} if here.job else {}
+    return {
+        pid: (processes[pid], start)
+        for pid, start in kin(processes, told, steps).items()
+        if pid not in spared and not processes[pid].name.startswith(SPARED_NAMES)
+    }
+
+
+def sweep(here: Here, grace_s: float = USUAL_GRACE_S) -> Swept:
+    """End every process of an earlier start on this node. With a grace of 0 nobody is asked to leave first."""
+    jobs = _Jobs(here)
+    killed: set[int] = set()
+    undying: dict[int, Process] = {}
+    quiet = True
+    for _ in range(ROUNDS_MAX):
+        found = [one for one, start in of_starts(here).values() if here.is_earlier(start, jobs.of)]
+        victims = [one for one in found if one.pid not in undying]
+        if not victims and quiet:
+            break
+        quiet = not victims
+        if quiet:
+            time.sleep(PAUSE_S)
+            continue
+        undying.update((one.pid, one) for one in end(victims, 0.0 if killed else grace_s))
+        killed |= {one.pid for one in victims}
+    left = [now for now in map(_now, undying.values()) if now is not None]
+    return Swept(sorted(killed - {one.pid for one in left}), left)
+
+
+def end(victims: Sequence[Process], grace_s: float) -> list[Process]:
+    """TERM, a grace, KILL. Returns those that are still there."""
+    if grace_s > 0:
+        for one in victims:
+            _signal(one, signal.SIGKILL if one.state in "Tt" else signal.SIGTERM)
+        victims = _outlived(victims, grace_s)
+    for one in victims:
+        _signal(one, signal.SIGKILL)
+    return _outlived(victims, DEATH_S)
+
+
+def _signal(one: Process, number: signal.Signals) -> None:
+    """To this very process: its number may have gone to another since it was read."""
+    with contextlib.suppress(OSError):
+        holder = os.pidfd_open(one.pid) if hasattr(os, "pidfd_open") else -1
+        try:
+            if _now(one) is None:
+                return
+            if holder >= 0:
+                signal.pidfd_send_signal(holder, number)
+            else:
+                os.kill(one.pid, number)
+        finally:
+            if holder >= 0:
+                os.close(holder)
+
+
+def _outlived(victims: Sequence[Process], limit_s: float) -> list[Process]:
+    """Those that are still there when all are gone, or the time is up."""
+    give_up, pause_s = time.monotonic() + limit_s, 0.002
+    while True:
+        there = [found for found in map(_now, victims) if found is not None]
+        if not there or time.monotonic() >= give_up:
+            return there
+        time.sleep(pause_s)
+        pause_s = min(0.05, pause_s * 2)
+
+
+def _now(one: Process) -> Optional[Process]:
+    """The same process now; None where it is dead, or its number another's."""
+    tail = _text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
+    if len(tail) < 20 or tail[0] in "ZX" or int(tail[19]) != one.began:
+        return None
+    return Process(one.pid, int(tail[1]), one.group, tail[0], one.began, one.name, one.ticks)
+
+
+class _Jobs:
+    """The Slurm jobs that claimed the earlier attempts of a run, read when they are asked for."""
+
+    def __init__(self, here: Here) -> None:
+        self._runs = here.runs
+        self._known: dict[int, frozenset[str]] = {}
+
+    def of(self, attempt: int) -> frozenset[str]:
+        """The numbers of the jobs of one attempt."""
+        if attempt not in self._known:
+            self._known[attempt] = frozenset(self._read(attempt))
+        return self._known[attempt]
+
+    def _read(self, attempt: int) -> Iterator[str]:
+        for run in self._runs:
+            place = os.path.join(run, "attempts", str(attempt))
+            with contextlib.suppress(OSError):
+                for name in os.listdir(place):
+                    if name == "claim" or name.startswith("claim."):
+                        with contextlib.suppress(OSError):
+                            yield job_of_claim(os.readlink(os.path.join(place, name)))
+
+
+# ---------------------------------------------------------------------- reading, in a child
+
+
+def _environments(pids: Iterable[int]) -> Iterator[tuple[int, str, str]]:
+    """pid, environment, command line; one that hangs or may not be read is left out."""
+    waiting, hung = list(pids), 0
+    while waiting and hung < HUNG_MAX:
+        done = 0
+        for pid, text, words in _read_in_child(waiting):
+            done += 1
+            if text:
+                yield pid, text, words
+        hung += done < len(waiting)
+        waiting = waiting[done + 1 :]  # the one behind the last answer holds its reader
+
+
+def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(pids, writer)
+    os.close(writer)
+    told = b""
+    try:
+        while select.select([reader], [], [], READ_S)[0]:
+            chunk = os.read(reader, 1 << 18)
+            if not chunk:
+                return
+            *lines, told = (told + chunk).split(b"\n")
+            for line in lines:
+                yield tuple(json.loads(line))
+    finally:
+        os.close(reader)
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, os.WNOHANG)
+
+
+def _answer(pids: Sequence[int], writer: int) -> None:
+    """The child's part: a line for each process."""
+    try:
+        with os.fdopen(writer, "wb") as stream:
+            for pid in pids:
+                line = [pid, _text(f"/proc/{pid}/environ"), _text(f"/proc/{pid}/cmdline")]
+                stream.write(json.dumps(line).encode() + b"\n")
+                stream.flush()
+    finally:
+        os._exit(0)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(ENVIRONMENT_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _ancestors(processes: dict[int, Process]) -> set[int]:
+    """This process and those above it."""
+    pid, found = os.getpid(), set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        one = processes.get(pid)
+        pid = one.parent if one else 0
+    return found
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def main(arguments: list[str]) -> int:
+    """Sweep, print one line, and return 0."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> None:  # type: ignore[override]
+            raise UsageError(f"{message}; `ftrun-hook sweep --help` tells more")
+
+    parser = Parser(
+        prog="ftrun-hook sweep", description="End what earlier starts of a run left on this node."
+    )
+    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
+    parser.add_argument(
+        "--token",
+        required=True,
+        help=f"of the present start, LAUNCH.START; `{CLOSED}` ends all of the attempt",
+    )
+    parser.add_argument("--grace", type=float, default=USUAL_GRACE_S, help="seconds between TERM and KILL")
+    parser.add_argument(
+        "--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)"
+    )
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument(
+        "--spare-check", action="store_true", help="also say whether this node could take part in a start"
+    )
+    words = parser.parse_args(arguments)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    here = here_of(words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", ""))
+    swept = sweep(here, max(0.0, words.grace))
+    line = swept.told(node)
+    if words.spare_check:
+        line["unfit"] = _unfit(words.attempt_folder, swept)
+    print(json.dumps(line), flush=True)
+    return 0
+
+
+def _unfit(folder: str, swept: Swept) -> str:
+    """Why no start should use this node; "" for no reason."""
+    if swept.left:
+        return f"{len(swept.left)} process(es) of an earlier start cannot be ended"
+    if not os.path.isdir(folder):
+        return "the run's folder is not seen here"
+    place = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  only asked about
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written to"
