@@ -34,6 +34,7 @@ __all__ = [
     "nearest",
     "parse",
     "parse_all",
+    "rule",
     "show",
     "takes_value",
 ]
@@ -43,6 +44,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ftrun.supervisor.settings_table import Value
+
+RULE_KEYS = (
+    "recover",
+    "budget",
+    *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in ("rank", "step", "swap")),
+)
+"""What can be said of one class or signature alone, by `policy`."""
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -118,6 +126,29 @@ def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
     return values
 
 
+def rule(element: str) -> tuple[str, str, Value]:
+    """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself is not looked up.
+
+    Raises SettingError.
+    """
+    left, equals, text = element.partition("=")
+    name, dot, key = left.strip().rpartition(".")
+    if not (name and dot and equals):
+        raise SettingError(
+            f"policy: NAME.KEY=VALUE is wanted, such as network.recover=swap,resubmit, not {element!r}"
+        )
+    if key not in RULE_KEYS:
+        near = nearest(key, RULE_KEYS)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(RULE_KEYS)}"
+        raise SettingError(f"policy: {name} has no key {key!r}; {hint}")
+    if not text.strip():
+        raise SettingError(f"policy: {name}.{key}: a value is wanted behind the =")
+    try:
+        return name, key, parse("budget-node" if key == "budget" else key, text.strip())
+    except SettingError as error:
+        raise SettingError(f"policy: {name}.{str(error).replace('budget-node:', 'budget:', 1)}") from None
+
+
 def show(key: str, value: Value) -> str:
     """A value as a person would write it."""
     kind = SETTINGS[key].kind
@@ -167,6 +198,8 @@ def _element(key: str, element: object) -> str:
         raise SettingError(f"resume-env: NAME=TEMPLATE is wanted, not {element!r}")
     if key == "lock":
         lookup(element)
+    if key == "policy":
+        rule(element)
     return element
 
 
