@@ -26,8 +26,9 @@ HEALTHY_MAX = 4
 
 
 def extra_logs(keeper: Keeper) -> list[LogPath]:
-    """The logs of `--ft-log`, relative to the folder of submission."""
-    return [LogPath(path) for path in _named(keeper) if not inputs.is_attachment(path)]
+    """The logs of `--ft-log`, relative to the folder of submission; what stood there before this start of the script is none of its."""
+    sizes = keeper.attempt.log_sizes
+    return [LogPath(path, sizes.get(path, 0)) for path in _named(keeper) if not inputs.is_attachment(path)]
 
 
 def attached(keeper: Keeper) -> tuple[Evidence, ...]:
@@ -45,12 +46,12 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
     progress = report.progress if report is not None else None
     own = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch) + extra_logs(keeper)
     explained = [
-        (incident.attempt, incident.launch)
+        (incident.attempt, incident.launch, incident.start)
         for incident in keeper.run.incidents
         if incident.fault != FaultClass.UNKNOWN
     ]
     places = explained[-HEALTHY_MAX:]
-    healthy = [log for place in places for log in launchlogs.of_launch(keeper.run_dir, *place)]
+    healthy = [log for place in places for log in launchlogs.of_start(keeper.run_dir, *place)]
     offset_bytes = progress.offset_bytes if progress is not None else 0
     lines = lastwords.suspicious(own, topology, step_offset_bytes=offset_bytes, healthy=healthy)
     return replace(found, suspicious=lines) if lines else found

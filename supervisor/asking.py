@@ -27,24 +27,24 @@ ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody a
 SETTING = "operator-spool"
 
 
-def ask(keeper: Keeper, world: World) -> None:
+def ask(keeper: Keeper, world: World, decision: Mapping[str, Any]) -> None:
     """Leave a request for every node that the decision wants the operator to drain. Raises LeaseLost, Stale."""
-    for node in keeper.run.decision.get("ask", ()):
-        incident = str(keeper.run.decision.get("incident", ""))
+    for node in decision.get("ask", ()):
+        incident = str(decision.get("incident", ""))
         before = [
             (i, a) for i, a in keeper.run.asked.items() if (a["node"], a["incident"]) == (node, incident)
         ]
         if not before:
             request_id = secrets.token_hex(16)
             keeper.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave(keeper, world, request_id, node)
+            _leave(keeper, world, request_id, node, decision)
         elif before[-1][1]["step"] == "intended":
-            _leave(keeper, world, before[-1][0], node)
+            _leave(keeper, world, before[-1][0], node, decision)
 
 
-def _leave(keeper: Keeper, world: World, request_id: str, node: str) -> None:
+def _leave(keeper: Keeper, world: World, request_id: str, node: str, decision: Mapping[str, Any]) -> None:
     try:
-        keeper.office.act("ask", world, partial(_put, keeper, request_id, node, world.now_s))
+        keeper.office.act("ask", world, partial(_put, keeper, request_id, node, world.now_s, decision))
     except SlurmError as error:
         keeper.record("drain.asked", step="failed", id=request_id, node=node, why=error.message)
     except OSError as error:
@@ -54,12 +54,12 @@ def _leave(keeper: Keeper, world: World, request_id: str, node: str) -> None:
         keeper.record("drain.asked", step="left", id=request_id, node=node)
 
 
-def _put(keeper: Keeper, request_id: str, node: str, now_s: float) -> None:
+def _put(keeper: Keeper, request_id: str, node: str, now_s: float, decision: Mapping[str, Any]) -> None:
     """Sign and leave. Raises SlurmError (munge), OSError (spool)."""
     from ftrun.slurm import munge
     from ftrun.supervisor import request, spool
 
-    attempt, decision, facts = keeper.attempt, keeper.run.decision, keeper.office.facts()
+    attempt, facts = keeper.attempt, keeper.office.facts()
     path = str(keeper.settings[SETTING])
     asked = request.Request(
         id=request_id,

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftrun.slurm import nodeset
@@ -26,11 +26,13 @@ __all__ = [
     "has_tasks",
     "held_path",
     "held_record",
+    "last_start",
     "latest_launch",
     "launch_after",
     "launch_record",
     "lost_record",
     "owner",
+    "start_record",
     "task_exit",
     "task_records",
     "tasks_started",
@@ -61,7 +63,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch as batch.sh recorded it. Paths are real paths on the node; offsets are bytes at the start."""
+    """One launch as batch.sh recorded it, or one start of the script inside it. Paths are real paths on the node; offsets are
+    bytes at the start; `nodes` are those of the job, or those that the start uses."""
 
     number: int
     job: str
@@ -77,6 +80,7 @@ class Launch:
     stderr_ino: int
     resume_from: str
     started_s: float | None
+    start: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
 
 
 def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
-    """Take the first free claim. None when the attempt is closed (now or before).
+    """Take the first free claim, and take the present start's token back. None when the attempt is closed (now or before).
 
     `started` False: no job is known to have started, so only the first claim is tried. A job that has it, or that
     slips in between, is returned: then nothing is closed.
@@ -113,6 +117,7 @@ def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Cl
     folder = store.attempt_dir(run_dir, attempt)
     before = claims(run_dir, attempt)
     if any(claim.closed for claim in before):
+        _close_current(folder)
         return None
     number = before[-1].launch + 1 if before and started else 0
     path = os.path.join(folder, f"claim.{number}" if number else "claim")
@@ -120,7 +125,17 @@ def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Cl
         os.symlink(f"closed.{epoch}", path)
     except FileExistsError:
         return Claim(number, os.readlink(path))
+    _close_current(folder)
     return None
+
+
+def _close_current(folder: str) -> None:
+    """Whoever of this attempt still lives somewhere, on a node that only froze, sees that its start is none any more (P6)."""
+    name = os.path.join(folder, "current")
+    draft = f"{name}.closed.{os.getpid()}"
+    with contextlib.suppress(OSError):  # the claim holds in any case
+        os.symlink("closed", draft)
+        os.rename(draft, name)
 
 
 def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
@@ -135,6 +150,20 @@ def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
 def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:
     """What batch.sh wrote when this launch began; None when it wrote nothing (yet)."""
     return _launch(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
+
+
+def start_record(run_dir: str, attempt: int, launch: int, start: int) -> Launch | None:
+    """What batch.sh wrote when it started the script for this time inside one launch; None when it wrote nothing."""
+    path = Path(store.attempt_dir(run_dir, attempt)) / f"begun.{launch}.{start}"
+    found = _launch(path, launch)
+    return replace(found, start=start) if found is not None else None
+
+
+def last_start(run_dir: str, attempt: int, launch: int) -> Launch | None:
+    """The record of the newest start of the script inside this launch; where there is none, that of the launch itself."""
+    numbers = sorted(_numbers(Path(store.attempt_dir(run_dir, attempt)), f"begun.{launch}."), reverse=True)
+    found = (start_record(run_dir, attempt, launch, number) for number in numbers if number > 1)
+    return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
 
 
 def launch_after(run_dir: str, attempt: int, launch: int) -> Launch | None:

@@ -195,7 +195,15 @@ def _started(run: Run, record: Record) -> Run:
     return run
 
 
-_FIRST_START: Mapping[str, Any] = {"inside": False, "start": 1, "active": (), "aside": (), "ladder_off": ""}
+_FIRST_START: Mapping[str, Any] = {
+    "inside": False,
+    "start": 1,
+    "start_seen": 1,
+    "log_sizes": {},
+    "active": (),
+    "aside": (),
+    "ladder_off": "",
+}
 
 
 def _at_launch(run: Run, launch: int) -> Run:
@@ -218,7 +226,9 @@ def _launch_seen(run: Run, record: Record) -> Run:
     if "resume_from" in data:
         changes["resume_from"] = data["resume_from"]
     if "active" in data:  # a later start inside the same launch
-        changes |= {"start": record["start"], "active": tuple(data["active"])}
+        number = record["start"]
+        changes |= {"start": number, "start_seen": number, "active": tuple(data["active"])}
+        changes["log_sizes"] = data.get("sizes", {})
     return run.with_attempt(**changes)
 
 
@@ -256,78 +266,6 @@ def _progress(run: Run, record: Record) -> Run:
         incident = replace(run.incidents[-1], first_step_at_s=record["at"])
         run = replace(run, incidents=(*run.incidents[:-1], incident))
     return run
-
-
-def _diagnosed(run: Run, record: Record) -> Run:
-    data = record["data"]
-    diagnosis = data["diagnosis"]
-    attempt = run.attempt
-    assert attempt is not None
-    incident = Incident(
-        id=data["incident"],
-        attempt=record["attempt"],
-        launch=record["launch"],
-        fault=diagnosis["class"],
-        signature=diagnosis["signature"],
-        title=diagnosis["title"],
-        nodes=tuple(diagnosis["nodes"]),
-        attempt_nodes=attempt.used,
-        step=data.get("step"),
-        first_evidence_at_s=data.get("first_evidence_at_s"),
-        ended_at_s=attempt.ended_at_s,
-        diagnosed_at_s=record["at"],
-        diagnosis=diagnosis,
-        start=attempt.start,
-        before=next((i.before for i in run.incidents if i.id == data["incident"]), None),
-    )
-    earlier = tuple(i for i in run.incidents if i.id != incident.id)
-    return replace(run, incidents=(*earlier, incident))
-
-
-def _decided(run: Run, record: Record) -> Run:
-    data = record["data"]
-    spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
-    # What is over by the clock of who decides stays over, whatever another host's clock says.
-    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
-    for node in data.get("exclude", ()):
-        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
-    for node in data.get("relax", ()):
-        excluded.pop(node, None)
-    run = replace(
-        run,
-        decision=data,
-        spent=spent,
-        retries=data["retries"],
-        rungs=data.get("used", run.rungs),
-        best_step=higher(run.best_step, data.get("step")),
-        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
-        excluded=tuple(excluded[node] for node in sorted(excluded)),
-    )
-    return _incident_decided(_at_step(run, data), record)
-
-
-def _at_step(run: Run, data: Mapping[str, Any]) -> Run:
-    return run if data.get("step") is None or not run.attempts else run.with_attempt(last_step=data["step"])
-
-
-def _incident_decided(run: Run, record: Record) -> Run:
-    data = record["data"]
-    if not run.incidents or run.incidents[-1].id != data.get("incident"):
-        return run
-    incident = replace(run.incidents[-1], decision=data, decided_at_s=record["at"])
-    return replace(run, incidents=(*run.incidents[:-1], incident))
-
-
-def _final(run: Run, record: Record) -> Run:
-    data = record["data"]
-    run = replace(
-        run,
-        final_reason=data["reason"],
-        final_class=data.get("class", ""),
-        exit_code=data.get("exit_code"),
-        decision={},
-    )
-    return _incident_decided(_at_step(run, data), record)
 
 
 def _dependents_moved(run: Run, record: Record) -> Run:
@@ -368,19 +306,22 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "tasks.given-up": persons.tasks_given_up,
     "evidence": lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
     "launch.progress": _progress,
-    "diagnosed": _diagnosed,
-    "decided": _decided,
+    "diagnosed": rulings.diagnosed,
+    "decided": rulings.decided,
     "attempt.over": lambda run, record: run.with_attempt(over=True),
     "attempt.closed": lambda run, record: run.with_attempt(closed=True),
     "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),
+    "drain.refused": lambda run, record: replace(
+        run, undrained=(*run.undrained, (record["data"].get("incident", ""), record["data"]["node"]))
+    ),
     "drain.asked": lambda run, record: replace(run, asked=asked(run.asked, record)),
     "checkpoint.set-aside": lambda run, record: replace(
         run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
     ),
     "request.seen": persons.request,
-    "run.finished": _final,
-    "run.stopped": _final,
-    "run.abandoned": _final,
+    "run.finished": rulings.final,
+    "run.stopped": rulings.final,
+    "run.abandoned": rulings.final,
     "run.resumed": persons.resumed,
     "hook.intended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "hook.ended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),

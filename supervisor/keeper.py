@@ -46,7 +46,6 @@ from ftrun.supervisor.sense import Memory
 __all__ = ["Keeper", "Moved"]
 
 FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
-LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
 JUST_SUBMITTED_S = 20.0
 PROOF_LASTS_S = 1.0  # for a record; an effect is proven by itself
 STEPS_MAX = 6  # transitions of one run in one look
@@ -109,10 +108,11 @@ class Keeper:
         numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
         numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
         numbers["launch"] = data.pop("launch", attempt.launch if attempt else 0)
+        numbers["start"] = data.pop("start", attempt.start if attempt else 1)
         next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
         self._own_journal()
         assert self._journal is not None
-        record = self._journal.append(kind, **numbers, start=1, **data)
+        record = self._journal.append(kind, **numbers, **data)
         self.run = self.run.after(record)
         self.office.crash(f"record:after:{kind}")
         self.office.noted(self.run.id, record)
@@ -176,17 +176,21 @@ class Keeper:
     def glance(self, world: World) -> None:
         """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
         if self._journal is not None and self.run.state in (State.RUNNING, State.SUSPECT):
+            inside.take(self)
+            sense.note_start(self)
             self._watch(world)
 
     def _watch(self, world: World) -> None:
         report = sense.watch(self, world)
-        if report is not None and not any("_" in row.job_id for row in self.rows(world)):
+        if inside.in_charge(self, world):
+            suspect.leave_alone(self)
+        elif report is not None and not any("_" in row.job_id for row in self.rows(world)):
             suspect.judge(self, world, report)  # a broken task must not end its array
 
     def _handlers(self) -> Mapping[State, Callable[[World], None]]:
         return {
             State.NEW: self._new,
-            State.SUBMITTING: self._submitting,
+            State.SUBMITTING: lambda world: outcome.look(self, world),
             State.QUEUED: self._queued,
             State.RUNNING: self._running,
             State.SUSPECT: self._running,
@@ -219,35 +223,6 @@ class Keeper:
         if writer and store.provably_dead(writer):
             return True
         return self.memory.for_how_long(f"front:{self._lengths}", world.mono_s) >= FRONT_PATIENCE_S
-
-    def _submitting(self, world: World) -> None:
-        if self.attempt.submission == "opened":
-            self._not_submitted("sbatch was not called")
-            return
-        found = [
-            row
-            for row in self.office.cluster.find(self.attempt.token)
-            if bears(row.comment, self.attempt.token)
-        ]
-        if found:
-            self._found(found[0].raw_job_id or found[0].job_id, seen=True)
-        elif self.memory.for_how_long(f"lookup:{self.attempt.token}", world.mono_s) >= LOOKUP_FOR_S:
-            self._not_submitted("no job bears its token")
-
-    def _found(self, job: str, *, seen: bool) -> None:
-        self.record("submit.done", job_id=job, cluster=self.office.facts().name, found=True, seen=seen)
-        store.index(self.office.home, job, self.run.id)
-
-    def _not_submitted(self, why: str) -> None:
-        """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
-        taken = recover.close(self, started=False)
-        if taken is not None and taken.job:
-            self._found(taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
-        elif self.attempt.number == 1 and not self.run.incidents:
-            reason = f"the submission did not come about: {why}"
-            self.record("run.abandoned", reason=reason, **{"class": "scheduler"})
-        else:
-            self.record("submit.lost", why=why, decision={"kind": "resubmit", "reason": why, "exclude": []})
 
     # ------------------------------------------------------------------ in Slurm's hands
 
@@ -309,10 +284,12 @@ class Keeper:
             absent.missed(self, world)
             return
         absent.seen(self, world, row)
+        inside.take(self)
         sense.note_launch(self, world)
         if row.state.ended and not self.started_again(row):
             self._ended(world, row)
             return
+        drains.inside(self, world)
         if len(self.rows(world)) > 1:
             arrays.note_failed(self, world)
         elif row.state.pending or self.started_again(row):  # cancelled in the queue: see `recover`

@@ -1,8 +1,8 @@
-"""Which part of which file a launch wrote. (I/O)
+"""Which part of which file a launch, or one start of its script, wrote. (I/O)
 
 How it thinks. A job that Slurm starts again appends to the log of its last launch, and the next attempt to that of the last
-one, where a person named one file for all. Each launch recorded how long its log was when it began; so a launch's own text ends
-where a later one begins in the same file. A file that a later launch emptied or replaced holds nothing of the earlier.
+one, where a person named one file for all; and so does a script that is started again inside one launch. Each start recorded how long its log
+was when it began; so its own text ends where a later one begins in the same file. A file that a later launch emptied or replaced holds nothing of the earlier.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ftrun.supervisor import attempts, store
 from ftrun.supervisor.attempts import Launch
 from ftrun.supervisor.tail import LogPath
 
-__all__ = ["later", "of_launch", "of_record"]
+__all__ = ["later", "of_launch", "of_record", "of_start"]
 
 
 def later(run_dir: str, attempt: int, launch: int) -> Launch | None:
@@ -27,9 +27,18 @@ def later(run_dir: str, attempt: int, launch: int) -> Launch | None:
 
 
 def of_launch(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
-    """The logs of one launch, from its first byte to its last; [] where it left no record, or nothing of them is left."""
-    record = attempts.launch_record(run_dir, attempt, launch)
+    """The logs of the newest start of one launch; [] where it left no record, or nothing of them is left."""
+    record = attempts.last_start(run_dir, attempt, launch)
     return of_record(record, later(run_dir, attempt, launch)) if record is not None else []
+
+
+def of_start(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
+    """The logs of one start inside a launch, from its first byte to its last; [] where nothing of them is known or left."""
+    first = start == 1
+    record = attempts.start_record(run_dir, attempt, launch, start)
+    record = attempts.launch_record(run_dir, attempt, launch) if record is None and first else record
+    after = attempts.start_record(run_dir, attempt, launch, start + 1) or later(run_dir, attempt, launch)
+    return of_record(record, after) if record is not None else []
 
 
 def of_record(record: Launch, after: Launch | None = None) -> list[LogPath]:

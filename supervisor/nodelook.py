@@ -47,7 +47,7 @@ def visited(keeper: Keeper, world: World) -> bool:
         return True  # the checks before the script have just told
     if memory.visit is None:
         _read(keeper)
-        missing = [node for node in attempt.nodes if node not in memory.node_facts.asked]
+        missing = [node for node in attempt.used if node not in memory.node_facts.asked]
         if not missing or attempts.has_tasks(keeper.run_dir, attempt.number):
             return True
         memory.visit = Visit(missing, str(keeper.settings.get("ssh-config", "")))
@@ -77,7 +77,7 @@ def first_seen_s(keeper: Keeper, signature: str) -> list[float]:
 def _read(keeper: Keeper) -> None:
     attempt = keeper.attempt
     more = dict(keeper.memory.visit.reports) if keeper.memory.visit is not None else {}
-    facts = nodereports.read(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes, by_ssh=more)
+    facts = nodereports.read(keeper.run_dir, attempt.number, attempt.launch, attempt.used, by_ssh=more)
     keeper.memory.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:
         sense.note_evidence(keeper, _evidence(finding))

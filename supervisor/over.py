@@ -34,9 +34,11 @@ def proven(keeper: Keeper, world: World) -> bool:
 
 
 def _ever_used(keeper: Keeper) -> set[str]:
-    """The nodes of every launch of the attempt: Slurm may have started the job again beside a node that only froze."""
+    """The nodes of every launch of the attempt: Slurm may have started the job again beside a node that only froze, or taken a
+    lost one out of a job that went on without it."""
     attempt, run_dir = keeper.attempt, keeper.run_dir
-    records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in range(attempt.launch))
+    launches = range(attempt.launch + 1)
+    records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in launches)
     return {*attempt.nodes, *(node for record in records if record is not None for node in record.nodes)}
 
 

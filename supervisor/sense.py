@@ -42,7 +42,9 @@ class Memory:
     attempt: int = 0
     launch: int = 0
     start: int = 1  # which start of the script inside the launch the rest is about
-    agent_read: dict[int, int] = field(default_factory=dict)  # launch -> bytes of its agent's journal that are dealt with
+    agent_read: dict[int, int] = field(
+        default_factory=dict
+    )  # launch -> bytes of its agent's journal that are dealt with
     pulse: bytes = b""  # the agent's counter as it was seen last ...
     pulse_moved_s: float | None = None  # ... and when it was seen to move
     watcher: LogWatcher | None = None

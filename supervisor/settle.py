@@ -53,6 +53,7 @@ _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 def settle(keeper: Keeper, world: World) -> None:
     """One look at a launch that is over. Decides once the log is quiet."""
+    inside.take(keeper)  # what an agent decided comes first
     attempt = keeper.attempt
     if attempt.submission != "refused" and not _quiet(keeper, world):
         return
@@ -60,13 +61,15 @@ def settle(keeper: Keeper, world: World) -> None:
         return  # whether Slurm has started it again decides what may be done
     if not nodelook.visited(keeper, world):
         return
+    attempt = dataclasses.replace(keeper.attempt, nodes=keeper.attempt.used)  # the others took no part
     attempt = ends.as_logged(attempt, keeper.memory.evidence)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
     if not_loaded(keeper):
         recover.set_aside(keeper)
     checkpoint = newer_checkpoint(keeper)
+    incident = _incident_id(attempt)
     case = grounds.Case(
-        run=keeper.run,
+        run=inplace.uncounted(keeper.run, incident),
         attempt=attempt,
         diagnosis=diagnosis,
         cluster=cluster_view(keeper, world),
@@ -80,7 +83,6 @@ def settle(keeper: Keeper, world: World) -> None:
     if attempt.submission == "done":
         case = arrays.judged(keeper, case, _lost_by_then(keeper, world))
         diagnosis = case.diagnosis
-    incident = f"{attempt.number}.{attempt.launch}"
     if diagnosis.fault is not FaultClass.HEALTHY:
         told = [e.at_s for e in keeper.memory.evidence if e.signature == diagnosis.signature]
         told += nodelook.first_seen_s(keeper, diagnosis.signature)
@@ -94,6 +96,12 @@ def settle(keeper: Keeper, world: World) -> None:
         )
     ruling = policy.decide(case)
     _carry(keeper, world, case, ruling, incident)
+
+
+def _incident_id(attempt: Attempt) -> str:
+    """Where an agent looked after the launch, the start that failed is named as the agent names it: one fault counts once."""
+    launch = f"{attempt.number}.{attempt.launch}"
+    return f"{launch}.{attempt.start}" if attempt.inside or attempt.start > 1 else launch
 
 
 def _unseen_for_long(keeper: Keeper, world: World) -> bool:
@@ -125,6 +133,7 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
         "retries": ruling.retries,
         "step": case.step,
         "checkpoint": case.checkpoint,
+        "used": {} if case.progressed else dict(case.run.rungs),
         "exclude_until_s": world.now_s + max(case.limits.exclude_for_s, EXCLUDE_UNTIL_MIN_S),
     }
     if decision.kind in ("resubmit", "keep") and keeper.settings.get("observe"):
@@ -151,9 +160,9 @@ def _unseen(keeper: Keeper) -> bool:
 
 
 def _quiet(keeper: Keeper, world: World) -> bool:
+    sense.note_launch(keeper, world)
     memory, settings = keeper.memory, keeper.settings
     waited = memory.for_how_long("settle", world.mono_s)
-    sense.note_launch(keeper, world)
     report = sense.watch(keeper, world, fresh=True)
     if waited >= float(settings.get("settle-max", 10.0)):
         return True
@@ -219,7 +228,7 @@ def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
     """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
     assert world.nodes is not None
     end_s, timeout_s = keeper.attempt.slurm_end_s, keeper.office.facts().slurmd_timeout_s
-    rows = {node: world.nodes[node] for node in _lost(keeper, world)}
+    rows = {node: world.nodes[node] for node in _lost(keeper, world) if node in keeper.attempt.used}
     alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
     return tuple(
         node
@@ -259,7 +268,7 @@ def not_loaded(keeper: Keeper) -> bool:
 
 def topology(keeper: Keeper) -> Topology:
     """Who sits where in this attempt, as far as it is known. Block distribution of ranks is Slurm's default and is not assumed."""
-    known, report = Topology(nodes=keeper.attempt.nodes), keeper.memory.report
+    known, report = Topology(nodes=keeper.attempt.used), keeper.memory.report
     return report.seats.added_to(known) if report is not None else known
 
 

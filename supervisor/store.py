@@ -170,14 +170,17 @@ def write_atomically(path: str, data: bytes, *, mode: int = 0o600, sync: bool = 
     os.replace(temporary, path)
 
 
-def content(path: str, most_bytes: int) -> bytes | None:
-    """The first `most_bytes` of a file that a job may have written; None where there is none that can be read at once.
+def content(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None:
+    """`most_bytes` of a file that a job may have written, from `start_bytes` on; None where there is none that can be read at once.
 
     A pipe or a link in its place costs a look and no wait.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-            return stream.read(most_bytes) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) else None
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return None
+            stream.seek(start_bytes)
+            return stream.read(most_bytes)
     except OSError:
         return None
 

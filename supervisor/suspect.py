@@ -123,6 +123,12 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
         _perhaps_end(keeper, world, report, diagnosis)
 
 
+def leave_alone(keeper: Keeper) -> None:
+    """The agent inside the allocation judges: what was suspected while it could not be seen is its business now (P8)."""
+    keeper.memory.since.pop("suspect", None)
+    _clear(keeper, "the agent beside the script lives: it judges")
+
+
 def _provisional(keeper: Keeper, world: World, report: WatchReport) -> Diagnosis | None:
     """What the log and the nodes so far would mean if it were all."""
     memory = keeper.memory
