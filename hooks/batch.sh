@@ -14,6 +14,8 @@
 # none.  They die of what they get; what they did not get, the script did not get either, and only
 # then is it handed on.  The script leads a process group of its own, as it does under sbatch.
 #
+# The script may be started several times inside one launch: batch_starts.sh stands inside this text and has all of that.
+#
 # Runs on dash, bash and busybox.  Needs ln and sed; mkfifo, perl, stat and the rest make it exact.
 # Every name begins with _ft_: nothing of it may reach the script.
 
@@ -180,27 +182,35 @@ _ft_record_lost() {
     _ft_within 10 $!
 }
 
-_ft_look_at_logs() {
-    # Two lines "device inode size"; a log's size now is where this launch's output starts.
+_ft_look_at_logs() { # stderr is descriptor $1
+    # Two lines "device inode size"; a log's size now is where this start's output begins.
     _ft_stat=
-    [ "$_ft_patience" -gt 0 ] && _ft_stat=$(stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/2" 2>/dev/null)
+    [ "$_ft_patience" -gt 0 ] && _ft_stat=$(stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/$1" 2>/dev/null)
     _ft_out=$(readlink "/proc/$$/fd/1" 2>/dev/null)
-    _ft_err=$(readlink "/proc/$$/fd/2" 2>/dev/null)
+    _ft_err=$(readlink "/proc/$$/fd/$1" 2>/dev/null)
     _ft_now=$(date +%s 2>/dev/null)
 }
 
 _ft_record_launch() {
     [ -d "$_ft_place" ] || return
+    _ft_lines "nodes=${SLURM_JOB_NODELIST-}" "nnodes=${SLURM_JOB_NUM_NODES-}" "pid=$$" | _ft_write "$_ft_place/launch.$_ft_launch"
+}
+
+_ft_lines() { # a record: the lines $@, and what is told of launches and of starts alike
     # shellcheck disable=SC2086
-    set -- $_ft_stat
-    for _ft_line in "job=${SLURM_JOB_ID-}" "restart=$_ft_launch" "cluster=$_ft_cluster" "host=$_ft_host" \
-        "nodes=${SLURM_JOB_NODELIST-}" "nnodes=${SLURM_JOB_NUM_NODES-}" "pid=$$" "started_s=$_ft_now" \
-        "stdout=$_ft_out" "stdout_dev=${1-}" "stdout_ino=${2-}" "stdout_offset=${3-}" \
-        "stderr=$_ft_err" "stderr_dev=${4-}" "stderr_ino=${5-}" "stderr_offset=${6-}" \
-        "resume_from=$_ft_from" "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}"; do
-        case $_ft_line in *"$_ft_nl"*) _ft_line=${_ft_line%%=*}= ;; esac
-        printf '%s\n' "$_ft_line"
-    done | _ft_write "$_ft_place/launch.$_ft_launch"
+    set -- "job=${SLURM_JOB_ID-}" "restart=$_ft_launch" "cluster=$_ft_cluster" "host=$_ft_host" "started_s=$_ft_now" \
+        "resume_from=$_ft_from" "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}" "$@" \
+        "stdout=$_ft_out" "stderr=$_ft_err" $_ft_stat
+    while [ $# -gt 0 ]; do
+        case $1 in
+            [0-9]*) break ;;
+            *"$_ft_nl"*) printf '%s\n' "${1%%=*}=" ;;
+            *) printf '%s\n' "$1" ;;
+        esac
+        shift
+    done
+    printf 'stdout_dev=%s\nstdout_ino=%s\nstdout_offset=%s\nstderr_dev=%s\nstderr_ino=%s\nstderr_offset=%s\n' \
+        "${1-}" "${2-}" "${3-}" "${4-}" "${5-}" "${6-}"
 }
 
 # The step of checkpoint $1 into _ft_n: the number behind step, iter or epoch in its name, else the
@@ -406,7 +416,7 @@ _ft_become() {
         SHLVL=$((SHLVL - 1))
     fi
     _ft_tools=$(command -v "$1")
-    if [ "$_ft_path_set" ]; then PATH=$_ft_path; else unset PATH; fi
+    if [ "$_ft_path_set" ]; then PATH=${_ft_path_told:-$_ft_path}; else unset PATH; fi
     _ft_a=${_ft_tools:-$1}
     shift
     exec "$_ft_a" "$@"
@@ -804,13 +814,6 @@ _ft_hook_await() { # how the command ended into _ft_status, and into _ft_why wha
     done
 }
 
-# What comes next when the script is over: 0 = start it again in this allocation, 1 = the job ends.
-# The place where an agent beside the script will be asked, with a deadline, where no answer means
-# 1.  There is no agent yet.
-_ft_next() {
-    return 1
-}
-
 _ft_record_exit() {
     [ -d "$_ft_place" ] && printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_now" |
         _ft_write "$_ft_place/exit.$_ft_launch"
@@ -822,7 +825,7 @@ _ft_finish() {
     _ft_sig=${2:-0}
     trap _ft_leave EXIT
     _ft_since=$_ft_now
-    _ft_now=$(date +%s 2>/dev/null)
+    _ft_now=${_ft_ended:-$(date +%s 2>/dev/null)}
     ( trap - EXIT; _ft_record_exit ) &
     _ft_writer=$!
     if [ -n "$_ft_tmp" ]; then
@@ -830,6 +833,7 @@ _ft_finish() {
         rm -rf "$_ft_tmp"
     fi
     _ft_within 10 "$_ft_writer"
+    _ft_dismiss_agent
     [ -n "$_ft_child" ] && _ft_look_after # the supervisor knows by now that the script is over, and ends nothing
     [ -n "$_ft_child" ] && [ -n "$_ft_posthook" ] && eval "_ft_user_hook post-hook \"\$_ft_posthook\" $_ft_list"
     _ft_leave
@@ -901,6 +905,68 @@ _ft_export_list() {
     esac
 }
 
+#ftrun-starts#
+
+# What this start of the script is told and given, into _ft_list, as the arguments of _ft_start. Arguments: the user's own.
+_ft_compose() {
+    _ft_shape_start
+    _ft_choose_meeting
+    _ft_brief_shim
+    _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
+    _ft_names=$_ft_names,FTRUN_START,FTRUN_START_TOKEN,FTRUN_ATTEMPT_DIR,FTRUN_BEAT_DIR,FTRUN_MASTER_ADDR,FTRUN_MASTER_PORT
+    if [ -n "$_ft_from" ]; then
+        IFS=$_ft_nl
+        set -f
+        for _ft_i in $_ft_rarg; do
+            _ft_fill "$_ft_i"
+            set -- "$@" "$_ft_text"
+        done
+        set +f
+        unset IFS
+    fi
+    set -- "FTRUN_RUN_ID=$_ft_run" "FTRUN_ATTEMPT=$_ft_attempt" "FTRUN_RESTART=$((${_ft_restart:-0} + _ft_launch + _ft_no - 1))" \
+        "FTRUN_RESUME_FROM=$_ft_from" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
+        "FTRUN_RUN_DIR=$_ft_dir" "FTRUN_NNODES=$_ft_width" "FTRUN_START=$_ft_no" "FTRUN_START_TOKEN=$_ft_present" \
+        "FTRUN_ATTEMPT_DIR=$_ft_place" "FTRUN_BEAT_DIR=$_ft_place/beats/$_ft_launch.$_ft_no" \
+        "FTRUN_MASTER_ADDR=$_ft_meet" "FTRUN_MASTER_PORT=$_ft_meet_port" \
+        "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
+    _ft_count=14
+    _ft_told_now=$_ft_shape
+    if [ -n "$_ft_talk" ]; then
+        [ "$_ft_no" -gt 1 ] && _ft_told_now=${_ft_told_now}SLURM_OVERLAP=1${_ft_nl}SLURM_NO_KILL=set$_ft_nl
+        [ -n "${MASTER_ADDR-}" ] || { _ft_told_now=${_ft_told_now}MASTER_ADDR=$_ft_meet$_ft_nl && _ft_names=$_ft_names,MASTER_ADDR; }
+        [ -n "${MASTER_PORT-}" ] || { _ft_told_now=${_ft_told_now}MASTER_PORT=$_ft_meet_port$_ft_nl && _ft_names=$_ft_names,MASTER_PORT; }
+    fi
+    IFS=$_ft_nl
+    set -f
+    for _ft_i in $_ft_told_now $_ft_array; do
+        set -- "$_ft_i" "$@"
+        _ft_count=$((_ft_count + 1))
+    done
+    if [ -n "$_ft_from" ]; then
+        for _ft_i in $_ft_renv; do
+            _ft_fill "$_ft_i"
+            set -- "$_ft_text" "$@"
+            _ft_count=$((_ft_count + 1))
+            _ft_names=$_ft_names,${_ft_i%%=*}
+        done
+    fi
+    set +f
+    unset IFS
+    _ft_export_list "$_ft_names"
+    if [ -n "$_ft_exp" ]; then
+        set -- "SLURM_EXPORT_ENV=$_ft_exp" "$@"
+        _ft_count=$((_ft_count + 1))
+    fi
+    if [ -n "$_ft_talk" ] && [ -x "$_ft_talk/bin/srun" ]; then
+        _ft_path_told=$_ft_talk/bin:$_ft_path
+        set -- "PATH=$_ft_path_told" "$@"
+        _ft_count=$((_ft_count + 1))
+    fi
+    _ft_quote "$_ft_count" "$@"
+    _ft_list=$_ft_quoted
+}
+
 _ft_main() {
     _ft_quote "$@"
     _ft_argv=$_ft_quoted
@@ -909,50 +975,18 @@ _ft_main() {
     _ft_take
     _ft_claimed=1
     _ft_choose
-    _ft_look_at_logs
-    ( trap - EXIT; _ft_record_launch ) &
+    _ft_look_at_logs 2
+    _ft_look_inside
+    ( trap - EXIT; _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
     _ft_unpack
     _ft_within "$_ft_patience" "$_ft_writer"
+    [ "$_ft_status" -eq 1 ] && { rm -rf "$_ft_tmp"; _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"; }
+    _ft_set_token "$_ft_status"
     _ft_look_before
     _ft_check_interpreter
-    _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
-    if [ -n "$_ft_from" ]; then
-        IFS=$_ft_nl
-        set -f
-        for _ft_i in $_ft_rarg; do
-            _ft_fill "$_ft_i"
-            set -- "$@" "$_ft_text"
-        done
-    fi
-    set -- "FTRUN_RUN_ID=$_ft_run" "FTRUN_ATTEMPT=$_ft_attempt" "FTRUN_RESTART=$((${_ft_restart:-0} + _ft_launch))" \
-        "FTRUN_RESUME_FROM=$_ft_from" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
-        "FTRUN_RUN_DIR=$_ft_dir" "FTRUN_NNODES=${SLURM_JOB_NUM_NODES-}" \
-        "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
-    _ft_count=8
-    if [ -n "$_ft_from" ]; then
-        for _ft_i in $_ft_renv; do
-            _ft_fill "$_ft_i"
-            set -- "$_ft_text" "$@"
-            _ft_count=$((_ft_count + 1))
-            _ft_names=$_ft_names,${_ft_i%%=*}
-        done
-        set +f
-        unset IFS
-    fi
-    IFS=$_ft_nl
-    for _ft_i in $_ft_array; do
-        set -- "$_ft_i" "$@"
-        _ft_count=$((_ft_count + 1))
-    done
-    unset IFS
-    _ft_export_list "$_ft_names"
-    if [ -n "$_ft_exp" ]; then
-        set -- "SLURM_EXPORT_ENV=$_ft_exp" "$@"
-        _ft_count=$((_ft_count + 1))
-    fi
-    _ft_quote "$_ft_count" "$@"
-    _ft_list=$_ft_quoted
+    _ft_open_talk
+    _ft_compose "$@"
     { true; } >"$_ft_tmp/seen.1" 2>/dev/null
     { true; } >"$_ft_tmp/seen.2" 2>/dev/null
     { true; } >"$_ft_tmp/jobs" 2>/dev/null
@@ -967,14 +1001,16 @@ _ft_main() {
     _ft_listen
     while :; do
         _ft_begin_with_hook
-        _ft_start "$_ft_count" "$@"
+        eval "_ft_start $_ft_list"
+        trap _ft_rescue EXIT
+        _ft_record_start
+        _ft_post_agent
         _ft_post_witnesses
         _ft_post_watch
         _ft_sweep
         _ft_await
         _ft_dismiss
         _ft_next || break
-        _ft_child=
     done
     _ft_dismiss_watch
     _ft_finish "$_ft_rc" "$_ft_sig"
@@ -997,6 +1033,11 @@ _ft_w1=
 _ft_w2=
 _ft_watcher=
 _ft_told=
+_ft_talk=
+_ft_path_told=
+_ft_agent_pid=
+_ft_ended=
+_ft_no=1
 _ft_perl=
 for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl; do
     if [ -x "$_ft_i" ]; then

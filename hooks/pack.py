@@ -21,7 +21,17 @@ from ftrun.hooks.thresholds import SITES_OWN
 
 __all__ = ["REMOTE", "archive", "content", "sent"]
 
-UNPACKED = ("batch.py", "batch.sh", "pack.py", "probe.py", "ssh_config.py", "known_hosts.py", "ways.py")
+UNPACKED = (
+    "batch.py",
+    "batch.sh",
+    "batch_starts.sh",
+    "shim.sh",
+    "pack.py",
+    "probe.py",
+    "ssh_config.py",
+    "known_hosts.py",
+    "ways.py",
+)
 """What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
 
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 
-from ftrun.hooks.batch import BATCH_SH
+from ftrun.hooks.batch import BATCH_SH, SHIM_SH
 
 __all__ = ["ScriptError", "compose", "directives", "ftrun_directives", "payload", "shebang"]
 
@@ -83,6 +83,8 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     interpreter, argument = shebang(script)
     values = {name: attempt.get(key, "") for name, key in _VARIABLES.items()}
     assignments = [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
+    inside = values["_ft_agent"] or values["_ft_spares"] not in ("", "0")
+    assignments.append(b"_ft_shim=" + _quoted(SHIM_SH if inside else b""))
     assignments += [b"_ft_interp=" + _quoted(interpreter), b"_ft_iarg=" + _quoted(argument)]
     before = b"".join(
         (

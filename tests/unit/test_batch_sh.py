@@ -315,6 +315,7 @@ def test_what_the_shell_sees_is_what_slurm_gave(attempt: Attempt) -> None:
         "SHLVL": "3",
         "IFS": "x",
         "LC_ALL": "C.UTF-8",
+        "SLURM_JOB_NODELIST": "n[3,5]",
         "_ft_rc": "9",
     }
     script = "#!/usr/bin/env python3\nimport os, sys\nprint(sorted(os.environ.items()), sys.argv[1:], sorted(os.listdir('/proc/self/fd')))\n"
@@ -330,6 +331,12 @@ def test_what_the_shell_sees_is_what_slurm_gave(attempt: Attempt) -> None:
         "FTRUN_EXCLUDED": "",
         "FTRUN_RUN_DIR": str(attempt.run_dir),
         "FTRUN_NNODES": "2",
+        "FTRUN_START": "1",
+        "FTRUN_START_TOKEN": "0.1",
+        "FTRUN_ATTEMPT_DIR": str(attempt.place),
+        "FTRUN_BEAT_DIR": str(attempt.place / "beats" / "0.1"),
+        "FTRUN_MASTER_ADDR": "n3",
+        "FTRUN_MASTER_PORT": "21192",
     }
     args = ["a b", "*", "", "'", "\\", "x\ny"]
 
@@ -416,7 +423,7 @@ def test_resume_flags_appear_only_with_a_checkpoint(attempt: Attempt) -> None:
         "restart": "3",
     }
     attempt.values["resume_env"] = "FTRUN_TEST={checkpoint}:{checkpoint}"
-    assert "[x y]\n" == attempt.run(TELL, "x y")[1].partition("FTRUN_RUN_ID=r-0001\n")[2]
+    assert "[x y]\n" == attempt.run(TELL, "x y")[1].partition("FTRUN_START_TOKEN=0.1\n")[2]
     shutil.rmtree(attempt.place)
     attempt.place.mkdir()
     checkpoint(attempt.folder / "my c" / "step 1")

@@ -1,0 +1,397 @@
+# The starts of the script inside one launch: the nodes that each uses, what it is told, and the agent that is asked for the next.
+# A part of batch.sh, which stands around it in every submitted file.
+#
+# How it thinks.  A job may be wider than its script: the script uses the active nodes, the others are spares, and what Slurm told
+# the job about its shape is told anew about the active ones.  An agent beside the script, a sibling of it, is asked at each end
+# with an error what comes next.  It may be absent, die or fall silent: then the job ends as the script ended.  Files between the
+# two are in a folder of this node, so nothing here waits for a shared file system.  What a job without agent and spares does of
+# all this is to tell its script a few more variables.
+
+# shellcheck shell=sh disable=SC1007,SC2015,SC2030,SC2031,SC2034,SC2154
+
+_ft_look_inside() { # whether anything of this concerns this job, into _ft_inside
+    _ft_inside= _ft_all= _ft_active= _ft_moved=
+    case $_ft_spares in '' | *[!0-9]*) _ft_spares=0 ;; esac
+    [ -n "$_ft_agent" ] || [ "$_ft_spares" -gt 0 ] || return 0
+    [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURM_HET_SIZE-}" ] && [ "$_ft_place" = "$_ft_whole" ] && _ft_inside=1
+    return 0
+}
+
+# The folder that this shell, the agent and the srun in front of Slurm's share.
+_ft_open_talk() {
+    [ -n "$_ft_inside" ] || return 0
+    _ft_talk=$_ft_tmp/agent
+    case $_ft_talk in /*) ;; *) _ft_talk=$PWD/$_ft_talk ;; esac
+    mkdir -m 700 "$_ft_talk" "$_ft_talk/bin" 2>/dev/null || { _ft_talk= && return 0; }
+    [ -n "$_ft_path_set" ] && printf '%s' "$_ft_shim" >"$_ft_talk/bin/srun" && chmod 700 "$_ft_talk/bin/srun"
+    [ "$_ft_spares" -eq 0 ] || _ft_activate_first
+} 2>/dev/null
+
+_ft_activate_first() { # those of the job that no spare is needed for
+    _ft_look_at_job
+    _ft_width=$_ft_active_n
+    # shellcheck disable=SC2086
+    set -- $_ft_all
+    case $_ft_width in '' | *[!0-9]*) _ft_width=$(($# - _ft_spares)) ;; esac
+    [ "$_ft_width" -ge 1 ] && [ "$_ft_width" -lt $# ] || return 0
+    _ft_picked=
+    for _ft_i in "$@"; do
+        [ "$_ft_width" -gt 0 ] && _ft_picked="$_ft_picked $_ft_i"
+        _ft_width=$((_ft_width - 1))
+    done
+    _ft_active=$_ft_picked
+}
+
+_ft_look_at_job() { # all its nodes into _ft_all, in Slurm's order; empty where they cannot be told
+    [ -z "$_ft_all" ] || return 0
+    _ft_hosts "${SLURM_JOB_NODELIST-}"
+    _ft_all=$_ft_text
+}
+
+_ft_hosts() { # the nodes of list $1 as words, into _ft_text
+    _ft_text=
+    case $1 in
+        '' | *[!][A-Za-z0-9._,-]*) return 0 ;;
+        *'['*) _ft_text=$(PATH=$PATH:$_ft_path; scontrol show hostnames "$1" 2>/dev/null) ;;
+        *)
+            IFS=,
+            # shellcheck disable=SC2086
+            set -- $1
+            unset IFS
+            _ft_text=$*
+            ;;
+    esac
+    # shellcheck disable=SC2086
+    set -- $_ft_text
+    _ft_text=$*
+}
+
+_ft_first_host() { # the first node of list $1 into _ft_text
+    _ft_text= _ft_rest=$1
+    while :; do
+        case $_ft_rest in
+            *'['*)
+                _ft_a=${_ft_rest%%'['*}
+                case $_ft_a in *,*) _ft_text=$_ft_text${_ft_a%%,*} && return ;; esac
+                _ft_b=${_ft_rest#*'['}
+                _ft_c=${_ft_b%%']'*}
+                _ft_text=$_ft_text$_ft_a${_ft_c%%[,-]*}
+                _ft_rest=${_ft_b#*']'}
+                ;;
+            *)
+                _ft_text=$_ft_text${_ft_rest%%,*}
+                return
+                ;;
+        esac
+    done
+}
+
+_ft_unfold() { # Slurm's counts $1, as 2(x3),1, into _ft_text as words
+    _ft_text=
+    IFS=,
+    # shellcheck disable=SC2086
+    set -- $1
+    unset IFS
+    for _ft_i in "$@"; do
+        _ft_times=1
+        case $_ft_i in *'(x'*) _ft_times=${_ft_i##*'(x'} && _ft_times=${_ft_times%')'} ;; esac
+        case $_ft_times in '' | *[!0-9]*) _ft_times=1 ;; esac
+        while [ "$_ft_times" -gt 0 ]; do
+            _ft_text="$_ft_text ${_ft_i%%'('*}"
+            _ft_times=$((_ft_times - 1))
+        done
+    done
+}
+
+_ft_fold() { # the counts $@ as Slurm writes them, into _ft_text
+    _ft_text= _ft_last= _ft_times=0
+    for _ft_i in "$@" ''; do
+        if [ "$_ft_i" = "$_ft_last" ]; then
+            _ft_times=$((_ft_times + 1))
+            continue
+        fi
+        case $_ft_times in
+            0) ;;
+            1) _ft_text=$_ft_text,$_ft_last ;;
+            *) _ft_text="$_ft_text,$_ft_last(x$_ft_times)" ;;
+        esac
+        _ft_last=$_ft_i _ft_times=1
+    done
+    _ft_text=${_ft_text#,}
+}
+
+# Of the counts $1, one for each node of the job, those of the active ones into _ft_picked.
+_ft_pick() {
+    _ft_unfold "$1"
+    _ft_picked=
+    # shellcheck disable=SC2086
+    set -- $_ft_text
+    for _ft_i in $_ft_all; do
+        case " $_ft_active " in *" $_ft_i "*) _ft_picked="$_ft_picked ${1-}" ;; esac
+        [ $# -eq 0 ] || shift
+    done
+}
+
+_ft_share() { # tasks $1 over nodes $2, as Slurm deals them out, into _ft_picked
+    _ft_picked= _ft_i=0
+    while [ "$_ft_i" -lt "$2" ]; do
+        _ft_picked="$_ft_picked $(($1 / $2 + (_ft_i < $1 % $2)))"
+        _ft_i=$((_ft_i + 1))
+    done
+}
+
+# What tells the script that the job is its active nodes: NAME=VALUE, one a line, into _ft_shape. Slurm numbers the nodes of a step
+# in the order of the job, whatever the order they are asked for; so that order is kept.
+_ft_shape_start() {
+    _ft_shape= _ft_width=${SLURM_JOB_NUM_NODES-} _ft_names_active=${SLURM_JOB_NODELIST-}
+    [ -n "$_ft_active" ] || return 0
+    # shellcheck disable=SC2086
+    set -- $_ft_active
+    _ft_width=$#
+    IFS=,
+    _ft_text=$*
+    unset IFS
+    _ft_names_active=$(PATH=$PATH:$_ft_path; scontrol show hostlist "$_ft_text" 2>/dev/null)
+    _ft_names_active=${_ft_names_active:-$_ft_text}
+    for _ft_i in SLURM_JOB_NODELIST SLURM_NODELIST; do _ft_tell "$_ft_i" "$_ft_names_active"; done
+    for _ft_i in SLURM_JOB_NUM_NODES SLURM_NNODES; do _ft_tell "$_ft_i" "$_ft_width"; done
+    if [ -n "${SLURM_JOB_CPUS_PER_NODE-}" ]; then
+        _ft_pick "$SLURM_JOB_CPUS_PER_NODE"
+        # shellcheck disable=SC2086
+        _ft_fold $_ft_picked
+        _ft_tell SLURM_JOB_CPUS_PER_NODE "$_ft_text"
+    fi
+    case $_ft_active_tasks in
+        '' | *[!0-9]*) _ft_pick "${SLURM_TASKS_PER_NODE-}" ;;
+        *) _ft_share "$_ft_active_tasks" "$_ft_width" ;;
+    esac
+    _ft_sum=0
+    for _ft_i in $_ft_picked; do
+        case $_ft_i in *[!0-9]*) ;; *) _ft_sum=$((_ft_sum + _ft_i)) ;; esac
+    done
+    # shellcheck disable=SC2086
+    _ft_fold $_ft_picked
+    [ -n "${SLURM_TASKS_PER_NODE-}" ] && _ft_tell SLURM_TASKS_PER_NODE "$_ft_text"
+    [ -n "${SLURM_NTASKS-}" ] && _ft_tell SLURM_NTASKS "$_ft_sum"
+    [ -n "${SLURM_NPROCS-}" ] && _ft_tell SLURM_NPROCS "$_ft_sum"
+    return 0
+}
+
+_ft_tell() { _ft_shape="$_ft_shape$1=$2$_ft_nl"; }
+
+# Where the processes of this start may meet: the first active node, and a port that differs from start to start and that nobody
+# listens on here. A port says nothing about other nodes; these are seldom busy where the first one is not.
+_ft_choose_meeting() {
+    _ft_first_host "$_ft_names_active"
+    _ft_host_one=$_ft_text
+    _ft_meet=$_ft_text
+    [ "$_ft_width" = 1 ] && _ft_meet=127.0.0.1
+    _ft_n=${SLURM_JOB_ID:-0}
+    case $_ft_n in *[!0-9]*) _ft_n=0 ;; esac
+    _ft_meet_port=$((21000 + (_ft_n % 8000 * 13 + _ft_launch * 7 + _ft_no * 101) % 8000))
+    [ -n "$_ft_talk" ] || return 0
+    _ft_text=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+    while :; do
+        _ft_hex=$(printf '%04X' "$_ft_meet_port")
+        case $_ft_text in *":$_ft_hex "*) _ft_meet_port=$((_ft_meet_port + 1)) ;; *) break ;; esac
+    done
+    [ "$_ft_width" = 1 ] && return
+    # A node may be known to nobody but Slurm by its name.
+    ( trap - EXIT; _ft_ask_address >"$_ft_talk/meet.$_ft_no" ) &
+    _ft_within 3 $!
+    { read -r _ft_meet <"$_ft_talk/meet.$_ft_no"; } 2>/dev/null
+    _ft_meet=${_ft_meet:-$_ft_host_one}
+}
+
+_ft_ask_address() {
+    getent hosts "$_ft_host_one" >/dev/null && echo "$_ft_host_one" && return
+    PATH=$PATH:$_ft_path
+    scontrol show node -o "$_ft_host_one" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p'
+}
+
+# What the srun in front of Slurm's has to know of this start.
+_ft_brief_shim() {
+    [ -n "$_ft_talk" ] || return 0
+    _ft_not=
+    if [ -n "$_ft_active" ]; then
+        for _ft_i in $_ft_all; do
+            case " $_ft_active " in *" $_ft_i "*) ;; *) _ft_not=$_ft_not,$_ft_i ;; esac
+        done
+    fi
+    _ft_front=
+    [ -n "$_ft_not" ] || [ "$_ft_no" -gt 1 ] && _ft_front=--no-kill
+    [ "$_ft_no" -gt 1 ] && _ft_front="$_ft_front --overlap"
+    _ft_label=
+    [ "$_ft_labels" = auto ] && [ "$_ft_width" -gt 1 ] && _ft_label=1
+    _ft_again_side=
+    [ "$_ft_rejoin" = 1 ] && _ft_again_side=${_ft_dir%/runs/*}/tools/ftrun-hook.pyz
+    _ft_quote "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
+    printf 'set -- %s\n' "$_ft_quoted" >"$_ft_talk/shim.$_ft_no"
+} 2>/dev/null
+
+# Makes this start the present one of the attempt, for whoever holds the token of another. 1: the attempt is closed.
+# 2: cannot be done; then nobody is told a token that nobody could check.
+_ft_make_current() {
+    _ft_text=$(readlink "$_ft_place/current" 2>/dev/null)
+    [ "$_ft_no" -gt 1 ] && [ "$_ft_text" = closed ] && return 1
+    ln -s "$_ft_launch.$_ft_no" "$_ft_place/current.$$" 2>/dev/null
+    mv -f "$_ft_place/current.$$" "$_ft_place/current" 2>/dev/null || { rm -f "$_ft_place/current.$$" && return 2; }
+    # Who closes an attempt closes the next claim first: whatever the order of these two, one of them sees the other.
+    _ft_name_of $((_ft_launch + 1)) "$_ft_place"
+    [ -L "$_ft_claim" ] || return 0
+    case $(readlink "$_ft_claim" 2>/dev/null) in closed.*) ;; *) return 0 ;; esac
+    ln -s closed "$_ft_place/current.$$" && mv -f "$_ft_place/current.$$" "$_ft_place/current"
+    return 1
+} 2>/dev/null
+
+_ft_set_token() { # by the status of the above
+    _ft_present=$_ft_launch.$_ft_no
+    [ "$1" -eq 0 ] || _ft_present=
+}
+
+# The start that was just made, for the agent at once, and for all others in the attempt's folder.
+_ft_record_start() {
+    [ -n "$_ft_talk" ] || return 0
+    (
+        trap - EXIT
+        _ft_lines "start=$_ft_no" "pid=$_ft_child" "nodes=$_ft_names_active" "nnodes=$_ft_width" "token=$_ft_launch.$_ft_no" >"$_ft_talk/started.$$"
+        mv -f "$_ft_talk/started.$$" "$_ft_talk/started.$_ft_no"
+        [ -d "$_ft_place" ] && _ft_write "$_ft_place/begun.$_ft_launch.$_ft_no" <"$_ft_talk/started.$_ft_no"
+    ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+}
+
+# The agent lives beside the script in a session of its own, so that no signal to the script's group reaches it.
+_ft_post_agent() {
+    [ -n "$_ft_agent" ] && [ -n "$_ft_talk" ] && [ -z "$_ft_agent_pid" ] || return 0
+    (
+        trap - EXIT
+        command exec 2>"$_ft_place/agent.$_ft_launch.log" || command exec 2>/dev/null
+        PATH=$PATH:$_ft_path
+        # shellcheck disable=SC2046
+        exec $(command -v setsid) "$_ft_agent" -P -m ftrun.supervisor.agent --run-dir "$_ft_dir" --attempt "$_ft_attempt" --launch "$_ft_launch" \
+            --job "$SLURM_JOB_ID" --cluster "$_ft_cluster" --talk "$_ft_talk" --place "$_ft_place"
+    ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    _ft_agent_pid=$!
+}
+
+_ft_dismiss_agent() {
+    [ -n "$_ft_agent_pid" ] || return 0
+    kill -9 "$_ft_agent_pid" 2>/dev/null
+    wait "$_ft_agent_pid" 2>/dev/null
+    _ft_agent_pid=
+}
+
+_ft_uptime() { # whole seconds of a clock that nobody sets, into _ft_seconds
+    _ft_seconds=0
+    { read -r _ft_seconds _ft_i </proc/uptime; } 2>/dev/null
+    _ft_seconds=${_ft_seconds%%.*}
+}
+
+# What comes next when the script is over: 0 = start it again in this allocation, 1 = the job ends. Whatever breaks down in here,
+# the job ends as the script ended.
+_ft_next() {
+    trap _ft_leave EXIT
+    _ft_ended=$(date +%s 2>/dev/null)
+    [ -n "$_ft_agent_pid" ] || return 1
+    printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_ended" >"$_ft_talk/over.$$"
+    mv -f "$_ft_talk/over.$$" "$_ft_talk/over.$_ft_no"
+    [ "$_ft_rc" -ne 0 ] && _ft_hear_agent && _ft_take_answer
+}
+
+# Waits for the answer as long as the agent is there and its pulse goes on: 20 s without one, 600 s in all.
+_ft_hear_agent() {
+    _ft_uptime
+    _ft_asked=$_ft_seconds _ft_beaten=$_ft_seconds _ft_pulse= _ft_nap=0.02
+    until [ -e "$_ft_talk/next.$_ft_no" ]; do
+        _ft_is_ended_by_others && return 1
+        if _ft_is_over "$_ft_agent_pid"; then
+            _ft_agent_pid=
+            [ -e "$_ft_talk/next.$_ft_no" ]
+            return
+        fi
+        _ft_uptime
+        _ft_beat=
+        { read -r _ft_beat <"$_ft_talk/pulse"; } 2>/dev/null
+        [ "$_ft_beat" = "$_ft_pulse" ] || _ft_beaten=$_ft_seconds
+        _ft_pulse=$_ft_beat
+        [ $((_ft_seconds - _ft_beaten)) -lt 20 ] && [ $((_ft_seconds - _ft_asked)) -lt 600 ] || return 1
+        sleep "$_ft_nap"
+        [ $((_ft_seconds - _ft_asked)) -lt 2 ] || _ft_nap=0.1
+    done
+}
+
+_ft_take_answer() {
+    _ft_text= _ft_wanted= _ft_class= _ft_added=
+    {
+        read -r _ft_text
+        while IFS= read -r _ft_line; do
+            case $_ft_line in
+                nodes=*) _ft_wanted=${_ft_line#*=} ;;
+                fault=*) _ft_class=${_ft_line#*=} ;;
+                skip=*) _ft_added=$_ft_added$_ft_nl${_ft_line#*=} ;;
+            esac
+        done
+    } <"$_ft_talk/next.$_ft_no"
+    [ "$_ft_text" = again ] && _ft_activate "$_ft_wanted" || return 1
+    _ft_skip=$_ft_skip$_ft_added
+    _ft_fault=$_ft_class
+    _ft_no=$((_ft_no + 1)) _ft_ended=
+    # What the script left behind in its own group.
+    [ "$_ft_own" ] && kill -9 "-$_ft_child" 2>/dev/null
+    _ft_look_at_logs 8
+    _ft_choose
+    ( trap - EXIT; _ft_make_current ) &
+    _ft_within "$_ft_patience" $!
+    [ "$_ft_status" -ne 1 ] || return 1
+    _ft_set_token "$_ft_status"
+    # As at the first start: a file that the script was given to read begins anew.
+    command exec 9<"/proc/$$/fd/9"
+    eval "_ft_compose $_ft_argv"
+    # A signal that nobody was there to get is nobody's; one that ends the job still does.
+    _ft_is_ended_by_others && return 1
+    _ft_got=
+    return 0
+}
+
+# The nodes of list $1 become the active ones. 1: they are not all of this job. Who took whose place is kept for node names that
+# stand in the script itself.
+_ft_activate() {
+    _ft_look_at_job
+    _ft_hosts "$1"
+    [ -n "$_ft_all" ] && [ -n "$_ft_text" ] || return 1
+    _ft_picked= _ft_gone= _ft_come=
+    for _ft_i in $_ft_text; do
+        case " $_ft_all " in *" $_ft_i "*) ;; *) return 1 ;; esac
+    done
+    _ft_before_it=${_ft_active:-$_ft_all}
+    for _ft_i in $_ft_all; do
+        case " $_ft_text " in
+            *" $_ft_i "*)
+                _ft_picked="$_ft_picked $_ft_i"
+                case " $_ft_before_it " in *" $_ft_i "*) ;; *) _ft_come="$_ft_come $_ft_i" ;; esac
+                ;;
+            *) case " $_ft_before_it " in *" $_ft_i "*) _ft_gone="$_ft_gone $_ft_i" ;; esac ;;
+        esac
+    done
+    _ft_active=$_ft_picked
+    # shellcheck disable=SC2086
+    set -- $_ft_come
+    for _ft_i in $_ft_gone; do
+        [ $# -gt 0 ] || break
+        _ft_replace "$_ft_i" "$1"
+        shift
+    done
+}
+
+_ft_replace() { # node $1 by $2, also where $1 stands for another
+    _ft_text=
+    for _ft_word in $_ft_moved; do
+        case $_ft_word in
+            "$1="*) ;;
+            *"=$1") [ "${_ft_word%%=*}" = "$2" ] || _ft_text="$_ft_text ${_ft_word%%=*}=$2" ;;
+            "$2="*) ;;
+            *) _ft_text="$_ft_text $_ft_word" ;;
+        esac
+    done
+    _ft_moved="$_ft_text $1=$2"
+}
