@@ -1,0 +1,98 @@
+"""What all parts of one agent share: where it is, whom it asks, and the sign of life that it owes. (I/O)
+
+How it thinks. The agent has two threads. One does everything; the other, the watchdog, touches only what is on the node, so that a shared file system
+that hangs can hold the first for ever and the job is answered all the same. Whoever waits calls `alive`: it shows both the watchdog and the
+supervisor that work goes on, and it ends the work of an agent that the watchdog has given up: nothing is done by halves afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+
+from ftrun.slurm.client import Cluster
+from ftrun.slurm.steps import Steps
+from ftrun.supervisor import signatures
+from ftrun.supervisor.agent_book import Book
+from ftrun.supervisor.agent_talk import Talk
+from ftrun.supervisor.signatures import Catalog
+
+__all__ = ["Desk", "GivenUp", "Where", "say"]
+
+BEAT_EVERY_S = 5.0
+
+
+class GivenUp(BaseException):
+    """The watchdog has answered in our place: not one more act. Not an Exception: nothing may catch it on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which launch of which run this is, on which node; `place` is the attempt's folder, `nodes` all of the job's."""
+
+    run_dir: str
+    place: str
+    attempt: int
+    launch: int
+    job: str
+    cluster: str
+    node: str
+    nodes: tuple[str, ...]
+
+    @property
+    def home(self) -> str:
+        """$FTRUN_HOME: the run's folder is HOME/runs/ID."""
+        return os.path.dirname(os.path.dirname(self.run_dir.rstrip("/")))
+
+
+@dataclass
+class Desk:
+    """The parts at hand. `alive_s` and `busy` are for the watchdog, which sets `given_up`."""
+
+    where: Where
+    talk: Talk
+    book: Book
+    cluster: Cluster
+    steps: Steps
+    alive_s: float = field(default_factory=time.monotonic)
+    given_up: bool = False
+    _beat_s: float = float("-inf")
+    _catalog: Catalog | None = None
+
+    def alive(self) -> None:
+        """Work goes on. Raises GivenUp, OSError (the attempt's folder)."""
+        if self.given_up:
+            raise GivenUp
+        self.alive_s = time.monotonic()
+        if self.alive_s - self._beat_s >= BEAT_EVERY_S:
+            self._beat_s = self.alive_s
+            with contextlib.suppress(
+                OSError
+            ):  # then the supervisor takes us for dead, and waits for the job's end
+                self.book.beat()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep, and be alive. Raises as `alive`."""
+        until_s = time.monotonic() + seconds
+        while True:
+            self.alive()
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(0.2, left_s))
+
+    def catalog(self) -> Catalog:
+        """The fault signatures, loaded at the first use. Raises CatalogError."""
+        if self._catalog is None:
+            extra = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
+            self._catalog = signatures.load(extra)
+        return self._catalog
+
+
+def say(text: str) -> None:
+    """A line in the agent's own log."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    print(f"{now} {text}", file=sys.stderr, flush=True)

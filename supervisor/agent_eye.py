@@ -1,0 +1,200 @@
+"""What one start shows while it runs: its logs, its steps, its nodes' reports; and when it may be ended. (I/O)
+
+How it thinks. The rules are the supervisor's own (`suspect`, P7): a fatal line, or a node that its watch finds bad, followed by no progress for long
+enough. Two things are quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
+are asked as soon as something fatal was printed, and when a start that was making steps stands still for much longer than it is used to; two such
+answers in a row with no sign of life between them are enough. And a hang is looked for (`hang`), where that is wanted.
+
+Nothing of it costs anything while all is well: a read of the log that yields nothing, and a look at the time stamp of a folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.supervisor import agent_case, launchlogs, nodereports, sense, suspect
+from ftrun.supervisor.agent_desk import Where
+from ftrun.supervisor.agent_talk import Started
+from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.model import Diagnosis, Evidence, Topology
+from ftrun.supervisor.nodefacts import NodeFacts, while_alive
+from ftrun.supervisor.signatures import Catalog
+from ftrun.supervisor.tail import LogPath
+from ftrun.supervisor.watch import LogWatcher, WatchReport
+
+__all__ = ["Eye", "Suspicion"]
+
+REPORTS_EVERY_S = 2.0
+STILL_MIN_S = 15.0
+STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes are asked
+ASKED_AGAIN_S = 5.0
+ASKED_MAX_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Why a live start is to be ended, and how long it has stood still (seconds)."""
+
+    diagnosis: Diagnosis
+    waited_s: float
+
+
+class Eye:
+    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known."""
+
+    def __init__(
+        self,
+        where: Where,
+        started: Started,
+        settings: Mapping[str, Any],
+        catalog: Callable[[], Catalog],
+        silent: Callable[[], tuple[str, ...] | None],
+    ) -> None:
+        self._where = where
+        self.started = started
+        self._settings, self._catalog, self._silent = settings, catalog, silent
+        self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
+        self._watcher: LogWatcher | None = None
+        self._extra: frozenset[str] = frozenset()
+        self._suspected = False
+        self._began_s = self._quiet_since_s = time.monotonic()
+        self.to_first_step_s: float | None = None  # how long this start took to its first step
+        self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
+        self._unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
+        self.first_evidence_s: dict[str, float] = {}  # signature -> when it was seen first (Unix seconds)
+
+    # ------------------------------------------------------------------ looking
+
+    def look(self, *, fresh: bool = False) -> WatchReport | None:
+        """Read what is new. None where no log is known."""
+        if self._watcher is None:
+            paths = launchlogs.of_record(self.started.launch) + [
+                LogPath(path) for path in sorted(self._extra)
+            ]
+            if not paths:
+                return None
+            self._watcher = LogWatcher(paths, catalog=self._catalog())
+        memory, mono_s = self.memory, time.monotonic()
+        report = self._watcher.poll(time.time(), fresh=fresh)
+        memory.report = report
+        for evidence in report.new:
+            self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or time.time())
+        if report.last_growth_s != memory.growth:
+            memory.growth, memory.growth_seen_s = report.last_growth_s, mono_s
+            self._quiet_since_s = mono_s
+        progress = report.progress
+        if progress is not None and progress.step is not None:
+            before = memory.steps_seen
+            if progress.checkpoint_step is not None:
+                memory.saved_step = progress.checkpoint_step
+            if self.to_first_step_s is None:
+                self.to_first_step_s = mono_s - self._began_s
+            sense.note_pace(memory, mono_s, report, progress.steps_seen)
+            memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
+            if memory.steps_seen != before:
+                self._ask_after_s, self._unheard = 0.0, ()
+        return report
+
+    def quiet_s(self) -> float:
+        """For how long no log has grown."""
+        return time.monotonic() - self._quiet_since_s
+
+    def follow(self, paths: frozenset[str]) -> None:
+        """Further logs; where there are new ones all are read from the start's first byte again."""
+        if paths - self._extra:
+            self._extra = paths
+            self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What the logs have shown."""
+        return self.memory.evidence
+
+    def topology(self) -> Topology:
+        """Who sits where."""
+        known, report = Topology(nodes=self.started.nodes), self.memory.report
+        return report.seats.added_to(known) if report is not None else known
+
+    def facts(self) -> NodeFacts:
+        """What the nodes say of themselves, read anew."""
+        where = self._where
+        return nodereports.read(where.run_dir, where.attempt, where.launch, self.started.nodes)
+
+    # ------------------------------------------------------------------ judging
+
+    def judge(self) -> Suspicion | None:
+        """Look, and say whether and why the start is to be ended."""
+        report = self.look()
+        if report is None or not report.readable or report.behind:
+            self.memory.since.pop("suspect", None)
+            return None
+        mono_s = time.monotonic()
+        diagnosis = self._provisional(report)
+        seen = suspect.look(self.memory, mono_s, diagnosis, suspected=self._suspected)
+        self._suspected = seen in (suspect.Look.SUSPECT, suspect.Look.ALIVE, suspect.Look.STILL)
+        if seen in (suspect.Look.SUSPECT, suspect.Look.ALIVE):
+            self._ask_after_s = 0.0
+        found = self._unanswered(report)
+        if found is None and seen is suspect.Look.STILL and diagnosis is not None:
+            found = self._patience_is_over(report, diagnosis)
+        return found
+
+    def _provisional(self, report: WatchReport) -> Diagnosis | None:
+        memory = self.memory
+        # Under suspicion it is asked each time: steps that come after a line may take it back.
+        if report.new or (report.evidence and (memory.provisional is None or self._suspected)):
+            memory.provisional = diagnose(
+                report.evidence,
+                self.topology(),
+                ended=None,
+                catalog=self._catalog(),
+                progress=report.progress,
+            )
+        if memory.due("node-reports", time.monotonic(), REPORTS_EVERY_S):
+            stamp = nodereports.stamp(self._where.run_dir, self._where.attempt)
+            if stamp != memory.node_stamp:
+                memory.node_stamp, memory.node_facts = stamp, self.facts()
+        return while_alive(memory.provisional, memory.node_facts, memory.survived, time.time())
+
+    def _patience_is_over(self, report: WatchReport, diagnosis: Diagnosis) -> Suspicion | None:
+        memory = self.memory
+        waited_s = memory.for_how_long("suspect", time.monotonic())
+        known = self._catalog().by_id
+        at_once = diagnosis.signature in known and known[diagnosis.signature].at_once
+        end_wait_s = float(self._settings.get("end-wait", 60.0))
+        if waited_s < suspect.patience_s(
+            end_wait_s, report.median_step_s, memory.longest_gap_s, at_once=at_once
+        ):
+            return None
+        fresh = self.look(fresh=True)  # a network file system may have kept the last steps from us
+        if fresh is None or not fresh.readable or fresh.behind or suspect.alive(memory, diagnosis):
+            return None
+        return Suspicion(diagnosis, waited_s)
+
+    def _unanswered(self, report: WatchReport) -> Suspicion | None:
+        """Nodes of the start that did not answer twice while it showed no life."""
+        memory, quiet_s = self.memory, self.quiet_s()
+        if not self._suspected:
+            if memory.steps_seen < 2:
+                return None
+            habit_s = max(STILL_STEPS * (report.median_step_s or 0.0), 2.0 * memory.longest_gap_s)
+            if quiet_s < max(STILL_MIN_S, habit_s):
+                return None
+        if quiet_s < self._ask_after_s:
+            return None
+        silent = self._silent()
+        twice = tuple(node for node in silent or () if node in self._unheard)
+        self._unheard = silent or ()
+        if twice and self.quiet_s() >= ASKED_AGAIN_S:
+            return Suspicion(agent_case.lost(twice), self.quiet_s())
+        pause_s = ASKED_AGAIN_S if self._unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
+        self._ask_after_s = self.quiet_s() + pause_s
+        return None

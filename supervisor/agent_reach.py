@@ -1,0 +1,148 @@
+"""Which nodes of the allocation answer now, and that nothing of earlier starts is left on them. (I/O)
+
+How it thinks. One step over all nodes that Slurm still counts as the job's asks each for its name and sweeps it; who says nothing within some seconds
+after the others is silent. It is a test of the test, too: the batch node, where we live ourselves, must be among the answers, else the step
+failed as such (a controller that is away, a full table of steps) and nothing is known of any node. A job of one node needs no step.
+A node that Slurm has already taken from the job is lost without being asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ftrun.slurm.client import Cluster, JobRow, JobState
+from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.steps import ANSWER, Steps
+
+__all__ = ["Reach", "Sweep", "reach"]
+
+LIMIT_S = 20.0
+QUIET_S = 4.0
+"""So long after the last answer nobody else is waited for; srun itself needs as long to find a port closed."""
+
+_INTERPRETERS = "/usr/bin/python3 python3"
+_LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
+h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
+for p in {interpreters}; do
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue
+    said=$("$p" -IS "$h" sweep --attempt-folder {place} --token {token} --job {job} --node "$SLURMD_NODENAME" --spare-check 2>/dev/null)
+    printf "%s %s %s\\n" {answer} "$SLURMD_NODENAME" "$said"
+    exit 0
+done"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Who is asked: the `nodes` of the job, of which `node` is ours. And what is swept: everything of starts before `token` (LAUNCH.START).
+    `home` is $FTRUN_HOME, `place` the attempt's folder."""
+
+    home: str
+    place: str
+    token: str
+    job: str
+    nodes: tuple[str, ...]
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """`answered`: may take part in the next start; `silent`: did not answer; `unfit`: answered, and why it may not take part.
+
+    `known` False: nothing was learnt, `why` says why; `running`: Slurm says that the job runs. `end_s`: when its time is up
+    (Unix seconds, None = unknown).
+    """
+
+    answered: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    unfit: dict[str, str] = field(default_factory=dict)
+    known: bool = True
+    running: bool = True
+    why: str = ""
+    end_s: float | None = None
+
+
+def reach(cluster: Cluster, steps: Steps, sweep: Sweep, *, alive: Callable[[], None] = lambda: None) -> Reach:
+    """Ask all nodes. Never raises for what Slurm does not answer: then `known` is False."""
+    job, nodes = sweep.job, sweep.nodes
+    try:
+        row = cluster.jobs((job,)).get(job)
+    except SlurmError as error:
+        row, why = None, error.message
+    else:
+        why = "Slurm does not show the job"
+    if len(nodes) == 1:
+        return _alone(row, sweep)
+    if row is None:
+        return Reach(known=False, why=why)
+    if row.state is not JobState.RUNNING:
+        return Reach(known=False, running=False, why=f"Slurm calls the job {row.state.value}")
+    there = tuple(node for node in nodes if node in row.nodes)
+    if sweep.node not in there:
+        return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
+    line = _line(sweep)
+    try:
+        told = steps.ask(job, there, line, limit_s=LIMIT_S, quiet_s=QUIET_S, alive=alive)
+    except SlurmError as error:
+        return Reach(known=False, why=error.message)
+    if sweep.node not in told.answers:
+        return Reach(known=False, why=f"no answer even from {sweep.node}: {told.told}")
+    unfit = {node: why for node, words in told.answers.items() if (why := _unfit(words))}
+    return Reach(
+        answered=tuple(node for node in nodes if node in told.answers),
+        silent=tuple(node for node in nodes if node not in told.answers),
+        unfit=unfit,
+        end_s=row.end_time_s,
+    )
+
+
+def _alone(row: JobRow | None, sweep: Sweep) -> Reach:
+    """The only node is the one that we live on; Slurm need not be asked about it, but may say that the job is being ended."""
+    if row is not None and row.state is not JobState.RUNNING:
+        return Reach(known=False, running=False, why=f"Slurm calls the job {row.state.value}")
+    env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": sweep.job, "SLURMD_NODENAME": sweep.node}
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", _line(sweep)],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        words = tuple(
+            line.split(" ", 2)[2] for line in done.stdout.decode().splitlines() if line.count(" ") >= 2
+        )
+    except subprocess.TimeoutExpired:
+        return Reach(known=False, why="what earlier starts left could not be swept in time")
+    unfit = {sweep.node: why} if (why := _unfit(words)) else {}
+    return Reach(answered=sweep.nodes, unfit=unfit, end_s=row.end_time_s if row is not None else None)
+
+
+def _line(sweep: Sweep) -> str:
+    return _LINE.format(
+        tool=shlex.quote(os.path.join(sweep.home, "tools", "ftrun-hook.pyz")),
+        interpreters=_INTERPRETERS,
+        place=shlex.quote(sweep.place),
+        token=shlex.quote(sweep.token),
+        job=shlex.quote(sweep.job),
+        answer=ANSWER,
+    )
+
+
+def _unfit(words: Sequence[str]) -> str:
+    """Why the node's own sweep says that no start should use it."""
+    for line in words:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and told.get("unfit"):
+            return str(told["unfit"])[:200]
+        if isinstance(told, dict) and told.get("left"):
+            return "processes of an earlier start cannot be ended"
+    return ""

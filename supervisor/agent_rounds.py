@@ -1,0 +1,355 @@
+"""One start of the script after the other: look on, and say what comes next when it failed. (I/O)
+
+How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet; meanwhile all nodes are
+asked whether they are there and swept of what the start left. Then the decision is journalled, what still runs is stopped,
+and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
+where a rung took longer than its limit, the answer is `end`: the job ends as its script ended, and the supervisor goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.slurm.errors import SlurmError
+from ftrun.supervisor import (
+    agent_case,
+    agent_reach,
+    agent_shim,
+    agent_stop,
+    checkpoints,
+    context,
+    grounds,
+    ladder,
+    nodereports,
+    settle,
+)
+from ftrun.supervisor.agent_desk import Desk, say
+from ftrun.supervisor.agent_eye import Eye, Suspicion
+from ftrun.supervisor.agent_reach import Reach, Sweep
+from ftrun.supervisor.agent_talk import Over, Started
+from ftrun.supervisor.events import Run
+from ftrun.supervisor.model import Diagnosis
+
+__all__ = ["Rounds"]
+
+TICK_S = 0.2
+LOOK_EVERY_S = 1.0
+SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
+SHIM_EVERY_S = 60.0
+BEGINS_WITHIN_S = 120.0
+WORTH_S = 30.0
+"""Less time than this is left to no start, nor less than the last one took to its first step."""
+
+
+@dataclass
+class Rounds:
+    """The starts of one launch. `aside` are nodes that no later one may use, `off` is why nothing is started again here."""
+
+    desk: Desk
+    settings: dict[str, Any]
+    off: str = ""
+    aside: tuple[str, ...] = ()
+    incident: str = ""  # the one that this start followed from, until its first step
+    _shim_looks: list[float] = field(default_factory=list)
+
+    def run(self) -> None:
+        """All starts, to the last. Raises OSError (journal), GivenUp."""
+        number = 1
+        while (started := self._begun(number)) is not None:
+            self.desk.book.start = number
+            self.desk.book.record(
+                "start.begun",
+                nodes=list(started.nodes),
+                token=started.token,
+                resume_from=started.launch.resume_from,
+                pid=started.pid,
+            )
+            eye = self._eye(started)
+            try:
+                over, suspicion = self._attend(eye)
+                self.desk.book.record(
+                    "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
+                )
+                if not over.failed or not self._next(eye, over, suspicion):
+                    return
+            finally:
+                eye.close()
+            number += 1
+
+    def _begun(self, number: int) -> Started | None:
+        """Start `number`, once it has begun; None where it does not."""
+        give_up_s = time.monotonic() + BEGINS_WITHIN_S
+        while (started := self.desk.talk.started(number)) is None:
+            if time.monotonic() > give_up_s:
+                say(f"start {number} did not begin")
+                return None
+            self.desk.rest(TICK_S / 4)
+        return started
+
+    def _eye(self, started: Started) -> Eye:
+        self._shim_looks = [time.monotonic() + after_s for after_s in SHIM_LOOKS_S]
+        return Eye(self.desk.where, started, self.settings, self.desk.catalog, lambda: self._silent(started))
+
+    # ------------------------------------------------------------------ while it runs
+
+    def _attend(self, eye: Eye) -> tuple[Over, Suspicion | None]:
+        """Look on until the start is over; end it where it must be ended, and say why."""
+        number, suspicion, next_s = eye.started.number, None, 0.0
+        while (over := self.desk.talk.over(number)) is None:
+            self.desk.rest(TICK_S)
+            if time.monotonic() < next_s:
+                continue
+            next_s = time.monotonic() + LOOK_EVERY_S
+            self._check_shim(eye.started)
+            found = eye.judge()
+            self._first_step(eye)
+            if found is not None and suspicion is None and not self.off:
+                suspicion = found
+                say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
+                agent_stop.stop(self.desk, eye, found, self.settings)
+        eye.look(fresh=True)
+        self._first_step(eye)
+        return over, suspicion
+
+    def _first_step(self, eye: Eye) -> None:
+        if self.incident and eye.memory.step is not None:
+            self.desk.book.record("start.first-step", incident=self.incident, step=eye.memory.step)
+            self.incident = ""
+
+    def _check_shim(self, started: Started) -> None:
+        """A script whose srun goes around the shim would start its ranks on nodes that were set aside."""
+        if self.off or time.monotonic() < self._shim_looks[0]:
+            return
+        self._shim_looks = self._shim_looks[1:] or [time.monotonic() + SHIM_EVERY_S]
+        pid = agent_shim.around(started.pid, self.desk.where.job)
+        if pid:
+            self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
+            self.desk.book.record("ladder.off", why=self.off)
+
+    def _silent(self, started: Started) -> tuple[str, ...] | None:
+        """The nodes of a live start that do not answer; None where that cannot be told."""
+        found = self._reach(f"{self.desk.where.launch}.{started.number}")
+        return tuple(node for node in started.nodes if node in found.silent) if found.known else None
+
+    # ------------------------------------------------------------------ when it failed
+
+    def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None) -> bool:
+        """Answer batch.sh. True = there is another start."""
+        incident = f"{self.desk.where.attempt}.{self.desk.where.launch}.{eye.started.number}"
+        reach = self._settled(eye)
+        if not reach.running:
+            return self._leave(eye, incident, reach.why)
+        run = self.desk.book.run()
+        seen = self._seen(eye, over, suspicion, reach, run)
+        diagnosis = agent_case.judge(seen, self.desk.catalog())
+        self.desk.book.record(
+            "start.diagnosed",
+            incident=incident,
+            diagnosis=settle.diagnosis_json(diagnosis),
+            step=seen.step,
+            first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
+        )
+        case = agent_case.case_of(self.desk.book.run(), seen, diagnosis, self._view())
+        place = self._place(seen, reach, diagnosis, run)
+        ruling, move = agent_case.ruled(case, place)
+        if move.rung not in (ladder.Rung.STEP, ladder.Rung.SWAP):
+            return self._leave(eye, incident, move.reason, path=move.path)
+        if (why := self._too_late(eye, reach)) != "":
+            return self._leave(eye, incident, why, path=move.path)
+        return self._again(eye, incident, case, ruling, move)
+
+    def _settled(self, eye: Eye) -> Reach:
+        """Ask all nodes while the last lines come in, then wait until the log is quiet."""
+        began_s = time.monotonic()
+        quiet_s = float(self.settings.get("settle", 2.0))
+        longest_s = float(self.settings.get("settle-max", 10.0))
+        where = self.desk.where
+        token = f"{where.launch}.{eye.started.number + 1}"
+        self.desk.book.record("sweep.intended", nodes=list(where.nodes), token=token)
+        found: list[Reach] = []
+        self.desk.book.act("sweep", lambda: found.append(self._reach(token, eye)))
+        reach = found[0]
+        self.desk.book.record(
+            "sweep.done",
+            answered=list(reach.answered),
+            silent=list(reach.silent),
+            unfit=reach.unfit,
+            why=reach.why,
+        )
+        while (waited_s := time.monotonic() - began_s) < longest_s:
+            self.desk.rest(TICK_S / 2)
+            if eye.look(fresh=True) is None:
+                if waited_s >= quiet_s:
+                    break
+            elif min(waited_s, eye.quiet_s()) >= quiet_s:
+                break
+        return reach
+
+    def _reach(self, token: str, eye: Eye | None = None) -> Reach:
+        where = self.desk.where
+
+        def alive() -> None:
+            self.desk.alive()
+            if eye is not None:
+                eye.look()
+
+        sweep = Sweep(where.home, where.place, token, where.job, where.nodes, where.node)
+        return agent_reach.reach(self.desk.cluster, self.desk.steps, sweep, alive=alive)
+
+    def _seen(
+        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, run: Run
+    ) -> agent_case.Seen:
+        started, settings = eye.started, self.settings
+        cwd = context.cwd(self.desk.where.run_dir)
+        newest = checkpoints.newest(
+            str(settings.get("checkpoint", "")),
+            marker=str(settings.get("checkpoint-marker", "")),
+            set_aside=checkpoints.still_aside(run.set_aside),
+            cwd=cwd,
+        )
+        before = run.best_checkpoint or started.launch.resume_from
+        since_s = started.launch.started_s or 0.0
+        report = eye.memory.report
+        return agent_case.Seen(
+            number=started.number,
+            nodes=started.nodes,
+            resume_from=started.launch.resume_from,
+            code=over.code,
+            signal=over.signal,
+            now_s=time.time(),
+            evidence=eye.evidence(),
+            topology=eye.topology(),
+            progress=report.progress if report is not None else None,
+            facts=eye.facts(),
+            silent=tuple(node for node in started.nodes if node in reach.silent),
+            suspicion=suspicion.diagnosis if suspicion is not None else None,
+            step=eye.memory.step,
+            checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
+        )
+
+    def _place(self, seen: agent_case.Seen, reach: Reach, diagnosis: Diagnosis, run: Run) -> ladder.Place:
+        where = self.desk.where
+        facts = nodereports.read(where.run_dir, where.attempt, where.launch, where.nodes)
+        spares = agent_case.usable(
+            where.nodes,
+            active=seen.nodes,
+            aside=self.aside,
+            answered=reach.answered,
+            unfit=reach.unfit,
+            facts=facts,
+            excluded=run.excluded_at(seen.now_s),
+        )
+        return agent_case.place_of(
+            seen,
+            where.nodes,
+            spares,
+            self.aside,
+            batch_node=where.node,
+            culprits=diagnosis.nodes,
+            called=bool(self.desk.talk.calls(seen.number)),
+            stuck=reach.unfit,
+            off=self.off or ("" if reach.known else f"it is not known which nodes are well: {reach.why}"),
+        )
+
+    def _view(self) -> grounds.ClusterView:
+        """What Slurm says of the cluster; empty where it says nothing."""
+        cluster, where = self.desk.cluster, self.desk.where
+        try:
+            row = cluster.jobs((where.job,)).get(where.job)
+            nodes = cluster.nodes()
+            return settle.view_of(
+                cluster.partitions(),
+                nodes,
+                cluster.rights(),
+                names=row.partition.split(",") if row is not None else (),
+                lost=[node for node in where.nodes if node in nodes and not nodes[node].responding],
+                nodes_needed=len(where.nodes),
+                may_ask=bool(self.settings.get("operator-spool")),
+            )
+        except SlurmError:
+            return grounds.ClusterView()
+
+    def _too_late(self, eye: Eye, reach: Reach) -> str:
+        """Why another start in what is left of the job's time would not get far; "" where it would."""
+        if reach.end_s is None:
+            return ""
+        left_s = reach.end_s - time.time()
+        needed_s = max(WORTH_S, eye.to_first_step_s or 0.0)
+        return f"only {left_s:.0f} s are left of the job's time" if left_s < needed_s else ""
+
+    # ------------------------------------------------------------------ the answer
+
+    def _leave(self, eye: Eye, incident: str, why: str, path: tuple[tuple[str, str], ...] = ()) -> bool:
+        """The job ends as its script ended, and the supervisor decides."""
+        say(f"start {eye.started.number}: end: {why}")
+        self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
+        self.desk.book.act("answer", lambda: _answer(self.desk, eye.started.number))
+        return False
+
+    def _again(
+        self,
+        eye: Eye,
+        incident: str,
+        case: grounds.Case,
+        ruling: grounds.Ruling,
+        move: ladder.Move,
+    ) -> bool:
+        """Go on inside the allocation: decide, stop what is left, wait where waiting helps, answer."""
+        began_s = time.monotonic()
+        number, decision = eye.started.number, ruling.decision
+        skip = self._set_aside(eye, case, older=decision.older_checkpoint)
+        self.desk.book.record(
+            "start.decided",
+            incident=incident,
+            rung=move.rung.value,
+            nodes=list(move.nodes),
+            aside=list(move.aside),
+            exclude=list(decision.exclude),
+            drain=list(decision.drain),
+            ask=list(decision.ask),
+            reason=move.reason,
+            spent=dict(move.spent),
+            retries=ruling.retries,
+            used=dict(move.used),
+            step=case.step,
+            checkpoint=case.checkpoint,
+            signature=case.diagnosis.signature,
+            path=[list(one) for one in move.path],
+            exclude_until_s=case.now_s + max(case.limits.exclude_for_s, settle.EXCLUDE_UNTIL_MIN_S),
+            older_checkpoint=decision.older_checkpoint,
+            set_aside=[list(one) for one in skip],
+            **{"class": case.diagnosis.fault.value},
+        )
+        say(f"start {number}: {move.rung.value}: {move.reason}")
+        self.aside = move.aside
+        agent_stop.cancel_steps(self.desk)
+        self.desk.book.record("start.stopped", incident=incident)
+        self.desk.rest(move.delay_s)
+        if time.monotonic() - began_s > move.limit_s:
+            return self._leave(eye, incident, f"it took longer than limit-{move.rung.value}", move.path)
+        self.desk.book.record("start.placed", incident=incident, nodes=list(move.nodes))
+        aside = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
+        fault = case.diagnosis.fault.value
+        self.desk.book.act(
+            "answer",
+            lambda: _answer(
+                self.desk, number, nodes=move.nodes, fault=fault, skip=list(dict.fromkeys(aside))
+            ),
+        )
+        self.incident = incident
+        return True
+
+    def _set_aside(self, eye: Eye, case: grounds.Case, *, older: bool) -> list[tuple[str, str]]:
+        """The checkpoint that this start could not load, with its stamp; no later start loads it unless it is written anew."""
+        path = eye.started.launch.resume_from
+        if not path or path in checkpoints.still_aside(case.run.set_aside):
+            return []
+        told = agent_case.cannot_load(eye.evidence(), self.desk.catalog()) and eye.memory.step is None
+        return [(path, checkpoints.stamp(path))] if older or told else []
+
+
+def _answer(desk: Desk, number: int, **words: Any) -> None:
+    if not desk.talk.answer(number, **words):
+        say(f"start {number}: answered already")

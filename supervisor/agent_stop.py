@@ -1,0 +1,176 @@
+"""Ending a start that still lives: a last checkpoint where one can be had, its steps, then its script. (I/O)
+
+How it thinks. From the gentle to the hard. Where most of it is alive it is asked once for a checkpoint (the dying gasp, `leaving`); then its steps
+are cancelled, upon which most scripts end by themselves; then the script's own process group is told to leave, and killed. batch.sh sees
+the script end and asks us what comes next, as after any other end. Each effect is journalled before and after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.steps import StepRow
+from ftrun.supervisor import checkpoints, context, leaving
+from ftrun.supervisor.agent_desk import Desk, say
+from ftrun.supervisor.agent_eye import Eye, Suspicion
+
+__all__ = ["cancel_steps", "stop"]
+
+OWN_STEPS = "ftrun"
+"""So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
+
+STEPS_END_S = 8.0  # srun waits some seconds for a node that does not answer
+TERM_S = 10.0
+KILL_S = 10.0
+
+
+def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+    """End the start; returns when it is over, or nothing is left to try. Raises OSError (journal), GivenUp."""
+    number = eye.started.number
+    _gasp(desk, eye, found, settings)
+    if desk.talk.over(number) is not None:
+        return
+    if cancel_steps(desk) and _over_within(desk, number, STEPS_END_S):
+        return
+    for name, wait_s in (("TERM", TERM_S), ("KILL", KILL_S)):
+        if desk.talk.over(number) is not None:
+            return
+        desk.book.record("script.end.intended", signal=name, pid=eye.started.pid)
+        desk.book.act("script.end", lambda name=name: _signal(eye.started.pid, name))  # type: ignore[misc]
+        desk.book.record("script.end.done", signal=name)
+        if _over_within(desk, number, wait_s):
+            return
+    say(f"start {number}: it does not end")
+
+
+def cancel_steps(desk: Desk) -> bool:
+    """Cancel all steps of the script; True where there were any. Slurm may not answer: then the script's end has to do."""
+    try:
+        running = own(desk.steps.steps(desk.where.job))
+    except SlurmError as error:
+        say(f"steps unknown: {error.message}")
+        return False
+    if not running:
+        return False
+    names = [step.id for step in running]
+    desk.book.record("steps.cancel.intended", steps=names)
+    desk.book.act("steps.cancel", lambda: _cancel(desk, names))
+    desk.book.record("steps.cancel.done", steps=names)
+    return True
+
+
+def own(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
+    """The script's steps among these. (pure)"""
+    return tuple(step for step in steps if step.name != OWN_STEPS)
+
+
+def _cancel(desk: Desk, names: list[str]) -> None:
+    for name in names:
+        try:
+            desk.steps.end_step(name)
+        except SlurmError as error:
+            say(f"step {name}: {error.message}")
+
+
+def _signal(pid: int, name: str) -> None:
+    """To the script's process group; batch.sh made it one."""
+    if pid > 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, getattr(signal, f"SIG{name}"))
+
+
+def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
+    until_s = time.monotonic() + limit_s
+    while desk.talk.over(number) is None:
+        if time.monotonic() > until_s:
+            return False
+        desk.rest(0.1)
+    return True
+
+
+# ---------------------------------------------------------------------- the dying gasp
+
+
+def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+    """Ask the survivors for a checkpoint, once, and wait a little for it."""
+    nodes = eye.started.nodes
+    signal_name, to_script = leaving.split_signal(str(settings.get("save-signal", "")))
+    gone = [node for node in nodes if node in found.diagnosis.nodes]
+    wanted, why = leaving.gasp(
+        total=len(nodes),
+        alive=len(nodes) - len(gone),
+        listens=bool(signal_name) or _beats(desk, eye.started.token),
+        asked=False,
+        gasp_wait_s=float(settings.get("gasp-wait", 30.0)),
+    )
+    if not wanted:
+        say(f"no last checkpoint is asked for: {why}")
+        return
+    wait_s = float(settings.get("gasp-wait", 30.0))
+    known = sight(desk, eye, settings, time.monotonic(), None)
+    ask = leaving.Ask(leaving.Occasion.GASP, known[0], wait_s)
+    desk.book.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
+    path = os.path.join(desk.where.run_dir, "save-now")
+    try:
+        desk.book.act("save", lambda: _ask(desk, eye, path, signal_name, to_script=to_script))
+        began_s = time.monotonic()
+        seen = known
+        while True:
+            eye.look()
+            seen = sight(desk, eye, settings, time.monotonic(), seen)
+            verdict = leaving.decide(ask, seen[0], time.monotonic() - began_s)
+            if verdict.end or desk.talk.over(eye.started.number) is not None:
+                break
+            desk.rest(0.5)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+
+
+def sight(
+    desk: Desk,
+    eye: Eye,
+    settings: Mapping[str, Any],
+    mono_s: float,
+    before: tuple[leaving.Sight, float] | None,
+) -> tuple[leaving.Sight, float]:
+    """What is known of checkpoints now, and since when (monotonic) it has been so."""
+    marker = str(settings.get("checkpoint-marker", ""))
+    path = checkpoints.newest(
+        str(settings.get("checkpoint", "")), marker=marker, cwd=context.cwd(desk.where.run_dir)
+    )
+    stamp = checkpoints.stamp(path) if path else ""
+    same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
+    since_s = before[1] if same and before is not None else mono_s
+    step = checkpoints.step_of(path) if path else None
+    now = leaving.Sight(path, stamp, step, eye.memory.saved_step, mono_s - since_s, marked=bool(marker))
+    return now, since_s
+
+
+def _ask(desk: Desk, eye: Eye, path: str, signal_name: str, *, to_script: bool) -> None:
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(f"{eye.started.token} {time.time():.3f}\n")
+    if signal_name and to_script:
+        with contextlib.suppress(ProcessLookupError, AttributeError):
+            os.kill(eye.started.pid, getattr(signal, f"SIG{signal_name}"))
+    elif signal_name:
+        try:
+            for step in own(desk.steps.steps(desk.where.job)):
+                desk.steps.end_step(step.id, signal=signal_name)
+        except SlurmError as error:
+            say(f"{signal_name} could not be sent: {error.message}")
+
+
+def _beats(desk: Desk, token: str) -> bool:
+    """Some rank of this start tells where it is by `beat`, so it reads the file, too."""
+    try:
+        return bool(os.listdir(os.path.join(desk.where.place, "beats", token)))
+    except OSError:
+        return False
