@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,12 +36,19 @@ class Node:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def rank(
-        self, token: str | None, *, words: list[str] | None = None, session: bool = False, **variables: str
+        self,
+        token: str | None,
+        *,
+        words: list[str] | None = None,
+        session: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """A process of the start `token`, asleep unless `words` say otherwise; returns when its program runs."""
-        env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": JOB, "FTRUN_ATTEMPT_DIR": str(self.attempt)}
-        env |= {} if token is None else {"FTRUN_START_TOKEN": token}
-        one = subprocess.Popen(words or ["sleep", "300"], env=env | variables, start_new_session=session)
+        own = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": JOB, "FTRUN_ATTEMPT_DIR": str(self.attempt)}
+        own |= {} if token is None else {"FTRUN_START_TOKEN": token}
+        one = subprocess.Popen(
+            words or ["sleep", "300"], env={**own, **(env or {})}, start_new_session=session
+        )
         self.started.append(one)
         return one
 
@@ -114,7 +121,7 @@ def test_what_an_earlier_start_left_is_ended(node: Node) -> None:
 )  # fmt: skip
 def test_nothing_else_is_touched(node: Node, token: str | None, variables: dict[str, str]) -> None:
     """The present and later starts, other jobs and runs, and the user's own commands around the script stay."""
-    other = node.rank(token, **variables)
+    other = node.rank(token, env=variables)
     here = node.here("0.2")
     here.cluster = "here"
 
@@ -198,9 +205,11 @@ def test_ranks_of_an_earlier_attempt_are_known_by_its_claim(node: Node) -> None:
     earlier.mkdir()
     (earlier / "claim").symlink_to("some.cluster.41.0.0123abcd")
     (earlier / "claim.1").symlink_to("closed.7")
-    of_it = node.rank("0.9", FTRUN_ATTEMPT_DIR=str(earlier), SLURM_JOB_ID="41")
-    inherited = node.rank("0.9", FTRUN_ATTEMPT_DIR=str(earlier), SLURM_JOB_ID="42")
-    later = node.rank("0.1", FTRUN_ATTEMPT_DIR=str(node.run / "attempts" / "3"), SLURM_JOB_ID="41")
+    of_it = node.rank("0.9", env={"FTRUN_ATTEMPT_DIR": str(earlier), "SLURM_JOB_ID": "41"})
+    inherited = node.rank("0.9", env={"FTRUN_ATTEMPT_DIR": str(earlier), "SLURM_JOB_ID": "42"})
+    later = node.rank(
+        "0.1", env={"FTRUN_ATTEMPT_DIR": str(node.run / "attempts" / "3"), "SLURM_JOB_ID": "41"}
+    )
 
     assert [of_it.pid] == sweep.sweep(node.here("0.1"), 0.5).killed
     assert (None, None) == (inherited.poll(), later.poll())
@@ -237,10 +246,14 @@ def test_an_environment_that_does_not_answer_hides_only_itself(
     old = [node.rank("0.1") for _ in range(3)]
     hung = sorted(one.pid for one in old)[1]
     plain = sweep._text
+
+    def read(path: str) -> str:
+        if path == f"/proc/{hung}/environ":
+            time.sleep(60)
+        return plain(path)
+
     monkeypatch.setattr(sweep, "READ_S", 0.3)
-    monkeypatch.setattr(
-        sweep, "_text", lambda path: time.sleep(60) or "" if path == f"/proc/{hung}/environ" else plain(path)
-    )
+    monkeypatch.setattr(sweep, "_text", read)
 
     killed = sweep.sweep(node.here("0.2"), 0.0).killed
 

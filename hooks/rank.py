@@ -1,0 +1,289 @@
+"""`ftrun-hook rank`: the parent of one rank that may be started again alone, while the others wait for it. (I/O)
+
+How it thinks. Slurm sees this process as the task, and must see nothing else than the rank itself would show: the same exit status or signal,
+stdin and stdout untouched, every signal as often. Slurm signals every process of a step, so what comes from it has reached the rank already; what
+anybody else sends to this process alone is handed on. The rank leads a process group of its own, as a task does, unless it sits at a terminal.
+
+When the rank ends abnormally, this is written into a folder that the agent watches, and its answer awaited for a minute: `again` or `end`. No
+answer, an answer that cannot be read, a start that is no longer the present one, or a signal that asks for the job's end: it
+ends as the rank did. The memory and the pids of all other ranks stay, and so does the connection of this task to Slurm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+from ftrun.hooks.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn, Optional
+
+__all__ = ["main"]
+
+ANSWER_S = 60.0
+USAGE = (
+    "usage: ftrun-hook rank --folder FOLDER [--wait SECONDS] -- COMMAND ...\n"
+    "Runs COMMAND as one rank; when it dies, FOLDER/<procid>.<n> says so, and `again` in FOLDER/<procid>.<n>.next starts it again."
+)
+JOBS_END = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
+ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+
+
+class End:
+    """How the rank ended: an exit status, or a signal (0: none); `ran` is False where the command could not be started."""
+
+    def __init__(self, status: int, *, ran: bool = True) -> None:
+        self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+        self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        self.ran = ran
+
+    @property
+    def is_abnormal(self) -> bool:
+        """Whether it is worth a question."""
+        return self.ran and (self.code != 0 or self.signal != 0)
+
+
+class Parent:
+    """One rank: starts it, hands signals on, and asks when it died."""
+
+    def __init__(self, folder: str, command: list[str], wait_s: float) -> None:
+        self.folder, self.command, self.wait_s = folder, command, wait_s
+        self.restarts, self.asked = 0, 0
+        self.pid = 0
+        self.last: Optional[End] = None
+        self.told_to_end = False
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
+
+    def run(self) -> End:
+        """Until the rank ended for good."""
+        while True:
+            end = self.last = self._once()
+            if not end.is_abnormal or self.told_to_end or not self._may_go_on(end):
+                return end
+            self.restarts += 1
+
+    def wait_out(self) -> End:
+        """After a mistake of ours: the rank's end, without any more questions."""
+        if self.pid:
+            return End(os.waitpid(self.pid, 0)[1])
+        if self.last is None:  # it could not even be started as a child
+            self._become(2)
+        return self.last
+
+    def _once(self) -> End:
+        reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become(writer)
+        os.close(writer)
+        failed = os.read(reader, 1) != b""  # returns when the command runs: the other end closes by itself
+        os.close(reader)
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                return End(status, ran=not failed)
+            self._take(signal.sigwaitinfo(ALL))
+
+    def _become(self, writer: int) -> NoReturn:
+        """The child's part: a rank as it would be without a parent."""
+        try:
+            if not os.isatty(0):
+                os.setpgid(0, 0)
+            _die_with_parent()
+            env = _environment()
+            if self.restarts:
+                env[b"FTRUN_RANK_RESTART"] = b"%d" % self.restarts
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if hasattr(signal, "SIGXFSZ"):
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+            os.execvpe(self.command[0], self.command, env)  # noqa: S606  the user's own
+        except OSError as error:
+            if writer > 2:
+                os.write(writer, b"-")
+            os.write(2, f"ftrun: {self.command[0]}: {error.strerror}\n".encode())
+            os._exit(error.errno or 1)  # as slurmstepd ends a task that cannot be started
+        finally:
+            os._exit(1)
+
+    def _take(self, told: Optional[signal.struct_siginfo]) -> None:
+        """One signal that came to this process."""
+        if told is None or told.si_signo == signal.SIGCHLD:
+            return
+        self.told_to_end |= told.si_signo in JOBS_END
+        if self.pid and not _reached_all(told):
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, told.si_signo)
+
+    # ------------------------------------------------------------------ asking
+
+    def _may_go_on(self, end: End) -> bool:
+        """Ask, and wait for the answer."""
+        try:
+            name = self._tell(end)
+        except OSError:
+            return False
+        give_up_s = time.monotonic() + self.wait_s
+        pause_s = 0.05
+        while time.monotonic() < give_up_s and not self.told_to_end:
+            answer = self._answer(name)
+            if answer:
+                return answer == "again"
+            self._take(signal.sigtimedwait(ALL, pause_s))
+            pause_s = min(0.25, pause_s * 1.05)
+        return False
+
+    def _tell(self, end: End) -> str:
+        """Write how the rank ended, whole, under the next free number; returns the name."""
+        import json
+
+        for place in (
+            os.path.dirname(self.folder),
+            self.folder,
+        ):  # never more: a run's folder that was removed stays so
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, 0o700)
+        rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+        line = {
+            "rank": int(rank) if rank.isdigit() else 0, "host": _host(), "pid": os.getpid(), "code": end.code, "signal": end.signal,
+            "restart": self.restarts, "step": os.environ.get("SLURM_STEP_ID", ""), "at_s": round(time.time(), 3),
+        }  # fmt: skip
+        draft = os.path.join(self.folder, f".{_host()}.{os.getpid()}.tmp")
+        with open(draft, "w", encoding="utf-8") as stream:
+            json.dump(line, stream)
+        try:
+            while True:
+                self.asked += 1
+                name = f"{os.environ.get('SLURM_PROCID') or '0'}.{self.asked}"
+                try:
+                    os.link(draft, os.path.join(self.folder, name))
+                    return name
+                except FileExistsError:  # another step of this start has a task of this number
+                    continue
+        finally:
+            os.unlink(draft)
+
+    def _answer(self, name: str) -> str:
+        """The first word of the answer; "" while there is none."""
+        try:
+            # Opening the folder makes a network file system ask anew what is in it.
+            place = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return ""
+        try:
+            number = os.open(f"{name}.next", os.O_RDONLY, dir_fd=place)
+            try:
+                return (os.read(number, 64).decode("ascii", "replace").split() or [""])[0]
+            finally:
+                os.close(number)
+        except OSError:
+            return "" if self._is_present() else "end"
+        finally:
+            os.close(place)
+
+    def _is_present(self) -> bool:
+        token = os.environ.get("FTRUN_START_TOKEN", "")
+        try:
+            return not token or os.readlink(os.path.join(self.folder, "..", "..", "current")) == token
+        except OSError:
+            return True
+
+
+def _reached_all(told: signal.struct_siginfo) -> bool:
+    """Whether a signal went to the rank as well: from Slurm, from a terminal, or from where no number of ours reaches."""
+    if told.si_pid == 0:
+        return True
+    try:
+        with open(f"/proc/{told.si_pid}/comm", encoding="utf-8", errors="replace") as stream:
+            return stream.read().startswith("slurm")
+    except OSError:  # who sent it is gone; Slurm's daemon stays
+        return False
+
+
+def _environment() -> dict[bytes, bytes]:
+    """As this process was given it: Python itself adds LC_CTYPE where there is no locale."""
+    try:
+        with open("/proc/self/environ", "rb") as stream:
+            words = stream.read().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    return {name: value for name, sign, value in (word.partition(b"=") for word in words) if sign}
+
+
+def _die_with_parent() -> None:
+    """Slurm takes this process's end for the task's, so the rank must not outlive it."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    except (ImportError, OSError, AttributeError):
+        return
+
+
+def _host() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
+def _leave(end: End) -> NoReturn:
+    """End as the rank ended."""
+    if end.signal:
+        import resource
+
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core is the rank's
+            signal.signal(end.signal, signal.SIG_DFL)
+        except (OSError, ValueError):
+            pass  # KILL needs no handler
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [end.signal])
+        os.kill(os.getpid(), end.signal)
+        os._exit(128 + end.signal)
+    os._exit(end.code)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank and end as it ended."""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return 0
+    folder, command, wait_s = _words(arguments)
+    try:
+        with open("/proc/self/comm", "w", encoding="ascii") as stream:
+            stream.write("ftrun-rank")  # whoever signals processes by name means the rank
+    except OSError:
+        pass
+    sys.stdout = sys.stderr = None  # nothing of ours is ever flushed into the rank's output
+    parent = Parent(folder, command, wait_s)
+    try:
+        end = parent.run()
+    except Exception:  # noqa: BLE001  whatever breaks here, the task ends as its rank does
+        end = parent.wait_out()
+    _leave(end)
+
+
+def _words(arguments: list[str]) -> tuple[str, list[str], float]:
+    folder, wait_s = "", ANSWER_S
+    waiting = list(arguments)
+    while waiting:
+        name, sign, value = waiting.pop(0).partition("=")
+        if name == "--":
+            break
+        if name not in ("--folder", "--wait") or not (sign or waiting):
+            raise UsageError(f"{name} is not understood; `ftrun-hook rank --help` tells more")
+        value = value if sign else waiting.pop(0)
+        if name == "--folder":
+            folder = os.path.abspath(value)
+        elif value.replace(".", "", 1).isdigit():
+            wait_s = float(value)
+        else:
+            raise UsageError("--wait is no number of seconds")
+    if not folder or not waiting:
+        raise UsageError("--folder or the command is missing; `ftrun-hook rank --help` tells more")
+    return folder, waiting, wait_s
