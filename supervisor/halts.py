@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ftrun.supervisor.leaving import MARGIN_S
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.events import Attempt, Run
 
-__all__ = ["APPLY", "FILE", "BadHalt", "Halt"]
+__all__ = ["APPLY", "FILE", "BadHalt", "Halt", "left_early"]
 
 FILE = "halt.json"
 Record = Mapping[str, Any]
@@ -112,6 +112,25 @@ class Halt:
             left_s = max(0.0, self.before_s - now_s)
             patience = left_s if patience is None else min(patience, left_s)
         return patience
+
+
+def left_early(run: Run, attempt: Attempt, step: int | None) -> bool:
+    """The script was asked to save since a person wants to stop or pause, and exited 0 before its last step, or nobody knows
+    which that is."""
+    asked = run.leaving
+    if (
+        run.wish not in ("stop", "pause")
+        or attempt.end_state != "COMPLETED"
+        or asked.get("stage") == "intended"
+    ):
+        return False
+    if (asked.get("occasion"), asked.get("attempt"), asked.get("launch")) != (
+        run.wish,
+        attempt.number,
+        attempt.launch,
+    ):
+        return False
+    return attempt.total_steps is None or step is None or step < attempt.total_steps
 
 
 def _set(run: Run, record: Record) -> Run:

@@ -38,7 +38,10 @@ def _write(keeper: Keeper, fields: Mapping[str, Any]) -> str:
     launch = attempts.latest_launch(keeper.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""
-    head = f"ftrun: error,exiting run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
+    what = "paused,exiting" if keeper.run.wish == "pause" else "error,exiting"
+    head = (
+        f"ftrun: {what} run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
+    )
     line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

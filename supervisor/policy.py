@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ftrun.supervisor import held
+from ftrun.supervisor import halts, held
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.placing import with_nodes
@@ -57,9 +57,16 @@ def _stop(case: Case, reason: str, *notes: str) -> Decision:
 def _wished(case: Case) -> Decision | None:
     if case.run.wish == "cancel":
         return _stop(case, f"cancelled by {case.run.wish_by or 'request'}")
+    if case.run.wish == "pause":
+        return _stop(case, f"paused by {case.run.wish_by or 'request'}")
     if case.run.wish == "stop":
         return _stop(case, f"stopped by {case.run.wish_by or 'request'}")
     return None
+
+
+def _left(case: Case) -> Decision | None:
+    """A script that was asked to save and leave, and exits 0 on its way, has not come to its end."""
+    return _wished(case) if halts.left_early(case.run, case.attempt, case.step) else None
 
 
 def _finished(case: Case) -> Decision | None:
@@ -240,6 +247,7 @@ def _resubmit(case: Case) -> Decision:
 
 
 RULES: tuple[Callable[[Case], Decision | None], ...] = (
+    _left,
     _finished,
     _wished,
     _cancelled,
@@ -256,7 +264,7 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _resubmit,
 )
 
-_LAST_WORDS = (_finished, _wished, _cancelled)  # these stand, whatever Slurm does
+_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these stand, whatever Slurm does
 
 
 def _what(case: Case) -> str:

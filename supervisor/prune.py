@@ -72,6 +72,8 @@ def _look(run_dir: str, now_s: float) -> Candidate | Kept:
         return Kept(name, f"its journal cannot be read: {error}")
     if not run.final:
         return Kept(name, f"it is {run.state.value}")
+    if run.paused:
+        return Kept(name, "it is paused")
     if _asked(run_dir):
         return Kept(name, "somebody left a request for it")
     attempt = run.attempt

@@ -54,7 +54,7 @@ def due(run: Run) -> list[Due]:
             "reason": last.decision.get("reason", ""),
         }
         found.append(Due(f"on-fault.{last.id}", "on-fault", facts))
-    if run.state is State.STOPPED and run.settings.get("on-stop"):
+    if run.state is State.STOPPED and not run.paused and run.settings.get("on-stop"):
         number, nodes = (run.attempt.number, run.attempt.nodes) if run.attempt is not None else (0, ())
         facts = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
         facts |= {"attempt": number, "nodes": nodes}

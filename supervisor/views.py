@@ -5,8 +5,11 @@ Each function takes folded runs and returns plain values (the `--json` form); th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
+from ftrun.supervisor import expected
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, limits_from
 from ftrun.supervisor.model import FaultClass
@@ -32,6 +35,10 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "last_fault": last.fault if last else "",
         "why": run.final_reason or str(run.decision.get("reason", "")),
         "wish": run.wish,
+        "halt": dict(run.halt),
+        "paused": run.paused,
+        "leaving": dict(run.leaving),
+        "expected_end": expected.facts(expected.of_run(run, now_s)),
         "observe": bool(run.settings.get("observe")),
         "warnings": list(run.warnings),
         "asked": [{"request": request_id, **facts} for request_id, facts in run.asked.items()],

@@ -28,8 +28,11 @@ COMMANDS: Mapping[str, Command] = {
     "explain": Command("ftrun.supervisor.cli.explain", "explain", "Why each decision was taken."),
     "history": Command("ftrun.supervisor.cli.runs", "history", "The faults of all runs."),
     "cancel": Command("ftrun.supervisor.cli.control", "cancel", "End a run now, for good."),
-    "stop": Command("ftrun.supervisor.cli.control", "stop", "End a run after its next checkpoint."),
-    "resume": Command("ftrun.supervisor.cli.control", "resume", "Let a stopped run go on."),
+    "stop": Command(
+        "ftrun.supervisor.cli.leave", "stop", "End a run after its next checkpoint, at a step, or in time."
+    ),
+    "pause": Command("ftrun.supervisor.cli.leave", "pause", "Save, release the nodes, and wait for resume."),
+    "resume": Command("ftrun.supervisor.cli.leave", "resume", "Let a stopped or paused run go on."),
     "prune": Command("ftrun.supervisor.cli.prune", "prune", "Remove runs that have been over for long."),
     "doctor": Command(
         "ftrun.supervisor.cli.doctor", "doctor", "What this site lets ftrun do, and what is in its way."

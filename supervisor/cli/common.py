@@ -134,13 +134,17 @@ def ensure_supervisor(home_dir: str) -> bool:
         return False
 
 
-def request(run_dir: str, want: str) -> str:
-    """Leave a request for the supervisor (made by atomic rename). Returns its file name. Raises UserError."""
+def request(run_dir: str, want: str, *, halt: bool = False) -> str:
+    """Leave a request for the supervisor (made by atomic rename). Returns its file name. Raises UserError.
+
+    `halt`: under which conditions stands in `halt.json`.
+    """
     import getpass
     import json
 
     name = f"{time.time_ns()}-{want}.json"
-    body = json.dumps({"want": want, "by": getpass.getuser(), "host": os.uname().nodename})
+    asked = {"want": want, "by": getpass.getuser(), "host": os.uname().nodename}
+    body = json.dumps(asked | ({"halt": True} if halt else {}))
     try:
         store.write_atomically(os.path.join(run_dir, "requests", name), body.encode())
     except OSError as error:

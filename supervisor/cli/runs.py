@@ -10,7 +10,7 @@ import typer
 
 from ftrun.slurm import nodeset
 from ftrun.supervisor import asking, views
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.events import Run
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
@@ -27,7 +27,7 @@ def status(
     """Show the runs that are looked after, and who looks after them."""
     home_dir = common.home()
     runs = [run for _, run in common.all_runs(home_dir)]
-    shown = [run for run in runs if every or not run.final]
+    shown = [run for run in runs if every or not run.final or run.paused]
     watch = common.watch_state(home_dir)
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
@@ -46,7 +46,7 @@ def status(
         return 0
     if rows:
         output.table(
-            ["RUN", "STATE", "JOB", "TRY", "NODES", "STEP", "LEFT", "EXCLUDED", "LAST FAULT", "WHY"],
+            ["RUN", "STATE", "JOB", "TRY", "NODES", "STEP", "ENDS", "LEFT", "EXCLUDED", "LAST FAULT", "WHY"],
             [_cells(row) for row in rows],
         )
     else:
@@ -60,18 +60,15 @@ def status(
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    state = (
-        row["state"]
-        + (" (observe)" if row["observe"] else "")
-        + (f" ({row['wish']} asked)" if row["wish"] else "")
-    )
+    end = row["expected_end"]
     return [
         row["run"],
-        state,
+        plans.state(row),
         row["job"] or None,
         row["attempt"],
         nodeset.fold(row["nodes"]) or None,
         row["step"],
+        _clock(end["at"]) if end else None,
         row["retries_left"],
         nodeset.fold(row["excluded"]) or None,
         row["last_fault"] or None,
@@ -118,8 +115,11 @@ def show(name: Name, json: Json = False) -> int:
     if json:
         output.emit_json(facts)
         return 0
-    print(f"{run.id}: {run.state.value}" + (f", {facts['why']}" if facts["why"] else ""))
+    state = "paused" if run.paused else run.state.value
+    print(f"{run.id}: {state}" + (f", {facts['why']}" if facts["why"] else ""))
     print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
+    for text in plans.lines(facts):
+        print(text)
     for text in facts["warnings"]:
         print(f"warning: {text}")
     _say_asked(facts, now)
