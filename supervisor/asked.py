@@ -8,11 +8,12 @@ ftrun's own settings are refused here, since nobody else knows them.
 from __future__ import annotations
 
 import os
+import sys
 
 from ftrun.slurm import options
 from ftrun.slurm.options import CommandLine, OptionError
-from ftrun.supervisor import child, compose, config, context, settings, submit
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor import child, compose, config, context, inside, settings, submit
+from ftrun.supervisor.errors import SubmitImpossible, UserError
 
 __all__ = ["Asked", "Plain", "read"]
 
@@ -102,9 +103,16 @@ class Asked:
             "slurm_conf": self.env.get("SLURM_CONF", ""),
             "slurm_version": self.version,
             "plugin_options": self.extra,
+            "python": sys.executable,
+            **self._widened(),
             "settings": self.config.values,
             "settings_from": self.config.layers(),
         }
+
+    def _widened(self) -> dict[str, int]:
+        """How many nodes the user means, where spares come on top of them."""
+        wide = inside.widened(self.config.values, self.line, self.head, self.env)
+        return {} if wide is None else {"active": wide.active}
 
 
 class Plain(Exception):
@@ -121,6 +129,7 @@ def read(asked: Asked) -> None:
     _read_script(asked)
     asked.config = _settings(asked)
     _refuse_other_clusters(asked)
+    _refuse_ladder(asked)
 
 
 def _split(asked: Asked) -> None:
@@ -240,6 +249,15 @@ def _settings(asked: Asked) -> Config:
         except compose.ScriptError as error:
             raise UserError(str(error)) from None
     return config.load(os.getcwd(), asked.env, script=script, own=asked.line.own)
+
+
+def _refuse_ladder(asked: Asked) -> None:
+    """What cannot be recovered as it was asked for is told now, and not at night."""
+    try:
+        inside.refuse(asked.config, submit.shape_of(asked.line, asked.head, asked.env)[0])
+        inside.widened(asked.config.values, asked.line, asked.head, asked.env)
+    except (settings.SettingError, SubmitImpossible) as error:
+        raise UserError(str(error)) from None
 
 
 def _refuse_other_clusters(asked: Asked) -> None:

@@ -10,6 +10,8 @@ How it thinks. Seven layers, the later wins:
               outside of both only the working folder itself (a file in /tmp could be anybody's)
     script    `#FTRUN --key=value` lines among the #SBATCH lines
 
+`[policy.NAME]` tables of a file are the elements of the list setting `policy`; every other setting stands at the top level.
+
 A layer replaces the value of an earlier one, lists too. The site can name settings in `lock`; a later layer that sets
 one of these is refused, as is every wrong name or value: at submission, with file or variable named.
 
@@ -29,7 +31,7 @@ __all__ = ["COMMAND_LINE", "DEFAULT", "Config", "from_arguments", "load", "sourc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ftrun.supervisor.settings_table import Value
 
@@ -219,7 +221,30 @@ def _read(path: str) -> list[Pair]:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}") from None
+    pairs: list[Pair] = []
     for key, value in table.items():
-        if isinstance(value, dict):
-            raise UserError(f"{path}: [{key}]: settings stand at the top level, without tables")
-    return list(table.items())
+        if key == "policy" and isinstance(value, dict):
+            pairs += [("policy", rule) for rule in _rules(path, value)]
+        elif isinstance(value, dict):
+            raise UserError(
+                f"{path}: [{key}]: settings stand at the top level, without tables but [policy.NAME]"
+            )
+        else:
+            pairs.append((key, value))
+    return pairs
+
+
+def _rules(path: str, table: dict[str, object], name: str = "") -> Iterator[str]:
+    """`[policy.network] recover = ["swap", "resubmit"]` as the element `network.recover=swap,resubmit`."""
+    for key, value in table.items():
+        inner = f"{name}.{key}" if name else key
+        if isinstance(value, dict):  # a signature with a dot in it that nobody quoted is one table in another
+            yield from _rules(path, value, inner)
+        elif not name:
+            raise UserError(
+                f"{path}: [policy]: a table for each class or signature is wanted: [policy.{key}]"
+            )
+        elif isinstance(value, list):
+            yield f"{inner}={','.join(map(str, value))}"
+        else:
+            yield f"{inner}={value}"

@@ -7,7 +7,7 @@ anything else        our own mistake: one line, details in a file, exit 70
 
 from __future__ import annotations
 
-__all__ = ["EXIT_INTERNAL", "EXIT_USAGE", "UserError"]
+__all__ = ["EXIT_INTERNAL", "EXIT_USAGE", "SubmitImpossible", "UserError"]
 
 EXIT_USAGE = 2
 """Wrong usage, a wrong value, something missing that the user can supply."""
@@ -26,3 +26,7 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
+
+
+class SubmitImpossible(Exception):
+    """This attempt cannot be submitted as the user asked for it. The message is one line."""

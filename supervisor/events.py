@@ -135,6 +135,7 @@ def _opened(run: Run, record: Record) -> Run:
         record["at"],
         excluded=tuple(data.get("excluded", ())),
         tasks=tuple(data.get("tasks", ())),
+        spares_asked=data.get("spares"),
     )
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 

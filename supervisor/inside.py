@@ -1,129 +1,199 @@
-"""An allocation that has an agent inside: does it live, and what has it journalled? (I/O)
+"""Recovery inside the allocation, as a submission sees it: who may have it, what is refused, what the submitted file is told. (I/O)
 
-How it thinks. While the agent lives only the agent judges and acts there (P8); the supervisor looks on, writes down what it sees, and
-carries out what a person wants. The agent lives while its counter moves, by this supervisor's own monotonic clock; a supervisor that has just come takes the
-counter for moving until it has seen it stand still. An agent that is absent, dead or off changes nothing: all is as without one.
-
-Its journal is copied into the run's own, record by record, before anything is decided about the launch. What the fold knows already is not
-copied again, so a copy may be cut anywhere and be gone on with by anybody. A record that makes no sense is told and left out: the folder belongs to the
-job's user, and no line in it may make the run's own journal unreadable.
+How it thinks. Whether a script can be started again in place depends on what was typed and on the settings, so all of it is checked
+before sbatch is called, and one line says what is wrong. The rules of the rungs are imported only where a setting asks for more than
+the defaults: most submissions do not.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from ftrun.supervisor import nodelists, settings, spares
+from ftrun.supervisor.settings import SettingError
 
-from ftrun.supervisor import checkpoints, journal, store
-from ftrun.supervisor.lifecycle import INSIDE
+__all__ = [
+    "active",
+    "active_of",
+    "facts",
+    "fewer",
+    "refuse",
+    "spares_now",
+    "spares_of",
+    "widened",
+    "with_agent",
+]
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import Any
 
-__all__ = ["STILL_FOR_S", "in_charge", "take"]
+    from ftrun.slurm.options import CommandLine
+    from ftrun.supervisor.config import Config
+    from ftrun.supervisor.grounds import ClusterView
+    from ftrun.supervisor.parts import Attempt
 
-STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
-PULSE_EVERY_S = 2.0
-ROUND_BYTES = 64 << 20  # of one agent's journal at one look: more than any agent writes
-_NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
-
-
-def in_charge(keeper: Keeper, world: World) -> bool:
-    """The agent of the present launch lives: nobody else acts inside its allocation."""
-    attempt, memory = keeper.attempt, keeper.memory
-    if not attempt.inside:
-        return False
-    if memory.pulse_moved_s is None:
-        memory.pulse_moved_s = world.mono_s
-    if memory.due("pulse", world.mono_s, PULSE_EVERY_S):
-        path = os.path.join(_folder(keeper), f"pulse.{attempt.launch}")
-        found = store.content(path, 64) or b""
-        if found and found != memory.pulse:
-            memory.pulse, memory.pulse_moved_s = found, world.mono_s
-    return world.mono_s - memory.pulse_moved_s < STILL_FOR_S
+_GENERAL = frozenset({"default", "site", "user"})  # layers that were not written for one job
+_SIGNALS = 64
 
 
-def take(keeper: Keeper) -> None:
-    """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
-    present, read = keeper.attempt.launch, keeper.memory.agent_read
-    for launch in range(present + 1):
-        if launch == present or launch not in read:
-            _take_from(keeper, launch)
+def widened(
+    chosen: Mapping[str, Any],
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    fewer: int | None = None,
+) -> spares.Widened | None:
+    """The submission with its spares; None where it has none. `fewer` of them than the settings want, if given.
+
+    Raises SubmitImpossible.
+    """
+    wanted = int(chosen.get("spares", 0) or 0)
+    number = wanted if fewer is None else min(fewer, wanted)
+    if not wanted:
+        return None
+    named = nodelists.required(line, head) if number else []
+    return spares.widened(line, head, env, number, named=named)
 
 
-def _take_from(keeper: Keeper, launch: int) -> None:
-    read, attempt = keeper.memory.agent_read, keeper.attempt
-    path = os.path.join(_folder(keeper), f"{launch}.jsonl")
-    for end, record in _records(path, read.setdefault(launch, 0)):
-        problem = _problem(record)
-        if not problem and record["seq"] >= keeper.attempt.copied.get(launch, 0):
-            problem = _copy(keeper, launch, record)
-        if problem:
-            keeper.office.tell(
-                "agent.record-left-out",
-                run=keeper.run.id,
-                attempt=attempt.number,
-                launch=launch,
-                why=problem,
-            )
-        read[launch] = end
+def active(kept: Mapping[str, Any]) -> int:
+    """How many nodes the user asked for, where spares were added to them; 0 where none were."""
+    return int(kept.get("active", 0))
 
 
-def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
-    """Journal one record of the agent's. Returns why it was left out; "" where it was not."""
-    data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
-    data |= {"agent_seq": record["seq"], "at_s": record["at"]}
-    number = keeper.attempt.number
-    start = record["start"] or 1
-    copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
+def active_of(run_dir: str) -> int:
+    """The same of a run's kept context; 0 also where it cannot be read."""
+    from ftrun.supervisor import context
+
     try:
-        keeper.run.after(copy | {"job": keeper.attempt.job, "data": data})
-    except (LookupError, TypeError, AttributeError, ValueError, AssertionError) as error:
-        return f"{record['kind']}: {type(error).__name__}: {error}"
-    if record["kind"] == "start.decided" and data.get("older_checkpoint"):
-        _set_aside(keeper, launch, start)
-    keeper.record(record["kind"], attempt=number, launch=launch, start=start, **data)
-    return ""
+        return active(context.load(run_dir))
+    except context.ContextError:
+        return 0
 
 
-def _set_aside(keeper: Keeper, launch: int, start: int) -> None:
-    """The checkpoint that a start failed with is loaded by no later attempt either, unless it is written anew."""
-    begun = (one for one in keeper.attempt.begun if (one.launch, one.number) == (launch, start))
-    path = next((one.resume_from for one in begun), "")
-    if path and path not in checkpoints.still_aside(keeper.run.set_aside):
-        keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
+def spares_of(chosen: Mapping[str, Any], attempt: Attempt) -> int:
+    """How many spares an attempt was submitted with."""
+    return int(chosen.get("spares", 0) if attempt.spares_asked is None else attempt.spares_asked)
 
 
-def _folder(keeper: Keeper) -> str:
-    return os.path.join(store.attempt_dir(keeper.run_dir, keeper.attempt.number), "agent")
+def spares_now(
+    chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str]
+) -> int | None:
+    """How many spares the next attempt is submitted with, as many as the partition has room for; None where none were asked for.
+
+    What is down or busy comes back, what is drained or left out does not. `before` was refused with them: none. Where Slurm does not
+    show the partition, as many as were asked for.
+    """
+    wanted = int(chosen.get("spares", 0))
+    if not wanted:
+        return None
+    if before.end_state == "REFUSED":
+        return 0
+    if not view.partition:
+        return wanted
+    left = (view.available | view.lost) - set(exclude)
+    return max(0, min(wanted, len(left) - view.nodes_needed))
 
 
-def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
-    """(offset after the line, its JSON or None) of each whole line from an offset on; nothing where the file cannot be read."""
-    content = store.content(path, ROUND_BYTES, start_bytes=start_bytes) or b""
-    end = start_bytes
-    for line in content.split(b"\n")[
-        :-1
-    ]:  # what stands behind the last is torn, or not written to its end yet
-        end += len(line) + 1
-        try:
-            yield end, json.loads(line.decode("utf-8", "surrogateescape"))
-        except (ValueError, RecursionError):
-            yield end, None
+def fewer(spares: int, wanted: int) -> str:
+    """What is told where an attempt gets fewer spares."""
+    return f"{spares} of {wanted} spares: the partition has no more nodes for this run"
 
 
-def _problem(record: Any) -> str:
-    """Why this is no record of an agent's that this release knows; "" where it is one. (pure)"""
-    if not isinstance(record, dict) or not isinstance(record.get("data"), dict):
-        return "no record"
-    if record.get("v") != journal.VERSION:
-        return f"version {record.get('v')}"
-    numbers = (record.get("seq"), record.get("at"), record.get("start"))
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
-        return "a record without its numbers"
-    if not isinstance(record["seq"], int) or not isinstance(record["start"], int):
-        return "a record without its numbers"
-    return "" if record.get("kind") in INSIDE else f"unknown kind {record.get('kind')!r}"
+def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
+    """Whether an agent runs beside the script: where anything may be recovered inside the allocation."""
+    if shape != "single" or chosen.get("agent") == "never" or chosen["observe"] or not chosen["retries"]:
+        return False
+    if chosen.get("policy"):
+        from ftrun.supervisor.rungs import rungs_from
+
+        return rungs_from(chosen).in_place
+    words = str(chosen.get("recover", "")).split(",")
+    usable = {"rank": bool(chosen.get("rejoin")), "step": True, "swap": bool(chosen.get("spares"))}
+    return any(usable.get(word.strip(), False) for word in words)
+
+
+def facts(kept: Mapping[str, Any], shape: str, wide: spares.Widened | None) -> dict[str, str]:
+    """What the submitted file says about recovery inside the allocation. Contexts of older versions have no agent."""
+    chosen = kept["settings"]
+    told = {
+        "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
+        "labels": chosen.get("labels", "never"),
+        "timeouts": chosen.get("timeouts", "never"),
+        "rejoin": "1" if chosen.get("rejoin") else "",
+        "save_signal": chosen.get("save-signal", ""),
+    }
+    if wide is not None:
+        told |= {
+            "spares": str(wide.spares),
+            "active": str(wide.active),
+            "active_tasks": str(wide.active_tasks or ""),
+        }
+    return told
+
+
+def refuse(config: Config, shape: str) -> None:
+    """Refuse settings of the ladder that cannot be meant for this job. Raises SettingError in one line that names the place."""
+    chosen = config.values
+    meant = {key for key in ("recover", "policy", "spares") if config.origin[key][0] not in _GENERAL}
+    if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]
+        raise SettingError(
+            f"hang-min ({settings.show('hang-min', chosen['hang-min'])}) is longer than"
+            f" hang-max ({settings.show('hang-max', chosen['hang-max'])})"
+        )
+    _refuse_signal(str(chosen["save-signal"]))
+    if chosen["policy"] or any(
+        config.origin[key][0] != "default" for key in config.origin if key in _OF_RUNGS
+    ):
+        _refuse_rungs(config, meant)
+    if shape != "single" and "recover" in meant and chosen["recover"] not in ("resubmit", _default()):
+        what = "an array" if shape == "array" else "a heterogeneous job"
+        raise SettingError(f"recover: {what} recovers by a new submission only: recover=resubmit")
+    if chosen["spares"] and "spares" in meant and not _may_swap(config, shape):
+        raise SettingError("spares: nothing would ever use them: " + _why_not(config))
+
+
+_OF_RUNGS = frozenset(
+    {"recover", *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in ("rank", "step", "swap"))}
+)
+
+
+def _refuse_rungs(config: Config, meant: Collection[str]) -> None:
+    from ftrun.supervisor.rungs import rungs_from
+
+    def known() -> Collection[str]:
+        from ftrun.supervisor import signatures
+
+        return signatures.load().by_id
+
+    rungs_from(config.values, signatures=known, meant=meant)
+
+
+def _refuse_signal(text: str) -> None:
+    import signal
+
+    name = text.removeprefix("B:").upper().removeprefix("SIG")
+    right = name.isdigit() and 0 < int(name) <= _SIGNALS
+    if text and not right and f"SIG{name}" not in signal.Signals.__members__:
+        raise SettingError(f"save-signal: a signal such as USR1 is wanted, not {text!r}")
+
+
+def _may_swap(config: Config, shape: str) -> bool:
+    from ftrun.supervisor.rungs import Rung, rungs_from
+
+    if not with_agent(config.values, shape):
+        return False
+    orders = rungs_from(config.values).orders.values()
+    return config.values["straggler"] == "swap" or any(Rung.SWAP in order for order in orders)
+
+
+def _why_not(config: Config) -> str:
+    chosen = config.values
+    if not chosen["retries"] or chosen["observe"]:
+        return "retries=0 and observe start nothing again"
+    if chosen["agent"] == "never":
+        return "agent=never recovers nothing inside the allocation"
+    return f"swap is not in recover={chosen['recover']}"
+
+
+def _default() -> object:
+    return settings.SETTINGS["recover"].default

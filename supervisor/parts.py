@@ -69,6 +69,9 @@ class Attempt:
     over: bool = False
     closed: bool = False
     excluded: tuple[str, ...] = ()
+    spares_asked: int | None = (
+        None  # nodes that it asked for beyond the user's; None = as many as the settings say
+    )
     resume_from: str = ""
     dependents_held: Mapping[str, str] = field(default_factory=dict)  # job -> what it waits for
     dependents_moved: bool = False  # what waited for an earlier attempt waits for this one
@@ -91,6 +94,7 @@ class Attempt:
     aside: tuple[str, ...] = ()  # nodes of the allocation that no later start of this launch may use
     ladder_off: str = ""  # why nothing is restarted inside this launch any more; "" = it may be
     begun: tuple[Start, ...] = ()  # the starts that an agent noted, oldest first
+    judged: int = -1  # the newest launch that the supervisor has decided about
     copied: Mapping[int, int] = field(
         default_factory=dict
     )  # launch -> how many of its agent's records are known
@@ -101,7 +105,7 @@ class Attempt:
         return self.active or self.nodes
 
     @property
-    def spares(self) -> tuple[str, ...]:
+    def unused(self) -> tuple[str, ...]:
         """Nodes of the allocation that wait to be used."""
         return tuple(node for node in self.nodes if node not in {*self.used, *self.aside})
 

@@ -28,6 +28,7 @@ from ftrun.supervisor import (
     grounds,
     halting,
     held,
+    inside,
     last_line,
     nodebook,
     over,
@@ -237,7 +238,11 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
         return  # somebody else made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
     more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
+    spares = inside.spares_now(keeper.settings, keeper.attempt, view, exclude)
+    more |= {"spares": spares} if spares is not None else {}
     keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
+    if spares is not None and spares < keeper.settings["spares"]:
+        keeper.record("warned", message=inside.fewer(spares, keeper.settings["spares"]))
     idle = tuple(sorted(view.available - set(exclude)))
     keeper.forget(0)
     token = f"{keeper.run.token}:{number}"
@@ -253,6 +258,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             idle=idle,
             array=_narrowed(keeper, tasks),
             anyway=held.starts_anyway(decision, keeper.run.spent),
+            spares=spares,
         )
     except submit.SubmitImpossible as error:
         keeper.record("submit.refused", message=str(error), for_good=True)

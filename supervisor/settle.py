@@ -19,6 +19,7 @@ from ftrun.supervisor import (
     afterwards,
     arrays,
     attempts,
+    beside,
     checkpoints,
     context,
     ends,
@@ -53,7 +54,7 @@ _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 def settle(keeper: Keeper, world: World) -> None:
     """One look at a launch that is over. Decides once the log is quiet."""
-    inside.take(keeper)  # what an agent decided comes first
+    beside.take(keeper)  # what an agent decided comes first
     attempt = keeper.attempt
     if attempt.submission != "refused" and not _quiet(keeper, world):
         return
@@ -241,8 +242,9 @@ def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
 
 
 def _refusal(keeper: Keeper) -> Diagnosis:
-    """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out may be why: then without it."""
-    for_good = keeper.attempt.end_state == "REFUSED" and not keeper.attempt.excluded
+    """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out, or adds, may be why: then without it."""
+    ours = keeper.attempt.excluded or inside.spares_of(keeper.settings, keeper.attempt)
+    for_good = keeper.attempt.end_state == "REFUSED" and not ours
     return Diagnosis(
         fault=FaultClass.SCHEDULER,
         retry=not for_good,
@@ -341,7 +343,9 @@ def view_of(
 
 
 def _nodes_needed(keeper: Keeper, row: JobRow | None) -> int:
-    """As many as the last attempt that ran had; the present one may never have come to be."""
+    """As many as the last attempt that ran had; the present one may never have come to be. Spares are not needed."""
+    if keeper.settings.get("spares") and (asked := inside.active_of(keeper.run_dir)):
+        return int(asked)
     had = next((len(attempt.nodes) for attempt in reversed(keeper.run.attempts) if attempt.nodes), 1)
     return max(had, row.node_count if row is not None else 1)
 

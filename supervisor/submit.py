@@ -4,6 +4,7 @@ How it thinks. Attempt 1 and attempt 7 come from one function, so they differ on
 is the kept context (the arguments as typed, the script, the environment), never this process.
 
 Added to what the user typed
+- with `spares`, so many nodes more (see `spares`);
 - the attempt's token at the end of `--comment`, behind the user's own comment;
 - where `save-signal` is set and no --signal was chosen, a --signal so long before the time limit (see `warned`);
 - `--open-mode=append`, unless the user chose: the next attempt writes into the same log, which holds the evidence;
@@ -22,7 +23,8 @@ import os
 from ftrun.slurm import options
 from ftrun.slurm.directives import directives, drop_directives
 from ftrun.slurm.options import CommandLine, OptionError
-from ftrun.supervisor import compose, context, store
+from ftrun.supervisor import compose, context, inside, nodelists, store
+from ftrun.supervisor.errors import SubmitImpossible
 
 __all__ = ["Plan", "SubmitImpossible", "plan", "request_for", "requeues", "shape_of"]
 
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
 
 FIRST_DROPPED = ("wait",)
 LATER_DROPPED = ("wait", "begin", "hold", "test-only", "parsable", "quiet")
-
-
-class SubmitImpossible(Exception):
-    """This attempt cannot be submitted as the user asked for it. The message is one line."""
 
 
 class Plan:
@@ -74,40 +72,33 @@ def plan(
     last_fault: str = "",
     set_aside: Sequence[str] = (),
     anyway: bool = False,
+    spares: int | None = None,
 ) -> Plan:
     """The call of sbatch for one attempt of the run in `run_dir`.
 
     `kept` is the submission context. `dependency` replaces the user's; None keeps it for attempt 1 and drops it after
     that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes;
-    with `anyway` the script starts whatever a preflight finds. Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
+    with `anyway` the script starts whatever a preflight finds; `spares` are fewer than the settings want (None = as many).
+    Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
     """
-    line = split_kept(kept)
-    head = directive_lines(script, kept)
+    line, head = split_kept(kept), directive_lines(script, kept)
     dropped = FIRST_DROPPED if attempt == 1 else LATER_DROPPED
     if attempt > 1 and dependency is None:
         dropped = (*dropped, "dependency")
-    changed = line.without("wrap", *dropped)
-    changed = _with_comment(changed, line, head, token)
-    if not _chosen("open-mode", line, head, env, "SBATCH_OPEN_MODE"):
-        changed = changed.with_option("open-mode", "append")
-    if line.has("wrap") and not _chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
-        changed = changed.with_option("job-name", "wrap")
-    if kept["settings"].get("save-signal"):
-        from ftrun.supervisor import warned  # most submissions do without
-
-        if signal := warned.signal_option(kept["settings"], line, head, env):
-            changed = changed.with_option("signal", signal)
+    if attempt > 1 and (line.get("export-file") or "").isdigit():
+        raise SubmitImpossible(
+            "--export-file named an open file of the first submission, which is gone; name a file instead"
+        )
+    wide = inside.widened(kept["settings"], line, head, env, spares)
+    changed = _with_comment(line.without("wrap", *dropped), line, head, token)
+    changed = _chosen_for_the_user(changed, line, head, env, kept)
+    changed = wide.applied(changed) if wide is not None else changed
     if dependency is not None:
         changed = changed.replacing("dependency", dependency)
     if array:
         changed = changed.replacing("array", array)
     if exclude:
-        changed = _avoiding(changed, head, exclude, idle)
-    if attempt > 1 and (line.get("export-file") or "").isdigit():
-        raise SubmitImpossible(
-            "--export-file named an open file of the first submission, which is gone; name a file instead"
-        )
-    whole = _told_of_the_whole(shape_of(line, head, env)[1]) if array else ""
+        changed = nodelists.avoiding(changed, head, exclude, idle)
     facts = {
         "attempt": str(attempt),
         "token": token,
@@ -117,9 +108,10 @@ def plan(
         "excluded": ",".join(exclude),
         "checkpoint_skip": "\n".join(set_aside),
         "export_mode": export_mode(line, head, env),
-        "array": whole,
+        "array": _told_of_the_whole(shape_of(line, head, env)[1]) if array else "",
+        **_facts_of_run(kept),
+        **inside.facts(kept, shape_of(line, head, env)[0], wide),
     }
-    facts |= _facts_of_run(kept)
     if anyway and facts["before"]:
         facts["before"] = "report"
     content = compose.compose(script, facts)
@@ -130,6 +122,26 @@ def plan(
     from_file = kept["source"] == "file"
     final = changed.with_script(path, line.script_args) if from_file else changed.with_script(None)
     return Plan(final.argv(), content, path, stdin=not from_file)
+
+
+def _chosen_for_the_user(
+    changed: CommandLine,
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    kept: Mapping[str, Any],
+) -> CommandLine:
+    """What ftrun chooses where the user did not."""
+    if not _chosen("open-mode", line, head, env, "SBATCH_OPEN_MODE"):
+        changed = changed.with_option("open-mode", "append")
+    if line.has("wrap") and not _chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
+        changed = changed.with_option("job-name", "wrap")
+    if kept["settings"].get("save-signal"):
+        from ftrun.supervisor import warned  # most submissions do without
+
+        if signal := warned.signal_option(kept["settings"], line, head, env):
+            changed = changed.with_option("signal", signal)
+    return changed
 
 
 def request_for(
@@ -145,6 +157,7 @@ def request_for(
     last_fault: str = "",
     set_aside: Sequence[str] = (),
     anyway: bool = False,
+    spares: int | None = None,
 ) -> SubmitRequest:
     """The request for attempt `attempt` (whose folder the caller has opened), from the kept context alone.
 
@@ -171,6 +184,7 @@ def request_for(
             last_fault=last_fault,
             set_aside=set_aside,
             anyway=anyway,
+            spares=spares,
         )
         made.write()
     except (context.ContextError, OptionError, compose.ScriptError) as error:
@@ -268,46 +282,6 @@ def _with_comment(
         own = line.get("comment", part) or head[min(part, len(head) - 1)].get("comment")
         changed = changed.with_option("comment", f"{own} {token}" if own else token, part)
     return changed
-
-
-def _avoiding(
-    changed: CommandLine, head: Sequence[CommandLine], exclude: Sequence[str], idle: Sequence[str]
-) -> CommandLine:
-    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced."""
-    from ftrun.slurm import nodeset
-
-    for part in range(changed.components):
-        above = head[min(part, len(head) - 1)]
-        own = _listed(changed.get("exclude", part) or above.get("exclude") or "")
-        merged = ",".join(filter(None, (own, nodeset.fold(exclude))))
-        named = changed.get("nodelist", part) or above.get("nodelist") or ""
-        file = changed.get("nodefile", part) or above.get("nodefile") or ""
-        changed = changed.with_option("exclude", merged, part)
-        wanted = nodeset.expand(_listed(named) or (_listed(file) if file else ""))
-        if set(wanted) & set(exclude):
-            changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
-    return changed
-
-
-def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[str]) -> list[str]:
-    spares = [node for node in idle if node not in wanted and node not in exclude]
-    bad = [node for node in wanted if node in exclude]
-    if len(spares) < len(bad):
-        raise SubmitImpossible(
-            f"the job asks for {', '.join(bad)} by name (-w), which must be avoided, and no idle node can stand in"
-        )
-    return [spares.pop(0) if node in exclude else node for node in wanted]
-
-
-def _listed(nodes: str) -> str:
-    """A node list as given to -w and -x: with a slash in it, it names a file of nodes."""
-    if "/" not in nodes:
-        return nodes
-    try:
-        with open(nodes, encoding="utf-8") as stream:
-            return ",".join(stream.read().split())
-    except OSError as error:
-        raise SubmitImpossible(f"the node list {nodes} cannot be read: {error.strerror}") from None
 
 
 def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
