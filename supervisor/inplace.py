@@ -192,10 +192,8 @@ def _decided(run: Run, record: Record) -> Run:
 
 def _judged_by_us(run: Run, record: Record) -> bool:
     """The supervisor has decided about this launch, or a later one."""
-    place = (record["attempt"], record["launch"])
-    return any(
-        one.decision and not one.inside and (one.attempt, one.launch) >= place for one in run.incidents
-    )
+    owner = _owner(run, record)
+    return owner is None or owner is not run.attempt or owner.judged >= record["launch"]
 
 
 def _changed(run: Run, incident_id: str, **changes: Any) -> Run:

@@ -20,11 +20,11 @@ from ftrun.supervisor import (
     absent,
     arrays,
     asking,
+    beside,
     dependents,
     drains,
     ends,
     halting,
-    inside,
     journal,
     outcome,
     recover,
@@ -176,13 +176,13 @@ class Keeper:
     def glance(self, world: World) -> None:
         """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
         if self._journal is not None and self.run.state in (State.RUNNING, State.SUSPECT):
-            inside.take(self)
+            beside.take(self)
             sense.note_start(self)
             self._watch(world)
 
     def _watch(self, world: World) -> None:
         report = sense.watch(self, world)
-        if inside.in_charge(self, world):
+        if beside.in_charge(self, world):
             suspect.leave_alone(self)
         elif report is not None and not any("_" in row.job_id for row in self.rows(world)):
             suspect.judge(self, world, report)  # a broken task must not end its array
@@ -284,7 +284,7 @@ class Keeper:
             absent.missed(self, world)
             return
         absent.seen(self, world, row)
-        inside.take(self)
+        beside.take(self)
         sense.note_launch(self, world)
         if row.state.ended and not self.started_again(row):
             self._ended(world, row)

@@ -63,6 +63,8 @@ def decided(run: Run, record: Record) -> Run:
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
     )
+    if run.attempts:
+        run = run.with_attempt(judged=record["launch"])
     return _incident_decided(_at_step(run, data), record)
 
 

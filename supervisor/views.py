@@ -13,8 +13,9 @@ from ftrun.supervisor import expected
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, limits_from
 from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.parts import Start
 
-__all__ = ["attempt_facts", "budgets", "incident_facts", "run_facts", "run_row"]
+__all__ = ["attempt_facts", "budgets", "incident_facts", "inside_words", "run_facts", "run_row"]
 
 
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
@@ -31,6 +32,7 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
         "retries_used": run.retries,
         "retries_left": max(0, limits_from(run.settings).retries - run.retries),
+        "inside": _inside(attempt) if attempt else _NOTHING_INSIDE,
         "excluded": list(run.excluded_at(now_s)),
         "last_fault": last.fault if last else "",
         "why": run.final_reason or str(run.decision.get("reason", "")),
@@ -45,6 +47,41 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "created_at": run.created_at_s,
         "updated_at": run.last_at_s,
     }
+
+
+_NOTHING_INSIDE: Mapping[str, Any] = {
+    "agent": False, "start": 0, "restarts": 0, "swaps": [], "active": [], "spares": [], "aside": [], "ladder_off": "",
+}  # fmt: skip
+
+
+def _inside(attempt: Attempt) -> dict[str, Any]:
+    """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off."""
+    begun = [one for one in attempt.begun if one.launch == attempt.launch]
+    swaps = [
+        [left, taken]
+        for before, after in pairwise(begun)
+        for left, taken in zip(before.nodes, after.nodes, strict=False)
+        if left != taken and taken not in before.nodes
+    ]
+    return {
+        "agent": attempt.inside,
+        "start": attempt.start if attempt.running_seen_at_s is not None else 0,
+        "restarts": attempt.start - 1,
+        "swaps": swaps,
+        "active": list(attempt.used),
+        "spares": list(attempt.unused),
+        "aside": list(attempt.aside),
+        "ladder_off": attempt.ladder_off,
+    }
+
+
+def inside_words(inside: Mapping[str, Any]) -> str:
+    """The same in few words; "" where there is nothing to tell."""
+    times = inside["restarts"]
+    told = [f"restarted in place {'once' if times == 1 else f'{times}x'}"] if times else []
+    told += [f"{left} -> {taken}" for left, taken in inside["swaps"]]
+    told += [f"ladder off: {inside['ladder_off']}"] if inside["ladder_off"] else []
+    return "; ".join(told)
 
 
 def run_facts(run: Run, now_s: float) -> dict[str, Any]:
@@ -67,6 +104,7 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
             {"tasks": list(lot.tasks), "class": lot.fault, "title": lot.title} for lot in run.given_up
         ],
         "final_class": run.final_class,
+        "rungs_used": dict(run.rungs),
     }
 
 
@@ -89,8 +127,25 @@ def attempt_facts(attempt: Attempt) -> dict[str, Any]:
         "excluded": list(attempt.excluded),
         "resumed_from": attempt.resume_from,
         "last_step": attempt.last_step,
+        "inside": _inside(attempt),
+        "starts": [_start_facts(one) for one in attempt.begun],
         "tasks": list(attempt.tasks),
         "failed_tasks": list(attempt.failed_tasks),
+    }
+
+
+def _start_facts(start: Start) -> dict[str, Any]:
+    """One start of the script inside a launch, as its agent noted it."""
+    return {
+        "launch": start.launch,
+        "start": start.number,
+        "nodes": list(start.nodes),
+        "begun_at": start.begun_at_s,
+        "ended_at": start.over_at_s,
+        "code": start.code,
+        "signal": start.signal,
+        "ended_by_ftrun": start.by_us,
+        "resumed_from": start.resume_from,
     }
 
 
@@ -100,12 +155,15 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
     return {
         "incident": incident.id,
         "attempt": incident.attempt,
+        "start": incident.start,
         "class": incident.fault,
         "signature": incident.signature,
         "title": incident.title,
         "nodes": list(incident.nodes),
         "step": incident.step,
         "action": decision.get("kind", ""),
+        "rung": _rung(decision),
+        "path": [list(step) for step in decision.get("path", ())],
         "reason": decision.get("reason", ""),
         "excluded": list(decision.get("exclude", ())),
         "drained": list(decision.get("drain", ())),
@@ -115,10 +173,18 @@ def incident_facts(incident: Incident) -> dict[str, Any]:
             "evidence_to_end": _between(incident.first_evidence_at_s, incident.ended_at_s),
             "end_to_diagnosis": _between(incident.ended_at_s, incident.diagnosed_at_s),
             "diagnosis_to_decision": _between(incident.diagnosed_at_s, incident.decided_at_s),
+            "decision_to_stopped": _between(incident.decided_at_s, incident.stopped_at_s),
+            "stopped_to_placed": _between(incident.stopped_at_s, incident.placed_at_s),
+            "placed_to_running": _between(incident.placed_at_s, incident.running_again_at_s),
             "decision_to_running": _between(incident.decided_at_s, incident.running_again_at_s),
             "running_to_first_step": _between(incident.running_again_at_s, incident.first_step_at_s),
         },
     }
+
+
+def _rung(decision: Mapping[str, Any]) -> str:
+    """Which rung of the ladder was taken; "" where the run was not to go on."""
+    return str(decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else ""))
 
 
 def budgets(run: Run) -> dict[str, dict[str, int | None]]:

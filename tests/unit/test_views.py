@@ -98,6 +98,9 @@ def test_phases_of_an_incident_are_seconds_or_unknown() -> None:
         "evidence_to_end": 0.0,
         "end_to_diagnosis": 2.5,
         "diagnosis_to_decision": 0.25,
+        "decision_to_stopped": None,
+        "stopped_to_placed": None,
+        "placed_to_running": None,
         "decision_to_running": None,
         "running_to_first_step": None,
     } == views.incident_facts(fault)["seconds"]

@@ -1,0 +1,129 @@
+"""An allocation that has an agent inside: does it live, and what has it journalled? (I/O)
+
+How it thinks. While the agent lives only the agent judges and acts there (P8); the supervisor looks on, writes down what it sees, and
+carries out what a person wants. The agent lives while its counter moves, by this supervisor's own monotonic clock; a supervisor that has just come takes the
+counter for moving until it has seen it stand still. An agent that is absent, dead or off changes nothing: all is as without one.
+
+Its journal is copied into the run's own, record by record, before anything is decided about the launch. What the fold knows already is not
+copied again, so a copy may be cut anywhere and be gone on with by anybody. A record that makes no sense is told and left out: the folder belongs to the
+job's user, and no line in it may make the run's own journal unreadable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ftrun.supervisor import checkpoints, journal, store
+from ftrun.supervisor.lifecycle import INSIDE
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+
+__all__ = ["STILL_FOR_S", "in_charge", "take"]
+
+STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
+PULSE_EVERY_S = 2.0
+ROUND_BYTES = 64 << 20  # of one agent's journal at one look: more than any agent writes
+_NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
+
+
+def in_charge(keeper: Keeper, world: World) -> bool:
+    """The agent of the present launch lives: nobody else acts inside its allocation."""
+    attempt, memory = keeper.attempt, keeper.memory
+    if not attempt.inside:
+        return False
+    if memory.pulse_moved_s is None:
+        memory.pulse_moved_s = world.mono_s
+    if memory.due("pulse", world.mono_s, PULSE_EVERY_S):
+        path = os.path.join(_folder(keeper), f"pulse.{attempt.launch}")
+        found = store.content(path, 64) or b""
+        if found and found != memory.pulse:
+            memory.pulse, memory.pulse_moved_s = found, world.mono_s
+    return world.mono_s - memory.pulse_moved_s < STILL_FOR_S
+
+
+def take(keeper: Keeper) -> None:
+    """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
+    present, read = keeper.attempt.launch, keeper.memory.agent_read
+    for launch in range(present + 1):
+        if launch == present or launch not in read:
+            _take_from(keeper, launch)
+
+
+def _take_from(keeper: Keeper, launch: int) -> None:
+    read, attempt = keeper.memory.agent_read, keeper.attempt
+    path = os.path.join(_folder(keeper), f"{launch}.jsonl")
+    for end, record in _records(path, read.setdefault(launch, 0)):
+        problem = _problem(record)
+        if not problem and record["seq"] >= keeper.attempt.copied.get(launch, 0):
+            problem = _copy(keeper, launch, record)
+        if problem:
+            keeper.office.tell(
+                "agent.record-left-out",
+                run=keeper.run.id,
+                attempt=attempt.number,
+                launch=launch,
+                why=problem,
+            )
+        read[launch] = end
+
+
+def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
+    """Journal one record of the agent's. Returns why it was left out; "" where it was not."""
+    data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
+    data |= {"agent_seq": record["seq"], "at_s": record["at"]}
+    number = keeper.attempt.number
+    start = record["start"] or 1
+    copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
+    try:
+        keeper.run.after(copy | {"job": keeper.attempt.job, "data": data})
+    except (LookupError, TypeError, AttributeError, ValueError, AssertionError) as error:
+        return f"{record['kind']}: {type(error).__name__}: {error}"
+    if record["kind"] == "start.decided" and data.get("older_checkpoint"):
+        _set_aside(keeper, launch, start)
+    keeper.record(record["kind"], attempt=number, launch=launch, start=start, **data)
+    return ""
+
+
+def _set_aside(keeper: Keeper, launch: int, start: int) -> None:
+    """The checkpoint that a start failed with is loaded by no later attempt either, unless it is written anew."""
+    begun = (one for one in keeper.attempt.begun if (one.launch, one.number) == (launch, start))
+    path = next((one.resume_from for one in begun), "")
+    if path and path not in checkpoints.still_aside(keeper.run.set_aside):
+        keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
+
+
+def _folder(keeper: Keeper) -> str:
+    return os.path.join(store.attempt_dir(keeper.run_dir, keeper.attempt.number), "agent")
+
+
+def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:
+    """(offset after the line, its JSON or None) of each whole line from an offset on; nothing where the file cannot be read."""
+    content = store.content(path, ROUND_BYTES, start_bytes=start_bytes) or b""
+    end = start_bytes
+    for line in content.split(b"\n")[
+        :-1
+    ]:  # what stands behind the last is torn, or not written to its end yet
+        end += len(line) + 1
+        try:
+            yield end, json.loads(line.decode("utf-8", "surrogateescape"))
+        except (ValueError, RecursionError):
+            yield end, None
+
+
+def _problem(record: Any) -> str:
+    """Why this is no record of an agent's that this release knows; "" where it is one. (pure)"""
+    if not isinstance(record, dict) or not isinstance(record.get("data"), dict):
+        return "no record"
+    if record.get("v") != journal.VERSION:
+        return f"version {record.get('v')}"
+    numbers = (record.get("seq"), record.get("at"), record.get("start"))
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+        return "a record without its numbers"
+    if not isinstance(record["seq"], int) or not isinstance(record["start"], int):
+        return "a record without its numbers"
+    return "" if record.get("kind") in INSIDE else f"unknown kind {record.get('kind')!r}"
