@@ -144,25 +144,22 @@ def place_of(
 ) -> ladder.Place:
     """Where the job stands.
 
-    `called`: this start called srun through the shim. A script that never does runs its processes where it runs itself, on the batch
-    node; nothing can take that one away from it. `stuck` are active nodes that answer and cannot take part: neither they nor silent
-    ones can be used once more.
+    `stuck` are nodes that answer and cannot take part; they and silent ones are used no more, whatever the fault was. `called`: this
+    start called srun through the shim. A script that never does runs its processes where it runs itself, on the batch node, and
+    no spare can take that one's place.
     """
-    step_off = off
-    unusable = [*(node for node in seen.nodes if node in stuck), *seen.silent]
-    if not step_off and unusable:
-        first = unusable[0]
-        step_off = f"{first}: {stuck.get(first, 'does not answer')}"
+    unusable = (node for node in seen.nodes if node in stuck or node in seen.silent)
+    gone = tuple(dict.fromkeys((*aside, *unusable)))
     swap_off = off
-    if not swap_off and batch_node in culprits and not called:
+    if not off and batch_node in {*culprits, *gone} and not called:
         swap_off = f"the script runs its own processes on {batch_node}, which no spare can replace"
     return ladder.Place(
         nodes=nodes,
         active=seen.nodes,
         spares=spares,
-        aside=aside,
+        aside=gone,
         start=seen.number,
-        step_off=step_off,
+        step_off=off,
         swap_off=swap_off,
     )
 

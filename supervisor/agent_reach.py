@@ -22,8 +22,8 @@ from ftrun.slurm.steps import ANSWER, Steps
 __all__ = ["Reach", "Sweep", "reach"]
 
 LIMIT_S = 20.0
-QUIET_S = 4.0
-"""So long after the last answer nobody else is waited for; srun itself needs as long to find a port closed."""
+QUIET_S = 3.0
+"""So long after the last answer nobody else is waited for; srun itself needs 4 s to find a port closed."""
 
 _INTERPRETERS = "/usr/bin/python3 python3"
 _LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
