@@ -22,6 +22,8 @@ a file system that stands still stops only the thread. In jobs of more than 512 
   looks first whether the pid catches it (SigCgt in /proc/PID/status). FTRUN_STACK_SIGNAL=off keeps all signals free.
 - **Own time.** Ranks of one collective all step at the pace of the slowest. Seconds between `beat(step)` and `beat(step, phase="sync")` are
   a rank's own; their sum `own_s` over `own_n` steps tells a straggler from those who wait for it, whatever the nodes' clocks say.
+- **Standing still.** When no call came for STILL_S the thread adds what a watcher needs to tell a long evaluation from a hang: where the
+  training thread is (a digest of its Python stack and its innermost frames), and the processor time and bytes of this process and its children.
 - **Saving.** Ranks see a wish at different steps: let one of them ask `save_wanted` and tell the others, as with any decision.
 """
 
@@ -41,9 +43,13 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 EVERY_S = 1.0
 RANKS_EVERY_S = 512  # so many ranks may write in a second
 EVERY_S_MAX = 15.0
-LINE_BYTES = 384  # each line has this length, so that a shorter one leaves nothing of a longer one
+LINE_BYTES = 640  # each line has this length, so that a shorter one leaves nothing of a longer one
 FENCED = 143
 DONE_WITHIN_S = 1.0
+STILL_S = 5.0
+FRAMES_MAX = 64
+TOP_CHARS = 160
+CHILDREN_MAX = 64
 FIRST_SIGNAL = 8  # above SIGRTMIN: the first few are used by libraries of threads and fabrics
 
 _clock = time.monotonic
@@ -63,6 +69,7 @@ class _Heart:
         self.began_s = 0.0  # of the step under way, 0 = not in a step
         self.own_s = 0.0
         self.own_n = 0
+        self.ident = 0  # of the thread that trains
         self.asks = False
         self.wish = ""
         self.answered = ""
@@ -125,6 +132,7 @@ def _start(heart: _Heart) -> None:
         return
     import threading
 
+    heart.ident = threading.get_ident()
     heart.wake, heart.written = threading.Event(), threading.Event()
     thread = threading.Thread(target=_Scribe(heart).work, name="ftrun-beat", daemon=True)
     try:
@@ -153,7 +161,7 @@ class _Scribe:
         env = os.environ
         self.heart = heart
         self.folder = env.get("FTRUN_BEAT_DIR", "")
-        self.rank = next((rank for name in RANKS if (rank := env.get(name, "")).isdigit()), "0")
+        self.rank = str(int(next((rank for name in RANKS if (rank := env.get(name, "")).isdigit()), "0")))
         self.host = os.uname().nodename[:64]
         self.token = env.get("FTRUN_START_TOKEN", "")
         self.attempt = env.get("FTRUN_ATTEMPT_DIR", "")
@@ -164,6 +172,7 @@ class _Scribe:
         self.stack_signal = 0
         self.stack_file: Any = None
         self.told_n = -1
+        self.told_s = 0.0
 
     def work(self) -> None:
         """Go on until the process ends."""
@@ -173,7 +182,7 @@ class _Scribe:
         self._listen()
         heart = self.heart
         while True:
-            if heart.n != self.told_n:
+            if heart.n != self.told_n or _clock() - self.told_s >= STILL_S:
                 self._write()
             if heart.n == self.told_n:
                 heart.written.set()
@@ -196,6 +205,7 @@ class _Scribe:
     def _write(self) -> None:
         heart = self.heart
         n, at_s = heart.n, heart.at_s
+        self.told_s = _clock()
         if not self.folder or not n:
             return
         told = {
@@ -210,6 +220,8 @@ class _Scribe:
             "own_s": round(heart.own_s, 4),
             "own_n": heart.own_n,
         }
+        if _clock() - at_s >= STILL_S:
+            told["still"] = {"at": round(_clock(), 1), **_where(heart.ident), **_used()}
         import json
 
         line = json.dumps(told, separators=(",", ":")).encode().ljust(LINE_BYTES - 1) + b"\n"
@@ -253,6 +265,56 @@ class _Scribe:
             self.stack_signal = 0
 
 
+def _where(ident: int) -> dict[str, Any]:
+    """Where the training thread is: `stack` differs when it has moved on, `top` are its innermost frames."""
+    import zlib
+
+    frame: Any = sys._current_frames().get(ident)  # noqa: SLF001 - the documented way to another thread's stack
+    names, digest, depth = [], 0, 0
+    while frame is not None and depth < FRAMES_MAX:
+        code = frame.f_code
+        digest = zlib.crc32(
+            f"{code.co_filename}:{code.co_name}:{frame.f_lineno}".encode("utf-8", "replace"), digest
+        )
+        if depth < 3:
+            folder, _, file = code.co_filename.rpartition("/")
+            names.append(f"{folder.rpartition('/')[2]}/{file}:{code.co_name}")
+        frame, depth = frame.f_back, depth + 1
+    return {"stack": f"{digest:08x}", "top": " < ".join(names)[:TOP_CHARS]}
+
+
+def _used() -> dict[str, Any]:
+    """Processor seconds and bytes read and written, by this process and its children; `stuck` = one waits in the kernel for a file."""
+    cpu_ticks, size_bytes, stuck = 0, 0, False
+    waiting, seen = [os.getpid()], 0
+    while waiting and seen < CHILDREN_MAX:
+        pid, seen = waiting.pop(), seen + 1
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 13:
+            cpu_ticks += int(fields[11]) + int(fields[12])
+            stuck = stuck or fields[0] == "D"
+        io = dict(line.split(": ", 1) for line in _read(f"/proc/{pid}/io").splitlines() if ": " in line)
+        size_bytes += int(io.get("rchar", "0")) + int(io.get("wchar", "0"))
+        for task in _names(f"/proc/{pid}/task"):
+            waiting += [int(child) for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+    return {"cpu_s": round(cpu_ticks / os.sysconf("SC_CLK_TCK"), 2), "io_bytes": size_bytes, "stuck": stuck}
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def _free_signal() -> int:
     """A real-time signal that this process neither catches, ignores nor blocks; 0 where there is none."""
     import signal
@@ -269,11 +331,8 @@ def _free_signal() -> int:
 
 def _value(path: str, name: str, sep: str = "=") -> str:
     """The value of a `name=value` line; "" where there is none, or no such file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return next((line[len(name) + 1 :].strip() for line in stream if line.startswith(name + sep)), "")
-    except OSError:
-        return ""
+    lines = _read(path).splitlines()
+    return next((line[len(name) + 1 :].strip() for line in lines if line.startswith(name + sep)), "")
 
 
 def _first_line(path: str) -> str:

@@ -11,6 +11,7 @@ one with the largest total wins, since evaluation and loading draw bars too.
   the present place back, so that `steps_seen` goes on counting, but not `step`.
 - An epoch, a percentage, a port or a time is never a step: each form names what must stand around its number.
 - A line "saving ..." is a checkpoint once a line says "saved", or a higher step is printed.
+- `phase` is what the last lines announced and no step has ended: only of text that is read as it is written, for it is old otherwise.
 
 Text arrives in pieces of any size; carriage returns end lines too. Of a line the first `LINE_BYTES` are looked at.
 """
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ftrun.supervisor import steps
+from ftrun.supervisor import phases, steps
 
 __all__ = ["LINE_BYTES", "Progress", "ProgressReader"]
 
@@ -71,6 +72,7 @@ class ProgressReader:
         self._progress: Progress | None = None
         self._counter = _Counter()
         self._saving: tuple[int | None, str] | None = None
+        self._announced = ("", -1)  # a phase, and the offset of its line
         self._advances = 0
         self._last_s: float | None = None
         self._look_s: float | None = None  # between the last two looks that saw steps
@@ -87,6 +89,19 @@ class ProgressReader:
     def advances(self) -> int:
         """How often a step higher than all before it was printed; the first step of a counter is none."""
         return self._advances
+
+    @property
+    def announced(self) -> tuple[str, int]:
+        """The phase that a line announced last ("" = it is over), and where that line begins; ("", -1) before any."""
+        return self._announced
+
+    @property
+    def phase(self) -> str:
+        """What was announced and goes on: "checkpoint", "eval", "compile", "data", or "" while steps are made."""
+        if self._saving is not None:
+            return "checkpoint"
+        phase, offset_bytes = self._announced
+        return phase if self._progress is None or offset_bytes > self._progress.offset_bytes else ""
 
     @property
     def strength(self) -> int:
@@ -108,10 +123,15 @@ class ProgressReader:
             return
         self._keep(text[:first])
         self._line(self._pending, self._offset)
+        if not behind:
+            self._announce(self._pending, self._offset)
         last = text.rfind(b"\n")
         body = self._offset + self._pending_bytes - first  # the offset of text[0]
         for start, line in _candidates(text, first + 1, last):
             self._telling(line, body + start)
+        if not behind:
+            for start, line in _last_with(phases.WORDS, text, first + 1, last):
+                self._announce(line, body + start)
         self._offset = body + last + 1
         self._pending = b""
         self._pending_bytes = 0
@@ -140,6 +160,7 @@ class ProgressReader:
         """The file was truncated or replaced: what was read stays true, offsets count from here on."""
         self.flush()
         self._offset = offset_bytes
+        self._announced = ("", -1)
 
     def _keep(self, part: bytes) -> None:
         self._pending_bytes += len(part)
@@ -150,6 +171,11 @@ class ProgressReader:
     def _line(self, line: bytes, offset_bytes: int) -> None:
         if steps.may_tell(line):
             self._telling(line, offset_bytes)
+
+    def _announce(self, line: bytes, offset_bytes: int) -> None:
+        phase = phases.announced(steps.plain(line))
+        if phase is not None:
+            self._announced = (phase, offset_bytes)
 
     def _telling(self, line: bytes, offset_bytes: int) -> None:
         seen, loss, saved = steps.told(steps.plain(line))
@@ -261,3 +287,10 @@ def _candidates(text: bytes, first: int, last: int) -> Iterator[tuple[int, bytes
     for start in sorted(starts):
         end = text.find(b"\n", start)
         yield start, text[start : min(end, start + LINE_BYTES)]
+
+
+def _last_with(words: tuple[bytes, ...], text: bytes, first: int, last: int) -> list[tuple[int, bytes]]:
+    """The last line of text[first:last] with each of the words as (start, line), in order."""
+    places = {text.rfind(word, first, last) for word in words} - {-1}
+    starts = sorted({max(first, text.rfind(b"\n", first, at) + 1) for at in places})
+    return [(start, text[start : min(text.find(b"\n", start), start + LINE_BYTES)]) for start in starts]

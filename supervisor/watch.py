@@ -31,6 +31,7 @@ class WatchReport:
 
     `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
     `behind` = there is more to read than one poll reads. `seats` = who sits where, as the lines tell. `last_fresh_open_s` = when all logs were last opened anew.
+    `phase` = what the log with the steps, or else any other, announced last and goes on (`ProgressReader.phase`).
     """
 
     evidence: tuple[Evidence, ...]
@@ -43,6 +44,7 @@ class WatchReport:
     why_unreadable: str
     behind: bool = False
     seats: Seats = field(default_factory=Seats)
+    phase: str = ""
 
 
 class LogWatcher:
@@ -55,6 +57,9 @@ class LogWatcher:
         self._evidence: tuple[Evidence, ...] = ()
         self._last_growth_s: float | None = None
         self._last_fresh_open_s: float | None = None
+        self._steps_seen = 0
+        self._others: dict[str, tuple[str, int]] = {}  # what files without the steps announced, and where
+        self._over: set[tuple[str, tuple[str, int]]] = set()
 
     def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
         """Read what is new; `fresh` opens every log anew, as a judgement on a network file system needs."""
@@ -79,6 +84,18 @@ class LogWatcher:
         """Give the descriptors back."""
         self._tails.close()
 
+    def _phase(self) -> str:
+        """What the leading file announced; of any other file, what no step of a later poll has ended."""
+        leading = _leading(self._files)
+        steps_seen = sum(file.progress.steps_seen for file in self._files if file.progress is not None)
+        stepped, self._steps_seen = steps_seen != self._steps_seen, steps_seen
+        others = {file.name: file.reader.announced for file in self._files if file is not leading}
+        if stepped:
+            self._over |= {(name, told) for name, told in others.items() if self._others.get(name) == told}
+        self._others = others
+        going = (told[0] for name, told in others.items() if told[0] and (name, told) not in self._over)
+        return (leading.reader.phase if leading is not None else "") or next(going, "")
+
     def _report(self, new: set[int]) -> WatchReport:
         if any(file.changed for file in self._files):
             self._evidence = _all_evidence(self._files)
@@ -95,6 +112,7 @@ class LogWatcher:
             why_unreadable=why,
             behind=self._tails.more,
             seats=self._book.seats,
+            phase=self._phase(),
         )
 
 

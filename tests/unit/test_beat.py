@@ -298,7 +298,7 @@ def test_a_line_is_of_one_length(place: Path) -> None:
     _run("beat(1)\nbeat.done()", _env(place))
     short = (place / "beats" / "3").read_bytes()
 
-    assert (384, 384) == (len(long), len(short))
+    assert (640, 640) == (len(long), len(short))
     assert json.loads(short)["step"] == 1
 
 

@@ -1,0 +1,236 @@
+"""Does a start hang? (pure)
+
+How it thinks. Silence proves nothing (law P7): a healthy run is silent while it evaluates, saves or compiles, and some print a line in an hour. So
+silence only makes suspicious; stacks are asked for then, and a second witness must agree before a start is held to hang. How long the silence must
+be depends on how sure the witnesses are:
+
+| who agrees | threshold |
+|---|---|
+| every rank waits in a collective, and no stack moved in SURE_PAIRS pairs of samples in a row | `min_s`, ten median steps, or the usual gap |
+| the same where every rank waits for its accelerator, and that moves no memory | the same |
+| no processor, file, network or accelerator is used, and no stack moves | five times as long (five minutes) |
+| all stacks are the same in many samples, and something is used or that is not known | `max_s` |
+| beats were there and have stopped, and nothing speaks against it | `max_s` |
+| nobody (a silent log alone) | never |
+
+A stack that moves, files that are read or written, and output that goes on are signs of life: they end nothing and keep the suspicion. An announced
+phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times its longest so far, `max_s` the first time. Before
+a habit is known (warm-up) everything gets `grace_s`. The run's own habit lengthens thresholds and never shortens them below `min_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ftrun.supervisor.stillness import (
+    HOLDS_S,
+    NEVER,
+    WARM_MOVES,
+    Activity,
+    History,
+    Rank,
+    Sight,
+    Stacks,
+    observe,
+)
+
+__all__ = [
+    "Activity",
+    "History",
+    "Limits",
+    "Rank",
+    "Sight",
+    "Stacks",
+    "State",
+    "Verdict",
+    "behind",
+    "judge",
+    "limits_from",
+    "observe",
+]
+
+STEPS = 10.0  # median steps without one
+WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, wherever they wait
+PHASE_TIMES = 3.0  # the longest so far of an announced phase
+SURE_PAIRS = 5  # a fast loop may be met at the same line some times in a row
+MANY_PAIRS = 20
+SAMPLES_S = (6.0, 6.0, 6.0, 6.0, 6.0, 10.0, 20.0, 30.0, 60.0)  # between samples of stacks
+ASK_FROM = 0.5  # of the threshold
+QUIET_FROM = 0.25
+LAG_S = 3.0  # beats are written once a second
+NAMED_MAX = 8
+
+
+class State(StrEnum):
+    """What is thought of a start."""
+
+    HEALTHY = "healthy"
+    QUIET = "quiet"
+    SUSPECT = "suspect"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. The settings hang-min, hang-max, hang-grace."""
+
+    min_s: float = 60.0
+    max_s: float = 1800.0
+    grace_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to think now. `threshold_s`: at which silence the start would be held to hang, None = by what is known now, at none.
+
+    `wants_stacks`: a sample of the stacks of all ranks is wanted, to be passed to a later `observe`. `behind`: who is behind, where that can be told.
+    """
+
+    state: State
+    quiet_s: float
+    threshold_s: float | None
+    reason: str
+    behind: tuple[str, ...] = ()
+    wants_stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What the witnesses say together."""
+
+    quiet_s: float
+    fast_s: float
+    worst_s: float
+    allowed_s: float  # what the phase or the warm-up gives, 0 = nothing announced
+    talks: bool  # output goes on
+    idle: bool
+    works: bool  # something that no hang does was seen
+    device_rests: bool
+
+
+def limits_from(settings: Mapping[str, Any]) -> Limits | None:
+    """What the settings say; None where hangs are not looked for."""
+    if settings.get("hang", "auto") == "never":
+        return None
+    usual = Limits()
+    return Limits(
+        min_s=float(settings.get("hang-min", usual.min_s)),
+        max_s=max(float(settings.get("hang-max", usual.max_s)), float(settings.get("hang-min", usual.min_s))),
+        grace_s=float(settings.get("hang-grace", usual.grace_s)),
+    )
+
+
+def judge(history: History, now_s: float, limits: Limits) -> Verdict:
+    """What to think of the start that `history` remembers. Cheap enough for every second."""
+    case = _case(history, history.at(now_s), limits)
+    quiet_s = case.quiet_s
+    if not history.counts:
+        return Verdict(State.HEALTHY, quiet_s, None, "not watched: suspended, or a log cannot be read")
+    suspicious_s = ASK_FROM * (case.fast_s if not case.allowed_s else max(case.fast_s, case.allowed_s / 4))
+    if quiet_s < suspicious_s:
+        quiet = quiet_s >= QUIET_FROM * case.fast_s
+        state = State.QUIET if quiet else State.HEALTHY
+        return Verdict(state, quiet_s, None, _since(history, quiet_s) if quiet else "it goes on")
+    threshold_s, why = _threshold(history, case, limits)
+    named = behind(history.ranks, history.witness.elsewhere)
+    wants = _sample_due(history, history.at(now_s))
+    if threshold_s is not None and quiet_s >= threshold_s:
+        return Verdict(State.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s)}; {why}", named)
+    return Verdict(State.SUSPECT, quiet_s, threshold_s, f"{_since(history, quiet_s)}; {why}", named, wants)
+
+
+def _case(history: History, at_s: float, limits: Limits) -> _Case:
+    moves, witness = history.moves, history.witness
+    quiet_s = at_s - moves.at_s
+    fast_s = max(limits.min_s, STEPS * (moves.step_s or 0.0), moves.usual_s)
+    if moves.kind in {"", "output"}:
+        fast_s = max(fast_s, limits.max_s)
+    worst_s = max(fast_s, WORST * limits.min_s)
+    allowed_s = 0.0
+    if moves.count < WARM_MOVES:
+        allowed_s = max(limits.grace_s, worst_s)
+    elif history.phase:
+        learnt = history.learnt.get(history.phase)
+        allowed_s = max(worst_s, limits.max_s if learnt is None else PHASE_TIMES * learnt)
+    known = at_s - witness.knows_s <= HOLDS_S
+    known_gpu = at_s - witness.knows_gpu_s <= HOLDS_S
+    rests_s = max(HOLDS_S, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
+    resting = at_s - rests_s
+    return _Case(
+        quiet_s=quiet_s,
+        fast_s=fast_s,
+        worst_s=worst_s,
+        allowed_s=allowed_s,
+        talks=at_s - history.output_s < min(limits.min_s, 0.5 * quiet_s),
+        idle=known and max(witness.cpu_s, witness.io_s, witness.gpu_s) < resting and quiet_s >= rests_s,
+        works=max(witness.io_s, witness.gpu_s) >= resting,
+        device_rests=known_gpu and witness.gpu_s < resting,
+    )
+
+
+def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | None, str]:
+    """How long the silence must be by what the witnesses say, and what they say. Times in seconds."""
+    witness, moves = history.witness, history.moves
+    sure = witness.frozen >= SURE_PAIRS and witness.steady > SURE_PAIRS and not case.works
+    if sure and (witness.waiting == "collective" or (witness.waiting == "device" and case.device_rests)):
+        where = (
+            "in a collective" if witness.waiting == "collective" else "for an accelerator that does nothing"
+        )
+        least_s = case.worst_s if history.phase or case.talks else case.fast_s
+        warm_s = case.allowed_s if moves.count < WARM_MOVES else 0.0
+        return max(least_s, warm_s), f"every rank waits {where}, and no stack moves"
+    if case.talks:
+        return None, "output goes on without steps"
+    moved = witness.moved_s > NEVER
+    if case.idle and (not moved or witness.frozen >= SURE_PAIRS):
+        still = "no processor, file or accelerator is used" + (", no stack moves" if witness.frozen else "")
+        return max(case.worst_s, case.allowed_s), still
+    most_s = max(limits.max_s, case.allowed_s, 2.0 * moves.longest_s)
+    if witness.frozen >= MANY_PAIRS:
+        return most_s, "all stacks were the same in many samples"
+    if moves.kind == "beats" and not case.works:
+        return max(most_s, PHASE_TIMES * moves.longest_s), "the beats of all ranks have stopped"
+    return (
+        None,
+        "nothing but silence speaks of a hang" if not case.works else "files or accelerators are at work",
+    )
+
+
+def _sample_due(history: History, at_s: float) -> bool:
+    witness = history.witness
+    if not witness.samples:
+        return True
+    pause_s = SAMPLES_S[min(witness.samples, len(SAMPLES_S)) - 1]
+    return at_s - witness.sampled_s >= pause_s
+
+
+def _since(history: History, quiet_s: float) -> str:
+    what = {"beats": "no beat and no step", "steps": "no step", "output": "no output"}.get(
+        history.moves.kind, "no sign of life"
+    )
+    within = f" in {history.phase}" if history.phase else ""
+    return f"{what}{within} for {quiet_s:.0f} s"
+
+
+def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """Who is behind, most certain first: ranks that do not wait where the others do, ranks at a lower step, ranks whose beat stopped earlier.
+
+    Nobody is named where it is half of all or more. Names are "rank 3 (node)", at most NAMED_MAX.
+    """
+    nodes = {rank.rank: rank.node for rank in ranks}
+    late: list[int] = list(elsewhere)
+    stepping = [rank for rank in ranks if rank.step is not None]
+    if not late and len(stepping) > 1:
+        highest = max(rank.step or 0 for rank in stepping)
+        late = [rank.rank for rank in stepping if (rank.step or 0) < highest]
+        if not late or 2 * len(late) >= len(stepping):
+            last_s = sorted(rank.moved_s for rank in stepping)[len(stepping) // 2]
+            late = [rank.rank for rank in stepping if rank.moved_s < last_s - LAG_S]
+        late = [] if 2 * len(late) >= len(stepping) else late
+    return tuple(
+        f"rank {rank} ({nodes[rank]})" if nodes.get(rank) else f"rank {rank}"
+        for rank in sorted(late)[:NAMED_MAX]
+    )
