@@ -1,0 +1,527 @@
+"""Laws of leaving in good order: what is asked, what counts as saved, when it is enough, and what a pause is. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.slurm.options import split
+from ftrun.supervisor import expected, leaving, store, warned
+from ftrun.supervisor.cli import main
+from ftrun.supervisor.cli.leave import at_time
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.halts import FILE, BadHalt, Halt
+from ftrun.supervisor.leaving import Ask, Occasion, Sight
+from tests.unit.lives import Life
+
+NOTHING = Sight()
+OLD = Sight("/c/step-100.pt", "a", 100, 100, 600.0)
+STEPS = st.none() | st.integers(0, 9)
+SIGHTS = st.builds(
+    Sight,
+    path=st.sampled_from(["", "/c/1", "/c/2"]),
+    stamp=st.sampled_from(["a", "b"]),
+    step=STEPS,
+    logged=STEPS,
+    quiet_s=st.floats(0, 20),
+    marked=st.booleans(),
+)
+WAITS = st.none() | st.floats(0, 300)
+
+
+# ---------------------------------------------------------------------- a new complete checkpoint
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (OLD, "the one that was there"),
+        (
+            Sight("/c/step-50.pt", "b", 50, 100, 600.0),
+            "an older one that is left after a newer one was removed",
+        ),
+        (Sight("", "", None, 900, 600.0), "a line, where files are known"),
+    ],
+)
+def test_what_was_there_before_is_not_new(now: Sight, why: str) -> None:
+    """Only a higher step, or the same file written anew, was saved since."""
+    assert not leaving.new(OLD, now), why
+
+
+@pytest.mark.parametrize(
+    ("known", "now"),
+    [
+        (OLD, Sight("/c/step-200.pt", "b", 200)),
+        (Sight("/c/last.pt", "a"), Sight("/c/last.pt", "b")),
+        (NOTHING, Sight("/c/step-1.pt", "a", 1)),
+        (Sight("/c/one", "a"), Sight("/c/other", "b")),
+        (Sight(logged=5), Sight(logged=6)),
+        (NOTHING, Sight(logged=6)),
+    ],
+)
+def test_what_was_saved_since_is_new(known: Sight, now: Sight) -> None:
+    """By file, under a new name or the same one; by the log where no file was ever seen."""
+    assert leaving.new(known, now)
+
+
+@given(known=SIGHTS, now=SIGHTS, wait_s=WAITS, waited_s=st.floats(0, 400))
+def test_the_wait_ends_saved_or_at_its_deadline_and_not_before(
+    known: Sight, now: Sight, wait_s: float | None, waited_s: float
+) -> None:
+    """For whatever is seen: an end is a new complete checkpoint or the deadline, and either is an end."""
+    verdict = leaving.decide(Ask(Occasion.STOP, known, wait_s), now, waited_s)
+    complete = not now.path or now.marked or now.quiet_s >= leaving.QUIET_S
+
+    assert verdict.saved == (leaving.new(known, now) and complete)
+    assert verdict.end == (verdict.saved or (wait_s is not None and waited_s >= wait_s))
+    assert verdict.reason
+
+
+@given(known=SIGHTS)
+def test_nothing_new_is_ever_seen_where_nothing_changed(known: Sight) -> None:
+    """However often the same is looked at."""
+    assert not leaving.new(known, known)
+
+
+@given(known=SIGHTS)
+def test_what_the_journal_keeps_of_a_sight_is_enough_to_go_on(known: Sight) -> None:
+    """Who takes over compares with the same sight."""
+    kept = Sight.from_json(json.loads(json.dumps(known.to_json())))
+
+    assert (kept.path, kept.stamp, kept.step, kept.logged) == (
+        known.path,
+        known.stamp,
+        known.step,
+        known.logged,
+    )
+
+
+# ---------------------------------------------------------------------- the dying gasp
+
+
+@given(
+    total=st.integers(1, 64),
+    alive=st.integers(0, 64),
+    listens=st.booleans(),
+    asked=st.booleans(),
+    gasp_wait_s=st.sampled_from([0.0, 30.0]),
+)
+def test_survivors_are_asked_once_when_they_are_most_and_somebody_listens(
+    total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float
+) -> None:
+    """In no other case, and the reason is always told."""
+    ask, why = leaving.gasp(total=total, alive=alive, listens=listens, asked=asked, gasp_wait_s=gasp_wait_s)
+
+    assert ask == (alive * 2 > total and listens and not asked and gasp_wait_s > 0)
+    assert why
+
+
+# ---------------------------------------------------------------------- before a time limit
+
+
+def _option(*argv: str, env: dict[str, str] | None = None, head: tuple[str, ...] = (), **chosen: Any) -> str:
+    settings = {key.replace("_", "-"): value for key, value in chosen.items()}
+    return warned.signal_option(settings, split([*argv, "job.sh"]), [split(list(head))], env or {})
+
+
+def test_slurm_is_told_to_send_the_signal_so_early_that_there_is_time_to_save() -> None:
+    """The wait and a margin before the limit, wherever that was given; with B: to the script."""
+    assert "USR1@150" == _option("-t", "4:00:00", save_signal="SIGUSR1", save_wait=120.0)
+    assert "B:USR2@330" == _option(head=("--time=1-00",), save_signal="B:USR2", save_wait=300.0)
+    assert "USR1@150" == _option(env={"SBATCH_TIMELIMIT": "60"}, save_signal="usr1")
+
+
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {"argv": ("-t60", "--signal=TERM@30")},
+        {"argv": ("-t60",), "head": ("--signal=B:USR1@60",)},
+        {"argv": ("-t60",), "env": {"SBATCH_SIGNAL": "USR1@60"}},
+        {"argv": ("-t60",), "save_signal": ""},
+        {"argv": ()},
+        {"argv": ("--time=UNLIMITED",)},
+        {"argv": ("-t3",)},
+        {"argv": ("-t60", ":", "-t60")},
+    ],
+)
+def test_the_users_own_signal_wins_and_an_unknown_or_short_limit_gets_none(given_: dict[str, Any]) -> None:
+    """Nothing is added where the user chose, where nothing was set, and where the script might not listen yet."""
+    more = {"save_signal": "USR1"} | {key: value for key, value in given_.items() if key != "argv"}
+
+    assert "" == _option(*given_["argv"], **more)
+
+
+@given(limit_s=st.floats(60, 1e6), save_wait_s=st.floats(0, 1e4))
+def test_most_of_a_time_limit_is_for_work(limit_s: float, save_wait_s: float) -> None:
+    """However long the wait for a checkpoint may be, no more than a quarter of the limit is kept for it."""
+    assert not leaving.limit_is_near(limit_s, limit_s * 0.26, save_wait_s)
+    assert leaving.limit_is_near(limit_s, 0.0, save_wait_s)
+    assert leaving.warning_s(limit_s, save_wait_s) <= limit_s / 4
+
+
+# ---------------------------------------------------------------------- the conditions
+
+
+@given(
+    st.builds(
+        Halt,
+        token=st.text(max_size=4),
+        pause=st.booleans(),
+        now=st.booleans(),
+        after_checkpoint=st.booleans(),
+        at_step=STEPS,
+        before_s=st.none() | st.floats(0, 1e10),
+        by=st.sampled_from(["", "ann"]),
+    )
+)
+def test_conditions_outlive_their_file(halt: Halt) -> None:
+    """What was written is read."""
+    assert halt == Halt.from_json(json.loads(json.dumps(halt.to_json())))
+
+
+@pytest.mark.parametrize(
+    "data", [[], "stop", 3, {"at_step": "7"}, {"at_step": -1}, {"at_step": True}, {"before_s": "18:00"}]
+)
+def test_a_file_that_makes_no_sense_is_refused(data: object) -> None:
+    """In one line, and never obeyed by half."""
+    with pytest.raises(BadHalt):
+        Halt.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("halt", "step", "now_s", "due"),
+    [
+        (Halt(), 9, 1e9, False),
+        (Halt(now=True), None, 0.0, True),
+        (Halt(after_checkpoint=True), None, 0.0, True),
+        (Halt(at_step=5), 4, 0.0, False),
+        (Halt(at_step=5), None, 0.0, False),
+        (Halt(at_step=5), 5, 0.0, True),
+        (Halt(before_s=1000.0), 9, 849.0, False),
+        (Halt(before_s=1000.0), None, 850.0, True),
+        (Halt(at_step=5, before_s=1000.0), 4, 900.0, True),
+    ],
+)
+def test_the_first_condition_that_holds_counts(halt: Halt, step: int | None, now_s: float, due: bool) -> None:
+    """A time is met so early that there is time to save, by `save-wait` and a margin."""
+    assert due == bool(halt.due(step=step, now_s=now_s, save_wait_s=120.0))
+
+
+@pytest.mark.parametrize(
+    ("halt", "listens", "wait_s"),
+    [
+        (Halt(after_checkpoint=True), False, None),
+        (Halt(after_checkpoint=True), True, 120.0),
+        (Halt(now=True), False, 120.0),
+        (Halt(at_step=5), False, 120.0),
+        (Halt(before_s=1090.0), False, 90.0),
+        (Halt(after_checkpoint=True, before_s=4600.0), False, 3600.0),
+        (Halt(after_checkpoint=True, before_s=900.0), False, 0.0),
+    ],
+)
+def test_only_who_asked_for_the_next_checkpoint_of_a_script_that_does_not_listen_waits_without_end(
+    halt: Halt, listens: bool, wait_s: float | None
+) -> None:
+    """Everybody else waits for `save-wait`, and nobody longer than to the time that was set."""
+    assert wait_s == halt.wait_s(now_s=1000.0, save_wait_s=120.0, listens=listens)
+
+
+# ---------------------------------------------------------------------- the expected end
+
+
+@given(
+    left=st.integers(0, 10_000),
+    step_s=st.floats(0.01, 60),
+    limit_s=st.floats(60, 1e5),
+    ran=st.floats(0, 0.9),
+    save_wait_s=st.floats(0, 600),
+)
+def test_an_expected_end_is_neither_before_the_work_is_done_nor_in_fewer_jobs_than_it_takes(
+    left: int, step_s: float, limit_s: float, ran: float, save_wait_s: float
+) -> None:
+    """One job where the limit allows it; else so many that their limits together hold the work."""
+    now_s = 1e9
+    found = expected.through(
+        step=100,
+        target=100 + left,
+        step_s=step_s,
+        now_s=now_s,
+        started_s=now_s - ran * limit_s,
+        limit_s=limit_s,
+        save_wait_s=save_wait_s,
+    )
+    work_s, rest_s = left * step_s, limit_s * (1 - ran)
+
+    assert found.at_s >= now_s + work_s - 1e-3
+    assert (found.jobs == 1) == (work_s <= rest_s + 1e-6) or abs(work_s - rest_s) < 1e-3
+    assert rest_s + (found.jobs - 1) * limit_s >= work_s - 1e-3
+
+
+def test_without_a_limit_one_job_is_enough() -> None:
+    """1,000 steps of 2 s."""
+    found = expected.through(
+        step=0, target=1000, step_s=2.0, now_s=50.0, started_s=0.0, limit_s=None, save_wait_s=120.0
+    )
+
+    assert (2050.0, 1) == (found.at_s, found.jobs)
+
+
+# ---------------------------------------------------------------------- whole lives
+
+
+def _halt(life: Life, **conditions: Any) -> None:
+    token = str(life.engine.now())
+    text = json.dumps({"token": token, "by": "ann"} | conditions)
+    store.write_atomically(os.path.join(life.run_dir, FILE), text.encode())
+
+
+def _save(life: Life, step: int) -> Path:
+    path = life.cwd / f"step-{step}.pt"
+    path.write_text(f"saved at {life.engine.now()}")
+    return path
+
+
+def _life(tmp_path: Path, **chosen: Any) -> Life:
+    life = Life(tmp_path, checkpoint=str(tmp_path / "work" / "step-*.pt"), **chosen)
+    life.until("running")
+    life.train(1, 5)
+    return life
+
+
+def _fail(life: Life) -> None:
+    """The launch fails, and the next attempt runs."""
+    number = life.attempt.number
+    life.exit(1)
+    while life.attempt.number == number:
+        life.live()
+    life.until("running")
+
+
+def _asked(life: Life) -> bool:
+    return os.path.exists(os.path.join(life.run_dir, "save-now"))
+
+
+def test_a_pause_waits_for_a_new_checkpoint_releases_the_nodes_and_comes_back_with_its_budgets(
+    tmp_path: Path,
+) -> None:
+    """Asked, saved, ended, shown as paused; the next attempt begins with what was used up before."""
+    life = _life(tmp_path, save_signal="USR1", save_wait=60.0)
+    _fail(life)
+    spent, retries = dict(life.run.spent), life.run.retries
+    heard: list[str] = []
+    life.launches[-1].on_signal = lambda name: not heard.append(name)
+    life.say("step 1/100 loss 0.5")
+    _save(life, 5)
+    life.live(3)
+    _halt(life, pause=True, after_checkpoint=True)
+    life.live(20)
+
+    assert (["USR1"], True, "running") == (heard, _asked(life), life.run.state.value)
+    _save(life, 9)
+    life.until("stopped")
+    assert (True, "pause", "pause by ann", False) == (
+        life.run.paused,
+        life.run.wish,
+        life.attempt.end_intended.partition(";")[0],
+        _asked(life),
+    )
+    assert [] == life.living()
+    life.ask("resume", "9-resume")
+    life.until("running")
+    assert (spent, retries, {}, "") == (dict(life.run.spent), life.run.retries, life.run.halt, life.run.wish)
+    assert retries > 0
+    life.live(5)
+    assert "running" == life.run.state.value
+
+
+def test_a_deadline_without_a_checkpoint_ends_the_attempt_all_the_same(tmp_path: Path) -> None:
+    """With a warning, and the file is gone: nobody is asked for ever."""
+    life = _life(tmp_path, save_wait=20.0)
+    _halt(life, now=True)
+    life.until("stopped", 60)
+
+    assert ("stop", False) == (life.run.wish, life.run.paused)
+    assert any("no new complete checkpoint within 20 s" in text for text in life.run.warnings)
+    assert not _asked(life)
+
+
+def test_until_its_step_a_run_that_is_to_stop_there_recovers_as_ever(tmp_path: Path) -> None:
+    """A fault before the condition holds is a fault: another attempt; the stop comes at the step."""
+    life = _life(tmp_path, save_wait=5.0)
+    _halt(life, at_step=50)
+    life.train(6, 8)
+    _fail(life)
+    life.train(48, 49)
+    assert not _asked(life)
+    life.train(50, 52)
+    assert _asked(life)
+    life.until("stopped", 60)
+
+    assert "stop" == life.run.wish
+
+
+def test_what_is_taken_back_is_as_if_it_had_never_been_said(tmp_path: Path) -> None:
+    """The attempt goes on, nobody is asked any more, and a later fault is recovered from."""
+    life = _life(tmp_path)
+    _halt(life, after_checkpoint=True)
+    life.live(5)
+    assert _asked(life)
+    _halt(life)
+    life.live(5)
+
+    assert ("", False, "running") == (life.run.wish, _asked(life), life.run.state.value)
+    _save(life, 9)
+    life.live(20)
+    assert "running" == life.run.state.value
+    _fail(life)
+
+
+def test_who_takes_over_in_the_middle_asks_again_and_waits_for_the_same_checkpoint(tmp_path: Path) -> None:
+    """Killed between the intent and the fact: the next supervisor asks, and a checkpoint from before does not count."""
+    life = _life(tmp_path)
+    _save(life, 5)
+    life.live(10)
+    _halt(life, after_checkpoint=True)
+
+    def crash(point: str) -> None:
+        if point == "save-now:before":
+            raise KeyboardInterrupt
+
+    life.supervisor.office.crash = crash
+    with pytest.raises(KeyboardInterrupt):
+        life.live(5)
+    assert "intended" == life.run.leaving["stage"]
+    life.begin_anew()
+    life.live(30)
+    assert ("asked", "running", True) == (life.run.leaving["stage"], life.run.state.value, _asked(life))
+    _save(life, 12)
+    life.until("stopped", 60)
+
+    assert 1 == len([kind for kind in life.kinds() if kind == "leave.intended"])
+
+
+def test_a_script_that_saves_and_exits_0_when_it_is_asked_is_paused_not_finished(tmp_path: Path) -> None:
+    """It can be resumed: nobody said that it had come to its end."""
+    life = _life(tmp_path)
+    _halt(life, pause=True, after_checkpoint=True)
+    life.live(5)
+    _save(life, 9)
+    life.exit(0)
+    life.until("stopped", 60)
+
+    assert life.run.paused
+
+
+def test_a_script_that_comes_to_its_last_step_while_it_is_asked_is_finished(tmp_path: Path) -> None:
+    """The script's own verdict wins where its last step is known."""
+    life = _life(tmp_path)
+    _halt(life, after_checkpoint=True)
+    life.live(5)
+    life.say("step 100000/100000 loss 0.5")
+    life.live(2)
+    life.exit(0)
+    life.until("finished", 60)
+
+
+def test_a_halt_file_that_makes_no_sense_is_told_once_and_not_obeyed(tmp_path: Path) -> None:
+    """The run goes on."""
+    life = _life(tmp_path)
+    store.write_atomically(os.path.join(life.run_dir, FILE), b'{"at_step": "soon"}')
+    life.live(10)
+
+    assert 1 == len([text for text in life.run.warnings if "is not obeyed" in text])
+    assert "running" == life.run.state.value
+
+
+# ---------------------------------------------------------------------- the commands
+
+NOON = 1_795_262_400.0  # some noon, whatever the time zone of the machine
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "25:00", "12:61", "+3", "+h", "2026-13-01", "-2h", "1795262400"]
+)
+def test_a_time_that_cannot_be_meant_is_wrong_usage(text: str) -> None:
+    """Exit 2, in one line that names what is wanted."""
+    with pytest.raises(UserError, match="--before") as error:
+        at_time(text, NOON)
+    assert 2 == error.value.exit_code
+
+
+def test_a_time_is_always_ahead() -> None:
+    """A clock's time is the next one; a date that is over is refused."""
+    assert NOON + 7200 == at_time("+2h", NOON)
+    assert NOON + 90 * 60 == at_time("+1.5h", NOON)
+    for hour in range(24):
+        assert NOON < at_time(f"{hour}:00", NOON) <= NOON + 86_400
+    with pytest.raises(UserError, match="over already"):
+        at_time("2020-01-01T00:00", NOON)
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
+    """A live run, and the commands look at its home."""
+    made = _life(tmp_path)
+    monkeypatch.setenv("FTRUN_HOME", made.home)
+    monkeypatch.setenv("FTRUN_SUPERVISOR", "none")
+    return made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "stop --now --at-step 5",
+        "stop --clear --now",
+        "stop --after-checkpoint --at-step 5",
+        "stop --at-step -1",
+        "stop --at-step x",
+        "stop --before yesterday",
+        "pause --clear --before 18:00",
+    ],
+)
+def test_conditions_that_contradict_each_other_are_wrong_usage(
+    life: Life, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, one line, nothing written."""
+    assert 2 == main([*words.split(), life.run.id])
+    assert 1 == len(capsys.readouterr().err.splitlines())
+    assert not os.path.exists(os.path.join(life.run_dir, FILE))
+
+
+def test_a_wish_stands_in_its_file_though_nobody_watches(
+    life: Life, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Conditions as the file has them, and the next supervisor obeys."""
+    assert 1 == main(["pause", life.run.id, "--at-step", "7"])
+    assert "the request to pause is kept" in capsys.readouterr().err
+    halt = Halt.from_json(json.loads(Path(life.run_dir, FILE).read_text()))
+    assert (True, 7, False) == (halt.pause, halt.at_step, halt.after_checkpoint)
+    life.live(2)
+
+    assert 0 == main(["show", life.run.id])
+    assert "pauses at step 7, asked by" in capsys.readouterr().out
+    assert 0 == main(["status"])
+    assert "running (pause asked)" in capsys.readouterr().out
+
+
+def test_a_node_names_the_runs_that_use_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    """Others are left alone, and that is no error."""
+    assert 0 == main(["pause", "--node", "n[7-9]"])
+    assert "no run uses n[7-9]" in capsys.readouterr().out
+    assert not os.path.exists(os.path.join(life.run_dir, FILE))
+
+    assert 1 == main(["pause", "--node", "n[0-3]"])
+    assert os.path.exists(os.path.join(life.run_dir, FILE))
+
+
+def test_a_pause_needs_a_run_or_a_node(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2 without either, and for a node list that is none."""
+    assert 2 == main(["pause"])
+    assert 2 == main(["pause", "--node", "n[1-"])
+    assert 2 == len(capsys.readouterr().err.splitlines())
