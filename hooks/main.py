@@ -24,6 +24,7 @@ COMMANDS = {
     "watch": ("ftrun.hooks.watch", "main", "look after this node while a job runs on it"),
     "guard": ("ftrun.hooks.guard", "main", "end ranks of an earlier start as soon as they show on this node"),
     "sweep": ("ftrun.hooks.sweep", "main", "end what earlier starts of a run left on this node"),
+    "stacks": ("ftrun.hooks.stacks", "main", "write down what the ranks on this node are doing"),
     "rank": ("ftrun.hooks.rank", "main", "run one rank that may be started again alone"),
     "prolog": ("ftrun.hooks.prolog", "main", "Slurm's Prolog: no job begins on a node that is bad"),
     "epilog": ("ftrun.hooks.epilog", "main", "Slurm's Epilog: how a job left this node"),

@@ -34,7 +34,7 @@ from ftrun.hooks.starts import (
     variables,
 )
 
-__all__ = ["Swept", "end", "here_of", "listed", "main", "of_starts", "sweep"]
+__all__ = ["Swept", "end", "environments", "here_of", "listed", "main", "of_starts", "sweep"]
 
 USUAL_GRACE_S = 1.0
 DEATH_S = 1.0  # how long a KILL may take
@@ -106,7 +106,7 @@ def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
     processes = listed()
     told: dict[int, Optional[Start]] = dict.fromkeys(processes)
     spared = _ancestors(processes)
-    for pid, environment, words in _environments(sorted(processes)):
+    for pid, environment, words in environments(sorted(processes)):
         told[pid] = start_of(variables(environment))
         if SPARED_WORD in words:
             spared.add(pid)
@@ -211,7 +211,7 @@ class _Jobs:
 # ---------------------------------------------------------------------- reading, in a child
 
 
-def _environments(pids: Iterable[int]) -> Iterator[tuple[int, str, str]]:
+def environments(pids: Iterable[int]) -> Iterator[tuple[int, str, str]]:
     """pid, environment, command line; one that hangs or may not be read is left out."""
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:

@@ -1,0 +1,347 @@
+"""`ftrun-hook stacks`: writes down what the ranks of the present start are doing on this node. (I/O)
+
+How it thinks. When training stands still, the first question is who waits where, and a rank must survive the question. The stack of a Python rank
+comes from py-spy where it is installed and may look; else from faulthandler, by the signal that the rank itself registered (`hooks/beat`) and only if it
+still catches it, since any other signal could end it; what the kernel says of each thread is always added. It is looked twice, some
+seconds apart: a rank whose digest, processor time and bytes did not change stands still. What hangs in the kernel answers nobody, so every question has
+a time limit, and what came in is written.
+
+NCCL's Flight Recorder is asked by the named pipe of a rank, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe`, which PyTorch makes where that
+variable is set and the recorder is on (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_ the same).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks import nodefile, stacktext, sweep
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.ranks import name_of, ranks_of
+from ftrun.hooks.starts import Here, Process, variables
+
+__all__ = ["main", "taken"]
+
+USUAL_LIMIT_S = 20.0
+USUAL_APART_S = 3.0
+PYSPY_S = 5.0
+FAULT_S = 2.0
+AT_ONCE = 8
+THREADS_MAX = 256
+TEXT_MAX = 1 << 20
+PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_HCCL_DEBUG_INFO_PIPE_FILE")
+ACCELERATORS: dict[str, tuple[str, ...]] = {
+    "nvidia-smi": (
+        "--query-gpu=index,uuid,utilization.gpu,utilization.memory,power.draw,memory.used",
+        "--format=csv,noheader,nounits",
+    ),
+    "rocm-smi": ("--showuse", "--showpower", "--csv"),
+    "npu-smi": ("info",),
+}
+
+
+class Rank:
+    """One rank of this node: its process, its variables, and what was seen of it at each look."""
+
+    def __init__(self, process: Process, told: Mapping[str, str]) -> None:
+        self.process, self.told = process, told
+        self.pid, self.rank = process.pid, name_of(told)[1]
+        self.looks: list[dict[str, Any]] = []
+        self.text = ""
+
+    def row(self) -> dict[str, Any]:
+        """As it stands in the table of the node."""
+        first, last = self.looks[0], self.looks[-1]
+        digests = [one["digest"] for one in self.looks]
+        return {
+            "rank": self.rank, "pid": self.pid, "name": self.process.name, "source": last["source"], "digest": digests[-1],
+            "digests": digests, "moved": digests[0] != digests[-1] if first["source"] == last["source"] else None, "top": last["top"],
+            "state": last["state"], "wchan": last["wchan"], "threads": last["threads"],
+            "cpu_s": round(last["cpu_s"] - first["cpu_s"], 2), "bytes": last["bytes"] - first["bytes"],
+        }  # fmt: skip
+
+
+def ranks_here(here: Here, node: str) -> list[Rank]:
+    """The ranks of the present start on this node."""
+    members = {pid: one for pid, (one, start) in sweep.of_starts(here).items() if here.is_present(start)}
+    told = {pid: variables(text) for pid, text, _ in sweep.environments(sorted(members))}
+    ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
+    return [Rank(ours[pid], told.get(pid, {})) for pid in ranks_of(ours, told)]
+
+
+def _top(pid: int, members: Mapping[int, Process]) -> int:
+    """The process above this one that Slurm itself started: it knows on which node it is, what mpirun starts may not."""
+    for _ in members:  # at most as often as there are any
+        pid = members[pid].parent if members[pid].parent in members else pid
+    return pid
+
+
+def _is_of(node: str, told: Mapping[str, str]) -> bool:
+    """False for a task of another node: several nodes may be one machine."""
+    return not told.get("SLURM_STEP_ID") or told.get("SLURMD_NODENAME", node) == node
+
+
+def taken(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, Any]:
+    """Look twice at these ranks, and at the accelerators between. Returns what stands in the node's table beside its name."""
+    began_s = time.monotonic()
+    machine = Machine("/", began_s + limit_s)
+    _look(machine, ranks)
+    asked = [pipe for rank in ranks for pipe in _ask_recorder(rank)]
+    accelerators = _accelerators(machine)
+    pause_s = began_s + apart_s - time.monotonic()
+    left_s = machine.left_s(limit_s)
+    if ranks and left_s > 1.0:
+        time.sleep(max(0.0, min(pause_s, left_s - 1.0)))
+        _look(machine, ranks)
+    return {
+        "took_s": round(time.monotonic() - began_s, 2), "ranks": [rank.row() for rank in ranks],
+        "flight_recorder": asked, "accelerators": accelerators,
+    }  # fmt: skip
+
+
+def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
+    """One look at all ranks side by side: py-spy, then faulthandler for whom py-spy could not see, and the kernel's word."""
+    texts: dict[int, tuple[str, str]] = {}
+    if machine.tool("py-spy"):
+        with ThreadPoolExecutor(AT_ONCE) as several:
+            for rank, text in zip(ranks, several.map(lambda one: _pyspy(machine, one), ranks)):
+                if text:
+                    texts[rank.pid] = ("py-spy", text)
+    rest = [rank for rank in ranks if rank.pid not in texts]
+    texts.update((pid, ("faulthandler", text)) for pid, text in _faults(machine, rest).items())
+    for rank in ranks:
+        source, text = texts.get(rank.pid, ("proc", ""))
+        frames = (
+            stacktext.main_of_pyspy(text, rank.pid)
+            if source == "py-spy"
+            else stacktext.main_of_faulthandler(text)
+        )
+        kernel = _kernel(machine, rank.pid)
+        rank.looks.append(
+            {
+                "source": source, "top": [str(frame) for frame in frames[:8]], "digest": stacktext.digest(frames) or kernel.digest,
+                "state": kernel.state, "wchan": kernel.wchan, "threads": len(kernel.threads), "cpu_s": kernel.cpu_s, "bytes": kernel.bytes,
+            }
+        )  # fmt: skip
+        at = time.strftime("%H:%M:%S")
+        head = f"== look {len(rank.looks)} at {at}: rank {rank.rank or '?'}, pid {rank.pid}, {rank.process.name}, {source}"
+        rank.text += "\n".join([head, text, *kernel.threads, ""])
+
+
+def _pyspy(machine: Machine, rank: Rank) -> str:
+    """A dump of py-spy; "" where it may not look, or does not end in time."""
+    try:
+        done = machine.run(["py-spy", "dump", "--pid", str(rank.pid)], PYSPY_S)
+    except NoAnswer:
+        return ""
+    return done.out[:TEXT_MAX] if done.code == 0 else ""
+
+
+# ---------------------------------------------------------------------- faulthandler
+
+
+def _faults(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
+    """pid -> what faulthandler wrote at its signal, of those ranks that registered one and catch it."""
+    waiting: dict[int, tuple[str, int]] = {}
+    for rank in ranks:
+        place, number = _registered(rank)
+        if number and _catches(machine, rank.pid, number):
+            with contextlib.suppress(OSError):
+                size = os.stat(place).st_size
+                os.kill(rank.pid, number)
+                waiting[rank.pid] = (place, size)
+    found: dict[int, str] = {}
+    sizes: dict[int, int] = {}
+    give_up = time.monotonic() + machine.left_s(FAULT_S)
+    while waiting and time.monotonic() < give_up:
+        time.sleep(0.05)
+        for pid, (place, before) in list(waiting.items()):
+            size = _size(place)
+            if size > before and size == sizes.get(pid):  # it has stopped growing
+                found[pid] = _since(place, before)
+                del waiting[pid]
+            sizes[pid] = size
+    return found
+
+
+def _registered(rank: Rank) -> tuple[str, int]:
+    """Where this very process writes its stacks, and at which signal; ("", 0) where it does not."""
+    folder = rank.told.get("FTRUN_BEAT_DIR", "")
+    if not folder or not rank.rank:
+        return "", 0
+    for name in {rank.rank, rank.told.get("SLURM_PROCID", "")}:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            with open(os.path.join(folder, name), encoding="utf-8") as stream:
+                told = json.loads(stream.read(4096))
+            if told.get("pid") == rank.pid and told.get("host") == os.uname().nodename[:64]:
+                return os.path.join(folder, f"{name}.stack"), int(told.get("stack_signal") or 0)
+    return "", 0
+
+
+def _catches(machine: Machine, pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal: without one it would die of it."""
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", machine.peek(f"/proc/{pid}/status") or "", re.MULTILINE)
+    return 0 < number <= 64 and caught is not None and bool(int(caught[1], 16) & (1 << (number - 1)))
+
+
+def _size(place: str) -> int:
+    try:
+        return os.stat(place).st_size
+    except OSError:
+        return 0
+
+
+def _since(place: str, start: int) -> str:
+    try:
+        with open(place, "rb") as stream:
+            stream.seek(start)
+            return stream.read(TEXT_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------------- the kernel's word
+
+
+class _Kernel(NamedTuple):
+    """What /proc says of one process: its main thread, its counters, and a line for each thread."""
+
+    state: str
+    wchan: str
+    call: str
+    cpu_s: float
+    bytes: int
+    threads: Sequence[str]
+
+    @property
+    def digest(self) -> str:
+        """Where the main thread waits in the kernel."""
+        return f"{self.wchan or '?'}:{self.call or '?'}"
+
+
+def _kernel(machine: Machine, pid: int) -> _Kernel:
+    fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    numbers = re.findall(r"^[rw]char: (\d+)$", machine.peek(f"/proc/{pid}/io") or "", re.MULTILINE)
+    threads = [_thread(machine, pid, task) for task in machine.names(f"/proc/{pid}/task")[:THREADS_MAX]]
+    call = (machine.peek(f"/proc/{pid}/syscall") or "").split()
+    ticks = int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+    return _Kernel(
+        state=fields[0] if fields else "gone",
+        wchan=_wchan(machine, f"/proc/{pid}"),
+        call=call[0] if call else "",
+        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+        bytes=sum(map(int, numbers)),
+        threads=threads,
+    )
+
+
+def _thread(machine: Machine, pid: int, task: str) -> str:
+    """A line for one thread, and its stack in the kernel where that may be read."""
+    place = f"/proc/{pid}/task/{task}"
+    fields = (machine.peek(f"{place}/stat") or "").rpartition(")")[2].split()
+    name, call = (
+        (machine.peek(f"{place}/comm") or "").strip(),
+        (machine.peek(f"{place}/syscall") or "").strip(),
+    )
+    head = f"thread {task} {name} {fields[0] if fields else '?'} wchan={_wchan(machine, place) or '?'} syscall={call or '?'}"
+    stack = (machine.peek(f"{place}/stack") or "").rstrip()
+    return head + ("\n" + stack if stack else "")
+
+
+def _wchan(machine: Machine, place: str) -> str:
+    text = (machine.peek(f"{place}/wchan") or "").strip()
+    return "" if text == "0" else text
+
+
+# ---------------------------------------------------------------------- Flight Recorder and accelerators
+
+
+def _ask_recorder(rank: Rank) -> list[str]:
+    """Ask for a dump by the pipes of a rank; returns those that somebody listens to."""
+    asked = []
+    for name in PIPES:
+        stem = rank.told.get(name, "")
+        if not stem or not rank.rank:
+            continue
+        # As the rank itself sees it: it may be in a container.
+        inside = f"/proc/{rank.pid}/" + (f"root{stem}" if stem.startswith("/") else f"cwd/{stem}")
+        with contextlib.suppress(OSError):
+            pipe = os.open(f"{inside}{rank.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                if stat.S_ISFIFO(os.fstat(pipe).st_mode) and os.write(pipe, b"1\n"):
+                    asked.append(f"{stem}{rank.rank}.pipe")
+            finally:
+                os.close(pipe)
+    return asked
+
+
+def _accelerators(machine: Machine) -> dict[str, str]:
+    """Tool -> what it says of use and power."""
+    found = {}
+    for tool, words in ACCELERATORS.items():
+        if machine.tool(tool):
+            with contextlib.suppress(NoAnswer):
+                found[tool] = machine.run([tool, *words], 5.0).out[:16384]
+    return found
+
+
+# ---------------------------------------------------------------------- the command
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook stacks --help` tells more")
+
+
+def main(arguments: list[str]) -> int:
+    """Look, write a text for each rank and a table for the node, and print one line. Always 0."""
+    parser = _Parser(
+        prog="ftrun-hook stacks", description="Write down what the ranks on this node are doing."
+    )
+    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
+    parser.add_argument("--token", required=True, help="of the present start, LAUNCH.START")
+    parser.add_argument("--out", required=True, help="the folder for NODE.PID.txt and NODE.json")
+    parser.add_argument("--limit", type=float, default=USUAL_LIMIT_S, help="seconds that all of it may take")
+    parser.add_argument("--apart", type=float, default=USUAL_APART_S, help="seconds between the two looks")
+    parser.add_argument(
+        "--job", default=os.environ.get("SLURM_JOB_ID", ""), help="the Slurm job (default: the one around)"
+    )
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    words = parser.parse_args(arguments)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    here = sweep.here_of(
+        words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", "")
+    )
+    ranks = ranks_here(here, node)
+    table = {
+        "schema": 1,
+        "node": node,
+        "token": words.token,
+        "at_s": round(time.time(), 3),
+        **taken(ranks, words.apart, words.limit),
+    }
+    trouble = _written(words.out, node, table, ranks)
+    print(json.dumps({"node": node, "ranks": len(ranks), "trouble": trouble}), flush=True)
+    return 0
+
+
+def _written(folder: str, node: str, table: Mapping[str, Any], ranks: Sequence[Rank]) -> Optional[str]:
+    """Why something could not be written; None where all was."""
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for rank in ranks:
+            with open(os.path.join(folder, f"{node}.{rank.pid}.txt"), "w", encoding="utf-8") as stream:
+                stream.write(rank.text)
+        nodefile.write(os.path.join(folder, f"{node}.json"), table)
+    except OSError as error:
+        return f"{error.filename or folder}: {error.strerror}"
+    return None

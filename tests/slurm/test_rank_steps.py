@@ -1,0 +1,122 @@
+"""Laws of the parent of a rank, and of a sweep, inside steps of real Slurm. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.hooks.pack import archive
+from ftrun.slurm.sandbox import Sandbox
+
+pytestmark = pytest.mark.slurm
+
+COUNTING = """import collections, os, signal, sys, time
+seen = collections.Counter()
+for name in ("USR1", "USR2", "TERM", "INT", "HUP", "CONT", "WINCH"):
+    signal.signal(getattr(signal, "SIG" + name), lambda number, _: seen.update([signal.Signals(number).name]))
+open(sys.argv[1] + os.environ["SLURM_PROCID"], "w").close()
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    time.sleep(0.05)
+print(os.environ["SLURM_PROCID"], sorted(seen.items()), flush=True)
+sys.exit(int(sys.argv[3]))
+"""
+
+# What is done to a step of two tasks that count signals, and what they exit with.
+ROWS: dict[str, tuple[list[list[str]], int]] = {
+    "nothing": ([], 0),
+    "an exit code": ([], 7),
+    "a signal to the step": ([["scancel", "-s", "USR1", "STEP"]], 0),
+    "two signals to the job": ([["scancel", "-s", "USR1", "JOB"], ["scancel", "-s", "USR2", "JOB"]], 3),
+    "TERM as a signal": ([["scancel", "-s", "TERM", "STEP"]], 5),
+    "a cancelled step": ([["scancel", "STEP"]], 5),
+}
+
+
+@pytest.fixture(scope="module")
+def place(slurm_sandbox: Sandbox) -> Iterator[Path]:
+    """A folder that the nodes see, with a program that counts signals and the packed hooks."""
+    folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
+    folder.chmod(0o755)
+    (folder / "count.py").write_text(COUNTING)
+    (folder / "attempts" / "1").mkdir(parents=True)
+    (folder / "attempts" / "1" / "current").symlink_to("0.1")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _until(ready: Callable[[], bool], limit_s: float = 30.0) -> None:
+    give_up = time.monotonic() + limit_s
+    while not ready():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def _run(box: Sandbox, *command: str) -> str:
+    return subprocess.run(
+        command, env=box.env(), capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def _seen(box: Sandbox, place: Path, row: str, wrapped: bool) -> tuple[str, list[str]]:
+    """srun's status and what the ranks said."""
+    acts, code = ROWS[row]
+    mark = Path(tempfile.mkdtemp(dir=place))
+    wrapper = ""
+    if wrapped:
+        wrapper = f"{sys.executable} -IS {archive(str(place / 'home'))} rank --folder {place}/attempts/1/ranks/0.1 --wait 1 -- "
+    script = mark / "job"
+    script.write_text(
+        "#!/bin/sh\ntrap : USR1 USR2 TERM\n"
+        f"srun -N2 -n2 --kill-on-bad-exit=0 --wait=0 {wrapper}{sys.executable} {place}/count.py {mark}/on 4 {code} 2>/dev/null &\n"
+        f"wait $!; c=$?; while kill -0 $! 2>/dev/null; do wait $!; c=$?; done; echo srun $c\n"
+    )
+    job = _run(box, "sbatch", "--parsable", "-N2", "-n2", "-c1", f"--output={mark}/out", str(script)).strip()
+    _until(lambda: (mark / "on0").exists() and (mark / "on1").exists())
+    for act in acts:
+        _run(box, *(word.replace("STEP", f"{job}.0").replace("JOB", job) for word in act))
+        time.sleep(0.3)
+    _until(lambda: "srun" in (mark / "out").read_text())
+    lines = (mark / "out").read_text().splitlines()
+    return lines[-1], sorted(lines[:-1])
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_slurm_sees_a_rank_and_not_its_parent(slurm_sandbox: Sandbox, place: Path, row: str) -> None:
+    """With and without the parent: srun's status, the output, and every signal as often."""
+    assert _seen(slurm_sandbox, place, row, wrapped=False) == _seen(slurm_sandbox, place, row, wrapped=True)
+
+
+def test_a_sweep_by_a_step_ends_an_earlier_start_on_every_node(slurm_sandbox: Sandbox, place: Path) -> None:
+    """Ranks that left their step's session are found on all nodes, and the present start stays."""
+    mark = Path(tempfile.mkdtemp(dir=place))
+    hook = archive(str(place / "home"))
+    attempt = place / "attempts" / "1"
+    script = mark / "job"
+    script.write_text(f"""#!/bin/sh
+export FTRUN_ATTEMPT_DIR={attempt}
+FTRUN_START_TOKEN=0.1 srun --overlap -N2 -n2 sh -c 'sleep 300 & setsid sleep 301 & wait' &
+FTRUN_START_TOKEN=0.2 srun --overlap -N2 -n2 sleep 30 &
+new=$!
+sleep 2
+srun --overlap -N2 -n2 --export=NONE {sys.executable} -IS {hook} sweep --attempt-folder {attempt} --token 0.2 >{mark}/swept
+kill -0 $new && echo present
+touch {mark}/done
+""")
+    _run(slurm_sandbox, "sbatch", "-N2", "-n2", f"--output={mark}/out", str(script))
+    _until((mark / "done").exists)
+    told = [json.loads(line) for line in (mark / "swept").read_text().splitlines()]
+
+    assert 2 == len({line["node"] for line in told})
+    assert [[], []] == [line["left"] for line in told]
+    # The nodes of a sandbox share one machine, so one of them may have ended what was of both.
+    assert len({pid for line in told for pid in line["killed"]}) >= 4
+    assert "present" in (mark / "out").read_text()
