@@ -1,0 +1,189 @@
+"""The agent inside a real job on real Slurm: the script goes on in the same allocation, or the job ends as it would without an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.slurm.sandbox import Sandbox
+from ftrun.supervisor.events import Run
+from tests.slurm.post import Post, posts
+
+pytestmark = pytest.mark.slurm
+
+TRANSIENT = "gpu01:81:90 [0] ncclNet.cc:10 RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.20.5"
+FAILS_ONCE = f"""
+echo "step $FTRUN_START loss 2.5"
+echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_ID $SLURM_JOB_NODELIST" >>starts
+[ "$FTRUN_ATTEMPT.$FTRUN_START" = 1.1 ] && {{ echo "{TRANSIENT}"; exit 1; }}
+sleep 1
+exit 0
+"""
+WAITS_AND_FAILS = f"""
+echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_ID $SLURM_JOB_NODELIST" >>starts
+[ "$FTRUN_ATTEMPT" = 2 ] && exit 0
+echo "step 1 loss 2.5"
+while [ ! -e go ]; do sleep 0.1; done
+echo "{TRANSIENT}"
+exit 1
+"""
+FAILS_TWICE = f"""
+echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_ID $SLURM_JOB_NODELIST" >>starts
+[ "$FTRUN_ATTEMPT" = 2 ] && exit 0
+echo "{TRANSIENT}"
+exit 1
+"""
+# Two ranks that watch each other, as a collective does: who is left alone gives up.
+PAIR = f"""
+echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_ID $SLURM_JOB_NODELIST" >>starts
+cat >rank.sh <<'X'
+#!/bin/bash
+for i in $(seq "$1"); do
+    echo "$i" >beat.$FTRUN_START.$SLURM_PROCID
+    [ "$SLURM_PROCID" = 0 ] && echo "step $((100 * FTRUN_START + i)) loss 2.5"
+    sleep 0.25
+    a=$(cat beat.$FTRUN_START.0 2>/dev/null) b=$(cat beat.$FTRUN_START.1 2>/dev/null)
+    d=$((${{a:-0}} - ${{b:-0}}))
+    [ "${{d#-}}" -gt 12 ] && {{ echo "{TRANSIENT}"; exit 1; }}
+done
+exit 0
+X
+chmod +x rank.sh
+if [ "$FTRUN_START" = 1 ]; then n=400; else n=8; fi
+srun --kill-on-bad-exit=1 ./rank.sh $n
+"""
+
+
+@pytest.fixture
+def make(slurm_sandbox: Sandbox) -> Iterator[Callable[..., Post]]:
+    with posts(slurm_sandbox) as maker:
+        yield maker
+
+
+def _starts(post: Post) -> list[list[str]]:
+    path = post.work / "starts"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _agents(post: Post, attempt: int = 1) -> list[dict[str, Any]]:
+    """The records of the agent of one attempt's first launch, as far as they are whole."""
+    path = Path(post.run_dir(), "attempts", str(attempt), "agent", "0.jsonl")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _over(post: Post, within_s: float = 90.0) -> Run:
+    return post.until_state("finished", "stopped", within_s=within_s)
+
+
+def test_a_script_that_fails_once_is_started_again_in_the_same_job(make: Callable[..., Post]) -> None:
+    """A transient fault: same job, same nodes, one incident with all its phases in their order, and no second submission."""
+    post = make()
+    job = post.sbatch(FAILS_ONCE, "-N2")
+    post.supervise()
+    run = _over(post)
+
+    assert run.state.value == "finished", post.story()
+    starts = _starts(post)
+    assert [start[0] for start in starts] == ["1.1", "1.2"]
+    assert {start[1] for start in starts} == {job}
+    assert starts[0][2] == starts[1][2]
+    (incident,) = run.incidents
+    assert incident.decision["rung"] == "step"
+    phases = [
+        incident.ended_at_s,
+        incident.diagnosed_at_s,
+        incident.decided_at_s,
+        incident.stopped_at_s,
+        incident.placed_at_s,
+        incident.running_again_at_s,
+        incident.first_step_at_s,
+    ]
+    assert None not in phases, phases
+    assert phases == sorted(phases)  # type: ignore[type-var]
+
+
+def test_a_spare_takes_a_dead_nodes_place_before_slurm_knows(make_sandbox: Callable[..., Sandbox]) -> None:
+    """Node crash with one spare: the script goes on on the survivor and the spare, in the same job, while Slurm still holds the node for alive."""
+    box = make_sandbox(nodes=4, slurmd_timeout_s=60)
+    with posts(box) as make:
+        post = make()
+        job = post.sbatch(PAIR, "-N2", "--ft-spares=1")
+        post.supervise()
+        post.until(lambda: "step 104" in post.job_log(), "it trains")
+        box.crash("n1")
+        post.until(lambda: "start.first-step" in [record["kind"] for record in _agents(post)], "it goes on")
+        assert "down" not in box.node_state("n1")
+        run = _over(post)
+
+        assert run.state.value == "finished", post.story()
+        assert [(start[0], start[1], start[2]) for start in _starts(post)] == [
+            ("1.1", job, "n[0-1]"),
+            ("1.2", job, "n[0,2]"),
+        ]
+        assert [incident.decision["rung"] for incident in run.incidents] == ["swap"]
+        assert run.incidents[0].fault == "node"
+        assert run.incidents[0].nodes == ("n1",)
+
+
+def test_an_agent_that_is_killed_costs_nothing_but_the_ladder(make: Callable[..., Post]) -> None:
+    """kill -9 of the agent: the job ends as its script ends, and the supervisor submits another."""
+    post = make()
+    job = post.sbatch(WAITS_AND_FAILS)
+    post.supervise()
+    post.until(lambda: _agents(post), "the agent has opened its journal")
+    os.kill(_agents(post)[0]["data"]["pid"], signal.SIGKILL)
+    (post.work / "go").touch()
+    run = _over(post)
+
+    assert run.state.value == "finished", post.story()
+    assert [start[0] for start in _starts(post)] == ["1.1", "2.1"]
+    assert _starts(post)[1][1] != job
+    assert "start.decided" not in [record["kind"] for record in _agents(post)]
+
+
+def test_a_rung_whose_budget_is_used_up_leaves_it_to_a_new_job(make: Callable[..., Post]) -> None:
+    """The same fault again without progress: once more in place, and then a new job."""
+    post = make("budget-step = 1\n")
+    job = post.sbatch(FAILS_TWICE)
+    post.supervise()
+    run = _over(post)
+
+    assert run.state.value == "finished", post.story()
+    starts = _starts(post)
+    assert [start[0] for start in starts] == ["1.1", "1.2", "2.1"]
+    assert [start[1] == job for start in starts] == [True, True, False]
+    assert [record["kind"] for record in _agents(post)].count("start.decided") == 1
+    assert "start.left" in [record["kind"] for record in _agents(post)]
+
+
+POINTS = (
+    "record:after:start.over",
+    "sweep:after",
+    "record:after:start.decided",
+    "answer:before",
+    "answer:after",
+)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_agent_that_dies_at_any_point_leaves_no_half_started_script(
+    make: Callable[..., Post], point: str
+) -> None:
+    """SIGKILL at an effect or behind a record: the script is started again whole, here or in a new job, and never twice at once."""
+    post = make()
+    post.sbatch(FAILS_ONCE, FTRUN_AGENT_CRASH_AT=point)
+    post.supervise()
+    run = _over(post)
+
+    assert run.state.value == "finished", post.story()
+    again = "1.2" if point == "answer:after" else "2.1"
+    assert [start[0] for start in _starts(post)] == ["1.1", again]
+    assert not [line for line in post.ledger() if line.startswith("double")]
+    assert run.retries == 1
