@@ -373,10 +373,13 @@ class Engine:
                 self.lose_node(job, node.name)
 
     def lose_node(self, job: Job, name: str) -> None:
-        """Slurm takes the node for lost to this job: it shrinks (--no-kill), is requeued, or fails."""
+        """Slurm takes the node for lost to this job: it shrinks (--no-kill), is requeued, or fails.
+
+        [tried on 22.05] A --no-kill job shrinks by the node of its own batch script, too, and stays RUNNING without a script.
+        """
         if job.state is not JobState.RUNNING:
             return
-        if job.no_kill and name != job.nodes[0]:
+        if job.no_kill and len(job.nodes) > 1:
             job.nodes = tuple(node for node in job.nodes if node != name)
             self.nodes[name].jobs.discard(job.number)
         else:

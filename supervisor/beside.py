@@ -16,14 +16,15 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor import checkpoints, journal, store
+from ftrun.supervisor import attempts, checkpoints, journal, store
 from ftrun.supervisor.lifecycle import INSIDE
 
 if TYPE_CHECKING:
+    from ftrun.slurm.client import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["STILL_FOR_S", "in_charge", "take"]
+__all__ = ["STILL_FOR_S", "headless", "in_charge", "take"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 PULSE_EVERY_S = 2.0
@@ -44,6 +45,32 @@ def in_charge(keeper: Keeper, world: World) -> bool:
         if found and found != memory.pulse:
             memory.pulse, memory.pulse_moved_s = found, world.mono_s
     return world.mono_s - memory.pulse_moved_s < STILL_FOR_S
+
+
+def headless(keeper: Keeper, world: World, row: JobRow) -> None:
+    """End a job that goes on without the node of its batch script, whose agent died with it: nobody runs the script any more.
+
+    Slurm takes a lost node out of a job with `--no-kill`, be it the first one, and leaves the job RUNNING to its time limit.
+    Slurm confirms the fault (P7); where the node answers again by then, no step must have been made for a while, too.
+    """
+    attempt, memory = keeper.attempt, keeper.memory
+    record = (
+        attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch) if attempt.claim_seen else None
+    )
+    host = record.host if record is not None and record.host in attempt.nodes else ""
+    if not host or not row.nodes or host in row.nodes or in_charge(keeper, world):
+        memory.since.pop("headless", None)
+        return
+    node = (world.nodes or {}).get(host)
+    if node is not None and node.responding:
+        if memory.headless_steps != memory.steps_seen:
+            memory.headless_steps = memory.steps_seen
+            memory.since["headless"] = world.mono_s
+        if memory.for_how_long("headless", world.mono_s) < STILL_FOR_S:
+            return
+    keeper.intend_end(
+        f"{host} was lost, which the batch script ran on: Slurm keeps the job, but nobody runs the script"
+    )
 
 
 def take(keeper: Keeper) -> None:

@@ -187,7 +187,14 @@ def _decided(run: Run, record: Record) -> Run:
     if run.attempt is not None and _of_present(run, record):
         run = run.with_attempt(aside=tuple(dict.fromkeys((*run.attempt.aside, *data.get("aside", ())))))
     decision = {**data, "kind": data["rung"]}
+    run = _left(run, record)
     return _changed(run, data["incident"], decision=decision, decided_at_s=_at_s(record), before=before)
+
+
+def _left(run: Run, record: Record) -> Run:
+    """What spoke against each rung; the last word of the agent counts."""
+    path = tuple((str(rung), str(why)) for rung, why in record["data"].get("path", ()))
+    return _changed(run, record["data"]["incident"], path=path) if path else run
 
 
 def _judged_by_us(run: Run, record: Record) -> bool:
@@ -220,6 +227,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.over": _over,
     "start.diagnosed": _diagnosed,
     "start.decided": _decided,
+    "start.left": _left,
     "start.stopped": _phase("stopped_at_s"),
     "start.placed": _phase("placed_at_s"),
     "start.first-step": _phase("first_step_at_s"),

@@ -299,6 +299,8 @@ class Keeper:
             return
         if row.state is JobState.RUNNING:
             self._watch(world)
+            if len(self.rows(world)) == 1 and self.run.state in (State.RUNNING, State.SUSPECT):
+                beside.headless(self, world, row)
         if self.run.state in (State.RUNNING, State.SUSPECT):
             halting.live(self, world, row)
 

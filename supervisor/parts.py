@@ -168,6 +168,7 @@ class Incident:
     start: int = 1  # which start of the script failed, within its launch
     stopped_at_s: float | None = None  # inside the allocation: nothing of that start is left on its nodes ...
     placed_at_s: float | None = None  # ... and the nodes of the next one are chosen
+    path: tuple[tuple[str, str], ...] = ()  # each rung that the agent considered, and why it was taken or not
     before: Budgets | None = None  # where the agent decided first: the budgets without that decision
 
     @property

@@ -22,6 +22,7 @@ def diagnosed(run: Run, record: Record) -> Run:
     diagnosis = data["diagnosis"]
     attempt = run.attempt
     assert attempt is not None
+    known = next((i for i in run.incidents if i.id == data["incident"]), None)
     incident = Incident(
         id=data["incident"],
         attempt=record["attempt"],
@@ -37,7 +38,8 @@ def diagnosed(run: Run, record: Record) -> Run:
         diagnosed_at_s=record["at"],
         diagnosis=diagnosis,
         start=attempt.start,
-        before=next((i.before for i in run.incidents if i.id == data["incident"]), None),
+        path=known.path if known is not None else (),
+        before=known.before if known is not None else None,
     )
     earlier = tuple(i for i in run.incidents if i.id != incident.id)
     return replace(run, incidents=(*earlier, incident))

@@ -16,6 +16,7 @@ from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.events import Run
+from ftrun.supervisor.lifecycle import INSIDE
 from ftrun.supervisor.store import attempt_dir
 
 FOLLOW_EVERY_S = 0.5
@@ -68,6 +69,26 @@ _TOLD = {
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
     "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
+    "agent.opened": lambda d: f"an agent looks on from {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
+    "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
+    "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
+    "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),
+    "start.stopped": lambda d: "nothing of it is left on the nodes",
+    "start.placed": lambda d: f"next on {nodeset.fold(d['nodes'])}",
+    "start.first-step": lambda d: f"first step since: {d['step']}",
+    "hang.suspected": lambda d: f"stands still for {d['quiet_s']:.0f} s (limit {d['threshold_s']:.0f} s)",
+    "hang.decided": lambda d: f"hang: stands still for {d['quiet_s']:.0f} s" + (f"; behind: {', '.join(map(str, d['behind']))}" if d.get("behind") else ""),
+    "stacks.taken": lambda d: f"stacks of the ranks: {d['folder']}",
+    "save.asked": lambda d: "asked for a checkpoint before the script is ended",
+    "save.done": lambda d: "it saved one",
+    "save.missed": lambda d: "it saved none in time",
+    "straggler.seen": lambda d: f"{d['node']} is slow: {d['ratio']:.2f} x its peers",
+    "rank.died": lambda d: f"rank {d['rank']} on {d['node']} died: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}"),
+    "rank.again": lambda d: f"rank {d['rank']} begins again on {d['node']}",
+    "rank.left": lambda d: f"rank {d['rank']} is not started again",
+    "steps.cancel.done": lambda d: f"steps cancelled: {', '.join(map(str, d['steps']))}",
+    "script.end.done": lambda d: f"script ended by signal {d['signal']}",
+    "sweep.done": lambda d: "nodes swept" + (f"; no answer from {nodeset.fold(d['silent'])}" if d.get("silent") else ""),
     "run.finished": lambda d: f"finished: {d['reason']}",
     "run.stopped": lambda d: f"stopped: {d['reason']}",
     "run.abandoned": lambda d: f"given up: {d['reason']}",
@@ -92,24 +113,54 @@ def explain(name: Name, json: Json = False) -> int:
         return 0
     start = run.created_at_s
     for record in records:
-        for line in _lines(record):
-            print(f"{record['at'] - start:9.1f} s  attempt {record['attempt']}  {line}")
+        place = f"{record['attempt']}" + (f".{record['start']}" if record["kind"] in INSIDE else "")
+        for line in _said(record):
+            print(f"{record['at'] - start:9.1f} s  attempt {place}  {line}")
     return 0
+
+
+def _said(record: dict[str, Any]) -> list[str]:
+    """A record in words. What an agent noted may lack what another release notes: then it is named and no more."""
+    try:
+        return list(_lines(record))
+    except (LookupError, TypeError, ValueError):
+        if record["kind"] not in INSIDE:
+            raise
+        return [str(record["kind"])]
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:
     kind, data = record["kind"], record["data"]
-    if kind == "diagnosed":
+    if kind in ("diagnosed", "start.diagnosed"):
         yield from _diagnosis_lines(data["diagnosis"])
     elif kind == "decided":
         yield f"decided: {data['kind']}: {data['reason']}"
         yield from (f"    considered: {note}" for note in data.get("notes", ()))
-        spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
-        yield f"    budgets used since the last progress: {spent}; retries so far: {data['retries']}"
+        yield from _spent(data)
+    elif kind == "start.decided":
+        nodes = f" on {nodeset.fold(data['nodes'])}" if data["rung"] != "rank" else ""
+        yield f"decided inside the allocation: {data['rung']}{nodes}: {data['reason']}"
+        yield from _path(data)
+        yield from _spent(data)
+    elif kind == "start.left":
+        yield f"not inside the allocation: {data['reason']}"
+        yield from _path(data)
     elif kind in _TOLD:
         line = _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
         if line:
             yield line
+
+
+def _path(data: dict[str, Any]) -> Iterator[str]:
+    """Each rung of the ladder that was considered, and what spoke for or against it."""
+    yield from (f"    {rung}: {why}" for rung, why in data.get("path", ()))
+
+
+def _spent(data: dict[str, Any]) -> Iterator[str]:
+    spent = ", ".join(f"{k} {v}" for k, v in data["spent"].items()) or "none"
+    rungs = ", ".join(f"{k} {v}" for k, v in data.get("used", {}).items())
+    yield f"    budgets used since the last progress: {spent}" + (f"; rungs: {rungs}" if rungs else "")
+    yield f"    retries so far: {data['retries']}"
 
 
 def _diagnosis_lines(diagnosis: dict[str, Any]) -> Iterator[str]:

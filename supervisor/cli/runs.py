@@ -66,14 +66,21 @@ def _cells(row: dict[str, Any]) -> list[object]:
         plans.state(row),
         row["job"] or None,
         row["attempt"],
-        nodeset.fold(row["nodes"]) or None,
+        _nodes(row),
         row["step"],
         _clock(end["at"]) if end else None,
         row["retries_left"],
         nodeset.fold(row["excluded"]) or None,
         row["last_fault"] or None,
-        row["why"] or None,
+        "; ".join(filter(None, (row["why"], views.inside_words(row["inside"])))) or None,
     ]
+
+
+def _nodes(row: dict[str, Any]) -> str | None:
+    """The nodes that the script uses, and how many more the job has."""
+    inside = row["inside"]
+    spares = f" +{len(inside['spares'])}" if inside["spares"] else ""
+    return nodeset.fold(inside["active"] or row["nodes"]) + spares or None
 
 
 def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float) -> None:
@@ -118,6 +125,9 @@ def show(name: Name, json: Json = False) -> int:
     state = "paused" if run.paused else run.state.value
     print(f"{run.id}: {state}" + (f", {facts['why']}" if facts["why"] else ""))
     print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
+    inside = facts["inside"]
+    for text in filter(None, (views.inside_words(inside), _beside_words(inside))):
+        print(text)
     for text in plans.lines(facts):
         print(text)
     for text in facts["warnings"]:
@@ -125,6 +135,7 @@ def show(name: Name, json: Json = False) -> int:
     _say_asked(facts, now)
     print()
     _attempts(facts)
+    _starts(facts)
     _tasks(facts)
     _incidents(run)
     if facts["exclusions"]:
@@ -156,6 +167,33 @@ def _attempts(facts: dict[str, Any]) -> None:
     output.table(["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows)
 
 
+def _beside_words(inside: dict[str, Any]) -> str:
+    """Nodes of the job that the script does not use; "" where it uses them all."""
+    waiting, aside = nodeset.fold(inside["spares"]), nodeset.fold(inside["aside"])
+    told = [f"spare: {waiting}"] if waiting else []
+    return "; ".join(told + ([f"set aside: {aside}"] if aside else []))
+
+
+def _starts(facts: dict[str, Any]) -> None:
+    """The starts of the script inside the attempts, where there was more than one."""
+    rows = [
+        [
+            f"{a['attempt']}.{s['start']}",
+            nodeset.fold(s["nodes"]) or None,
+            _clock(s["begun_at"]),
+            _clock(s["ended_at"]),
+            f"signal {s['signal']}" if s["signal"] else s["code"],
+            s["resumed_from"].rpartition("/")[2] or None,
+        ]
+        for a in facts["attempts"]
+        if len(a["starts"]) > 1
+        for s in a["starts"]
+    ]
+    if rows:
+        print("\nstarts inside the allocation")
+        output.table(["TRY.START", "NODES", "BEGAN", "ENDED", "EXIT", "RESUMED FROM"], rows)
+
+
 def _tasks(facts: dict[str, Any]) -> None:
     """The failed tasks of an array, as `--array` takes them."""
     for attempt in facts["attempts"]:
@@ -169,27 +207,30 @@ def _incidents(run: Run) -> None:
     if not run.incidents:
         return
     print("\nfaults")
-    rows = []
-    for incident in map(views.incident_facts, run.incidents):
-        phases = incident["seconds"]
-        back = [phases[key] for key in ("end_to_diagnosis", "diagnosis_to_decision", "decision_to_running")]
-        total = (
-            round(sum(s for s in back if s is not None), 1)
-            if phases["decision_to_running"] is not None
-            else None
-        )
-        rows.append(
-            [
-                incident["attempt"],
-                incident["class"],
-                incident["title"],
-                nodeset.fold(incident["nodes"]) or None,
-                incident["action"] or None,
-                incident["reason"] or None,
-                total,
-            ]
-        )
+    rows = [
+        [
+            _try(incident),
+            incident["class"],
+            incident["title"],
+            nodeset.fold(incident["nodes"]) or None,
+            incident["action"] or None,
+            incident["reason"] or None,
+            _back_after_s(incident["seconds"]),
+        ]
+        for incident in map(views.incident_facts, run.incidents)
+    ]
     output.table(["TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"], rows)
+
+
+def _try(incident: dict[str, Any]) -> str:
+    """The attempt, and which start of the script inside it, where there were several."""
+    return f"{incident['attempt']}" + (f".{incident['start']}" if incident["inside"] else "")
+
+
+def _back_after_s(phases: dict[str, float | None]) -> float | None:
+    """From the end of the script until it ran again; None while it does not."""
+    back = [phases[key] for key in ("end_to_diagnosis", "diagnosis_to_decision", "decision_to_running")]
+    return round(sum(s for s in back if s is not None), 1) if back[-1] is not None else None
 
 
 def history(
@@ -211,17 +252,18 @@ def history(
         print("no faults so far")
         return 0
     output.table(
-        ["WHEN", "RUN", "TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY"],
+        ["WHEN", "RUN", "TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"],
         [
             [
                 _clock(r["at"]),
                 r["run"],
-                r["attempt"],
+                _try(r),
                 r["class"],
                 r["title"],
                 nodeset.fold(r["nodes"]) or None,
                 r["action"],
                 r["reason"],
+                _back_after_s(r["seconds"]),
             ]
             for r in found
         ],

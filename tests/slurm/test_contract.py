@@ -445,11 +445,12 @@ def test_refusals_for_good_are_told_apart(world: World) -> None:
 
 def test_a_crashed_node_takes_its_jobs_with_it(world: World) -> None:
     """Slurm marks the node, requeues the whole job, or ends it as NODE_FAIL where requeue is off; the node can be drained."""
-    first, second, third, _ = world.nodes
+    first, second, third, fourth = world.nodes
     requeued = submit(world, "forever", "-N2", "-w", f"{first},{second}")
     failed = submit(world, "forever", "-w", second, "--no-requeue")
     safe = submit(world, "forever", "-w", third)
-    for job_id in (requeued, failed, safe):
+    headless = submit(world, "forever", "-N2", "-w", f"{second},{fourth}", "--no-kill")
+    for job_id in (requeued, failed, safe, headless):
         becomes(world, job_id, JobState.RUNNING)
     world.crash(second)
     until(world, lambda: world.cluster.nodes([second])[second].state == "down", limit_s=60)
@@ -457,6 +458,9 @@ def test_a_crashed_node_takes_its_jobs_with_it(world: World) -> None:
     assert becomes(world, failed, JobState.NODE_FAIL).nodes == (second,)
     assert becomes(world, requeued, JobState.PENDING).restarts == 1
     assert row(world, safe).state is JobState.RUNNING
+    # --no-kill: one node less, though its batch script ran on it, which Slurm starts nowhere else
+    assert (row(world, headless).state, row(world, headless).nodes) == (JobState.RUNNING, (fourth,))
+    world.cluster.cancel(headless)
     world.cluster.drain(second, "ftrun: x")  # "Not responding" is slurmctld's own mark, nobody's reason
     assert world.cluster.nodes([second])[second].reason == "ftrun: x"
     refused(lambda: world.cluster.drain(second, "ftrun: y"))

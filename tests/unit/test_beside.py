@@ -360,6 +360,48 @@ def test_a_node_that_slurm_took_out_of_a_living_job_is_still_waited_for(tmp_path
     assert frozen in run.attempt.nodes
 
 
+@pytest.mark.parametrize("agent", ["agent", "none"])
+def test_a_job_that_outlives_the_node_of_its_script_is_submitted_again_at_once(
+    tmp_path: Path, agent: str
+) -> None:
+    """With `--no-kill` Slurm takes that node out of the job and leaves the rest running, without a script, to its time limit."""
+    life = Life(tmp_path, nodes=7, wanted=3)
+    life.engine.jobs[1].no_kill = True
+    life.until("running")
+    if agent == "agent":
+        Agent(life).live(3)
+    life.train(1, 5)
+    first = life.launches[-1].nodes[0]
+    life.engine.fail_node(first, "crash")
+    while first in life.engine.jobs[1].nodes:
+        life.live(1)
+    gone_s = life.clock.now_s()
+    life.until("ending", within_s=beside.STILL_FOR_S)
+    assert life.clock.now_s() - gone_s <= 2.0
+    life.until("queued", within_s=200)
+
+    (incident,) = life.run.incidents
+    assert (incident.fault, incident.nodes) == ("node", (first,))
+    assert first in life.attempt.excluded
+
+
+def test_a_job_whose_script_lives_on_is_not_ended_for_a_node_that_slurm_gave_up(tmp_path: Path) -> None:
+    """The same row, but the agent's counter moves, or steps are made: the node was only out of Slurm's sight."""
+    life = Life(tmp_path, nodes=7, wanted=3)
+    life.engine.jobs[1].no_kill = True
+    life.until("running")
+    agent = Agent(life)
+    agent.live(3)
+    life.engine.lose_node(life.engine.jobs[1], life.launches[-1].nodes[0])
+    agent.live(100)
+    assert "end.intended" not in life.kinds()
+    life.train(1, 100)
+    assert "end.intended" not in life.kinds()
+    life.live(100)
+
+    assert "end.intended" in life.kinds()
+
+
 def test_a_closed_attempt_takes_its_last_start_its_token(tmp_path: Path) -> None:
     """Whoever wakes up on a frozen node sees by `current` that its start is none any more."""
     life, _ = begun(tmp_path)
