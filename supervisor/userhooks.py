@@ -1,6 +1,6 @@
 """The user's own commands: on-fault and on-stop are started here, and the ends of all four are journalled. (I/O)
 
-How it thinks. What is due follows from the folded run: the newest incident that was decided, a stop. Each has a key, and is journalled
+How it thinks. What is due follows from the folded run: every incident that was decided, be it by the agent inside an allocation, and a stop. Each has a key, and is journalled
 as intended before it is started, so a supervisor that dies in between starts it at most once. A command runs beside the loop under a
 parent of its own (`hookrun`), a few at a time; nothing it does or fails to do changes the run: its end is a record and no more.
 
@@ -20,7 +20,7 @@ from ftrun.supervisor import context, hookrun, store
 from ftrun.supervisor.lifecycle import State
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.events import Incident, Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
@@ -40,20 +40,9 @@ class Due(NamedTuple):
 
 def due(run: Run) -> list[Due]:
     """What is to be run and was not intended yet. (Values only: no clock, no file.)"""
-    found = []
     last = run.incidents[-1] if run.incidents else None
-    if last is not None and last.decision and run.settings.get("on-fault"):
-        facts = {
-            "class": last.fault,
-            "signature": last.signature,
-            "title": last.title,
-            "culprits": last.nodes,
-            "attempt": last.attempt,
-            "nodes": last.attempt_nodes,
-            "decision": last.decision.get("kind", ""),
-            "reason": last.decision.get("reason", ""),
-        }
-        found.append(Due(f"on-fault.{last.id}", "on-fault", facts))
+    wanted = bool(run.settings.get("on-fault"))
+    found = [_on_fault(one) for one in run.incidents if one.decision] if wanted else []
     if run.state is State.STOPPED and not run.paused and run.settings.get("on-stop"):
         number, nodes = (run.attempt.number, run.attempt.nodes) if run.attempt is not None else (0, ())
         facts = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
@@ -63,6 +52,20 @@ def due(run: Run) -> list[Due]:
             facts |= {"signature": last.signature, "title": last.title, "culprits": last.nodes}
         found.append(Due(f"on-stop.{number}", "on-stop", facts))
     return [one for one in found if one.key not in run.hooks]
+
+
+def _on_fault(incident: Incident) -> Due:
+    facts = {
+        "class": incident.fault,
+        "signature": incident.signature,
+        "title": incident.title,
+        "culprits": incident.nodes,
+        "attempt": incident.attempt,
+        "nodes": incident.attempt_nodes,
+        "decision": incident.decision.get("kind", ""),
+        "reason": incident.decision.get("reason", ""),
+    }
+    return Due(f"on-fault.{incident.id}", "on-fault", facts)
 
 
 def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:

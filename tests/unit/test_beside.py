@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor import attempts, beside, events, journal, store, views
+from ftrun.supervisor import attempts, beside, events, journal, store, userhooks, views
 from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, Life
 
@@ -450,6 +450,22 @@ def test_a_run_that_was_restarted_in_place_says_so(tmp_path: Path) -> None:
     )
     assert (seconds["decision_to_running"], seconds["running_to_first_step"]) == (2.0, 4.0)
     assert [(s["start"], s["code"]) for s in facts["attempts"][0]["starts"]] == [(1, 1), (2, None)]
+
+
+def test_every_fault_inside_an_allocation_is_told_by_the_users_command(tmp_path: Path) -> None:
+    """Two faults between two looks are two calls; what the agent decided is what the command is told."""
+    life, agent = begun(tmp_path, on_fault="true")
+    agent.decide(1, ["n1", "n2", "n3"])
+    agent.begin(2, ["n1", "n2", "n3"])
+    agent.decide(2, ["n4", "n2", "n3"])
+    told = userhooks.due(events.fold("r", [*life.records(), *_copies(agent)]))
+
+    assert [one.key for one in told] == ["on-fault.1.0.1", "on-fault.1.0.2"]
+    assert [one.facts["decision"] for one in told] == ["swap", "swap"]
+
+
+def _copies(agent: Agent) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in agent.path.read_text().splitlines()]
 
 
 # ---------------------------------------------------------------------- any order
