@@ -45,7 +45,7 @@ def due(run: Run) -> list[Due]:
     found = [_on_fault(one) for one in run.incidents if one.decision] if wanted else []
     if run.state is State.STOPPED and not run.paused and run.settings.get("on-stop"):
         number, nodes = (run.attempt.number, run.attempt.nodes) if run.attempt is not None else (0, ())
-        facts = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
+        facts: dict[str, Any] = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
         facts |= {"attempt": number, "nodes": nodes}
         of_this = last is not None and last.attempt == number and last.fault == run.final_class
         if last is not None and of_this:
@@ -55,7 +55,7 @@ def due(run: Run) -> list[Due]:
 
 
 def _on_fault(incident: Incident) -> Due:
-    facts = {
+    facts: dict[str, Any] = {
         "class": incident.fault,
         "signature": incident.signature,
         "title": incident.title,
