@@ -160,8 +160,8 @@ TABLE = (
             " save-now in the run's folder asks for it in any case.", value_name="SIGNAL"),
     Setting("save-wait", DURATION, 120.0, "How long a new complete checkpoint is waited for before a planned stop."),
     Setting("gasp-wait", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
-    Setting("timeouts", CHOICE, "auto", "Shorten the time-outs of collectives by variables of the environment that the user did not set:"
-            " auto = where that is safe; what was set is told.", choices=("auto", "never")),
+    Setting("timeouts", CHOICE, "auto", "Let the libraries of collectives record what they do and write it down at their own time-out, by"
+            " variables that the user did not set (docs/timeouts.md); no time-out is lowered.", choices=("auto", "never")),
     Setting("claim-wait", DURATION, 120.0, "How long a later attempt waits on its node for the run's folder before it gives up."),
     Setting("backoff", DURATION, 5.0, "Pause before a new attempt after a fault that time may heal; doubled each time."),
     Setting("backoff-max", DURATION, 600.0, "Longest such pause."),

@@ -1,0 +1,138 @@
+"""Variables of the environment that make a collective that hangs speak before it dies. (pure)
+
+How it thinks. A time-out that is lowered ends whoever takes long for a good reason: an evaluation on one rank, a checkpoint, a compilation, all while
+the others wait in a collective. ftrun sees a hang earlier anyway, from outside and with knowledge of the run's own steps (`hang`), so no time-out is
+lowered here. What is set makes the libraries record what they do and write it down at their own time-out, into the attempt's folder; each variable is
+a default of newer releases, or only names a file. A variable that the user set, under any of its names, is left as it is.
+
+`EXPORTS` is what batch.sh sets (setting `timeouts`), `LEFT` what was weighed and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["EXPORTS", "LEFT", "Export", "Left", "lines", "told"]
+
+PYTORCH = "docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
+RECORDER = "docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"
+TORCH_NPU = "github.com/Ascend/pytorch, docs: collective_communication"
+CANN = "www.hiascend.com/document, CANN: maintenref/envvar"
+MINDSPORE = "www.mindspore.cn/tutorials/en/master/parallel/dynamic_cluster.html"
+NCCL = "docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+
+STACKS = "{stacks}"
+"""Stands in a value for the folder of this start's stacks, `stacks/<launch>.<start>` of the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """One variable that is set where neither it nor any of `aliases` is: value, where it is documented, why it is safe."""
+
+    name: str
+    value: str
+    aliases: tuple[str, ...]
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """One variable that is left alone, where it is documented, and why."""
+
+    name: str
+    source: str
+    why: str
+
+
+_SIZE = "a ring of 2000 records in memory: the recommended size, and on by default in newer releases"
+_FILE = "names a file that is written only when a collective timed out or failed; where it cannot be written, that is logged and nothing else"
+
+EXPORTS = (
+    Export("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", ("TORCH_FR_BUFFER_SIZE",), RECORDER, _SIZE),
+    Export(
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "1",
+        ("TORCH_FR_DUMP_ON_TIMEOUT",),
+        PYTORCH,
+        "a default of newer releases; a rank that is about to die of a time-out waits for its dump, for a minute at most",
+    ),
+    Export(
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        f"{STACKS}/nccl_trace_rank_",
+        ("TORCH_FR_DUMP_TEMP_FILE",),
+        PYTORCH,
+        _FILE,
+    ),
+    Export(
+        "TORCH_HCCL_TRACE_BUFFER_SIZE",
+        "2000",
+        (),
+        TORCH_NPU,
+        "the same ring of torch_npu, off by default there",
+    ),
+    Export(
+        "TORCH_HCCL_DUMP_ON_TIMEOUT",
+        "1",
+        (),
+        TORCH_NPU,
+        "the same of torch_npu; which collective hung is otherwise not known",
+    ),
+    Export("TORCH_HCCL_DEBUG_INFO_TEMP_FILE", f"{STACKS}/hccl_trace_rank_", (), TORCH_NPU, _FILE),
+)
+
+LEFT = (
+    Left(
+        "timeout= of init_process_group",
+        PYTORCH,
+        "PyTorch's collective time-out (10 minutes with NCCL) is an argument of the user's own call and no variable; "
+        "lowered from outside it would end a long evaluation of one rank",
+    ),
+    Left("TORCH_NCCL_ASYNC_ERROR_HANDLING", PYTORCH, "3, tear down after an error, is the default"),
+    Left(
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+        PYTORCH,
+        "watches PyTorch's own watchdog; a long call of CUDA, as at a lazy load of kernels, would be taken for a hang",
+    ),
+    Left("TORCH_NCCL_BLOCKING_WAIT", PYTORCH, "makes every wait block the host: slower steps"),
+    Left(
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        "github.com/pytorch/pytorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp",
+        "lets `ftrun-hook stacks` ask for a dump before any time-out; but a rank that cannot make the pipe ends at its start, so it is for "
+        "the user to set, to a prefix in a folder that exists on every node, such as /dev/shm/nccl_pipe_",
+    ),
+    Left(
+        "TORCH_HCCL_ENABLE_MONITORING",
+        TORCH_NPU,
+        "ends a process whose watchdog stands still for 10 minutes; off by default there",
+    ),
+    Left("NCCL_IB_TIMEOUT", NCCL, "its retries outlast a link that flaps; lowered, a flap becomes a fault"),
+    Left(
+        "HCCL_EXEC_TIMEOUT",
+        CANN,
+        "half an hour by default, so that one rank may save or evaluate while the others wait",
+    ),
+    Left("HCCL_CONNECT_TIMEOUT", CANN, "120 s by default is the least that is allowed"),
+    Left(
+        "MS_TOPO_TIMEOUT", MINDSPORE, "half an hour for all processes to come together: nodes may start late"
+    ),
+    Left(
+        "MS_NODE_TIMEOUT",
+        MINDSPORE,
+        "a process that is silent for longer is given up: a long compilation is silent too",
+    ),
+)
+
+
+def lines(setting: str) -> str:
+    """What batch.sh reads: `NAME[,ALIAS...]=VALUE` by lines, `{stacks}` to be filled; "" for `never`."""
+    if setting != "auto":
+        return ""
+    return "\n".join(f"{','.join((one.name, *one.aliases))}={one.value}" for one in EXPORTS)
+
+
+def told(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Name, value and reason of those of our variables that a start recorded as set; other names are passed over."""
+    known = {one.name: one for one in EXPORTS}
+    return [(name, known[name].value, known[name].why) for name in names if name in known]
