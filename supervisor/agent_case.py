@@ -61,7 +61,7 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
         nodes_down=seen.silent,
     )
     found = diagnose(seen.evidence, seen.topology, ended=ended, catalog=catalog, progress=seen.progress)
-    if seen.suspicion is not None and found.fault in _NOTHING_BETTER and not seen.silent:
+    if seen.suspicion is not None and found.fault in _NOTHING_BETTER and not (seen.silent or found.signature):
         found = seen.suspicion
     found = nodefacts.joined(found, seen.facts, seen.now_s)
     missing = tuple(node for node in seen.silent if node not in found.nodes)

@@ -25,7 +25,7 @@ LIMIT_S = 20.0
 QUIET_S = 3.0
 """So long after the last answer nobody else is waited for; srun itself needs 4 s to find a port closed."""
 
-_INTERPRETERS = "/usr/bin/python3 python3"
+INTERPRETERS = "/usr/bin/python3 python3"
 _LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
 h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
 for p in {interpreters}; do
@@ -96,7 +96,7 @@ def reach(cluster: Cluster, steps: Steps, sweep: Sweep, *, alive: Callable[[], N
         answered=tuple(node for node in nodes if node in told.answers),
         silent=tuple(node for node in nodes if node not in told.answers),
         unfit=unfit,
-        end_s=row.end_time_s,
+        end_s=row.limit_end_s,
     )
 
 
@@ -120,13 +120,13 @@ def _alone(row: JobRow | None, sweep: Sweep) -> Reach:
     except subprocess.TimeoutExpired:
         return Reach(known=False, why="what earlier starts left could not be swept in time")
     unfit = {sweep.node: why} if (why := _unfit(words)) else {}
-    return Reach(answered=sweep.nodes, unfit=unfit, end_s=row.end_time_s if row is not None else None)
+    return Reach(answered=sweep.nodes, unfit=unfit, end_s=row.limit_end_s if row is not None else None)
 
 
 def _line(sweep: Sweep) -> str:
     return _LINE.format(
         tool=shlex.quote(os.path.join(sweep.home, "tools", "ftrun-hook.pyz")),
-        interpreters=_INTERPRETERS,
+        interpreters=INTERPRETERS,
         place=shlex.quote(sweep.place),
         token=shlex.quote(sweep.token),
         job=shlex.quote(sweep.job),

@@ -27,15 +27,18 @@ from ftrun.supervisor import (
 )
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
+from ftrun.supervisor.agent_hang import Hangs, hung
 from ftrun.supervisor.agent_reach import Reach, Sweep
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
+from ftrun.supervisor.hang import State
 from ftrun.supervisor.model import Diagnosis
 
 __all__ = ["Rounds"]
 
 TICK_S = 0.2
 LOOK_EVERY_S = 1.0
+FIRST_STEP_LOOK_S = 0.2  # while a phase of an incident is still to be timed
 SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
 SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
@@ -97,14 +100,18 @@ class Rounds:
     def _attend(self, eye: Eye) -> tuple[Over, Suspicion | None]:
         """Look on until the start is over; end it where it must be ended, and say why."""
         number, suspicion, next_s = eye.started.number, None, 0.0
+        hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started))
         while (over := self.desk.talk.over(number)) is None:
             self.desk.rest(TICK_S)
             if time.monotonic() < next_s:
                 continue
-            next_s = time.monotonic() + LOOK_EVERY_S
+            next_s = time.monotonic() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
             self._check_shim(eye.started)
             found = eye.judge()
             self._first_step(eye)
+            verdict = hangs.look(eye.memory.report)
+            if found is None and verdict is not None and verdict.state is State.HUNG:
+                found = Suspicion(hung(verdict, eye.started.nodes), verdict.quiet_s)
             if found is not None and suspicion is None and not self.off:
                 suspicion = found
                 say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
@@ -127,6 +134,10 @@ class Rounds:
         if pid:
             self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
             self.desk.book.record("ladder.off", why=self.off)
+
+    def _free(self, started: Started) -> int:
+        """How many nodes no start has used yet."""
+        return len([node for node in self.desk.where.nodes if node not in {*started.nodes, *self.aside}])
 
     def _silent(self, started: Started) -> tuple[str, ...] | None:
         """The nodes of a live start that do not answer; None where that cannot be told."""

@@ -19,6 +19,7 @@ from ftrun.slurm.steps import StepRow
 from ftrun.supervisor import checkpoints, context, leaving
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
+from ftrun.supervisor.model import FaultClass
 
 __all__ = ["cancel_steps", "stop"]
 
@@ -102,10 +103,11 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
     nodes = eye.started.nodes
     signal_name, to_script = leaving.split_signal(str(settings.get("save-signal", "")))
     gone = [node for node in nodes if node in found.diagnosis.nodes]
+    reads = found.diagnosis.fault is not FaultClass.HANG  # who hangs reads no file
     wanted, why = leaving.gasp(
         total=len(nodes),
         alive=len(nodes) - len(gone),
-        listens=bool(signal_name) or _beats(desk, eye.started.token),
+        listens=bool(signal_name) or (reads and _beats(desk, eye.started.token)),
         asked=False,
         gasp_wait_s=float(settings.get("gasp-wait", 30.0)),
     )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from ftrun.supervisor import store
 from ftrun.supervisor.nodefacts import NodeFacts, gathered
 
-__all__ = ["KINDS", "folder", "left", "read", "stamp"]
+__all__ = ["KINDS", "folder", "json_of", "left", "read", "stamp"]
 
 KINDS = ("preflight", "watch", "after")
 REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
@@ -57,7 +57,7 @@ def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[
         names = set()
     return {
         kind: {
-            node: _content(os.path.join(place, name))
+            node: json_of(os.path.join(place, name))
             for node in nodes
             if (name := f"{kind}.{launch}.{node}.json") in names
         }
@@ -65,7 +65,7 @@ def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[
     }
 
 
-def _content(path: str) -> object:
+def json_of(path: str) -> object:
     """The JSON in a file; None for what is too large, no regular file, or no JSON."""
     content = store.content(path, REPORT_BYTES_MAX + 1)
     try:

@@ -1,0 +1,242 @@
+"""Whether a start hangs, and who is slow in it: beats and log put before `hang` and `straggler`, stacks fetched when they are wanted. (I/O)
+
+How it thinks. Beats are files that ranks write anyway, so reading them costs little; with many ranks they are read less often. Stacks cost a step
+on every node, so they are taken only when `hang` asks for them: where ranks that beat say themselves where they stand still, nobody else is asked.
+Everything that is seen goes into the memory of `hang`; what it says is told, and once it says `hung` the start may be ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ftrun.slurm.client import JobState
+from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.steps import ANSWER
+from ftrun.supervisor import agent_reach, frames, hang, nodereports, straggler
+from ftrun.supervisor.agent_desk import Desk, say
+from ftrun.supervisor.agent_talk import Started
+from ftrun.supervisor.beats import BeatReader
+from ftrun.supervisor.hang import Activity, Sight, Stacks, State
+from ftrun.supervisor.model import Diagnosis, FaultClass, Source
+from ftrun.supervisor.verdicts import plain
+from ftrun.supervisor.watch import WatchReport
+
+__all__ = ["Hangs", "hung", "sample_of"]
+
+MANY_RANKS = 32
+MANY_EVERY_S = 5.0
+STACKS_LIMIT_S = 10.0
+ASK_LIMIT_S = 20.0
+ASK_QUIET_S = 5.0
+BUSY_SHARE = 0.05  # of a core, as for beats
+BUSY_BYTES_S = 65536.0
+APART_S = 3.0
+_NODE = re.compile(r"\((\S+)\)$")
+_LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
+h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
+for p in {interpreters}; do
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue
+    "$p" -IS "$h" stacks --attempt-folder {place} --token {token} --job {job} --node "$SLURMD_NODENAME" --out {out} --limit {limit} --apart {apart} >/dev/null 2>&1
+    printf "%s %s taken\\n" {answer} "$SLURMD_NODENAME"
+    exit 0
+done"""
+
+
+@dataclass
+class Hangs:
+    """What is known of one start's life. `limits` None: hangs are not looked for."""
+
+    desk: Desk
+    started: Started
+    settings: Mapping[str, Any]
+    spares: Callable[[], int]
+    history: hang.History = field(default_factory=hang.History)
+    slow: straggler.History = field(default_factory=straggler.History)
+    limits: hang.Limits | None = field(init=False)
+    _beats: BeatReader = field(init=False)
+    _polled_s: float = float("-inf")
+    _suspected: bool = False
+    _taken: int = 0
+    _digests: Mapping[str, str] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.limits = hang.limits_from(self.settings)
+        self._beats = BeatReader(os.path.join(self.desk.where.place, "beats", self.started.token))
+
+    def look(self, report: WatchReport | None) -> hang.Verdict | None:
+        """Take up what is seen now and judge. None where hangs are not looked for, or it is too early for another look. Raises OSError (journal)."""
+        mono_s = time.monotonic()
+        every_s = MANY_EVERY_S if len(self._beats.beats) > MANY_RANKS else 0.0
+        if mono_s - self._polled_s < every_s:
+            return None
+        self._polled_s = mono_s
+        pulse = self._beats.poll(mono_s)
+        self._look_for_stragglers(mono_s)
+        if self.limits is None or report is None:
+            return None
+        sight = Sight(
+            life=self.started.token,
+            steps_seen=report.progress.steps_seen if report.progress is not None else 0,
+            growth=report.last_growth_s,
+            median_step_s=report.median_step_s,
+            phase=report.phase,
+            readable=report.readable and not report.behind,
+            ranks=pulse.ranks,
+            stacks=self._numbered(pulse.stacks),
+            activity=pulse.activity,
+        )
+        self.history = hang.observe(self.history, sight, mono_s)
+        verdict = hang.judge(self.history, mono_s, self.limits)
+        if verdict.state is State.SUSPECT and not self._suspected:
+            self._tell("hang.suspected", verdict)
+        self._suspected = verdict.state in (State.SUSPECT, State.HUNG)
+        if verdict.wants_stacks and pulse.stacks is None:
+            verdict = self._sampled(sight) or verdict
+        if verdict.state is State.HUNG:
+            if not self._runs():  # a suspended job stands still, too
+                return None
+            self._tell("hang.decided", verdict)
+        return verdict
+
+    def _tell(self, kind: str, verdict: hang.Verdict) -> None:
+        say(f"start {self.started.number}: {verdict.state.value}: {verdict.reason}")
+        self.desk.book.record(
+            kind,
+            quiet_s=round(verdict.quiet_s, 1),
+            threshold_s=verdict.threshold_s,
+            behind=list(verdict.behind),
+            reason=verdict.reason,
+        )
+
+    def _numbered(self, stacks: Stacks | None) -> Stacks | None:
+        """Samples come from two places and are counted together."""
+        if stacks is None:
+            return None
+        self._taken += 1
+        return replace(stacks, taken=self._taken)
+
+    def _runs(self) -> bool:
+        try:
+            row = self.desk.cluster.jobs((self.desk.where.job,)).get(self.desk.where.job)
+        except SlurmError:
+            return False
+        return row is not None and row.state is JobState.RUNNING
+
+    # ------------------------------------------------------------------ stacks
+
+    def _sampled(self, sight: Sight) -> hang.Verdict | None:
+        """Fetch the stacks of all ranks, and judge with them."""
+        assert self.limits is not None
+        where, nodes = self.desk.where, self.started.nodes
+        folder = os.path.join(where.place, "stacks", self.started.token, str(self._taken + 1))
+        line = _LINE.format(
+            tool=shlex.quote(os.path.join(where.home, "tools", "ftrun-hook.pyz")),
+            interpreters=agent_reach.INTERPRETERS,
+            place=shlex.quote(where.place),
+            token=shlex.quote(self.started.token),
+            job=shlex.quote(where.job),
+            out=shlex.quote(folder),
+            limit=f"{STACKS_LIMIT_S:g}",
+            apart=f"{APART_S:g}",
+            answer=ANSWER,
+        )
+        try:
+            told = self.desk.steps.ask(
+                where.job, nodes, line, limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S, alive=self.desk.alive
+            )
+        except SlurmError as error:
+            say(f"no stacks: {error.message}")
+            return None
+        taken = [node for node in nodes if told.answers.get(node)]
+        self.desk.book.record("stacks.taken", folder=folder, nodes=taken)
+        tables = {node: nodereports.json_of(os.path.join(folder, f"{node}.json")) for node in nodes}
+        stacks, activity, self._digests = sample_of(tables, self._digests, self._taken + 1)
+        self._taken += 1
+        mono_s = time.monotonic()
+        seen = replace(sight, stacks=stacks, activity=activity)
+        self.history = hang.observe(self.history, seen, mono_s)
+        return hang.judge(self.history, mono_s, self.limits)
+
+    # ------------------------------------------------------------------ stragglers
+
+    def _look_for_stragglers(self, mono_s: float) -> None:
+        """Tell once of each node that is steadily slower than its peers."""
+        wanted = str(self.settings.get("straggler", "tell"))
+        samples = self._beats.samples()
+        if wanted == "never" or not samples:
+            return
+        self.slow = straggler.observe(
+            self.slow, samples, mono_s, float(self.settings.get("straggler-ratio", 1.3))
+        )
+        for one in straggler.advise(straggler.slow(self.slow), wanted, spares=self.spares()):
+            if one.node not in self._seen:
+                self._seen.add(one.node)
+                say(one.reason)
+                self.desk.book.record(
+                    "straggler.seen",
+                    node=one.node,
+                    ratio=round(one.ratio, 2),
+                    act=one.act.value,
+                    reason=one.reason,
+                )
+
+
+def hung(verdict: hang.Verdict, nodes: Sequence[str]) -> Diagnosis:
+    """The diagnosis of a start that was ended because it hung: whoever is behind is named, by what the ranks themselves said. (pure)"""
+    named = [match[1] for one in verdict.behind if (match := _NODE.search(one))]
+    known = {node.split(".")[0]: node for node in nodes}
+    culprits = tuple(dict.fromkeys(known[n.split(".")[0]] for n in named if n.split(".")[0] in known))
+    words = [verdict.reason, *(f"behind: {one}" for one in verdict.behind)]
+    found = plain(
+        FaultClass.HANG, "it hung", words, names=culprits, confidence=0.7, sources=(Source.SILENCE,)
+    )
+    return replace(found, signature="hang.no-progress")
+
+
+def sample_of(
+    tables: Mapping[str, object], before: Mapping[str, str], taken: int
+) -> tuple[Stacks, Activity, dict[str, str]]:
+    """What the tables of `ftrun-hook stacks` say together, node by node, and the digest of each rank for the next sample. (pure)
+
+    A node without a table, or without ranks, leaves open whether anybody moved.
+    """
+    digests: dict[str, str] = {}
+    tops: dict[int, str] = {}
+    whole, moved, cpu, io = bool(tables), False, False, False
+    for node, table in tables.items():
+        rows = table.get("ranks") if isinstance(table, Mapping) else None
+        rows = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+        whole = whole and bool(rows)
+        for row in rows:
+            key, digest = f"{node}:{row.get('pid')}", str(row.get("digest") or "")
+            digests[key] = digest
+            whole = whole and bool(digest) and row.get("moved") is not None
+            moved = moved or row.get("moved") is True or before.get(key, digest) != digest
+            cpu = cpu or _number(row.get("cpu_s")) > BUSY_SHARE * APART_S
+            io = io or _number(row.get("bytes")) > BUSY_BYTES_S * APART_S or row.get("state") == "D"
+            rank = str(row.get("rank") or "")
+            top = row.get("top")
+            tops[int(rank) if rank.isdigit() else -1 - len(tops)] = (
+                " < ".join(str(one) for one in top) if isinstance(top, list) else ""
+            )
+    elsewhere = tuple(rank for rank in frames.elsewhere(tops) if rank >= 0)
+    stacks = Stacks(
+        taken=taken,
+        moved=True if moved else (False if whole and before else None),
+        waiting=frames.all_wait_in(tops),
+        elsewhere=elsewhere,
+    )
+    if whole:
+        return stacks, Activity(cpu=cpu, io=io), digests
+    return stacks, Activity(cpu=cpu or None, io=io or None), digests
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
