@@ -355,8 +355,8 @@ _ft_check_interpreter() {
 # Starts $4 with default dispositions, a group of its own where $2 is 1, and the environment this
 # shell was started with.  Perl, because no shell can do this: sh ignores INT and QUIT in a child
 # in the background for good, dash drops exported bash functions, bash counts SHLVL up.
-# Arguments: environment or '', own group, number of NAME=VALUE, these, file, interpreter, its
-# argument or '', arguments.
+# Arguments: environment or '', own group, number of NAME=VALUE, these (a NAME alone is unset), file,
+# interpreter, its argument or '', arguments.
 # shellcheck disable=SC2016
 _ft_starter='
 my ($from, $own, $n) = splice @ARGV, 0, 3;
@@ -367,7 +367,7 @@ if ($from ne "" && open my $f, "<", $from) {
         for (split /\0/, $all) { my ($k, $v) = /^([^=]+)=(.*)$/s or next; $ENV{$k} = $v; }
     }
 }
-for (splice @ARGV, 0, $n) { my ($k, $v) = split /=/, $_, 2; $ENV{$k} = $v; }
+for (splice @ARGV, 0, $n) { my ($k, $v) = split /=/, $_, 2; if (defined $v) { $ENV{$k} = $v } else { delete $ENV{$k} } }
 $SIG{INT} = $SIG{QUIT} = "DEFAULT";
 setpgrp(0, 0) if $own;
 my ($file, $interp, $arg) = splice @ARGV, 0, 3;
@@ -388,7 +388,7 @@ _ft_become() {
     _ft_i=$3
     shift 3
     while [ "$_ft_i" -gt 0 ]; do
-        export "${1?}"
+        case $1 in *=*) export "${1?}" ;; *) unset "$1" ;; esac
         shift
         _ft_i=$((_ft_i - 1))
     done
@@ -828,12 +828,12 @@ _ft_finish() {
     _ft_now=${_ft_ended:-$(date +%s 2>/dev/null)}
     ( trap - EXIT; _ft_record_exit ) &
     _ft_writer=$!
+    _ft_dismiss_agent
     if [ -n "$_ft_tmp" ]; then
         _ft_dismiss
         rm -rf "$_ft_tmp"
     fi
     _ft_within 10 "$_ft_writer"
-    _ft_dismiss_agent
     [ -n "$_ft_child" ] && _ft_look_after # the supervisor knows by now that the script is over, and ends nothing
     [ -n "$_ft_child" ] && [ -n "$_ft_posthook" ] && eval "_ft_user_hook post-hook \"\$_ft_posthook\" $_ft_list"
     _ft_leave
@@ -913,7 +913,7 @@ _ft_compose() {
     _ft_choose_meeting
     _ft_brief_shim
     _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
-    _ft_names=$_ft_names,FTRUN_START,FTRUN_START_TOKEN,FTRUN_ATTEMPT_DIR,FTRUN_BEAT_DIR,FTRUN_MASTER_ADDR,FTRUN_MASTER_PORT
+    _ft_names=$_ft_names,FTRUN_JOB_ID,FTRUN_START,FTRUN_START_TOKEN,FTRUN_ATTEMPT_DIR,FTRUN_BEAT_DIR,FTRUN_MASTER_ADDR,FTRUN_MASTER_PORT
     if [ -n "$_ft_from" ]; then
         IFS=$_ft_nl
         set -f
@@ -928,9 +928,9 @@ _ft_compose() {
         "FTRUN_RESUME_FROM=$_ft_from" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
         "FTRUN_RUN_DIR=$_ft_dir" "FTRUN_NNODES=$_ft_width" "FTRUN_START=$_ft_no" "FTRUN_START_TOKEN=$_ft_present" \
         "FTRUN_ATTEMPT_DIR=$_ft_place" "FTRUN_BEAT_DIR=$_ft_place/beats/$_ft_launch.$_ft_no" \
-        "FTRUN_MASTER_ADDR=$_ft_meet" "FTRUN_MASTER_PORT=$_ft_meet_port" \
+        "FTRUN_MASTER_ADDR=$_ft_meet" "FTRUN_MASTER_PORT=$_ft_meet_port" "FTRUN_JOB_ID=${SLURM_JOB_ID-}" \
         "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
-    _ft_count=14
+    _ft_count=15
     _ft_told_now=$_ft_shape
     if [ -n "$_ft_talk" ]; then
         [ "$_ft_no" -gt 1 ] && _ft_told_now=${_ft_told_now}SLURM_OVERLAP=1${_ft_nl}SLURM_NO_KILL=set$_ft_nl

@@ -140,11 +140,13 @@ _ft_share() { # tasks $1 over nodes $2, as Slurm deals them out, into _ft_picked
     done
 }
 
-# What tells the script that the job is its active nodes: NAME=VALUE, one a line, into _ft_shape. Slurm numbers the nodes of a step
+# What tells the script that the job is its active nodes: NAME=VALUE, one a line, into _ft_shape; a NAME alone is unset. Slurm numbers the nodes of a step
 # in the order of the job, whatever the order they are asked for; so that order is kept.
 _ft_shape_start() {
     _ft_shape= _ft_width=${SLURM_JOB_NUM_NODES-} _ft_names_active=${SLURM_JOB_NODELIST-}
     [ -n "$_ft_active" ] || return 0
+    for _ft_i in $_ft_hidden; do _ft_shape="$_ft_shape$_ft_i$_ft_nl"; done
+    [ -z "$_ft_active_gpus" ] || _ft_tell SLURM_GPUS "$_ft_active_gpus"
     # shellcheck disable=SC2086
     set -- $_ft_active
     _ft_width=$#
@@ -207,7 +209,7 @@ _ft_ask_address() {
     getent hosts "$_ft_host_one" >/dev/null && echo "$_ft_host_one" && return
     PATH=$PATH:$_ft_path
     scontrol show node -o "$_ft_host_one" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p'
-}
+} 2>/dev/null
 
 # What the srun in front of Slurm's has to know of this start.
 _ft_brief_shim() {

@@ -392,4 +392,4 @@ def test_srun_hands_our_variables_to_the_tasks(slurm_sandbox: Sandbox, tmp_path:
         ["sbatch", "--wait", f"--export={export}", "-o", "log", "script"], cwd=tmp_path, check=True
     )
 
-    assert (tmp_path / "log").read_text() == "15\n"
+    assert (tmp_path / "log").read_text() == "16\n"

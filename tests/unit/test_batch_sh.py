@@ -331,6 +331,7 @@ def test_what_the_shell_sees_is_what_slurm_gave(attempt: Attempt) -> None:
         "FTRUN_EXCLUDED": "",
         "FTRUN_RUN_DIR": str(attempt.run_dir),
         "FTRUN_NNODES": "2",
+        "FTRUN_JOB_ID": "7",
         "FTRUN_START": "1",
         "FTRUN_START_TOKEN": "0.1",
         "FTRUN_ATTEMPT_DIR": str(attempt.place),
