@@ -153,7 +153,7 @@ def _faults(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
     """pid -> what faulthandler wrote at its signal, of those ranks that registered one and catch it."""
     waiting: dict[int, tuple[str, int]] = {}
     for rank in ranks:
-        place, number = _registered(rank)
+        place, number = _registered(machine, rank)
         if number and _catches(machine, rank.pid, number):
             with contextlib.suppress(OSError):
                 size = os.stat(place).st_size
@@ -173,16 +173,19 @@ def _faults(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
     return found
 
 
-def _registered(rank: Rank) -> tuple[str, int]:
+def _registered(machine: Machine, rank: Rank) -> tuple[str, int]:
     """Where this very process writes its stacks, and at which signal; ("", 0) where it does not."""
     folder = rank.told.get("FTRUN_BEAT_DIR", "")
     if not folder or not rank.rank:
         return "", 0
+    # The number that the rank itself knows: in a container it may be another than ours.
+    numbers = re.search(r"^NSpid:.*?(\d+)$", machine.peek(f"/proc/{rank.pid}/status") or "", re.MULTILINE)
+    own = int(numbers[1]) if numbers else rank.pid
     for name in {rank.rank, rank.told.get("SLURM_PROCID", "")}:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             with open(os.path.join(folder, name), encoding="utf-8") as stream:
                 told = json.loads(stream.read(4096))
-            if told.get("pid") == rank.pid and told.get("host") == os.uname().nodename[:64]:
+            if told.get("pid") == own and told.get("host") == os.uname().nodename[:64]:
                 return os.path.join(folder, f"{name}.stack"), int(told.get("stack_signal") or 0)
     return "", 0
 

@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.hooks import guard, main, sweep
@@ -298,6 +299,64 @@ def test_no_job_is_no_proof(node: Node) -> None:
 
     assert [] == sweep.sweep(sweep.here_of(str(node.attempt), "0.2", "", ""), 0.0).killed
     assert old.poll() is None
+
+
+_ROW = st.fixed_dictionaries(
+    {
+        "token": st.sampled_from(["0.1", "0.2", "0.3", "1.1", "", "0.x"]),
+        "job": st.sampled_from([JOB, JOB, JOB, "1"]),
+        "place": st.sampled_from(["own", "own", "earlier", "later", "other run"]),
+        "hook": st.booleans(),
+        "how": st.sampled_from(["plain", "session", "deaf", "stopped", "emptied child"]),
+    }
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_ROW, min_size=1, max_size=7))
+def test_whatever_runs_beside_each_other_only_the_old_dies(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
+) -> None:
+    """Of any mixture of processes exactly those of earlier starts are ended, with their kin, however they behave."""
+    one = Node(tmp_path_factory.mktemp("mixture"))
+    places = {
+        "own": one.attempt, "earlier": one.run / "attempts" / "1", "later": one.run / "attempts" / "3",
+        "other run": one.run.parent / "r2" / "attempts" / "2",
+    }  # fmt: skip
+    places["earlier"].mkdir()
+    (places["earlier"] / "claim").symlink_to(f"c.{JOB}.0.ab")
+    try:
+        expected = {_started(one, row, str(places[row["place"]])).pid: _is_old(row) for row in rows}
+        swept = sweep.sweep(one.here("0.3"), 0.1)
+
+        assert {pid for pid, is_old in expected.items() if is_old} == {
+            pid for pid in swept.killed if pid in expected
+        }
+        assert [] == swept.left
+        assert all(child.poll() is None for child in one.started if not expected[child.pid])
+    finally:
+        one.clear()
+        sweep.sweep(one.here("closed"), 0.0)
+
+
+def _is_old(row: dict[str, Any]) -> bool:
+    if row["hook"] or row["job"] != JOB or token_of(row["token"]) is None:
+        return False
+    return row["place"] == "earlier" or (row["place"] == "own" and row["token"] in ("0.1", "0.2"))
+
+
+def _started(node: Node, row: dict[str, Any], place: str) -> subprocess.Popen[bytes]:
+    words = {
+        "deaf": ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"],
+        "emptied child": ["sh", "-c", "env -i sleep 77 & wait"],
+    }
+    env = {"SLURM_JOB_ID": row["job"], "FTRUN_ATTEMPT_DIR": place} | (
+        {"FTRUN_HOOK": "pre-hook"} if row["hook"] else {}
+    )
+    one = node.rank(row["token"], words=words.get(row["how"]), session=row["how"] != "plain", env=env)
+    if row["how"] == "stopped":
+        one.send_signal(signal.SIGSTOP)
+    return one
 
 
 # ---------------------------------------------------------------------- pure
