@@ -58,7 +58,9 @@ PHASE_TIMES = 3.0  # the longest so far of an announced phase
 SURE_PAIRS = 5  # a fast loop may be met at the same line some times in a row
 MANY_PAIRS = 20
 SAMPLES_S = (6.0, 6.0, 6.0, 6.0, 6.0, 10.0, 20.0, 30.0, 60.0)  # between samples of stacks
-ASK_FROM = 0.5  # of the threshold
+ASK_FROM = 0.5  # of the threshold: stacks are asked for ...
+ASK_FROM_USUAL = 0.85  # ... of the usual gap ...
+ASK_FROM_ALLOWED = 0.125  # ... and of what a phase is allowed
 QUIET_FROM = 0.25
 LAG_S = 3.0  # beats are written once a second
 NAMED_MAX = 8
@@ -102,6 +104,7 @@ class _Case:
     """What the witnesses say together."""
 
     quiet_s: float
+    ask_s: float
     fast_s: float
     worst_s: float
     allowed_s: float  # what the phase or the warm-up gives, 0 = nothing announced
@@ -109,6 +112,7 @@ class _Case:
     idle: bool
     works: bool  # something that no hang does was seen
     device_rests: bool
+    frozen_long: bool  # no stack moved in the second half of the silence
 
 
 def limits_from(settings: Mapping[str, Any]) -> Limits | None:
@@ -129,8 +133,7 @@ def judge(history: History, now_s: float, limits: Limits) -> Verdict:
     quiet_s = case.quiet_s
     if not history.counts:
         return Verdict(State.HEALTHY, quiet_s, None, "not watched: suspended, or a log cannot be read")
-    suspicious_s = ASK_FROM * (case.fast_s if not case.allowed_s else max(case.fast_s, case.allowed_s / 4))
-    if quiet_s < suspicious_s:
+    if quiet_s < case.ask_s:
         quiet = quiet_s >= QUIET_FROM * case.fast_s
         state = State.QUIET if quiet else State.HEALTHY
         return Verdict(state, quiet_s, None, _since(history, quiet_s) if quiet else "it goes on")
@@ -145,7 +148,10 @@ def judge(history: History, now_s: float, limits: Limits) -> Verdict:
 def _case(history: History, at_s: float, limits: Limits) -> _Case:
     moves, witness = history.moves, history.witness
     quiet_s = at_s - moves.at_s
-    fast_s = max(limits.min_s, STEPS * (moves.step_s or 0.0), moves.usual_s)
+    fast_s = max(limits.min_s, STEPS * (moves.step_s or 0.0))
+    # Ranks are stopped for a moment when their stacks are taken: not at every line of a log that has few.
+    ask_s = max(ASK_FROM * fast_s, ASK_FROM_USUAL * moves.usual_s)
+    fast_s = max(fast_s, moves.usual_s)
     if moves.kind in {"", "output"}:
         fast_s = max(fast_s, limits.max_s)
     worst_s = max(fast_s, WORST * limits.min_s)
@@ -161,6 +167,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
     resting = at_s - rests_s
     return _Case(
         quiet_s=quiet_s,
+        ask_s=max(ask_s, ASK_FROM_ALLOWED * allowed_s),
         fast_s=fast_s,
         worst_s=worst_s,
         allowed_s=allowed_s,
@@ -168,6 +175,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         idle=known and max(witness.cpu_s, witness.io_s, witness.gpu_s) < resting and quiet_s >= rests_s,
         works=max(witness.io_s, witness.gpu_s) >= resting,
         device_rests=known_gpu and witness.gpu_s < resting,
+        frozen_long=witness.moved_s < resting,
     )
 
 
@@ -188,15 +196,18 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
     if case.idle and (not moved or witness.frozen >= SURE_PAIRS):
         still = "no processor, file or accelerator is used" + (", no stack moves" if witness.frozen else "")
         return max(case.worst_s, case.allowed_s), still
-    most_s = max(limits.max_s, case.allowed_s, 2.0 * moves.longest_s)
-    if witness.frozen >= MANY_PAIRS:
-        return most_s, "all stacks were the same in many samples"
-    if moves.kind == "beats" and not case.works:
-        return max(most_s, PHASE_TIMES * moves.longest_s), "the beats of all ranks have stopped"
-    return (
-        None,
-        "nothing but silence speaks of a hang" if not case.works else "files or accelerators are at work",
+    most_s = max(limits.max_s, case.allowed_s, 2.0 * moves.longest_s) + (
+        limits.max_s if history.phase else 0.0
     )
+    if case.works:
+        return None, "files or accelerators are at work"
+    if witness.frozen >= MANY_PAIRS and case.frozen_long:
+        return most_s, "all stacks were the same in many samples"
+    if moved:
+        return None, "stacks move: it works on something"
+    if moves.kind == "beats":
+        return max(most_s, PHASE_TIMES * moves.longest_s), "the beats of all ranks have stopped"
+    return None, "nothing but silence speaks of a hang"
 
 
 def _sample_due(history: History, at_s: float) -> bool:

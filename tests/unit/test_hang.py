@@ -1,0 +1,285 @@
+"""When a start is held to hang, and by whose word. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ftrun.supervisor import hang
+from ftrun.supervisor.hang import Activity, History, Limits, Rank, Sight, Stacks, State, Verdict
+
+LIMITS = Limits()
+WORKS = Activity(cpu=True, io=True, gpu=True)
+RESTS = Activity(cpu=False, io=False, gpu=False)
+SPINS = Activity(cpu=True, io=False, gpu=False)
+
+
+class Watch:
+    """One start that is looked at every second."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.history, self.now_s, self.limits = History(), 1000.0, limits
+        self.sight = Sight(life="0.1", growth=0.0)
+        self.taken = 0
+
+    def look(self, **seen: Any) -> Verdict:
+        """A second passes, and this is seen."""
+        self.now_s += 1.0
+        self.sight = replace(self.sight, stacks=None, **seen)
+        self.history = hang.observe(self.history, self.sight, self.now_s)
+        return hang.judge(self.history, self.now_s, self.limits)
+
+    def step(self, every_s: int = 1, count: int = 1, per_line: int = 1) -> None:
+        """So many lines with a step are printed."""
+        for _ in range(count):
+            for _ in range(every_s - 1):
+                self.look()
+            self.look(
+                steps_seen=self.sight.steps_seen + 1,
+                growth=self.now_s,
+                median_step_s=every_s / per_line,
+                phase="",
+            )
+
+    def still(
+        self, seconds: int, moved: bool | None = None, waiting: str = "", **seen: Any
+    ) -> Iterator[Verdict]:
+        """Nothing is printed for so long; stacks are taken whenever they are wanted."""
+        wants = False
+        for _ in range(seconds):
+            if wants:
+                self.taken += 1
+                verdict = self.look(**seen)
+                self.history = hang.observe(
+                    self.history, replace(self.sight, stacks=Stacks(self.taken, moved, waiting)), self.now_s
+                )
+                verdict = hang.judge(self.history, self.now_s, self.limits)
+            else:
+                verdict = self.look(**seen)
+            wants = verdict.wants_stacks
+            yield verdict
+
+    def hangs_after(
+        self, seconds: int, moved: bool | None = None, waiting: str = "", **seen: Any
+    ) -> float | None:
+        """At which silence it is held to hang; None = not within so many seconds."""
+        verdicts = self.still(seconds, moved, waiting, **seen)
+        return next((one.quiet_s for one in verdicts if one.state is State.HUNG), None)
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """A start that has made a hundred steps, one a second."""
+    made = Watch()
+    made.look()
+    made.step(count=100)
+    return made
+
+
+def test_a_silent_log_alone_is_never_a_hang(watch: Watch) -> None:
+    """Whatever the silence, without a second witness it only makes suspicious (P7)."""
+    assert None is watch.hangs_after(40_000)
+    assert "nothing but silence" in watch.look().reason
+
+
+def test_all_ranks_in_a_collective_that_does_not_move_hang_after_a_minute(watch: Watch) -> None:
+    """The surest witness needs the least time: max(60 s, ten steps)."""
+    assert watch.hangs_after(400, False, "collective", activity=SPINS) == pytest.approx(60, abs=8)
+
+
+def test_ten_median_steps_are_waited_for() -> None:
+    """A run whose steps take 20 s gets 200 s."""
+    watch = Watch()
+    watch.look()
+    watch.step(20, 20)
+
+    assert watch.hangs_after(400, False, "collective") == pytest.approx(200, abs=8)
+
+
+def test_a_start_in_which_nothing_is_used_hangs_within_six_minutes(watch: Watch) -> None:
+    """No processor, file, network or accelerator: the place where it waits need not be known."""
+    found_s = watch.hangs_after(1000, False, activity=RESTS)
+
+    assert found_s is not None
+    assert 290 <= found_s <= 360
+
+
+def test_idle_nodes_alone_are_witness_enough(watch: Watch) -> None:
+    """Where stacks cannot be had, nothing being used is the second witness."""
+    found_s = watch.hangs_after(1000, None, activity=RESTS)
+
+    assert found_s is not None
+    assert found_s <= 360
+
+
+def test_an_accelerator_that_moves_memory_works(watch: Watch) -> None:
+    """All ranks wait for their devices: that is a hang only where the devices do nothing."""
+    busy = Activity(cpu=True, io=False, gpu=True)
+    assert None is watch.hangs_after(3000, False, "device", activity=busy)
+    watch.step(count=3)
+
+    assert watch.hangs_after(400, False, "device", activity=SPINS) == pytest.approx(60, abs=8)
+
+
+@pytest.mark.parametrize(
+    ("moved", "waiting", "activity"),
+    [
+        (True, "", SPINS),
+        (False, "", WORKS),
+        (False, "collective", WORKS),
+        (True, "collective", None),
+        (True, "", RESTS),
+    ],
+    ids=[
+        "stacks move",
+        "files are read",
+        "in a collective that works",
+        "collectives come and go",
+        "idle, but moving",
+    ],
+)
+def test_a_sign_of_life_ends_nothing(
+    watch: Watch, moved: bool, waiting: str, activity: Activity | None
+) -> None:
+    """A stack that moves, a file that is read, a device that works: a long evaluation without a word goes on."""
+    assert None is watch.hangs_after(7000, moved, waiting, activity=activity)
+
+
+def test_many_samples_alike_are_a_witness_late(watch: Watch) -> None:
+    """All stacks unmoved, and processors at work: one long call into C looks so too, and gets half an hour."""
+    found_s = watch.hangs_after(4000, False, activity=SPINS)
+
+    assert found_s is not None
+    assert 1800 <= found_s <= 1900
+
+
+def test_beats_that_have_stopped_are_a_witness_late() -> None:
+    """A loop that evaluates without a word makes no beats either: half an hour, and only where nothing speaks against it."""
+    watch = Watch()
+    watch.look()
+    for n in range(1, 60):
+        watch.look(ranks=(Rank(0, "n1", n, n, moved_s=watch.now_s),), steps_seen=n, growth=watch.now_s)
+
+    assert watch.hangs_after(4000) == pytest.approx(1800, abs=8)
+
+
+def test_output_without_steps_is_a_sign_of_life(watch: Watch) -> None:
+    """A run that prints something every half minute is not ended for standing still, unless all wait in a collective."""
+
+    def talking(second: int) -> Verdict:
+        return watch.look(growth=second // 30 * 30.0, activity=RESTS)
+
+    assert State.HUNG not in {talking(second).state for second in range(3000)}
+
+
+def test_a_phase_has_an_allowance_of_its_own(watch: Watch) -> None:
+    """What was announced may be idle for half an hour the first time, and for three times its longest then."""
+    assert None is watch.hangs_after(1000, False, activity=RESTS, phase="eval")
+    watch.step(count=20)
+    assert 0 < watch.history.learnt["eval"] < 1100
+    assert None is watch.hangs_after(2900, False, activity=RESTS, phase="eval")
+
+    assert watch.hangs_after(200, False, activity=RESTS, phase="eval") is not None
+
+
+def test_a_checkpoint_that_never_ended_makes_no_later_start_look_hung(watch: Watch) -> None:
+    """What one start began and did not end is neither learnt nor remembered by the next."""
+    list(watch.still(3000, True, phase="checkpoint"))
+    assert watch.history.phase == "checkpoint"
+    watch.look(life="0.2", phase="", steps_seen=0, growth=watch.now_s)
+
+    assert (watch.history.phase, dict(watch.history.learnt)) == ("", {})
+    assert watch.history.moves.longest_s == 0.0
+
+
+def test_a_checkpoint_that_never_ends_is_found(watch: Watch) -> None:
+    """An allowance ends: a phase that was begun and never ended hides no hang for good."""
+    found_s = watch.hangs_after(4000, False, phase="checkpoint", activity=RESTS)
+
+    assert found_s == pytest.approx(1800, abs=8)
+
+
+def test_warm_up_has_its_grace() -> None:
+    """Before the habit is known everything gets half an hour, and a start that never makes a step ends then."""
+    watch = Watch()
+    watch.look()
+    watch.step(count=2)
+
+    assert watch.hangs_after(4000, False, "collective", activity=RESTS) == pytest.approx(1800, abs=8)
+
+
+def test_a_further_start_begins_anew(watch: Watch) -> None:
+    """Habit and silence of one start are not those of the next."""
+    watch.look(life="0.2", steps_seen=0)
+
+    assert None is watch.hangs_after(1700, False, "collective", activity=RESTS)
+
+
+def test_time_that_was_not_watched_does_not_count(watch: Watch) -> None:
+    """Suspended jobs, logs that cannot be read and a watcher that slept add nothing to the silence."""
+    list(watch.still(50, False, "collective", activity=SPINS))
+    for seen in ({"running": False}, {"running": True, "readable": False}):
+        quiet_s = watch.look(**seen).quiet_s
+        for _ in range(3000):
+            assert State.HEALTHY is watch.look().state
+        assert watch.look().quiet_s == pytest.approx(quiet_s, abs=2)
+    watch.look(readable=True)
+    watch.now_s += 30_000
+
+    assert watch.look().quiet_s < 70
+
+
+def test_a_log_of_rare_lines_is_used_to_silence() -> None:
+    """A line every ten minutes: a pause of ten minutes is not even suspicious."""
+    watch = Watch()
+    watch.look()
+    watch.step(600, 12, per_line=1000)
+
+    assert {State.HEALTHY, State.QUIET} >= {one.state for one in watch.still(800)}
+    assert watch.hangs_after(1000, False, "collective") == pytest.approx(1200, abs=60)
+
+
+def test_stacks_are_asked_for_now_and_then_only(watch: Watch) -> None:
+    """An hour of silence costs some dozen samples."""
+    wanted = sum(one.wants_stacks for one in watch.still(3600, True))
+
+    assert 8 <= wanted <= 90
+
+
+def test_the_reason_says_what_was_seen(watch: Watch) -> None:
+    """Whoever reads the verdict knows the silence, the witness and the threshold."""
+    verdict = next(one for one in watch.still(400, False, "collective") if one.state is State.HUNG)
+
+    assert verdict.reason.startswith("no step for 6")
+    assert "every rank waits in a collective" in verdict.reason
+    assert verdict.threshold_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "elsewhere", "named"),
+    [
+        ([(7, 10.0), (7, 10.0), (6, 9.0), (7, 10.0)], (), ("rank 2 (n2)",)),
+        ([(7, 10.0), (7, 10.0), (7, 2.0), (7, 10.0)], (), ("rank 2 (n2)",)),
+        ([(7, 10.0), (7, 10.0), (7, 9.0), (7, 10.0)], (), ()),
+        ([(7, 10.0), (7, 10.0), (6, 9.0), (6, 10.0)], (), ()),
+        ([(7, 10.0), (7, 10.0), (6, 10.0), (7, 10.0)], (3,), ("rank 3 (n3)",)),
+    ],
+    ids=["lowest step", "stopped first", "within a second", "half of all", "the stacks know better"],
+)
+def test_who_is_behind_is_named_where_it_can_be_told(
+    ranks: list[tuple[int, float]], elsewhere: tuple[int, ...], named: tuple[str, ...]
+) -> None:
+    """Stacks first, then the lowest step, then the oldest beat; never half of all."""
+    seen = tuple(Rank(at, f"n{at}", step, step, "", moved_s) for at, (step, moved_s) in enumerate(ranks))
+
+    assert named == hang.behind(seen, elsewhere)
+
+
+def test_settings_make_the_limits() -> None:
+    """hang=never looks for nothing; hang-max is never below hang-min."""
+    assert hang.limits_from({"hang": "never"}) is None
+    assert hang.limits_from({}) == LIMITS
+    assert hang.limits_from({"hang-min": 9.0, "hang-max": 5.0}) == Limits(9.0, 9.0, 1800.0)
