@@ -127,6 +127,8 @@ def facts(kept: Mapping[str, Any], shape: str, wide: spares.Widened | None) -> d
             "spares": str(wide.spares),
             "active": str(wide.active),
             "active_tasks": str(wide.active_tasks or ""),
+            "active_gpus": wide.active_gpus,
+            "hidden": " ".join(wide.hidden),
         }
     return told
 
@@ -149,7 +151,7 @@ def refuse(config: Config, shape: str) -> None:
         what = "an array" if shape == "array" else "a heterogeneous job"
         raise SettingError(f"recover: {what} recovers by a new submission only: recover=resubmit")
     if chosen["spares"] and "spares" in meant and not _may_swap(config, shape):
-        raise SettingError("spares: nothing would ever use them: " + _why_not(config))
+        raise SettingError("spares: nothing would ever use them: " + _why_not(config, shape))
 
 
 _OF_RUNGS = frozenset(
@@ -186,8 +188,10 @@ def _may_swap(config: Config, shape: str) -> bool:
     return config.values["straggler"] == "swap" or any(Rung.SWAP in order for order in orders)
 
 
-def _why_not(config: Config) -> str:
+def _why_not(config: Config, shape: str) -> str:
     chosen = config.values
+    if shape != "single":
+        return "an array or a heterogeneous job recovers by a new submission only"
     if not chosen["retries"] or chosen["observe"]:
         return "retries=0 and observe start nothing again"
     if chosen["agent"] == "never":

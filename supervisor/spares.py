@@ -1,8 +1,10 @@
 """Spares: a submission for n nodes widened to n + K, while the user's own view of it stays n. (pure)
 
 How it thinks. Slurm can add no node to a running job, so the nodes that may take another's place are asked for at once, with
---no-kill, so that the job outlives a node. What counts for the whole job grows in proportion (--ntasks, --gpus); what counts for each
-node or task stays as it is. Licences belong to the work and not to the nodes, so they stay, too. How many nodes the user means must be
+--no-kill, so that the job outlives a node. What counts for the whole job grows in proportion (--ntasks, --gpus), and is asked for in
+equal shares: Slurm deals out unequal ones where it may, and then not every node could take the place of every other. What counts for
+each node or task stays as it is. Licences belong to the work and not to the nodes, so they stay, too. The variables that come of ours are
+kept from the script, and those of the whole job show it the user's own numbers. How many nodes the user means must be
 plain from what was typed: a number that would have to be guessed is refused in one line that says what works.
 """
 
@@ -19,24 +21,26 @@ if TYPE_CHECKING:
     from ftrun.slurm.options import CommandLine
 
 _COUNTED = "spares want a plain number of nodes: -N 4, or -n with --ntasks-per-node"
+_SHARES = ("node", "task", "socket")
 _SUFFIXES = {"k": 1024, "m": 1024 * 1024}
 
 
 class Widened:
     """What a submission becomes: the options to put in (the user's own are replaced), and what the script is to see.
 
-    `spares` is how many nodes more, `active` the number of nodes of the user, `active_tasks` the number of tasks, 0 where none is known.
+    `spares` is how many nodes more, `active` the number of nodes of the user, `active_tasks` the number of tasks (0 where none is
+    known), `active_gpus` the user's own --gpus ("" where there is none). `hidden` are variables of Slurm that only our options made.
     """
 
-    __slots__ = ("active", "active_tasks", "options", "spares")
+    __slots__ = ("active", "active_gpus", "active_tasks", "hidden", "options", "spares")
 
-    def __init__(
-        self, active: int, active_tasks: int, spares: int, options: Mapping[str, str | None]
-    ) -> None:
+    def __init__(self, active: int, spares: int) -> None:
         self.active = active
         self.spares = spares
-        self.active_tasks = active_tasks
-        self.options = dict(options)
+        self.active_tasks = 0
+        self.active_gpus = ""
+        self.hidden: list[str] = []
+        self.options: dict[str, str | None] = {"nodes": str(active + spares)}
 
     def applied(self, line: CommandLine) -> CommandLine:
         """The command line with the options in it."""
@@ -67,21 +71,30 @@ def widened(
         )
     tasks = _number("ntasks", _chosen("ntasks", line, head, env))
     per_node = _number("ntasks-per-node", _chosen("ntasks-per-node", line, head, env))
-    active = _nodes(_chosen("nodes", line, head, env), tasks, per_node)
-    total = active + spares
-    options: dict[str, str | None] = {"nodes": str(total)}
-    if tasks:
-        options["ntasks"] = str(_in_proportion("--ntasks", tasks, active, total))
-    gpus = _chosen("gpus", line, head, env, "SBATCH_GPUS")
-    if gpus:
-        options["gpus"] = ",".join(_gpus(part, active, total) for part in gpus.split(","))
+    wide = Widened(_nodes(_chosen("nodes", line, head, env), tasks, per_node), spares)
+    total = wide.active + spares
     if named and len(named) < total:
         raise SubmitImpossible(
             f"spares: the job names {len(named)} nodes (-w, -F); with --ft-spares={spares} it must name {total}"
         )
     if not _given("no-kill", line, head, env, "SBATCH_NO_KILL"):
-        options["no-kill"] = None
-    return Widened(active, tasks or active * per_node, spares, options)
+        wide.options["no-kill"] = None
+    wide.active_tasks = tasks or wide.active * per_node
+    if tasks:
+        wide.options["ntasks"] = str(_in_proportion("--ntasks", tasks, wide.active, total))
+        wide.options["ntasks-per-node"] = str(tasks // wide.active)
+        wide.hidden += [] if per_node else ["SLURM_NTASKS_PER_NODE"]
+    gpus = _chosen("gpus", line, head, env, "SBATCH_GPUS")
+    if gpus:
+        wide.active_gpus = gpus
+        wide.options["gpus"] = ",".join(_gpus(part, wide.active, total) for part in gpus.split(","))
+        shared = any(
+            _given(f"gpus-per-{of}", line, head, env, f"SBATCH_GPUS_PER_{of.upper()}") for of in _SHARES
+        )
+        if not shared:
+            wide.options["gpus-per-node"] = ",".join(_gpus(part, wide.active, 1) for part in gpus.split(","))
+            wide.hidden.append("SLURM_GPUS_PER_NODE")
+    return wide
 
 
 def _nodes(text: str, tasks: int, per_node: int) -> int:
