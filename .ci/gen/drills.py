@@ -41,7 +41,9 @@ Ctrl-C ends a drill at any moment and leaves no process, job or folder behind.
 One rank a node, started by `srun`. Every step the ranks sum their gradients over TCP sockets; rank 0 prints the step as training
 code does and writes a checkpoint now and then. The arithmetic is exact and depends on the order of steps, so the weights at the end
 prove that no step was lost and none applied twice. It needs nothing but Python 3.9, and it hurts itself where a fault
-would strike from within: it prints what the kernel, CUDA, NCCL or Slurm print and dies as a process dies of it. Everything else
+would strike from within: it prints what the kernel, CUDA, NCCL or Slurm print and dies as a process dies of it. At SIGUSR1 rank 0 writes
+a checkpoint, also while it waits for the others. Where the drill says `rejoin`, ranks that lost a peer wait for its successor and
+go on in the same process, with what they have in memory. Everything else
 is done to it for real: nodes lose all their processes or are stopped, slurmctld and the supervisor are killed, jobs are cancelled,
 requeued, preempted and run into their limit.
 
@@ -53,6 +55,9 @@ Besides what the table says:
 - two starts of one run never overlap: nothing is trained or saved by an older start once a newer one has begun;
 - every start goes on from a checkpoint and leaves no step out;
 - no checkpoint is written over by an earlier start, or torn.
+
+`--json` tells for each fault how many seconds after it the run was diagnosed, decided, stopped, placed and restarted, and when the first
+new step was made (`phases`).
 
 ## The drills
 
@@ -67,7 +72,8 @@ their own; and what the table names.
 
 A node that freezes and wakes up later goes on writing for a moment, beside its successor; Slurm cannot prevent that. The drill's
 trainer does what training code should do before it moves a checkpoint into place: it asks whether the next
-attempt exists (`$FTRUN_RUN_DIR/attempts/<n+1>`) and gives up if so. A folder of its own for each attempt serves as well.
+attempt exists (`$FTRUN_RUN_DIR/attempts/<n+1>`) or the link `$FTRUN_ATTEMPT_DIR/current` names another start than
+`$FTRUN_START_TOKEN`, and gives up if so. A folder of its own for each start serves as well.
 
 `srun --kill-on-bad-exit` ends the other ranks so quickly that the last lines of the rank that failed are often lost (seen on
 Slurm 22.05 in half of the trials). Without it the log tells more. Where nothing tells why two starts from the same checkpoint
@@ -84,7 +90,9 @@ def page() -> str:
 
 
 def _row(scenario: Scenario) -> str:
-    settings = ", ".join(f"`--ft-{key}={value}`" for key, value in scenario.settings.items())
+    known = {"spares": str(scenario.spares)} if scenario.spares else {}
+    known |= {"rejoin": "yes"} if scenario.rejoin else {}
+    settings = ", ".join(f"`--ft-{key}={value}`" for key, value in {**known, **scenario.settings}.items())
     where = "sandbox" if scenario.needs_sandbox else "anywhere"
     title = scenario.title + (f" ({settings})" if settings else "")
     return f"| `{scenario.name}` | {title} | {_outcome(scenario.expect)} | {where} |"
@@ -95,7 +103,11 @@ def _outcome(expect: Expect) -> str:
     if expect.blamed == "hurt":
         said.append("that node is blamed")
     if expect.avoided:
-        said.append("the last attempt avoids it")
+        said.append("the last start avoids it")
+    if expect.rungs:
+        said.append("decided: " + ", then ".join(expect.rungs))
+    if expect.stayed:
+        said.append("all other ranks keep their processes")
     said.append(_attempts(expect))
     if expect.steps_lost_max is not None:
         most = expect.steps_lost_max

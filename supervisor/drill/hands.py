@@ -101,6 +101,10 @@ class Doer:
         """SIGKILL to the supervisor of this drill."""
         end_processes(supervisors(self.home), signal.SIGKILL)
 
+    def kill_agent(self) -> None:
+        """SIGKILL to the agent of this drill."""
+        end_processes(_ours(self.home, b"ftrun.supervisor.agent"), signal.SIGKILL)
+
     def ftrun(self, *words: str) -> None:
         """Run an ftrun command to its end; what it prints goes to commands.log."""
         self._run([sys.executable, "-P", "-m", "ftrun.supervisor", *words])
@@ -140,7 +144,12 @@ class Doer:
 
 
 def supervisors(home: Path) -> list[int]:
-    """The processes that look after the runs of this home. Their environment tells: a home belongs to one drill."""
+    """The processes that look after the runs of this home."""
+    return _ours(home, b"supervise")
+
+
+def _ours(home: Path, word: bytes) -> list[int]:
+    """Processes with this word among their arguments. Their environment tells whose they are: a home belongs to one drill."""
     wanted = f"FTRUN_HOME={home}".encode()
     found = []
     for entry in os.listdir("/proc"):
@@ -149,7 +158,7 @@ def supervisors(home: Path) -> list[int]:
         # A process may end while it is looked at, and others' environments cannot be read.
         with contextlib.suppress(OSError):
             words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-            if b"supervise" in words and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+            if word in words and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                 found.append(int(entry))
     return found
 

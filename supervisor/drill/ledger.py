@@ -22,6 +22,7 @@ def read(folder: Path) -> Ledger:
         hurts=_lines(folder / "hurt.log"),
         ranks=_lines(folder / "ranks.log"),
         refused=_lines(folder / "refused.log"),
+        ends=_lines(folder / "ends.log"),
         finals=_lines(folder / "final.log"),
     )
 

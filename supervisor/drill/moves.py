@@ -17,18 +17,23 @@ __all__ = [
     "both",
     "controller",
     "crash",
+    "crash_node",
     "freeze",
     "ftrun_command",
     "held",
     "in_state",
+    "kill_agent",
     "kill_supervisor",
     "lose_gpu",
     "lose_memory",
     "mend_gpu",
     "new_attempt_saved",
     "on_attempt",
+    "saved",
     "saving",
     "scancel",
+    "spare",
+    "started",
     "struck",
     "thaw",
     "unsupervised",
@@ -60,11 +65,21 @@ def after(seconds: float) -> When:
     return lambda sight: sight.since_move_s >= seconds
 
 
-def saving(sight: Sight) -> bool:
-    """Rank 0 is writing a checkpoint that is not in its place yet, beyond the first."""
-    begun = [line for line in sight.ledger.saving if line["start"] == 1]
-    done = [line for line in sight.ledger.saves if line["start"] == 1]
+def saving(sight: Sight, start: int = 1) -> bool:
+    """Rank 0 is writing a checkpoint that is not in its place yet, beyond the first of this start."""
+    begun = [line for line in sight.ledger.saving if line["start"] == start]
+    done = [line for line in sight.ledger.saves if line["start"] == start]
     return len(begun) >= 2 and len(begun) > len(done)
+
+
+def started(number: int) -> When:
+    """All ranks of this start of the script are there, or a later one has begun; no step need have been made."""
+    return lambda sight: any(line["start"] >= number for line in sight.ledger.ranks)
+
+
+def saved(start: int) -> When:
+    """This start, or a later one, has written a checkpoint."""
+    return lambda sight: any(line["start"] >= start for line in sight.ledger.saves)
 
 
 def unsupervised(sight: Sight) -> bool:
@@ -102,30 +117,43 @@ def both(one: When, other: When) -> When:
 NO_NODE: Callable[[Sight], str] = lambda sight: ""  # noqa: E731 - a fault that hurts nobody in particular
 
 
-def node_of(rank: int) -> Callable[[Sight], str]:
-    """The node on which this rank was placed at the time of the first start."""
+def node_of(rank: int, start: int = 1) -> Callable[[Sight], str]:
+    """The node on which this rank was placed in this start."""
+    return lambda sight: sight.ledger.node_of(rank, start)
+
+
+def spare(number: int) -> Callable[[Sight], str]:
+    """A node of the present attempt that no start has used, counted from 0."""
 
     def find(sight: Sight) -> str:
-        return next((str(line["node"]) for line in sight.ledger.ranks if line["rank"] == rank), "")
+        attempt = sight.run.attempt
+        used = {str(line["node"]) for line in sight.ledger.ranks}
+        left = [node for node in attempt.nodes if node not in used] if attempt is not None else []
+        return left[number] if number < len(left) else ""
 
     return find
 
 
-def crash(rank: int, when: When) -> Move:
+def crash(rank: int, when: When, start: int = 1) -> Move:
     """The node of a rank loses power."""
-    node = node_of(rank)
-    return Move("a node loses power", when, lambda hands, sight: hands.crash(node(sight)), node)
+    return crash_node(node_of(rank, start), when)
 
 
-def freeze(rank: int, when: When) -> Move:
+def crash_node(node: Callable[[Sight], str], when: When) -> Move:
+    """A node loses power."""
+    known = both(when, lambda sight: bool(node(sight)))
+    return Move("a node loses power", known, lambda hands, sight: hands.crash(node(sight)), node)
+
+
+def freeze(rank: int, when: When, start: int = 1) -> Move:
     """The node of a rank freezes."""
-    node = node_of(rank)
+    node = node_of(rank, start)
     return Move("a node freezes", when, lambda hands, sight: hands.freeze(node(sight)), node)
 
 
-def thaw(rank: int, when: When) -> Move:
+def thaw(rank: int, when: When, start: int = 1) -> Move:
     """The node of a rank comes back, with its old processes."""
-    node = node_of(rank)
+    node = node_of(rank, start)
     return Move("the node thaws", when, lambda hands, sight: hands.mend(node(sight)))
 
 
@@ -176,3 +204,8 @@ def controller(up: bool, when: When) -> Move:
 def kill_supervisor(when: When) -> Move:
     """kill -9 to the supervisor."""
     return Move("the supervisor is killed", when, lambda hands, sight: hands.kill_supervisor())
+
+
+def kill_agent(when: When) -> Move:
+    """kill -9 to the agent beside the script."""
+    return Move("the agent is killed", when, lambda hands, sight: hands.kill_agent())

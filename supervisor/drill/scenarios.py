@@ -9,27 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ftrun.supervisor.drill.inside import INSIDE
+from ftrun.supervisor.drill.looked_at import LOOKED_AT
 from ftrun.supervisor.drill.moves import (
     NO_NODE,
     after,
-    asked,
     at_step,
     both,
     controller,
     crash,
     freeze,
     ftrun_command,
-    held,
     in_state,
     kill_supervisor,
-    lose_gpu,
-    lose_memory,
-    mend_gpu,
     new_attempt_saved,
     on_attempt,
     saving,
     scancel,
-    struck,
     thaw,
     unsupervised,
 )
@@ -106,56 +102,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         collective_timeout_s=3.0,
         on_timeout="wait",
         settings={"end-wait": "4s"},
-        expect=Expect(classes=("hang",), blamed="hurt", attempts=2, steps_lost_max=4, ended_by_us=True),
-    ),
-    Scenario(
-        "watch-only-fault",
-        "A rank stands still without a word, and only a counter of its node tells why",
-        faults=(Fault("hang", (50,), rank=1, starts=(1,)),),
-        steps=60,
-        moves=(lose_memory(1, struck),),
-        settings={"watch-period": "1s", "end-wait": "4s"},
-        counters=True,
-        needs_sandbox=True,
         expect=Expect(
-            classes=("hardware-other",),
+            classes=("hang",),
             blamed="hurt",
-            avoided=True,
-            attempts=2,
+            attempts=1,
+            starts=2,
+            rungs=("step",),
             steps_lost_max=4,
             ended_by_us=True,
-            evidence="check-edac",
-        ),
-    ),
-    Scenario(
-        "preflight-sick-node",
-        "A node is sick before the job begins, and a check finds it before the script starts",
-        settings={"preflight": "yes"},
-        counters=True,
-        sick="n1",
-        needs_sandbox=True,
-        expect=Expect(
-            classes=("hardware-other",), blamed="hurt", avoided=True, attempts=2, starts=1, steps_lost_max=0
-        ),
-    ),
-    Scenario(
-        "after-failure",
-        "A rank hangs, all run into their time limit, and the checks after the failure find the node",
-        faults=(Fault("hang", (40,), rank=1, starts=(1,)),),
-        steps=50,
-        kill_on_bad_exit=True,
-        collective_timeout_s=3.0,
-        moves=(lose_memory(1, struck),),
-        settings={"watch": "never"},
-        counters=True,
-        needs_sandbox=True,
-        expect=Expect(
-            classes=("hardware-other",),
-            blamed="hurt",
-            avoided=True,
-            attempts=2,
-            steps_lost_max=4,
-            evidence="check-edac",
         ),
     ),
     Scenario(
@@ -178,7 +132,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "torn-checkpoint",
         "The newest checkpoint is torn",
         faults=(Fault("torn-save", (14,), rank=0, starts=(1,)),),
-        expect=Expect(classes=("hardware-gpu", "checkpoint"), attempts=3, steps_lost_max=8),
+        expect=Expect(
+            classes=("hardware-gpu", "checkpoint"),
+            attempts=2,
+            starts=3,
+            rungs=("resubmit", "step"),
+            steps_lost_max=8,
+        ),
     ),
     Scenario(
         "torn-checkpoint-unnamed",
@@ -186,7 +146,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         faults=(Fault("torn-save", (14,), rank=0, starts=(1,)),),
         speechless=True,
         kill_on_bad_exit=True,
-        expect=Expect(classes=("hardware-gpu", "unknown", "unknown"), attempts=4, steps_lost_max=8),
+        expect=Expect(
+            classes=("hardware-gpu", "unknown", "unknown"),
+            attempts=2,
+            starts=4,
+            rungs=("resubmit", "step", "step"),
+            steps_lost_max=8,
+        ),
     ),
     Scenario(
         "controller-down",
@@ -268,7 +234,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         collective_timeout_s=2.0,
         on_timeout="wait",
         settings={"end-wait": "3s"},
-        expect=Expect(classes=("hang", "hang"), blamed="hurt", attempts=3, avoided=True),
+        expect=Expect(
+            classes=("hang", "hang"),
+            blamed="hurt",
+            attempts=2,
+            starts=3,
+            rungs=("step", "resubmit"),
+            avoided=True,
+        ),
     ),
     Scenario(
         "scancel-pending",
@@ -354,38 +327,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         faults=(Fault("link-flap", (8, 16), rank=1),),
         expect=Expect(attempts=1, starts=1, evidence="link", steps_lost_max=0),
     ),
-    Scenario(
-        "drain-on-request",
-        "A user may not drain: the operator does, recheck keeps the node while it is broken, and gives it back",
-        faults=(BAD_GPU,),
-        moves=(
-            lose_gpu(1, at_step(8)),
-            ftrun_command("the operator looks into its spool", "operator", "--once", when=asked),
-            ftrun_command("cron runs `ftrun recheck`", "recheck", when=held("")),
-            mend_gpu(1, held("still:")),
-            ftrun_command("cron runs `ftrun recheck` again", "recheck", when=after(0.0)),
-        ),
-        settings={"drain": "ask"},
-        operator=True,
-        needs_sandbox=True,
-        expect=Expect(
-            classes=("hardware-gpu",), blamed="hurt", avoided=True, attempts=2, answer="drained", held=0
-        ),
-    ),
-    Scenario(
-        "drain-refused",
-        "A log tells of a broken GPU, and the node is well: nobody is drained, although the supervisor dies while it asks",
-        faults=(BAD_GPU,),
-        moves=(
-            ftrun_command("somebody asks `ftrun status`", "status", when=unsupervised),
-            ftrun_command("the operator looks into its spool", "operator", "--once", when=asked),
-        ),
-        settings={"drain": "ask"},
-        environment={"FTRUN_CRASH_AT": "ask:after"},
-        operator=True,
-        needs_sandbox=True,
-        expect=Expect(classes=("hardware-gpu",), avoided=True, attempts=2, answer="refused", held=0),
-    ),
+    *LOOKED_AT,
+    *INSIDE,
 )
 
 

@@ -20,12 +20,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import ftrun.hooks
+import ftrun.hooks.beat
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 from ftrun.supervisor import asking, events, journal, store
-from ftrun.supervisor.drill import hands, ledger, saved, trainer, verdict, weights
+from ftrun.supervisor.drill import group, hands, harm, ledger, saved, trainer, verdict, weights
 from ftrun.supervisor.drill.chronicle import Chronicle
 from ftrun.supervisor.drill.scenarios import by_name
 from ftrun.supervisor.drill.terms import Event, Move, Result, Scenario, Sight, Story
@@ -156,7 +159,7 @@ class Stage:
             if (
                 all(run.final for run in runs)
                 and len(runs) == self.scenario.chain
-                and not self._awaited(moves)
+                and not self._awaited(runs, moves)
             ):
                 break
             if time.monotonic() - began > self.scenario.timeout_s:
@@ -165,9 +168,9 @@ class Stage:
             self._pause(LOOK_EVERY_S)
         self._linger()
 
-    def _awaited(self, moves: list[Move]) -> bool:
-        """What an operator does goes on when the run is over."""
-        return self.scenario.operator and bool(moves)
+    def _awaited(self, runs: list[events.Run], moves: list[Move]) -> bool:
+        """What an operator does goes on when the run is over, and a paused run is not."""
+        return bool(moves) and (self.scenario.operator or runs[0].paused)
 
     def _linger(self) -> None:
         """After the end nothing may come back."""
@@ -289,6 +292,8 @@ class Stage:
         ours = {
             "checkpoint": f"{work}/checkpoints/ckpt-*.pt",
             "resume-arg": "--resume={checkpoint}",
+            **({"spares": str(s.spares)} if s.spares else {}),
+            **({"rejoin": "yes"} if s.rejoin else {}),
             **USUAL,
             **s.settings,
         }
@@ -313,18 +318,21 @@ class Stage:
             "on_timeout": s.on_timeout,
             "on_loss": s.on_loss,
             "speechless": s.speechless,
+            "beat": s.beat,
+            "rejoin": s.rejoin,
             "host": "127.0.0.1" if self._box is not None and not self._box.plan.hosts else "",
-            "faults": [
-                {"what": f.what, "steps": f.steps, "rank": f.rank, "starts": f.starts, "sticky": f.sticky}
-                for f in (s.faults if hurt else ())
-            ],
+            "faults": [asdict(f) for f in (s.faults if hurt else ())],
         }
         (work / "plan.json").write_text(json.dumps(plan, indent=1))
         # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
         tree = work / "ftrun" / "supervisor" / "drill"
         tree.mkdir(parents=True)
-        for module in (trainer, saved, weights):
+        for module in (trainer, group, harm, saved, weights):
             shutil.copy(str(module.__file__), tree)
+        hooks = work / "ftrun" / "hooks"
+        hooks.mkdir()
+        for module in (ftrun.hooks, ftrun.hooks.beat):
+            shutil.copy(str(module.__file__), hooks)
         python = sys.executable if self._box is not None else "python3"
         bad = "--kill-on-bad-exit=1 " if s.kill_on_bad_exit else ""
         (work / "train.sh").write_text(

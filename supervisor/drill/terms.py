@@ -29,7 +29,7 @@ class Fault:
     """The trainer hurts itself: `what` (see trainer.FAULTS) at any of `steps`, by `rank` (-1: all).
 
     `starts` narrows it to starts of the script by number, from 1; () is every start. `sticky` makes the node it first struck a bad
-    one, where it strikes again.
+    one, where it strikes again; `once` lets it strike each rank a single time, however often that one starts.
     """
 
     what: str
@@ -37,6 +37,7 @@ class Fault:
     rank: int = -1
     starts: tuple[int, ...] = ()
     sticky: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Ledger:
     hurts: tuple[Mapping[str, Any], ...] = ()
     ranks: tuple[Mapping[str, Any], ...] = ()
     refused: tuple[Mapping[str, Any], ...] = ()
+    ends: tuple[Mapping[str, Any], ...] = ()
     finals: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -61,9 +63,10 @@ class Ledger:
         """The start of the script that made the last step; 0 before the first."""
         return int(self.steps[-1]["start"]) if self.steps else 0
 
-    def node_of(self, rank: int) -> str:
-        """The node on which a rank was placed last; "" when it has not started."""
-        return next((str(line["node"]) for line in reversed(self.ranks) if line["rank"] == rank), "")
+    def node_of(self, rank: int, start: int) -> str:
+        """The node on which a rank was placed in this start; "" when it has not begun."""
+        placed = (line for line in self.ranks if (line["rank"], line["start"]) == (rank, start))
+        return next((str(line["node"]) for line in placed), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,9 @@ class Hands(Protocol):
     def kill_supervisor(self) -> None:
         """SIGKILL to the supervisor."""
 
+    def kill_agent(self) -> None:
+        """SIGKILL to the agent beside the script."""
+
     def ftrun(self, *words: str) -> None:
         """Run an ftrun command to its end."""
 
@@ -136,7 +142,8 @@ class Expect:
     """What must be true at the end. In `classes` "a|b" is either and "a?" may be missing.
 
     `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
-    `avoided`: no later attempt runs on a hurt node.
+    `avoided`: the last start runs on no hurt node. `rungs`: what was decided, in order ("swap", "step", "resubmit"); () = not asked.
+    `stayed`: with `rejoin`, every rank but the hurt one keeps its process.
     """
 
     end: str = "finished"
@@ -145,6 +152,8 @@ class Expect:
     avoided: bool = False
     attempts: int | tuple[int, int] = 1
     starts: int | None = None
+    rungs: tuple[str, ...] = ()
+    stayed: bool = False
     reason: str = ""
     evidence: str = ""
     steps_lost_max: int | None = None
@@ -163,6 +172,9 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     moves: tuple[Move, ...] = ()
     ranks: int = 3
+    spares: int = 0
+    rejoin: bool = False  # ranks wait for the successor of a lost one
+    beat: bool = False  # ranks tell where they are
     steps: int = 30
     every: int = 4
     step_s: float = 0.2
@@ -221,6 +233,7 @@ class Row:
     running_after_s: float | None = None
     steps_lost: int | None = None
     finished: str | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)  # phase -> seconds after the fault
 
 
 @dataclass(frozen=True, slots=True)

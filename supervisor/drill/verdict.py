@@ -68,12 +68,18 @@ def _asked(scenario: Scenario, story: Story) -> Iterator[Check]:
             any(expect.evidence in s for s in signatures),
             ", ".join(signatures) or "nothing",
         )
+    if expect.rungs:
+        kinds = [str(incident.decision.get("kind", "")) for incident in run.incidents]
+        yield Check(f"decided: {', '.join(expect.rungs)}", kinds == list(expect.rungs), ", ".join(kinds))
+    if expect.stayed:
+        yield _stayed(ledger)
     if expect.ended_by_us is not None:
-        by_us = bool(run.attempts[0].end_intended)
+        first = run.attempts[0]
+        by_us = bool(first.end_intended) or any(start.by_us for start in first.begun[:1])
         yield Check(
-            "ftrun ended the first attempt",
+            "ftrun ended the first start",
             by_us is expect.ended_by_us,
-            run.attempts[0].end_intended or "it ended by itself",
+            first.end_intended or ("its agent ended it" if by_us else "it ended by itself"),
         )
     yield from _nodes(expect, story)
     if expect.steps_lost_max is not None:
@@ -114,12 +120,26 @@ def _nodes(expect: Expect, story: Story) -> Iterator[Check]:
         )
     if expect.avoided:
         # A node blamed in a class that needs proof is avoided from the second time on.
-        last = run.attempts[-1]
+        ranks = story.ledgers[0].ranks
+        last = max((line["start"] for line in ranks), default=0)
+        nodes = sorted({str(line["node"]) for line in ranks if line["start"] == last})
         yield Check(
-            f"the last attempt avoids {', '.join(sorted(hurt))}",
-            bool(hurt) and bool(last.nodes) and not hurt & set(last.nodes),
-            f"it ran on {', '.join(last.nodes) or 'nothing'}",
+            f"the last start avoids {', '.join(sorted(hurt))}",
+            bool(hurt) and bool(nodes) and not hurt & set(nodes),
+            f"it ran on {', '.join(nodes) or 'nothing'}",
         )
+
+
+def _stayed(ledger: Ledger) -> Check:
+    """Every rank but those that were hurt is at the end the process that it was at the beginning; those are new ones."""
+    hurt = {line["rank"] for line in ledger.hurts}
+    ends = {line["rank"]: (line["pid"], line["memory"]) for line in ledger.ends}
+    wrong = []
+    for rank in sorted({line["rank"] for line in ledger.ranks}):
+        begun = [(line["pid"], line["memory"]) for line in ledger.ranks if line["rank"] == rank]
+        if ends.get(rank) != begun[-1] or (len(begun) > 1) is not (rank in hurt):
+            wrong.append(f"rank {rank}: {len(begun)} processes")
+    return Check("every rank but the hurt one keeps its process", bool(hurt) and not wrong, ", ".join(wrong))
 
 
 def _hurt_nodes(story: Story) -> set[str]:
@@ -245,7 +265,26 @@ def _row(incident: Incident, hurts: Sequence[Mapping[str, Any]], ledger: Ledger)
         if at is not None and incident.running_again_at_s is not None
         else None,
         steps_lost=_lost_after(incident, ledger),
+        phases=_phases(incident, ledger, at),
     )
+
+
+def _phases(incident: Incident, ledger: Ledger, at: float | None) -> dict[str, float]:
+    """Phase of the recovery -> seconds after the fault. The first new step is the ledger's: nobody has to notice it."""
+    again = incident.running_again_at_s
+    steps = (float(line["at"]) for line in ledger.steps)
+    first = min((step_at for step_at in steps if again is not None and step_at >= again), default=None)
+    times = {
+        "diagnosed": incident.diagnosed_at_s,
+        "decided": incident.decided_at_s,
+        "stopped": incident.stopped_at_s,
+        "placed": incident.placed_at_s,
+        "restarted": again,
+        "first step": first,
+    }
+    if at is None:
+        return {}
+    return {phase: round(time_s - at, 1) for phase, time_s in times.items() if time_s is not None}
 
 
 def _lost_after(incident: Incident, ledger: Ledger) -> int | None:

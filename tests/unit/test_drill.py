@@ -15,9 +15,9 @@ import pytest
 
 from ftrun.supervisor.drill import saved, weights
 from ftrun.supervisor.drill.chronicle import Chronicle
+from ftrun.supervisor.drill.harm import FAULTS
 from ftrun.supervisor.drill.scenarios import SCENARIOS
 from ftrun.supervisor.drill.terms import Expect, Ledger, Scenario, Story
-from ftrun.supervisor.drill.trainer import FAULTS
 from ftrun.supervisor.drill.verdict import judge
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.lifecycle import State
@@ -147,7 +147,15 @@ SCENARIO = Scenario(
     "A drill",
     steps=6,
     every=2,
-    expect=Expect(classes=("node",), blamed="hurt", avoided=True, attempts=2, steps_lost_max=1),
+    expect=Expect(
+        classes=("node",),
+        blamed="hurt",
+        avoided=True,
+        attempts=2,
+        rungs=("resubmit",),
+        stayed=True,
+        steps_lost_max=1,
+    ),
 )
 RIGHT = weights.checksum(weights.weights_after(6, 3))
 
@@ -168,9 +176,10 @@ LEDGER = Ledger(
     saves=(_save(1, 2, 101.5), _save(1, 4, 103.5), _save(2, 6, 121.5)),
     hurts=({"at": 105.0, "what": "gpu-lost", "node": "n1", "rank": 1, "step": 6, "start": 1},),
     ranks=(
-        {"at": 99.0, "start": 1, "rank": 1, "node": "n1"},
-        {"at": 119.0, "start": 2, "rank": 1, "node": "n2"},
+        {"at": 99.0, "start": 1, "rank": 1, "node": "n1", "pid": 7, "memory": "a"},
+        {"at": 119.0, "start": 2, "rank": 1, "node": "n2", "pid": 9, "memory": "c"},
     ),
+    ends=({"rank": 1, "pid": 9, "memory": "c"},),
     finals=({"at": 122.0, "start": 2, "checksum": RIGHT},),
 )
 INCIDENT = Incident(
@@ -223,6 +232,8 @@ def _with_ledger(**changes: Any) -> Story:
 
 LATE_STEP = (*LEDGER.steps, {"at": 130.0, "attempt": 1, "start": 1, "step": 6})
 LATE_SAVE = (*LEDGER.saves, _save(1, 6, 125.0))
+STAYED = "every rank but the hurt one keeps its process"
+OTHER = ({"at": 99.0, "start": 1, "rank": 2, "node": "n0", "pid": 5, "memory": "d"},)
 GAP = (*_steps(1, 1, 5, 100.0), *_steps(2, 6, 6, 120.0))
 
 
@@ -233,7 +244,10 @@ GAP = (*_steps(1, 1, 5, 100.0), *_steps(2, 6, 6, 120.0))
         (_with_run(incidents=()), "diagnosed as node"),
         (_with_run(incidents=(replace(INCIDENT, nodes=("n0",)),)), "blamed: n1"),
         (_with_run(attempts=(*RUN.attempts, RUN.attempts[0])), "attempts: 2"),
-        (_with_run(attempts=(RUN.attempts[0], RUN.attempts[0])), "the last attempt avoids n1"),
+        (_with_ledger(ranks=(*LEDGER.ranks, {**LEDGER.ranks[1], "node": "n1"})), "the last start avoids n1"),
+        (_with_run(incidents=(replace(INCIDENT, decision={"kind": "step"}),)), "decided: resubmit"),
+        (_with_ledger(ends=({"rank": 1, "pid": 8, "memory": "b"},)), STAYED),
+        (_with_ledger(ranks=(*LEDGER.ranks, *OTHER, *OTHER)), STAYED),
         (_with_ledger(finals=()), "the weights are those of an undisturbed training, once"),
         (_with_ledger(finals=LEDGER.finals * 2), "the weights are those of an undisturbed training, once"),
         (_with_ledger(steps=LATE_STEP), "never two at the same time"),

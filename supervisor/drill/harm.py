@@ -1,0 +1,175 @@
+"""What the drills' trainer does to itself when a fault strikes. (I/O)
+
+It prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS names what there is.
+
+Standard library only, Python 3.9: it runs on nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ftrun.supervisor.drill.saved import write_checkpoint
+
+__all__ = ["FAULTS", "Harmed", "abort", "hang", "strike"]
+
+SLOW_FACTOR = 3.0
+
+
+class Harmed(Protocol):
+    """What a fault needs of the trainer. `slowness` is how many times its usual time a step takes."""
+
+    folder: str
+    job: str
+    node: str
+    plan: Mapping[str, Any]
+    rank: int
+    slowness: float
+    start: int
+    step: int
+    weights: list[int]
+
+    def note(self, log: str, **facts: Any) -> None:
+        """Append one event to a log."""
+
+    def say(self, text: str, *, only_rank: int | None = None) -> None:
+        """A line on stdout."""
+
+
+def strike(trainer: Harmed, step: int) -> None:
+    """Whatever the plan has for this rank at this step."""
+    for number, fault in enumerate(trainer.plan.get("faults", ())):
+        if _struck(trainer, number, fault, step):
+            trainer.note("hurt.log", what=fault["what"], step=step, rank=trainer.rank)
+            FAULTS[fault["what"]](trainer)
+
+
+def _struck(trainer: Harmed, number: int, fault: Mapping[str, Any], step: int) -> bool:
+    if fault["starts"] and trainer.start not in fault["starts"]:
+        return False
+    mark = os.path.join(trainer.folder, f"bad-node-{number}")
+    if fault["sticky"] and os.path.exists(mark):
+        with open(mark) as stream:
+            return stream.read() == trainer.node
+    if fault["rank"] not in (-1, trainer.rank) or step not in fault["steps"]:
+        return False
+    if fault["sticky"]:
+        with open(mark, "w") as stream:
+            stream.write(trainer.node)
+    return not fault.get("once") or _first_time(
+        os.path.join(trainer.folder, f"struck-{number}-{trainer.rank}")
+    )
+
+
+def _first_time(mark: str) -> bool:
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
+def abort() -> int:
+    """Die of SIGABRT, as CUDA and NCCL do, without a core file."""
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), signal.SIGABRT)
+    return 134
+
+
+def hang(_trainer: Harmed) -> None:
+    """Stand still for good."""
+    while True:
+        time.sleep(3600)
+
+
+def _kernel_says(trainer: Harmed, text: str) -> None:
+    """A line of the kernel's log, as a job shows it that follows the log of its node."""
+    trainer.say(f"{time.strftime('%b %d %H:%M:%S')} {trainer.node} kernel: {text}")
+
+
+def _lose_gpu(trainer: Harmed) -> None:
+    """The kernel's word, CUDA's word, the end."""
+    _kernel_says(trainer, f"NVRM: Xid (PCI:0000:3b:00): 79, pid={os.getpid()}, GPU has fallen off the bus.")
+    trainer.say(f"[rank{trainer.rank}]: RuntimeError: CUDA error: unknown error")
+    abort()
+
+
+def _be_killed(_trainer: Harmed) -> None:
+    """The process is gone without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _be_slow(trainer: Harmed) -> None:
+    """From now on each step takes longer here."""
+    trainer.slowness = SLOW_FACTOR
+
+
+def _have_a_bug(trainer: Harmed) -> None:
+    """What a wrong line of the user's does."""
+    nothing: Any = None
+    trainer.weights[0] += nothing
+
+
+def _use_up_memory(trainer: Harmed) -> None:
+    """The kernel's word, Slurm's word, SIGKILL."""
+    _kernel_says(
+        trainer,
+        f"Out of memory: Killed process {os.getpid()} (python3) total-vm:94371840kB, anon-rss:62914560kB",
+    )
+    step = f"{trainer.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
+    trainer.say(
+        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}. Some of the step tasks have been OOM Killed."
+    )
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tear_checkpoint(trainer: Harmed) -> None:
+    """The end comes while a checkpoint is written by code that does not move it into place when it is whole."""
+    path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
+    write_checkpoint(path + ".tmp", {"step": trainer.step, "weights": trainer.weights})
+    os.truncate(path + ".tmp", os.path.getsize(path + ".tmp") // 2)
+    os.replace(path + ".tmp", path)
+    _lose_gpu(trainer)
+
+
+def _requeue_itself(trainer: Harmed) -> None:
+    """As scripts do that know their time limit."""
+    if trainer.rank == 0:
+        subprocess.run(["scontrol", "requeue", trainer.job], check=False)
+    hang(trainer)
+
+
+def _flap_link(trainer: Harmed) -> None:
+    """A link goes and comes back; training does not notice."""
+    _kernel_says(trainer, "mlx5_core 0000:5e:00.0 ibs3: Link down")
+    _kernel_says(trainer, "mlx5_core 0000:5e:00.0 ibs3: Link up")
+
+
+def _lose_link(trainer: Harmed) -> None:
+    """A link goes and comes back, and what was under way never ends."""
+    _flap_link(trainer)
+    hang(trainer)
+
+
+FAULTS: Mapping[str, Callable[[Any], None]] = {
+    "gpu-lost": _lose_gpu,
+    "killed": _be_killed,
+    "slow": _be_slow,
+    "hang": hang,
+    "user-bug": _have_a_bug,
+    "out-of-memory": _use_up_memory,
+    "torn-save": _tear_checkpoint,
+    "requeue-itself": _requeue_itself,
+    "link-flap": _flap_link,
+    "link-lost": _lose_link,
+}
