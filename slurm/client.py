@@ -135,6 +135,14 @@ class JobRow:
     end_time_s: float | None
     raw_job_id: str = ""  # the plain number behind an array task, where known
     restarts: int | None = None  # how often Slurm started it again; None where the bulk query cannot tell
+    time_limit_s: float | None = None  # None = unlimited or not said
+
+    @property
+    def limit_end_s(self) -> float | None:
+        """When Slurm will end it at the latest; None while it has not started, or without a limit."""
+        if self.start_time_s is None or self.time_limit_s is None:
+            return None
+        return self.start_time_s + self.time_limit_s
 
 
 @dataclass(frozen=True)

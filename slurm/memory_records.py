@@ -236,6 +236,7 @@ class Job:
             end_time_s=self.end_s,
             raw_job_id=str(self.number),
             restarts=self.restarts,
+            time_limit_s=self.time_limit_s,
         )
 
     def stays(self) -> tuple[Stay, ...]:

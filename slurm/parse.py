@@ -48,7 +48,7 @@ def _row_format(*fields: str) -> str:
 
 JOB_FORMAT = _row_format(
     "JobArrayID", "JobID", "State", "Reason", "NodeList", "NumNodes", "UserName", "Partition",
-    "SubmitTime", "StartTime", "EndTime", "RestartCnt", "Name", "Comment",
+    "SubmitTime", "StartTime", "EndTime", "RestartCnt", "TimeLimit", "Name", "Comment",
 )  # fmt: skip
 NODE_FORMAT = _row_format("NodeList", "StateComplete", "Timestamp", "Partition", "Gres", "Reason")
 DEPENDENCY_FORMAT = _row_format("JobArrayID", "Dependency")
@@ -143,13 +143,14 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
             # Before the end, versions differ in what they expect (never, or a year from now): that is no fact.
             end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
             restarts=int(restarts) if restarts.isdigit() else None,
+            time_limit_s=parse_seconds(limit),
             name=name,
             comment=_text(comment),
         )
         for (
             job_id, raw, state, reason, nodes, count, user, partition,
-            submitted, started, ended, restarts, name, comment,
-        ) in _rows(text, 14)
+            submitted, started, ended, restarts, limit, name, comment,
+        ) in _rows(text, 15)
     )  # fmt: skip
 
 

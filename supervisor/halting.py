@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import RefusedForGood
-from ftrun.supervisor import checkpoints, leaving, rows, settle, store, warned
+from ftrun.supervisor import checkpoints, leaving, settle, store, warned
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
 from ftrun.supervisor.lifecycle import State
@@ -149,14 +149,14 @@ def awaited(keeper: Keeper, world: World) -> Verdict:
 
 def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
     """Ask for a checkpoint when the time limit is near. By signal only where Slurm was not told to send it."""
-    limit_s = rows.limit_s(row)
-    if keeper.watch_only or limit_s is None or row.end_time_s is None:
+    limit_s, end_s = row.time_limit_s, row.limit_end_s
+    if keeper.watch_only or limit_s is None or end_s is None:
         return
     if _asked(keeper, Occasion.TIMELIMIT):
         if keeper.run.leaving["stage"] not in ("saved", "missed"):
             awaited(keeper, world)
         return
-    left_s = row.end_time_s - world.now_s
+    left_s = end_s - world.now_s
     if not leaving.limit_is_near(limit_s, left_s, _save_wait_s(keeper)):
         return
     if keeper.settings.get("checkpoint") or _listens(keeper):

@@ -268,7 +268,7 @@ class Keeper:
             started_at_s=row.start_time_s,
             partition=row.partition,
             known_as=self.memory.known_as,
-            limit_s=rows.limit_s(row),
+            limit_s=row.time_limit_s,
         )
         self.forget(launch)
 

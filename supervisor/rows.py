@@ -78,13 +78,6 @@ def combined(rows: Sequence[JobRow]) -> JobRow | None:
     )
 
 
-def limit_s(row: JobRow) -> float | None:
-    """The time limit that a running job shows; None where there is none, or none yet."""
-    if row.start_time_s is None or row.end_time_s is None or row.end_time_s <= row.start_time_s:
-        return None
-    return row.end_time_s - row.start_time_s
-
-
 def _leader(rows: Sequence[JobRow]) -> JobRow:
     for wanted in (JobState.RUNNING, *JobState):
         for row in rows:

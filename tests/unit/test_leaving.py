@@ -315,7 +315,7 @@ def test_a_pause_waits_for_a_new_checkpoint_releases_the_nodes_and_comes_back_wi
     _fail(life)
     spent, retries = dict(life.run.spent), life.run.retries
     heard: list[str] = []
-    life.launches[-1].on_signal = lambda name: not heard.append(name)
+    life.launches[-1].on_signal = lambda name: (heard.append(name), True)[1]
     life.say("step 1/100 loss 0.5")
     _save(life, 5)
     life.live(3)

@@ -105,7 +105,7 @@ def squeue(*rows: list[str]) -> str:
 
 
 RUNNING = ["4+1", "5", "RUNNING", "None", "n[0-1,7]", "3", "bob", "main", "1795228374", "1795228376", "1826765434",
-           "1", "a|b, c", "two\nlines | ftrun:r:1"]  # fmt: skip
+           "1", "1-00:00:00", "a|b, c", "two\nlines | ftrun:r:1"]  # fmt: skip
 
 
 def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
@@ -114,6 +114,7 @@ def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
     assert (row.job_id, row.raw_job_id, row.nodes, row.node_count) == ("4+1", "5", ("n0", "n1", "n7"), 3)
     assert (row.name, row.comment, row.restarts) == ("a|b, c", "two\nlines | ftrun:r:1", 1)
     assert (row.start_time_s, row.end_time_s) == (1795228376.0, None)
+    assert (row.time_limit_s, row.limit_end_s) == (86400.0, 1795314776.0)
     pending = [
         "7",
         "7",
@@ -127,6 +128,7 @@ def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
         "N/A",
         "NONE",
         "0",
+        "UNLIMITED",
         "x",
         "(null)",
     ]
@@ -139,6 +141,7 @@ def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
         "BeginTime",
     )
     assert over.end_time_s == 1826765434.0
+    assert (waiting.time_limit_s, waiting.limit_end_s) == (None, None)
     assert parse.parse_jobs("") == ()
 
 
