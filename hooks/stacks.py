@@ -37,6 +37,7 @@ PYSPY_S = 5.0
 FAULT_S = 2.0
 AT_ONCE = 8
 THREADS_MAX = 256
+IDLE_S, IDLE_BYTES = 0.05, 4096
 TEXT_MAX = 1 << 20
 PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_HCCL_DEBUG_INFO_PIPE_FILE")
 ACCELERATORS: dict[str, tuple[str, ...]] = {
@@ -62,12 +63,26 @@ class Rank:
         """As it stands in the table of the node."""
         first, last = self.looks[0], self.looks[-1]
         digests = [one["digest"] for one in self.looks]
+        cpu_s, moved_bytes = last["cpu_s"] - first["cpu_s"], last["bytes"] - first["bytes"]
         return {
             "rank": self.rank, "pid": self.pid, "name": self.process.name, "source": last["source"], "digest": digests[-1],
-            "digests": digests, "moved": digests[0] != digests[-1] if first["source"] == last["source"] else None, "top": last["top"],
+            "digests": digests, "moved": _moved(self.looks, cpu_s, moved_bytes), "top": last["top"],
             "state": last["state"], "wchan": last["wchan"], "threads": last["threads"],
-            "cpu_s": round(last["cpu_s"] - first["cpu_s"], 2), "bytes": last["bytes"] - first["bytes"],
+            "cpu_s": round(cpu_s, 2), "bytes": moved_bytes,
         }  # fmt: skip
+
+
+def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -> Optional[bool]:
+    """Whether a rank was elsewhere at the second look; None where that cannot be told.
+
+    The kernel knows no functions: for it a rank that computes is always in the same place, so only one that does nothing stands still.
+    """
+    first, last = looks[0], looks[-1]
+    if first["source"] != last["source"] or len(looks) < 2:
+        return None
+    if first["digest"] != last["digest"]:
+        return True
+    return False if last["source"] != "proc" or (cpu_s < IDLE_S and moved_bytes < IDLE_BYTES) else None
 
 
 def ranks_here(here: Here, node: str) -> list[Rank]:

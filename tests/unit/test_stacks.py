@@ -139,6 +139,18 @@ def test_a_rank_without_a_beat_is_seen_by_the_kernel(step: Step, capfd: pytest.C
     assert "thread" in (step.out / f"n1.{rank.pid}.txt").read_text()
 
 
+def test_a_rank_that_computes_is_not_said_to_stand_still(
+    step: Step, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """For the kernel it is always in the same place: without a stack of Python nobody knows, and that is what is said."""
+    step.rank(4, "while True: pass")
+    time.sleep(0.3)
+    (row,) = step.taken(capfd, "--apart", "0.6")["ranks"]
+
+    assert ("proc", None) == (row["source"], row["moved"])
+    assert row["cpu_s"] > 0
+
+
 def test_no_signal_goes_to_whom_it_would_end(step: Step, capfd: pytest.CaptureFixture[str]) -> None:
     """A beat of an earlier process of this number, or a rank that became another program, is sent nothing."""
     other = step.rank(0, HANGING.format(beat=""))
