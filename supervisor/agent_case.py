@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.supervisor import grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from ftrun.supervisor.progress import Progress
     from ftrun.supervisor.signatures import Catalog
 
-__all__ = ["Seen", "cannot_load", "case_of", "judge", "lost", "place_of", "ruled", "usable"]
+__all__ = ["Seen", "cannot_load", "case_of", "decided", "judge", "lost", "place_of", "ruled", "usable"]
 
+EXCLUDE_UNTIL_MIN_S = 60.0
 _NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
 
 
@@ -106,6 +107,31 @@ def ruled(case: grounds.Case, place: ladder.Place) -> tuple[grounds.Ruling, ladd
     ruling = policy.decide(case)
     rungs = ladder.rungs_from(case.run.settings)
     return ruling, ladder.climb(case, ruling, rungs, place, dict(case.run.rungs))
+
+
+def decided(incident: str, case: grounds.Case, ruling: grounds.Ruling, move: ladder.Move) -> dict[str, Any]:
+    """What the journal says of a decision to go on inside the allocation."""
+    decision = ruling.decision
+    return {
+        "incident": incident,
+        "rung": move.rung.value,
+        "nodes": list(move.nodes),
+        "aside": list(move.aside),
+        "exclude": list(decision.exclude),
+        "drain": list(decision.drain),
+        "ask": list(decision.ask),
+        "reason": move.reason,
+        "spent": dict(move.spent),
+        "retries": ruling.retries,
+        "used": dict(move.used),
+        "step": case.step,
+        "checkpoint": case.checkpoint,
+        "class": case.diagnosis.fault.value,
+        "signature": case.diagnosis.signature,
+        "path": [list(one) for one in move.path],
+        "exclude_until_s": case.now_s + max(case.limits.exclude_for_s, EXCLUDE_UNTIL_MIN_S),
+        "older_checkpoint": decision.older_checkpoint,
+    }
 
 
 def usable(

@@ -28,6 +28,7 @@ from ftrun.supervisor import (
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_hang import Hangs, hung
+from ftrun.supervisor.agent_ranks import Ranks
 from ftrun.supervisor.agent_reach import Reach, Sweep
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
@@ -100,6 +101,7 @@ class Rounds:
     def _attend(self, eye: Eye) -> tuple[Over, Suspicion | None]:
         """Look on until the start is over; end it where it must be ended, and say why."""
         number, suspicion, next_s = eye.started.number, None, 0.0
+        ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
         hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started))
         while (over := self.desk.talk.over(number)) is None:
             self.desk.rest(TICK_S)
@@ -107,7 +109,7 @@ class Rounds:
                 continue
             next_s = time.monotonic() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
             self._check_shim(eye.started)
-            found = eye.judge()
+            found = ranks.look() or eye.judge()
             self._first_step(eye)
             verdict = hangs.look(eye.memory.report)
             if found is None and verdict is not None and verdict.state is State.HUNG:
@@ -311,28 +313,8 @@ class Rounds:
         began_s = time.monotonic()
         number, decision = eye.started.number, ruling.decision
         skip = self._set_aside(eye, case, older=decision.older_checkpoint)
-        self.desk.book.record(
-            "start.decided",
-            incident=incident,
-            rung=move.rung.value,
-            nodes=list(move.nodes),
-            aside=list(move.aside),
-            exclude=list(decision.exclude),
-            drain=list(decision.drain),
-            ask=list(decision.ask),
-            reason=move.reason,
-            spent=dict(move.spent),
-            retries=ruling.retries,
-            used=dict(move.used),
-            step=case.step,
-            checkpoint=case.checkpoint,
-            signature=case.diagnosis.signature,
-            path=[list(one) for one in move.path],
-            exclude_until_s=case.now_s + max(case.limits.exclude_for_s, settle.EXCLUDE_UNTIL_MIN_S),
-            older_checkpoint=decision.older_checkpoint,
-            set_aside=[list(one) for one in skip],
-            **{"class": case.diagnosis.fault.value},
-        )
+        told = agent_case.decided(incident, case, ruling, move)
+        self.desk.book.record("start.decided", **told, set_aside=[list(one) for one in skip])
         say(f"start {number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
         agent_stop.cancel_steps(self.desk)
