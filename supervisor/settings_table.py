@@ -147,9 +147,10 @@ TABLE = (
             " the job's own log and was not told otherwise.", choices=("auto", "never")),
     Setting("hang", CHOICE, "auto", "End and recover a script that hangs: auto = once it stood still for longer than its own habit, by"
             " `hang-min`, `hang-max` and `hang-grace`; never = hangs are not looked for.", choices=("auto", "never")),
-    Setting("hang-min", DURATION, 60.0, "Shortest standstill that is held to be a hang; ten median steps where that is longer.", least=1),
-    Setting("hang-max", DURATION, 360.0, "Longest standstill that is waited for once steps were seen, outside of checkpoints and evaluations.",
-            least=1),
+    Setting("hang-min", DURATION, 60.0, "Shortest standstill that is held to be a hang, where all ranks wait in a collective and no stack moves; ten"
+            " median steps where that is longer, five times as much where nothing is used and the place is not known.", least=1),
+    Setting("hang-max", DURATION, 1800.0, "Standstill that is held to be a hang by weaker witnesses: stacks that never move, beats that stopped. A"
+            " silent log alone never is.", least=1),
     Setting("hang-grace", DURATION, 1800.0, "How long a start may take to its first steps (compiling, preparing data) before it is held to"
             " hang.", least=1),
     Setting("straggler", CHOICE, "tell", "What is done about a node that is steadily slower than its peers: tell = say so, and avoid it at the"

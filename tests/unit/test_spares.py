@@ -153,7 +153,7 @@ def chosen(
         ((("policy", "netwrk.recover=step,resubmit"),), "single", "did you mean 'network'?"),
         ((("policy", "nvidia-xidd-79.budget-swap=1"),), "single", "did you mean 'nvidia-xid-79'?"),
         ((("policy", "network.recover=swap,resubmit"),), "single", "--ft-spares=K"),
-        ((("hang-min", "1h"),), "single", "hang-min (1h) is longer than hang-max (6m)"),
+        ((("hang-min", "1h"),), "single", "hang-min (1h) is longer than hang-max (30m)"),
         ((("save-signal", "USR7"),), "single", "a signal such as USR1"),
         ((("limit-step", "1h"),), "single", "at most 9m"),
     ],
