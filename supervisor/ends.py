@@ -37,6 +37,8 @@ __all__ = [
     "as_logged",
     "as_requeued",
     "end_data",
+    "incident_id",
+    "of_last_start",
     "told",
 ]
 
@@ -137,6 +139,19 @@ def told(attempt: Attempt) -> Diagnosis | None:
     if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
         return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
     return None
+
+
+def of_last_start(attempt: Attempt) -> Attempt:
+    """The attempt as its last start alone made it: nodes that it did not use took no part, and what Slurm keeps of the failed
+    steps of the job tells of the starts before it. (pure)"""
+    derived = attempt.derived_exit_code if attempt.start == 1 else 0
+    return replace(attempt, nodes=attempt.used, derived_exit_code=derived)
+
+
+def incident_id(attempt: Attempt) -> str:
+    """Where an agent looked after the launch, the start that failed is named as the agent names it: one fault counts once. (pure)"""
+    launch = f"{attempt.number}.{attempt.launch}"
+    return f"{launch}.{attempt.start}" if attempt.inside or attempt.start > 1 else launch
 
 
 def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:

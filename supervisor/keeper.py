@@ -48,6 +48,7 @@ __all__ = ["Keeper", "Moved"]
 FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
 JUST_SUBMITTED_S = 20.0
 PROOF_LASTS_S = 1.0  # for a record; an effect is proven by itself
+INSIDE_EVERY_S = 1.0  # an agent's journal is on the shared file system
 STEPS_MAX = 6  # transitions of one run in one look
 
 
@@ -176,8 +177,9 @@ class Keeper:
     def glance(self, world: World) -> None:
         """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
         if self._journal is not None and self.run.state in (State.RUNNING, State.SUSPECT):
-            beside.take(self)
-            sense.note_start(self)
+            if self.memory.due("inside", world.mono_s, INSIDE_EVERY_S):
+                beside.take(self)
+                sense.note_start(self)
             self._watch(world)
 
     def _watch(self, world: World) -> None:

@@ -62,13 +62,13 @@ def settle(keeper: Keeper, world: World) -> None:
         return  # whether Slurm has started it again decides what may be done
     if not nodelook.visited(keeper, world):
         return
-    attempt = dataclasses.replace(keeper.attempt, nodes=keeper.attempt.used)  # the others took no part
+    attempt = ends.of_last_start(keeper.attempt)
     attempt = ends.as_logged(attempt, keeper.memory.evidence)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
     if not_loaded(keeper):
         recover.set_aside(keeper)
     checkpoint = newer_checkpoint(keeper)
-    incident = _incident_id(attempt)
+    incident = ends.incident_id(attempt)
     case = grounds.Case(
         run=inplace.uncounted(keeper.run, incident),
         attempt=attempt,
@@ -97,12 +97,6 @@ def settle(keeper: Keeper, world: World) -> None:
         )
     ruling = policy.decide(case)
     _carry(keeper, world, case, ruling, incident)
-
-
-def _incident_id(attempt: Attempt) -> str:
-    """Where an agent looked after the launch, the start that failed is named as the agent names it: one fault counts once."""
-    launch = f"{attempt.number}.{attempt.launch}"
-    return f"{launch}.{attempt.start}" if attempt.inside or attempt.start > 1 else launch
 
 
 def _unseen_for_long(keeper: Keeper, world: World) -> bool:

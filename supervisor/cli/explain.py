@@ -48,7 +48,7 @@ _TOLD = {
     "job.started": lambda d: f"running on {nodeset.fold(d['nodes'])}",
     "tasks.failed": lambda d: f"tasks failed: {_listed(d['tasks'])}",
     "tasks.given-up": lambda d: f"tasks not tried again: {_listed(d['tasks'])}: {d['class']}: {d['title']}",
-    "launch.seen": lambda d: "script started" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
+    "launch.seen": lambda d: "" if "active" in d else "script started" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
     "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "fault.suspected": lambda d: f"suspected: {d['title']}",
     "fault.survived": lambda d: f"suspicion taken back: {d['why']}",

@@ -126,7 +126,8 @@ def show(name: Name, json: Json = False) -> int:
     print(f"{run.id}: {state}" + (f", {facts['why']}" if facts["why"] else ""))
     print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
     inside = facts["inside"]
-    for text in filter(None, (views.inside_words(inside), _beside_words(inside))):
+    unused = "" if facts["attempts"] and facts["attempts"][-1]["end_state"] else _beside_words(inside)
+    for text in filter(None, (views.inside_words(inside), unused)):
         print(text)
     for text in plans.lines(facts):
         print(text)

@@ -289,6 +289,19 @@ def test_an_earlier_start_is_not_judged_again_when_the_job_ends(tmp_path: Path) 
     assert (last.id, last.fault, last.nodes, last.start) == ("1.0.2", "user-code", (), 2)
 
 
+def test_the_failed_step_of_an_earlier_start_is_no_warning_of_the_last(tmp_path: Path) -> None:
+    """Slurm keeps the worst exit code of all steps of a job; the script that came to its end after a restart has no failed step."""
+    life, agent = begun(tmp_path)
+    agent.decide(1, ["n1", "n2", "n3"])
+    agent.begin(2, ["n1", "n2", "n3"])
+    agent.live(3)
+    life.engine.jobs[1].derived = (1, 0)
+    life.exit(0)
+    life.until("finished")
+
+    assert life.run.warnings == ()
+
+
 def test_an_earlier_start_is_not_judged_again_by_a_supervisor_that_comes_later(tmp_path: Path) -> None:
     """The same, where another supervisor reads the log from its disk."""
     life, agent = begun(tmp_path)
