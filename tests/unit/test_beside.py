@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor import attempts, beside, events, journal, store, userhooks, views
 from ftrun.supervisor.office import Crash
-from tests.unit.lives import TIMED_OUT, Life
+from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
 BROKEN = {
@@ -371,6 +371,33 @@ def test_a_node_that_slurm_took_out_of_a_living_job_is_still_waited_for(tmp_path
 
     assert run.attempt is not None
     assert frozen in run.attempt.nodes
+
+
+def test_no_attempt_begins_beside_a_frozen_node_that_a_swap_left_behind(tmp_path: Path) -> None:
+    """P6: the node was set aside, Slurm took it out of the job, and another start came to its own end: it is waited for all the same."""
+    life = Life(tmp_path, nodes=7, wanted=3, backoff=0.0)
+    life.engine.jobs[1].no_kill = True
+    life.until("running")
+    agent = Agent(life)
+    frozen = life.launches[-1].nodes[2]
+    agent.begin(1, ["n0", "n1", frozen])
+    life.train(1, 5)
+    life.engine.fail_node(frozen, "freeze")
+    agent.decide(1, ["n0", "n1"], aside=[frozen], exclude=[frozen])
+    agent.begin(2, ["n0", "n1"])
+    while frozen in life.engine.jobs[1].nodes:
+        agent.live(1)
+    silent_s = life.clock.now_s() - TIMING.slurmd_timeout_s
+    life.say("RuntimeError: NCCL error: unhandled system error")
+    life.exit(1)
+    life.until("recovering", within_s=30)
+    while life.attempt.number == 1:
+        life.live(1)
+
+    assert life.clock.now_s() - silent_s >= TIMING.slurmd_timeout_s + 30
+    (over,) = [record for record in life.records() if record["kind"] == "attempt.over"]
+    assert over["data"]["fenced"] == [frozen]
+    assert frozen in life.attempt.excluded
 
 
 @pytest.mark.parametrize("agent", ["agent", "none"])
