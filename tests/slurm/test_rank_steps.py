@@ -120,3 +120,44 @@ touch {mark}/done
     # The nodes of a sandbox share one machine, so one of them may have ended what was of both.
     assert len({pid for line in told for pid in line["killed"]}) >= 4
     assert "present" in (mark / "out").read_text()
+
+
+def test_a_guard_is_a_step_that_ends_old_ranks_and_leaves_without_a_trace(
+    slurm_sandbox: Sandbox, place: Path
+) -> None:
+    """Beside the script's own step; asked by USR2 through srun it leaves with the watch that it started, and srun returns 0."""
+    mark = Path(tempfile.mkdtemp(dir=place))
+    hook = archive(str(place / "home"))
+    attempt = mark / "attempts" / "1"
+    (attempt / "nodes").mkdir(parents=True)
+    (attempt / "current").symlink_to("0.1")
+    watch = f"--watch-after 0 -- --period 60 --folder {attempt}/nodes --launch 0"
+    script = mark / "job"
+    script.write_text(f"""#!/bin/sh
+export FTRUN_ATTEMPT_DIR={attempt}
+trap '' USR2
+srun --overlap -n1 --export=NONE --quiet {sys.executable} -IS {hook} guard --attempt-folder {attempt} --launch 0 {watch} &
+guard=$!
+FTRUN_START_TOKEN=0.1 srun --overlap -n1 sleep 300 &
+rank=$!
+sleep 3
+kill -0 $rank && echo alive
+ln -s 0.2 {attempt}/next && mv -T {attempt}/next {attempt}/current
+wait $rank
+echo "rank $?"
+for i in 1 2 3 4 5 6 7 8 9 10; do kill -USR2 $guard || break; sleep 0.2; done
+wait $guard
+echo "guard $?"
+""")
+    job = _run(
+        slurm_sandbox, "sbatch", "--parsable", "-N1", "-n1", f"--output={mark}/out", str(script)
+    ).strip()
+    _until(lambda: "guard" in (mark / "out").read_text() if (mark / "out").exists() else False, 60)
+    lines = [
+        line
+        for line in (mark / "out").read_text().splitlines()
+        if line.startswith(("alive", "rank ", "guard "))
+    ]
+
+    assert ["alive", "rank 137", "guard 0"] == lines, job
+    assert 1 == len(list(attempt.glob("guarded.0.*")))
