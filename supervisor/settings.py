@@ -53,6 +53,8 @@ RULE_KEYS = (
 """What can be said of one class or signature alone, by `policy`."""
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+# What both sbatch and scancel send, and what a script can catch.
+_SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG", "CONT")
 
 
 class SettingError(Exception):
@@ -212,6 +214,8 @@ def _text(row: Setting, text: object) -> str:
         near = nearest(text, row.choices)
         hint = f"; did you mean {near}?" if near else ""
         raise SettingError(f"{row.key}: {' or '.join(row.choices)} is wanted, not {text!r}{hint}")
+    if row.key == "save-signal" and text.upper().removeprefix("B:").removeprefix("SIG") not in _SIGNALS:
+        raise SettingError(f"save-signal: a signal such as USR1 or B:USR1 is wanted, not {text!r}")
     return text
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.options import split
-from ftrun.supervisor import expected, leaving, store, warned
+from ftrun.supervisor import expected, leaving, settings, store, warned
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.cli.leave import at_time
 from ftrun.supervisor.errors import UserError
@@ -126,8 +126,8 @@ def test_survivors_are_asked_once_when_they_are_most_and_somebody_listens(
 
 
 def _option(*argv: str, env: dict[str, str] | None = None, head: tuple[str, ...] = (), **chosen: Any) -> str:
-    settings = {key.replace("_", "-"): value for key, value in chosen.items()}
-    return warned.signal_option(settings, split([*argv, "job.sh"]), [split(list(head))], env or {})
+    known = {key.replace("_", "-"): value for key, value in chosen.items()}
+    return warned.signal_option(known, split([*argv, "job.sh"]), [split(list(head))], env or {})
 
 
 def test_slurm_is_told_to_send_the_signal_so_early_that_there_is_time_to_save() -> None:
@@ -155,6 +155,38 @@ def test_the_users_own_signal_wins_and_an_unknown_or_short_limit_gets_none(given
     more = {"save_signal": "USR1"} | {key: value for key, value in given_.items() if key != "argv"}
 
     assert "" == _option(*given_["argv"], **more)
+
+
+@pytest.mark.parametrize("text", ["USR1", "SIGUSR2", "b:term", "B:SIGURG"])
+def test_a_signal_that_can_be_sent_and_caught_is_taken(text: str) -> None:
+    """As sbatch and scancel write it, with or without SIG, in either case."""
+    assert text == settings.parse("save-signal", text)
+    name, to_script = leaving.split_signal(text)
+    assert (name in {"USR1", "USR2", "TERM", "URG"}, to_script) == (True, ":" in text)
+
+
+@pytest.mark.parametrize("text", ["USR3", "KILL", "B:", "USR1@60", "10", "R:USR1"])
+def test_a_signal_that_nobody_can_catch_is_refused_at_submission(text: str) -> None:
+    """In one line that names what is wanted."""
+    with pytest.raises(settings.SettingError, match="a signal such as USR1 or B:USR1"):
+        settings.parse("save-signal", text)
+
+
+def test_the_pace_of_a_run_tells_its_end(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once the usual time of a step is known: a step a second, 100,000 of them, or to where it is to stop."""
+    life.train(6, 80)
+    assert 0 == main(["show", life.run.id, "--json"])
+    end = json.loads(capsys.readouterr().out)["expected_end"]
+    assert (100_000, 1, 1.0, None) == (end["target_step"], end["jobs"], end["step_s"], end["time_limit_s"])
+    assert main(["status"]) == 0
+    assert "ENDS" in capsys.readouterr().out
+
+    _halt(life, at_step=90)
+    life.live(2)
+    assert 0 == main(["show", life.run.id])
+    out = capsys.readouterr().out
+    assert "ends at step 90, asked by ann" in out
+    assert "of 90, 1 s a step" in out
 
 
 @given(limit_s=st.floats(60, 1e6), save_wait_s=st.floats(0, 1e4))
@@ -315,7 +347,12 @@ def test_a_pause_waits_for_a_new_checkpoint_releases_the_nodes_and_comes_back_wi
     _fail(life)
     spent, retries = dict(life.run.spent), life.run.retries
     heard: list[str] = []
-    life.launches[-1].on_signal = lambda name: (heard.append(name), True)[1]
+
+    def hear(name: str) -> bool:
+        heard.append(name)
+        return True
+
+    life.launches[-1].on_signal = hear
     life.say("step 1/100 loss 0.5")
     _save(life, 5)
     life.live(3)
