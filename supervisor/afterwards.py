@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.supervisor import context, inputs, lastwords, launchlogs
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Topology
@@ -18,8 +19,9 @@ from ftrun.supervisor.tail import LogPath
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.signatures import Catalog
 
-__all__ = ["attached", "extra_logs", "with_last_words"]
+__all__ = ["attached", "extra_logs", "named", "told_by", "with_last_words"]
 
 HEALTHY_MAX = 4
 """So many earlier launches are asked what they usually print."""
@@ -33,8 +35,13 @@ def extra_logs(keeper: Keeper) -> list[LogPath]:
 
 def attached(keeper: Keeper) -> tuple[Evidence, ...]:
     """What the other files of `--ft-log` tell, in order after all that the logs have told."""
-    found = inputs.attached(_named(keeper), catalog=keeper.office.catalog())
-    last = max((one.order for one in keeper.memory.evidence), default=0)
+    return told_by(_named(keeper), keeper.office.catalog(), keeper.memory.evidence)
+
+
+def told_by(paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """What those of these files tell that are no logs, in order after `evidence`."""
+    found = inputs.attached(paths, catalog=catalog)
+    last = max((one.order for one in evidence), default=0)
     return tuple(replace(one, order=last + one.order) for one in found)
 
 
@@ -59,14 +66,17 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
 
 def _named(keeper: Keeper) -> list[str]:
     """The files that `--ft-log` names and that this launch has written."""
-    patterns = keeper.settings.get("log", [])
+    return named(keeper.settings, context.cwd(keeper.run_dir), keeper.attempt.started_at_s or 0.0)
+
+
+def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
+    """The files that `--ft-log` names, relative to `base`, of those that were written since (Unix seconds)."""
+    patterns = settings.get("log", [])
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    base = context.cwd(keeper.run_dir)
     found = [
         path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
     ]
-    started = keeper.attempt.started_at_s or 0.0
-    return [path for path in found if _written_s(path) >= started - 1.0]
+    return [path for path in found if _written_s(path) >= since_s - 1.0]
 
 
 def _written_s(path: str) -> float:

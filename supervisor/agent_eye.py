@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.supervisor import agent_case, launchlogs, nodereports, sense, suspect
+from ftrun.supervisor import (
+    afterwards,
+    agent_case,
+    context,
+    inputs,
+    launchlogs,
+    nodereports,
+    sense,
+    suspect,
+)
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.diagnose import diagnose
@@ -28,6 +37,7 @@ from ftrun.supervisor.watch import LogWatcher, WatchReport
 __all__ = ["Eye", "Suspicion"]
 
 REPORTS_EVERY_S = 2.0
+NAMES_EVERY_S = 10.0
 STILL_MIN_S = 15.0
 STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes are asked
 ASKED_AGAIN_S = 5.0
@@ -70,6 +80,7 @@ class Eye:
 
     def look(self, *, fresh: bool = False) -> WatchReport | None:
         """Read what is new. None where no log is known."""
+        self._follow_named()
         if self._watcher is None:
             paths = launchlogs.of_record(self.started.launch) + [
                 LogPath(path) for path in sorted(self._extra)
@@ -102,11 +113,20 @@ class Eye:
         """For how long no log has grown."""
         return time.monotonic() - self._quiet_since_s
 
-    def follow(self, paths: frozenset[str]) -> None:
-        """Further logs; where there are new ones all are read from the start's first byte again."""
-        if paths - self._extra:
-            self._extra = paths
-            self.close()
+    def named(self) -> list[str]:
+        """The files of `--ft-log` that this start has written."""
+        if not self._settings.get("log"):
+            return []
+        since_s = self.started.launch.started_s or 0.0
+        return afterwards.named(self._settings, context.cwd(self._where.run_dir), since_s)
+
+    def _follow_named(self) -> None:
+        """Where there are new logs, all are read from the start's first byte again."""
+        if self._settings.get("log") and self.memory.due("log-names", time.monotonic(), NAMES_EVERY_S):
+            paths = frozenset(path for path in self.named() if not inputs.is_attachment(path))
+            if paths - self._extra:
+                self._extra |= paths
+                self.close()
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -114,9 +134,10 @@ class Eye:
             self._watcher.close()
             self._watcher = None
 
-    def evidence(self) -> tuple[Evidence, ...]:
-        """What the logs have shown."""
-        return self.memory.evidence
+    def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
+        """What the logs have shown; at the end, with what those files tell that are only whole then."""
+        found = self.memory.evidence
+        return (*found, *afterwards.told_by(self.named(), self._catalog(), found)) if over else found
 
     def topology(self) -> Topology:
         """Who sits where."""

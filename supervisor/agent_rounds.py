@@ -232,7 +232,7 @@ class Rounds:
             code=over.code,
             signal=over.signal,
             now_s=time.time(),
-            evidence=eye.evidence(),
+            evidence=eye.evidence(over=True),
             topology=eye.topology(),
             progress=report.progress if report is not None else None,
             facts=eye.facts(),

@@ -1,0 +1,395 @@
+"""Laws of the agent: what it answers, what it journals first, and that it never does anything by halves. The test plays batch.sh."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.slurm.errors import Unreachable
+from ftrun.slurm.steps import Reached, StepRow
+from ftrun.supervisor import agent, agent_book, agent_desk, agent_reach, agent_rounds, events, store
+from ftrun.supervisor.agent_talk import Talk
+from tests.unit.lives import Life
+
+TRANSIENT = (
+    "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.20.5"
+)
+WRONG_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"
+
+
+class Steps:
+    """Steps of a cluster that exists in the test only. `silent` nodes do not answer, `unfit` ones have a reason to stay out."""
+
+    def __init__(self) -> None:
+        self.running: list[StepRow] = []
+        self.silent: set[str] = set()
+        self.unfit: dict[str, str] = {}
+        self.ended: list[str] = []
+        self.asked: list[tuple[str, ...]] = []
+        self.down = False
+
+    def steps(self, job_id: str) -> tuple[StepRow, ...]:
+        return tuple(self.running)
+
+    def end_step(self, step_id: str, *, signal: str | None = None) -> None:
+        self.ended.append(step_id)
+        self.running = [step for step in self.running if step.id != step_id]
+
+    def ask(
+        self,
+        job_id: str,
+        nodes: Sequence[str],
+        script: str,
+        *,
+        limit_s: float,
+        quiet_s: float,
+        alive: Callable[[], None] = lambda: None,
+    ) -> Reached:
+        if self.down:
+            raise Unreachable("no controller")
+        alive()
+        self.asked.append(tuple(nodes))
+        heard = {
+            node: (json.dumps({"node": node, "left": [], "unfit": self.unfit.get(node, "")}),)
+            for node in nodes
+            if node not in self.silent
+        }
+        return Reached(heard)
+
+
+class Stage:
+    """A launch of a run on a virtual Slurm, with an agent in a thread beside it, and batch.sh in the test's hands."""
+
+    def __init__(self, folder: Path, *, wanted: int, active: int, **chosen: Any) -> None:
+        quick = {"settle": 0.1, "settle_max": 1.0, "end_wait": 0.1, "spares": wanted - active}
+        self.life = Life(folder, wanted=active, nodes=6, **(quick | chosen))
+        self.life.live(3)
+        self.nodes = self.life.launches[-1].nodes
+        self.talk_dir = folder / "talk"
+        self.talk_dir.mkdir()
+        self.talk = Talk(str(self.talk_dir))
+        self.place = store.attempt_dir(self.life.run_dir, 1)
+        self.steps = Steps()
+        self.crashes: list[str] = []
+        where = agent_desk.Where(
+            self.life.run_dir, self.place, 1, 0, str(self.life.launches[-1].job.number), "memory", self.nodes[0], self.nodes
+        )  # fmt: skip
+        book = agent_book.Book(
+            where.run_dir, where.place, attempt=1, launch=0, job=where.job, crash=self.crashes.append
+        )
+        self.desk = agent_desk.Desk(where, self.talk, book, self.life.cluster, self.steps)
+        self.rounds: agent_rounds.Rounds | None = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.start(1, self.nodes[:active])
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.rounds = agent._opened(self.desk)
+            self.rounds.run()
+        except (OSError, RuntimeError, LookupError, TypeError, ValueError, agent_desk.GivenUp) as error:
+            self.error = error
+
+    def start(self, number: int, nodes: Sequence[str], **more: str) -> None:
+        """batch.sh has started the script."""
+        self.life.log.touch()
+        facts = os.stat(self.life.log)
+        rows = {
+            "start": number, "pid": 0, "nodes": ",".join(nodes), "token": f"0.{number}", "stdout": self.life.log,
+            "stdout_dev": facts.st_dev, "stdout_ino": facts.st_ino, "stdout_offset": facts.st_size, "stderr": self.life.log,
+            "stderr_dev": facts.st_dev, "stderr_ino": facts.st_ino, "stderr_offset": facts.st_size, "started_s": int(time.time()),
+            **more,
+        }  # fmt: skip
+        self._write(f"started.{number}", "".join(f"{key}={value}\n" for key, value in rows.items()))
+
+    def over(self, number: int, code: int = 1, signal: int = 0) -> None:
+        """The script has ended."""
+        self._write(f"over.{number}", f"code={code}\nsignal={signal}\n")
+
+    def _write(self, name: str, text: str) -> None:
+        draft = self.talk_dir / f".{name}"
+        draft.write_text(text)
+        draft.rename(self.talk_dir / name)
+
+    def answer(self, number: int) -> dict[str, str]:
+        """What batch.sh is answered: `kind` and what stands behind it."""
+        path = self.talk_dir / f"next.{number}"
+        give_up_s = time.monotonic() + 15
+        while not path.exists():
+            assert self.error is None, self.error
+            assert time.monotonic() < give_up_s, self.kinds()
+            time.sleep(0.02)
+        first, *lines = path.read_text().splitlines()
+        return {"kind": first, **dict(line.split("=", 1) for line in lines)}
+
+    def fails(self, number: int, *lines: str, **how: int) -> dict[str, str]:
+        """The start prints these lines and fails; what comes next."""
+        self.life.say(*lines)
+        self.over(number, **how)
+        return self.answer(number)
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.desk.book.records)
+
+    def kinds(self) -> list[str]:
+        return [record["kind"] for record in self.records()]
+
+    def until(self, kind: str) -> dict[str, Any]:
+        give_up_s = time.monotonic() + 15
+        while kind not in self.kinds():
+            assert time.monotonic() < give_up_s, (self.kinds(), self.error)
+            time.sleep(0.02)
+        return next(record["data"] for record in self.records() if record["kind"] == kind)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+    made: list[Stage] = []
+
+    def stage(*, wanted: int = 2, active: int = 0, **chosen: Any) -> Stage:
+        made.append(Stage(tmp_path / str(len(made)), wanted=wanted, active=active or wanted, **chosen))
+        return made[-1]
+
+    yield stage
+    for one in made:
+        one.desk.given_up = True
+        one.thread.join(10)
+
+
+# ---- what is answered
+
+
+def test_a_transient_fault_starts_the_script_again_on_the_same_nodes(make: Callable[..., Stage]) -> None:
+    """`again` on the active nodes, with the class of the fault."""
+    stage = make()
+    told = stage.fails(1, "step 1 loss 2.0", TRANSIENT)
+
+    assert told == {"kind": "again", "nodes": ",".join(stage.nodes), "fault": "network"}
+
+
+def test_every_phase_is_journalled_before_its_effect(make: Callable[..., Stage]) -> None:
+    """Decided before anything is stopped, stopped before placed, placed before the answer; the next start ends the incident's wait."""
+    stage = make()
+    stage.steps.running = [StepRow("1.0", "train", stage.nodes), StepRow("1.1", "ftrun", stage.nodes)]
+    stage.fails(1, TRANSIENT)
+    stage.start(2, stage.nodes)
+    stage.life.say("step 7 loss 1.0")
+    assert stage.until("start.first-step") == {"incident": "1.0.1", "step": 7}
+
+    assert stage.kinds() == [
+        "agent.opened", "start.begun", "start.over", "sweep.intended", "sweep.done", "start.diagnosed", "start.decided",
+        "steps.cancel.intended", "steps.cancel.done", "start.stopped", "start.placed", "start.begun", "start.first-step",
+    ]  # fmt: skip
+    assert stage.steps.ended == ["1.0"]  # the step that looks after the nodes goes on
+    points = stage.crashes
+    assert points.index("record:after:steps.cancel.intended") < points.index("steps.cancel:before")
+    assert points.index("record:after:start.placed") < points.index("answer:before")
+
+
+def test_what_the_agent_wrote_folds_into_the_run(make: Callable[..., Stage]) -> None:
+    """The same records, read by the same fold, make an incident with its rung and spend the rung once."""
+    stage = make()
+    stage.fails(1, TRANSIENT)
+    run: events.Run = stage.desk.book.run()
+
+    assert [(one.id, one.decision["rung"]) for one in run.incidents] == [("1.0.1", "step")]
+    assert run.rungs["step"] == 1
+    assert run.retries == 1
+
+
+def test_a_silent_node_is_replaced_by_a_spare(make: Callable[..., Stage]) -> None:
+    """It counts as lost although Slurm has not noticed, whatever the log says; its place is the spare's."""
+    stage = make(wanted=3, active=2)
+    stage.steps.silent = {stage.nodes[1]}
+    told = stage.fails(1, TRANSIENT)
+
+    assert told["kind"] == "again"
+    assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
+    assert told["fault"] == "node"
+    assert stage.until("start.decided")["aside"] == [stage.nodes[1]]
+
+
+def test_a_spare_that_is_silent_or_unfit_is_none(make: Callable[..., Stage]) -> None:
+    """The other one is taken."""
+    stage = make(wanted=5, active=2)
+    stage.steps.silent = {stage.nodes[1], stage.nodes[2]}
+    stage.steps.unfit = {stage.nodes[3]: "the run's folder is not seen here"}
+    told = stage.fails(1, TRANSIENT)
+
+    assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[4]}"
+
+
+def test_a_silent_node_without_a_spare_ends_the_job(make: Callable[..., Stage]) -> None:
+    """No rung is left, and the record says what spoke against each."""
+    stage = make()
+    stage.steps.silent = {stage.nodes[1]}
+
+    assert stage.fails(1, TRANSIENT) == {"kind": "end"}
+    assert [rung for rung, _ in stage.until("start.left")["path"]] == ["step", "resubmit"]
+
+
+def test_a_node_that_cannot_be_swept_is_used_no_more(make: Callable[..., Stage]) -> None:
+    """It answers, but a process of an earlier start cannot be ended there: a spare takes its place."""
+    stage = make(wanted=3, active=2)
+    stage.steps.unfit = {stage.nodes[1]: "1 process(es) of an earlier start cannot be ended"}
+    told = stage.fails(1, TRANSIENT)
+
+    assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
+
+
+def test_the_batch_node_is_replaced_only_where_srun_was_called(make: Callable[..., Stage]) -> None:
+    """A script that runs its processes itself runs them on the batch node; one that calls srun leaves it to others."""
+    without = make(wanted=3, active=2)
+    without.steps.unfit = {without.nodes[0]: "it is broken"}
+    assert without.fails(1, TRANSIENT) == {"kind": "end"}
+
+    called = make(wanted=3, active=2)
+    called.steps.unfit = {called.nodes[0]: "it is broken"}
+    (called.talk_dir / "calls.1").write_text("1700000000 4711 srun ./train\n")
+    assert called.fails(1, TRANSIENT)["nodes"] == f"{called.nodes[2]},{called.nodes[1]}"
+
+
+def test_what_cannot_succeed_is_left_to_the_end(make: Callable[..., Stage]) -> None:
+    """The policy's stop is the supervisor's to carry out: the job ends as its script ended."""
+    stage = make()
+
+    assert stage.fails(1, WRONG_FILE) == {"kind": "end"}
+    assert "start.decided" not in stage.kinds()
+
+
+def test_a_script_that_ends_well_is_the_end_of_the_agent(make: Callable[..., Stage]) -> None:
+    """Nobody is asked, and nothing is answered."""
+    stage = make()
+    stage.until("start.begun")
+    stage.over(1, 0)
+    stage.thread.join(10)
+
+    assert not stage.thread.is_alive()
+    assert stage.kinds() == ["agent.opened", "start.begun", "start.over"]
+    assert not (stage.talk_dir / "next.1").exists()
+
+
+def test_never_in_circles(make: Callable[..., Stage]) -> None:
+    """The same fault again without progress: the rung that did not help is not tried a second time."""
+    stage = make()
+    assert stage.fails(1, "step 3 loss 2.0", TRANSIENT)["kind"] == "again"
+    stage.start(2, stage.nodes)
+    stage.until("start.placed")
+
+    assert stage.fails(2, TRANSIENT) == {"kind": "end"}
+
+
+def test_progress_gives_the_rung_back(make: Callable[..., Stage]) -> None:
+    """A start that got further than ever before may fail as the first one did."""
+    stage = make()
+    assert stage.fails(1, "step 3 loss 2.0", TRANSIENT)["kind"] == "again"
+    stage.start(2, stage.nodes)
+
+    assert stage.fails(2, "step 9 loss 1.0", TRANSIENT)["kind"] == "again"
+
+
+# ---- where anything is unclear, the job ends
+
+
+def test_a_slurm_that_does_not_answer_ends_the_ladder(make: Callable[..., Stage]) -> None:
+    """Nobody knows which nodes are well: nothing is started on them."""
+    stage = make()
+    stage.steps.down = True
+
+    assert stage.fails(1, TRANSIENT) == {"kind": "end"}
+
+
+def test_a_job_of_one_node_needs_no_slurm(make: Callable[..., Stage]) -> None:
+    """Its only node is the one that the agent lives on."""
+    stage = make(wanted=1)
+    stage.steps.down = True
+    stage.life.engine.set_controller("down")
+
+    assert stage.fails(1, TRANSIENT)["kind"] == "again"
+
+
+def test_an_answer_is_given_once(tmp_path: Path) -> None:
+    """Whoever comes second finds it given, and changes nothing."""
+    talk = Talk(str(tmp_path))
+
+    assert talk.answer(1)
+    assert not talk.answer(1, ["n0", "n1"], fault="network")
+    assert (tmp_path / "next.1").read_text() == "end\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.1"]
+
+
+def test_who_was_given_up_does_nothing_more(make: Callable[..., Stage]) -> None:
+    """The watchdog has answered: no record, no effect, no second answer."""
+    stage = make()
+    stage.until("start.begun")
+    stage.desk.given_up = True
+    stage.thread.join(10)
+    stage.over(1)
+
+    assert isinstance(stage.error, agent_desk.GivenUp)
+    assert stage.kinds() == ["agent.opened", "start.begun"]
+    with pytest.raises(agent_desk.GivenUp):
+        stage.desk.rest(0.1)
+
+
+def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., Stage]) -> None:
+    """No intent on disk, no act: what the work raises makes the watchdog answer `end`."""
+    stage = make()
+    stage.until("start.begun")
+    os.close(stage.desk.book._fd)
+    stage.over(1)
+    stage.thread.join(10)
+
+    assert isinstance(stage.error, OSError)
+    assert stage.steps.asked == []
+    shared = agent._Shared()
+    shared.desk = stage.desk
+    shared.give_up(stage.talk)
+    assert stage.answer(1) == {"kind": "end"}
+
+
+def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None:
+    """Only where an answer is owed, and only after a good while."""
+    talk, shared = Talk(str(tmp_path)), agent._Shared()
+    shared.began_s -= agent.STANDSTILL_S + 1
+    assert not shared.stands_still(talk)
+    (tmp_path / "over.1").write_text("code=1\nsignal=0\n")
+    assert shared.stands_still(talk)
+    shared.give_up(talk)
+    assert (tmp_path / "next.1").read_text() == "end\n"
+    assert not shared.stands_still(talk)
+
+
+# ---- the nodes
+
+
+def test_a_node_that_slurm_took_from_the_job_is_silent_without_being_asked(
+    make: Callable[..., Stage],
+) -> None:
+    """A step that names it would be refused as a whole."""
+    stage = make(wanted=3)
+    stage.life.launches[-1].job.nodes = stage.nodes[:2]
+    where = stage.desk.where
+    sweep = agent_reach.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
+    found = agent_reach.reach(stage.life.cluster, stage.steps, sweep)
+
+    assert found.silent == (stage.nodes[2],)
+    assert stage.steps.asked == [stage.nodes[:2]]
+
+
+def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[..., Stage]) -> None:
+    """It failed as such; no node is called silent for it."""
+    stage = make(wanted=3)
+    stage.steps.silent = set(stage.nodes)
+    where = stage.desk.where
+    sweep = agent_reach.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
+
+    assert not agent_reach.reach(stage.life.cluster, stage.steps, sweep).known
