@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor import attempts, checkpoints, journal, store
+from ftrun.supervisor import attempts, journal, store
 from ftrun.supervisor.lifecycle import INSIDE
 
 if TYPE_CHECKING:
@@ -110,18 +110,8 @@ def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
         keeper.run.after(copy | {"job": keeper.attempt.job, "data": data})
     except (LookupError, TypeError, AttributeError, ValueError, AssertionError) as error:
         return f"{record['kind']}: {type(error).__name__}: {error}"
-    if record["kind"] == "start.decided" and data.get("older_checkpoint"):
-        _set_aside(keeper, launch, start)
     keeper.record(record["kind"], attempt=number, launch=launch, start=start, **data)
     return ""
-
-
-def _set_aside(keeper: Keeper, launch: int, start: int) -> None:
-    """The checkpoint that a start failed with is loaded by no later attempt either, unless it is written anew."""
-    begun = (one for one in keeper.attempt.begun if (one.launch, one.number) == (launch, start))
-    path = next((one.resume_from for one in begun), "")
-    if path and path not in checkpoints.still_aside(keeper.run.set_aside):
-        keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
 
 
 def _folder(keeper: Keeper) -> str:

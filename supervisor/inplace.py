@@ -42,7 +42,7 @@ def uncounted(run: Run, incident_id: str) -> Run:
     Only the last decision of all can be taken back so; what was decided after it rests on it.
     """
     last = run.incidents[-1] if run.incidents else None
-    if last is None or last.id != incident_id or last.before is None or last.decision.get("rung") == "rank":
+    if last is None or last.id != incident_id or last.before is None:
         return run
     known = last.before
     return replace(
@@ -183,12 +183,18 @@ def _decided(run: Run, record: Record) -> Run:
         best_step=higher(run.best_step, data.get("step")),
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
+        set_aside=tuple(dict.fromkeys((*run.set_aside, *_failed_checkpoints(data)))),
     )
     if run.attempt is not None and _of_present(run, record):
         run = run.with_attempt(aside=tuple(dict.fromkeys((*run.attempt.aside, *data.get("aside", ())))))
     decision = {**data, "kind": data["rung"]}
     run = _left(run, record)
     return _changed(run, data["incident"], decision=decision, decided_at_s=_at_s(record), before=before)
+
+
+def _failed_checkpoints(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(path, stamp) of those that the failed start could not begin with."""
+    return [(str(path), str(stamp)) for path, stamp in data.get("set_aside", ())]
 
 
 def _left(run: Run, record: Record) -> Run:
@@ -212,7 +218,7 @@ def _phase(name: str) -> Callable[[Run, Record], Run]:
     """A phase of an incident came: its first time counts."""
 
     def apply(run: Run, record: Record) -> Run:
-        wanted = record["data"]["incident"]
+        wanted = record["data"].get("incident", "")
         if any(one.id == wanted and getattr(one, name) is None for one in run.incidents):
             return _changed(run, wanted, **{name: _at_s(record)})
         return run
@@ -230,5 +236,6 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.left": _left,
     "start.stopped": _phase("stopped_at_s"),
     "start.placed": _phase("placed_at_s"),
+    "rank.again": _phase("running_again_at_s"),
     "start.first-step": _phase("first_step_at_s"),
 }

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor import attempts, beside, events, journal, store, userhooks, views
+from ftrun.supervisor import attempts, beside, checkpoints, events, journal, settle, store, userhooks, views
 from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -73,7 +73,7 @@ class Agent:
 
     def decide(self, start: int, nodes: list[str], **more: Any) -> None:
         """A start failed with a bad GPU, and the next one leaves the node out."""
-        incident = f"1.{self.launch}.{start}"
+        incident = more.get("incident", f"1.{self.launch}.{start}")
         self.note("start.over", start, code=1, signal=0, by_us=False)
         self.note(
             "start.diagnosed", start, incident=incident, diagnosis=BROKEN, step=5, first_evidence_at_s=None
@@ -336,6 +336,35 @@ def test_a_node_that_a_swap_set_aside_is_left_out_from_then_on(tmp_path: Path) -
     assert life.attempt.number == 2
     assert "n0" in life.attempt.excluded
     assert "n0" not in life.launches[-1].nodes
+
+
+def test_a_checkpoint_that_a_start_could_not_load_is_loaded_by_no_later_attempt(tmp_path: Path) -> None:
+    """The agent's decision sets it aside for the whole run, until it is written anew."""
+    life, agent = begun(tmp_path, checkpoint="ckpt/step-*.pt")
+    (life.cwd / "ckpt").mkdir()
+    for step in (5, 6):
+        (life.cwd / "ckpt" / f"step-00000{step}.pt").write_text("x")
+    torn = str(life.cwd / "ckpt" / "step-000006.pt")
+    keeper = life.supervisor.keepers[life.run_dir]
+    agent.decide(1, ["n0", "n1", "n2"], rung="step", set_aside=[[torn, checkpoints.stamp(torn)]])
+    agent.live(2)
+
+    assert settle.newest_checkpoint(keeper).endswith("step-000005.pt")
+
+
+def test_a_process_that_was_started_again_alone_is_an_incident_of_its_own(tmp_path: Path) -> None:
+    """The start goes on; what ends it later is judged for itself and pays for itself."""
+    life, agent = begun(tmp_path)
+    agent.decide(1, ["n0", "n1", "n2"], incident="1.0.1.r1", rung="rank", aside=[], exclude=[])
+    agent.note("rank.again", incident="1.0.1.r1", rank=2, node="n2", pid=9)
+    agent.live(2)
+    life.say(OFF_THE_BUS)
+    life.exit(1)
+    life.until("queued")
+
+    assert [(i.id, i.start) for i in life.run.incidents] == [("1.0.1.r1", 1), ("1.0.1", 1)]
+    assert life.run.incidents[0].running_again_at_s is not None
+    assert life.run.retries == 2
 
 
 def test_a_drain_that_was_refused_is_not_asked_for_again(tmp_path: Path) -> None:
