@@ -100,6 +100,11 @@ class Attempt:
     )  # launch -> how many of its agent's records are known
 
     @property
+    def starts_made(self) -> int:
+        """How often the script was started in it, requeues and restarts in place included."""
+        return 1 + self.launch + sum(start.number > 1 for start in self.begun)
+
+    @property
     def used(self) -> tuple[str, ...]:
         """The nodes that the present start uses."""
         return self.active or self.nodes

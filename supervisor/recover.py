@@ -252,7 +252,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             number,
             token=token,
             exclude=exclude,
-            restart=number - 1,
+            restart=sum(one.starts_made for one in keeper.run.attempts if one.number < number),
             last_fault=str(decision.get("class", "")),
             set_aside=checkpoints.still_aside(keeper.run.set_aside),
             idle=idle,

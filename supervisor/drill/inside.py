@@ -36,6 +36,7 @@ INSIDE: tuple[Scenario, ...] = (
         quick=True,
         expect=Expect(
             classes=("unknown|node|user-code|killed",),
+            again_within_s=20.0,
             attempts=1,
             starts=2,
             rungs=("step",),
@@ -54,6 +55,7 @@ INSIDE: tuple[Scenario, ...] = (
             classes=("node",),
             blamed="hurt",
             avoided=True,
+            again_within_s=60.0,
             attempts=1,
             starts=2,
             rungs=("swap",),
@@ -69,6 +71,7 @@ INSIDE: tuple[Scenario, ...] = (
             classes=("hardware-gpu",),
             blamed="hurt",
             avoided=True,
+            again_within_s=20.0,
             attempts=1,
             starts=2,
             rungs=("swap",),
@@ -115,7 +118,13 @@ INSIDE: tuple[Scenario, ...] = (
         moves=(crash_node(spare(0), at_step(6)), crash(1, at_step(12))),
         needs_sandbox=True,
         expect=Expect(
-            classes=("node",), avoided=True, attempts=1, starts=2, rungs=("swap",), steps_lost_max=8
+            classes=("node",),
+            avoided=True,
+            again_within_s=60.0,
+            attempts=1,
+            starts=2,
+            rungs=("swap",),
+            steps_lost_max=8,
         ),
     ),
     Scenario(
@@ -154,7 +163,15 @@ INSIDE: tuple[Scenario, ...] = (
         steps=60,
         needs_sandbox=True,
         linger_s=2.0,
-        expect=Expect(classes=("node",), blamed="hurt", avoided=True, attempts=1, starts=2, rungs=("swap",)),
+        expect=Expect(
+            classes=("node",),
+            blamed="hurt",
+            avoided=True,
+            again_within_s=60.0,
+            attempts=1,
+            starts=2,
+            rungs=("swap",),
+        ),
     ),
     Scenario(
         "swap-frozen-writer",
@@ -184,6 +201,7 @@ INSIDE: tuple[Scenario, ...] = (
         expect=Expect(
             classes=("hang",),
             blamed="hurt",
+            again_within_s=60.0,
             attempts=1,
             starts=2,
             rungs=("step",),
@@ -219,7 +237,9 @@ INSIDE: tuple[Scenario, ...] = (
         steps=40,
         every=1000,
         settings={**QUICK_HANGS, "save-signal": "USR1", "gasp-wait": "15s"},
-        expect=Expect(classes=("hang",), attempts=1, starts=2, rungs=("step",), steps_lost_max=0),
+        expect=Expect(
+            classes=("hang",), again_within_s=60.0, attempts=1, starts=2, rungs=("step",), steps_lost_max=0
+        ),
     ),
     Scenario(
         "time-limit-saved",
@@ -249,10 +269,17 @@ INSIDE: tuple[Scenario, ...] = (
     Scenario(
         "link-flap-stopped",
         "A link goes down and up, and training does not go on",
+        beat=True,
         faults=(Fault("link-lost", (14,), rank=1, starts=(1,)),),
-        settings={"end-wait": "4s"},
+        settings=QUICK_HANGS,
         expect=Expect(
-            classes=("network",), attempts=1, starts=2, rungs=("step",), steps_lost_max=4, ended_by_us=True
+            classes=("network",),
+            again_within_s=60.0,
+            attempts=1,
+            starts=2,
+            rungs=("step",),
+            steps_lost_max=4,
+            ended_by_us=True,
         ),
     ),
     Scenario(
@@ -272,6 +299,7 @@ INSIDE: tuple[Scenario, ...] = (
         faults=(Fault("killed", (14,), rank=1, once=True),),
         expect=Expect(
             classes=("unknown|node|user-code|killed",),
+            again_within_s=15.0,
             attempts=1,
             starts=1,
             rungs=("rank",),
@@ -286,6 +314,7 @@ INSIDE: tuple[Scenario, ...] = (
         faults=(Fault("killed", (14,), rank=0, once=True),),
         expect=Expect(
             classes=("unknown|node|user-code|killed",),
+            again_within_s=15.0,
             attempts=1,
             starts=1,
             rungs=("rank",),

@@ -143,7 +143,7 @@ class Expect:
 
     `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
     `avoided`: the last start runs on no hurt node. `rungs`: what was decided, in order ("swap", "step", "resubmit"); () = not asked.
-    `stayed`: with `rejoin`, every rank but the hurt one keeps its process.
+    `stayed`: with `rejoin`, every rank but the hurt one keeps its process. `again_within_s`: so long after each fault training runs again.
     """
 
     end: str = "finished"
@@ -154,6 +154,7 @@ class Expect:
     starts: int | None = None
     rungs: tuple[str, ...] = ()
     stayed: bool = False
+    again_within_s: float | None = None
     reason: str = ""
     evidence: str = ""
     steps_lost_max: int | None = None

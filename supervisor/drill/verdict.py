@@ -24,13 +24,23 @@ def judge(scenario: Scenario, story: Story) -> tuple[tuple[Row, ...], tuple[Chec
     """The rows of the table and every check."""
     if story.failure or not story.runs:
         why = story.failure or "no run came about"
-        rows = (Row(scenario.title, finished="no"),)
-        return rows, (Check("the drill can be held", False, why),)
+        return (Row(scenario.title, finished="no"),), (Check("the drill can be held", False, why),)
+    rows = _rows(story)
     checks = [*_asked(scenario, story), *_laws(scenario, story)]
+    if scenario.expect.again_within_s is not None:
+        checks.append(_in_time(rows, scenario.expect.again_within_s))
     if story.timed_out:
         seen = f"still {story.runs[0].state.value} after {scenario.timeout_s:g} s"
         checks.insert(0, Check("it comes to an end in time", False, seen))
-    return _rows(story), tuple(checks)
+    return rows, tuple(checks)
+
+
+def _in_time(rows: Sequence[Row], limit_s: float) -> Check:
+    took = [row.running_after_s for row in rows]
+    seen = ", ".join("never" if s is None else f"{s:g} s" for s in took)
+    return Check(
+        f"running again within {limit_s:g} s", all(s is not None and s <= limit_s for s in took), seen
+    )
 
 
 # ---------------------------------------------------------------------------- what this drill asks
