@@ -184,6 +184,19 @@ SLOW_ROWS = [
 ]
 
 
+# As the real one it takes no signal that is meant for the job.
+SAYS_END = """#!/bin/sh
+trap '' HUP INT QUIT USR1 USR2 ALRM TERM CONT PROF URG TSTP XCPU ABRT SEGV
+while [ $# -gt 0 ]; do [ "$1" = --talk ] && t=$2; shift; done
+until [ -e "$t/over.1" ]; do
+    [ -d "$t" ] || exit
+    echo $((n += 1)) >"$t/pulse"
+    sleep 0.2
+done 2>/dev/null
+echo end >"$t/tmp" && mv "$t/tmp" "$t/next.1"
+"""
+
+
 @dataclass
 class Pair:
     """The two jobs of a row while they run."""
@@ -238,20 +251,24 @@ def normal(text: str, folder: Path, job: str) -> str:
             "",
         ),  # they come by chance
         (r"(pipe|socket):\S+", r"\1"),
+        # With an agent: where processes may meet, and the srun in front of Slurm's.
+        (r"(?m)^MASTER_(ADDR|PORT)\b.*\n", ""),
+        (r"[^=:\s]*/ftrun\.\w{6}/agent/bin:", ""),
         (r"(_PORT|_ADDR|_COMM_HOST|LAUNCH_NODE_IPADDR|SLURM_SUBMIT_DIR|SLURM_LOCALID)=\S*", r"\1=X"),
     ):
         text = re.sub(pattern, word, text)
     return text
 
 
-def submit(box: Sandbox, pair: Pair, number: int) -> None:
-    """Both jobs of a row, on the same node."""
+def submit(box: Sandbox, pair: Pair, number: int, facts: dict[str, str]) -> None:
+    """Both jobs of a row, on the same node; ours is composed with these facts too."""
     attempt = {
         "run": f"row-{number}",
         "attempt": "1",
         "token": f"ftrun:row-{number}:00000000:1",
         "run_dir": str(pair.folders[1].parent / "run dir"),
         "cluster": "c",
+        **facts,
     }
     Path(attempt["run_dir"], "attempts", "1").mkdir(parents=True)
     for folder, text in zip(pair.folders, (pair.row.text, compose(pair.row.text, attempt)), strict=True):
@@ -311,13 +328,13 @@ def drive(box: Sandbox, pair: Pair) -> None:
     pair.todo.pop(0)
 
 
-def run_table(box: Sandbox, rows: list[Row], folder: Path) -> Iterator[str]:
+def run_table(box: Sandbox, rows: list[Row], folder: Path, **facts: str) -> Iterator[str]:
     """What differed, row by row."""
     pairs = []
     for number, row in enumerate(rows):
         place = folder / "a table" / row.name
         pairs.append(Pair(row, (place / "plain", place / "ftrun"), todo=list(row.acts)))
-        submit(box, pairs[-1], number)
+        submit(box, pairs[-1], number, facts)
     deadline = time.monotonic() + TABLE_MAX_S
     while time.monotonic() < deadline and not all(pair.over() for pair in pairs):
         for pair in pairs:
@@ -346,6 +363,22 @@ def test_a_script_cannot_tell_ftrun_from_sbatch(
     differences = list(run_table(slurm_sandbox, ROWS, tmp_path))
 
     assert not differences, "\n\n".join(differences)
+
+
+def test_an_agent_beside_the_script_changes_nothing(
+    slurm_sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same with an agent that is asked at each failure and has nothing to say; only PATH and a meeting place are told."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("BASH_FUNC_hello%%", "() {  echo hello\n}")
+    monkeypatch.setenv("FT_LINES", "a\nb=c ' \" \\")
+    agent = tmp_path / "agent"
+    agent.write_text(SAYS_END)
+    agent.chmod(0o755)
+    differences = list(run_table(slurm_sandbox, ROWS, tmp_path, agent=str(agent), labels="auto"))
+
+    assert not differences, "\n\n".join(differences)
+    assert len(list(tmp_path.rglob("agent.0.log"))) >= len(ROWS) - 4  # not beside a task of an array
 
 
 @pytest.mark.drills
