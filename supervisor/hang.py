@@ -13,9 +13,10 @@ be depends on how sure the witnesses are:
 | beats were there and have stopped, and nothing speaks against it | `max_s` |
 | nobody (a silent log alone) | never |
 
-A stack that moves, files that are read or written, and output that goes on are signs of life: they end nothing and keep the suspicion. An announced
-phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times its longest so far, `max_s` the first time. Before
-a habit is known (warm-up) everything gets `grace_s`. The run's own habit lengthens thresholds and never shortens them below `min_s`.
+A stack that moved in the second half of the silence, files that are read or written, and (but for the first two rows) output that goes on are signs of
+life: they end nothing and keep the suspicion. An announced phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times
+its longest so far, `max_s` the first time. Before a habit is known (warm-up) everything gets `grace_s`. The run's own habit lengthens thresholds and
+never shortens them below `min_s`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,16 @@ WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, w
 PHASE_TIMES = 3.0  # the longest so far of an announced phase
 SURE_PAIRS = 5  # a fast loop may be met at the same line some times in a row
 MANY_PAIRS = 20
-SAMPLES_S = (6.0, 6.0, 6.0, 6.0, 6.0, 10.0, 20.0, 30.0, 60.0)  # between samples of stacks
-ASK_FROM = 0.5  # of the threshold: stacks are asked for ...
+QUICK_S = 4.0  # between samples while nobody is seen to move
+PAUSES_S = (
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    240.0,
+)  # after a sample that moved, or enough of those that did not
+ASK_FROM = 0.4  # of the threshold: stacks are asked for ...
 ASK_FROM_USUAL = 0.85  # ... of the usual gap ...
 ASK_FROM_ALLOWED = 0.125  # ... and of what a phase is allowed
 QUIET_FROM = 0.25
@@ -182,12 +191,14 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
 def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | None, str]:
     """How long the silence must be by what the witnesses say, and what they say. Times in seconds."""
     witness, moves = history.witness, history.moves
-    sure = witness.frozen >= SURE_PAIRS and witness.steady > SURE_PAIRS and not case.works
+    sure = (
+        witness.frozen >= SURE_PAIRS and witness.steady >= SURE_PAIRS and case.frozen_long and not case.works
+    )
     if sure and (witness.waiting == "collective" or (witness.waiting == "device" and case.device_rests)):
         where = (
             "in a collective" if witness.waiting == "collective" else "for an accelerator that does nothing"
         )
-        least_s = case.worst_s if history.phase or case.talks else case.fast_s
+        least_s = case.worst_s if history.phase else case.fast_s
         warm_s = case.allowed_s if moves.count < WARM_MOVES else 0.0
         return max(least_s, warm_s), f"every rank waits {where}, and no stack moves"
     if case.talks:
@@ -214,7 +225,10 @@ def _sample_due(history: History, at_s: float) -> bool:
     witness = history.witness
     if not witness.samples:
         return True
-    pause_s = SAMPLES_S[min(witness.samples, len(SAMPLES_S)) - 1]
+    quick = witness.samples == 1 or 0 < witness.frozen < SURE_PAIRS
+    pause_s = QUICK_S if quick else PAUSES_S[min(witness.samples, len(PAUSES_S)) - 1]
+    if SURE_PAIRS <= witness.frozen <= MANY_PAIRS:
+        pause_s = min(pause_s, PAUSES_S[2])
     return at_s - witness.sampled_s >= pause_s
 
 

@@ -10,7 +10,8 @@ smallest difference would be far outside). A node is slow in a window when one o
 KEPT on, and until it was slow in CLEAR_OF of them or fewer.
 
 What cannot be told is not told: half of all ranks slow is no outlier; many nodes at once (more than SHARE of all, and more than one) are the job's
-shape; and what was slow from the first windows on may be so by design, as the last stage of a pipeline is: it is told and costs the node nothing.
+shape; and where half of what a rank takes too long was there in its first KEPT windows, it may be so by design, as the last stage of a pipeline
+is: it is told and costs the node nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ class Advice:
 @dataclass(frozen=True, slots=True)
 class _Node:
     votes: tuple[bool, ...] = ()
-    first: tuple[bool, ...] = ()  # the first KEPT of them
     ratio: float = 0.0  # of its slowest rank, in the last window in which it was slow
     rank: int = -1
     flagged: bool = False
@@ -85,11 +85,12 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What windows have shown. Made empty; `observe` returns the next one."""
+    """What windows have shown. Made empty; `observe` returns the next one. `first`: rank -> its times of the median in its first windows, summed, and how many."""
 
     since_s: float | None = None
     base: Mapping[int, Sample] = field(default_factory=lambda: MappingProxyType({}))
     nodes: Mapping[str, _Node] = field(default_factory=lambda: MappingProxyType({}))
+    first: Mapping[int, tuple[float, int]] = field(default_factory=lambda: MappingProxyType({}))
     windows: int = 0
 
 
@@ -112,7 +113,19 @@ def observe(history: History, samples: Iterable[Sample], now_s: float, ratio: fl
     if len(took) < max(RANKS_MIN, 0.75 * len(latest)):
         return history  # the window goes on until nearly all have made their steps
     nodes = _judged(history.nodes, _found(latest, took, ratio))
-    return History(now_s, MappingProxyType(latest), nodes, history.windows + 1)
+    return History(now_s, MappingProxyType(latest), nodes, _first(history.first, took), history.windows + 1)
+
+
+def _first(
+    before: Mapping[int, tuple[float, int]], took: Mapping[int, float]
+) -> Mapping[int, tuple[float, int]]:
+    usual_s = median(took.values())
+    after = dict(before)
+    for rank, one_s in took.items():
+        total, count = after.get(rank, (0.0, 0))
+        if count < KEPT and usual_s > 0:
+            after[rank] = (total + one_s / usual_s, count + 1)
+    return MappingProxyType(after)
 
 
 def _found(
@@ -142,24 +155,28 @@ def _judged(
     for node, seen in found.items():
         one = before.get(node, _Node())
         votes = (*one.votes[-KEPT + 1 :], seen is not None)
-        first = (*one.first, seen is not None) if len(one.first) < KEPT else one.first
         count = sum(votes)
         flagged = count > CLEAR_OF if one.flagged else count >= SLOW_OF
         times, rank = seen if seen is not None else (one.ratio, one.rank)
-        after[node] = _Node(votes, first, times, rank, flagged)
+        after[node] = _Node(votes, times, rank, flagged)
     return MappingProxyType(after)
 
 
 def slow(history: History) -> tuple[Slow, ...]:
     """The stragglers, the slowest first; () where so many nodes are slow that none of them is an outlier."""
     found = [
-        Slow(node, one.rank, one.ratio, sum(one.votes), since_start=sum(one.first) >= SLOW_OF)
+        Slow(node, one.rank, one.ratio, sum(one.votes), since_start=_always(history, one))
         for node, one in history.nodes.items()
         if one.flagged
     ]
     if len(found) > max(1.0, SHARE * len(history.nodes)):
         return ()
     return tuple(sorted(found, key=lambda one: (-one.ratio, one.node)))
+
+
+def _always(history: History, one: _Node) -> bool:
+    total, count = history.first.get(one.rank, (0.0, 0))
+    return count > 0 and total / count - 1.0 >= 0.5 * (one.ratio - 1.0)
 
 
 def advise(

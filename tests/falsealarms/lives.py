@@ -267,6 +267,7 @@ class Viewer:
         self.asked = 0  # those that somebody had to take
         self._chance = Random(life.seed + 1)
         self._starts = [one.begins_s for one in life.segments]
+        self._waits = True
         self._due_s: float | None = None
         self._last_s = -1e9  # of the last sample
         self._lag_s = self._chance.uniform(0.5, 8.0)
@@ -328,7 +329,9 @@ class Viewer:
         inside = segment.inside
         stopped = _in(life.suspended, now_s)
         moved = before_s < segment.begins_s or (not stopped and self._chance.random() >= inside.alike)
-        waits = self._chance.random() < inside.waits
+        if moved:  # else it waits where it waited
+            self._waits = self._chance.random() < inside.waits
+        waits = self._waits
         return Stacks(self.sampled, moved if before_s > -1e8 else None, inside.waiting if waits else "")
 
     def _used(self, now_s: float, segment: Segment) -> Activity | None:
