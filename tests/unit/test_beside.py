@@ -209,6 +209,54 @@ def test_a_copy_that_was_cut_is_gone_on_with(tmp_path: Path, kind: str) -> None:
     assert (life.run.retries, life.attempt.start, len(life.run.incidents)) == (1, 2, 1)
 
 
+POINTS = (
+    "record:after:start.begun", "record:after:start.over", "record:after:start.diagnosed",
+    "record:after:start.decided", "record:after:launch.seen", "record:after:drain.intended",
+    "drain:before", "drain:after", "record:after:drain.done", "record:after:evidence", "record:after:job.ended",
+    "record:after:diagnosed", "record:after:decided", "record:after:attempt.over", "record:after:attempt.closed",
+    "record:after:attempt.opened", "submit:after",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", POINTS)
+def test_a_supervisor_may_die_anywhere_beside_an_agent(tmp_path: Path, cut: str) -> None:
+    """A swap, then a fault that only a new job helps against: whoever goes on comes to the same budgets and exclusions."""
+    life, agent = begun(tmp_path)
+    left = [cut]
+
+    def crash(point: str) -> None:
+        if point in left:
+            left.clear()
+            raise Crash
+
+    def live(seconds: int) -> None:
+        for _ in range(seconds):
+            life.supervisor.office.crash = crash
+            agent.beat()
+            try:
+                life.live(1)
+            except Crash:
+                life.begin_anew()
+
+    agent.decide(1, ["n1", "n2", "n3"], drain=["n0"])
+    agent.begin(2, ["n1", "n2", "n3"])
+    live(3)
+    life.train(6, 9)
+    life.say(OFF_THE_BUS)
+    life.exit(1)
+    live(60)
+
+    run = life.run
+    assert left == []
+    assert (run.state.value, len(life.launches)) == (
+        "running",
+        2,
+    )  # an attempt that was opened and no more is lost
+    assert (run.retries, dict(run.spent), run.drained) == (2, {"hardware-gpu": 1}, ("n0",))
+    assert [i.id for i in run.incidents] == ["1.0.1", "1.0.2"]
+    assert "n0" not in life.launches[-1].nodes
+
+
 def test_what_was_not_looked_at_while_it_happened_is_copied_before_the_launch_is_judged(
     tmp_path: Path,
 ) -> None:
