@@ -15,6 +15,7 @@ __all__ = [
     "active_of",
     "facts",
     "fewer",
+    "known_signatures",
     "refuse",
     "spares_now",
     "spares_of",
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.grounds import ClusterView
     from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.signatures import Signature
 
 _GENERAL = frozenset({"default", "site", "user"})  # layers that were not written for one job
-_SIGNALS = 64
 
 
 def widened(
@@ -142,7 +143,6 @@ def refuse(config: Config, shape: str) -> None:
             f"hang-min ({settings.show('hang-min', chosen['hang-min'])}) is longer than"
             f" hang-max ({settings.show('hang-max', chosen['hang-max'])})"
         )
-    _refuse_signal(str(chosen["save-signal"]))
     if chosen["policy"] or any(
         config.origin[key][0] != "default" for key in config.origin if key in _OF_RUNGS
     ):
@@ -154,6 +154,15 @@ def refuse(config: Config, shape: str) -> None:
         raise SettingError("spares: nothing would ever use them: " + _why_not(config, shape))
 
 
+def known_signatures() -> Mapping[str, Signature]:
+    """Every signature by its name, the site's own ones too, as a supervisor will know them. Raises CatalogError."""
+    import os
+
+    from ftrun.supervisor import signatures
+
+    return signatures.load([f for f in os.environ.get("FTRUN_CATALOG", "").split(":") if f]).by_id
+
+
 _OF_RUNGS = frozenset(
     {"recover", *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in ("rank", "step", "swap"))}
 )
@@ -162,21 +171,7 @@ _OF_RUNGS = frozenset(
 def _refuse_rungs(config: Config, meant: Collection[str]) -> None:
     from ftrun.supervisor.rungs import rungs_from
 
-    def known() -> Collection[str]:
-        from ftrun.supervisor import signatures
-
-        return signatures.load().by_id
-
-    rungs_from(config.values, signatures=known, meant=meant)
-
-
-def _refuse_signal(text: str) -> None:
-    import signal
-
-    name = text.removeprefix("B:").upper().removeprefix("SIG")
-    right = name.isdigit() and 0 < int(name) <= _SIGNALS
-    if text and not right and f"SIG{name}" not in signal.Signals.__members__:
-        raise SettingError(f"save-signal: a signal such as USR1 is wanted, not {text!r}")
+    rungs_from(config.values, signatures=known_signatures, meant=meant)
 
 
 def _may_swap(config: Config, shape: str) -> bool:

@@ -17,7 +17,16 @@ from ftrun.supervisor import settings as table
 from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.settings import SettingError
 
-__all__ = ["DEFAULT_ORDER", "IN_PLACE", "LIMIT_MAX_S", "Rung", "Rungs", "order_from", "rungs_from"]
+__all__ = [
+    "DEFAULT_ORDER",
+    "IN_PLACE",
+    "LIMIT_MAX_S",
+    "Rung",
+    "Rungs",
+    "cannot_apply",
+    "order_from",
+    "rungs_from",
+]
 
 
 class Rung(StrEnum):
@@ -91,7 +100,7 @@ def rungs_from(
     settings ("recover", "policy") that were written for this very job: rungs in them that cannot apply are refused.
     Raises SettingError in one line that names the setting and what would be right.
     """
-    may = _applicable(settings)
+    may = cannot_apply(settings)
     default = table.defaults()
     said = str(settings.get("recover") or default["recover"])
     orders = {"": _fit("recover", order_from("recover", said), may, meant="recover" in meant)}
@@ -143,7 +152,7 @@ def order_from(place: str, text: str) -> tuple[Rung, ...]:
     return tuple(Rung(word) for word in words)
 
 
-def _applicable(settings: Mapping[str, Any]) -> dict[Rung, str]:
+def cannot_apply(settings: Mapping[str, Any]) -> dict[Rung, str]:
     """Rung -> why it can never be used with these settings; rungs that can are not in it."""
     why: dict[Rung, str] = {}
     if not settings.get("rejoin"):

@@ -13,7 +13,7 @@ from typing import Any
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Limits, limits_from
 from ftrun.supervisor.ladder import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS
 from ftrun.supervisor.model import Action, FaultClass
-from ftrun.supervisor.rungs import IN_PLACE, Rung, Rungs, rungs_from
+from ftrun.supervisor.rungs import IN_PLACE, Rung, Rungs, cannot_apply, rungs_from
 from ftrun.supervisor.settings import show
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS
 
@@ -48,20 +48,18 @@ def what_if(
         proven = fault in (F.OOM_GPU, F.OOM_HOST)
         unless = ", unless a sick device or a neighbour is proven to be why" if proven else ""
         return [("stop", f"trying again cannot succeed{unless}")]
-    order = rungs.order(fault, signature)
+    order, off = rungs.order(fault, signature), cannot_apply(settings)
     shown = [] if fault in ENDS_THE_JOB else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]
-    rows = [_row(rungs, rung, fault, signature) for rung in shown]
+    rows = [_row(rungs, rung, fault, signature, off) for rung in shown]
     why = "the allocation itself ends" if fault in ENDS_THE_JOB else "else, and whatever fails above"
     return [*rows, ("resubmit", why), ("stop", _end(limits, fault))]
 
 
-def _row(rungs: Rungs, rung: Rung, fault: FaultClass, signature: str) -> tuple[str, str]:
+def _row(
+    rungs: Rungs, rung: Rung, fault: FaultClass, signature: str, off: Mapping[Rung, str]
+) -> tuple[str, str]:
     if rung not in rungs.order(fault, signature):
-        return rung.value, NEVER + "it is not in the list (recover), or wants " + (
-            "a framework that lets a process join again (rejoin)" if rung is Rung.RANK
-            else "spares (spares)" if rung is Rung.SWAP
-            else "to be named there"
-        )  # fmt: skip
+        return rung.value, NEVER + off.get(rung, "it is not in the list (recover)")
     when = {Rung.RANK: _rank, Rung.STEP: _step, Rung.SWAP: _swap}[rung](fault)
     allowed, over = rungs.budget(rung, fault, signature)
     if not allowed:
@@ -70,7 +68,7 @@ def _row(rungs: Rungs, rung: Rung, fault: FaultClass, signature: str) -> tuple[s
         return rung.value, when
     of = f" for {over}" if over else ""
     limit = show(f"limit-{rung.value}", rungs.limit_s(rung, fault, signature))
-    return rung.value, f"{when}; at most {allowed} times{of} without progress, within {limit}"
+    return rung.value, f"{when}; budget {allowed}{of}, within {limit}"
 
 
 def _rank(fault: FaultClass) -> str:
@@ -105,4 +103,5 @@ def _end(limits: Limits, fault: FaultClass) -> str:
     budget, ceiling = limits.budget(fault), f"after {limits.retries} retries in all"
     if budget >= UNLIMITED:
         return ceiling
-    return f"after {max(budget, 1)} retries for {fault.value} without progress, or {ceiling}"
+    retries = "1 retry" if budget <= 1 else f"{budget} retries"
+    return f"after {retries} for {fault.value} without progress, or {ceiling}"

@@ -102,8 +102,36 @@ def _listed(tasks: list[int]) -> str:
     return ",".join(map(str, tasks[:TASKS_SHOWN])) + more
 
 
-def explain(name: Name, json: Json = False) -> int:
-    """Tell why each decision was taken: the evidence, the diagnosis, the rules and the budgets."""
+def explain(
+    name: Annotated[
+        str, typer.Argument(help="A run id, or any job id of the run.", metavar="[RUN|JOBID]")
+    ] = "",
+    json: Json = False,
+    if_: Annotated[
+        str,
+        typer.Option(
+            "--what-if", metavar="CLASS|SIGNATURE", help="The path that such a fault would take, instead."
+        ),
+    ] = "",
+    ft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ft", metavar="KEY=VALUE", help="A setting for --what-if, such as spares=2; may be repeated."
+        ),
+    ] = None,
+) -> int:
+    """Tell why each decision was taken: the evidence, the diagnosis, the rules and the budgets.
+
+    With --what-if, tell what would be done about a fault: by the settings of the run, or by those in force here and by --ft.
+    """
+    if if_:
+        from ftrun.supervisor.cli import whatif
+
+        return whatif.tell(if_, name, ft or (), json=json)
+    if not name or ft:
+        raise UserError(
+            "a run is wanted (ftrun status --all names them), or --what-if CLASS; --ft goes with the latter"
+        )
     run_dir, run = common.find(name)
     records = journal.read_run(run_dir)
     if json:

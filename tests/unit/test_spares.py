@@ -154,7 +154,6 @@ def chosen(
         ((("policy", "nvidia-xidd-79.budget-swap=1"),), "single", "did you mean 'nvidia-xid-79'?"),
         ((("policy", "network.recover=swap,resubmit"),), "single", "--ft-spares=K"),
         ((("hang-min", "1h"),), "single", "hang-min (1h) is longer than hang-max (30m)"),
-        ((("save-signal", "USR7"),), "single", "a signal such as USR1"),
         ((("limit-step", "1h"),), "single", "at most 9m"),
     ],
 )
