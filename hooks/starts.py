@@ -5,8 +5,9 @@ attempt's folder. Only a token that is lower than the given one belongs to an ea
 about it is late himself. A job submitted from inside a run inherits that run's variables, so the number of the Slurm job must fit as well.
 
 A process may have lost its environment (`env -i`; a program that writes its title over it). It belongs where its nearest ancestor belongs that
-still says so, else where the rest of its process group or of its Slurm step belongs, if they agree. The batch step holds the scripts of all
-starts and what looks after them, so it says nothing.
+still says so, else where the rest of its process group or of its Slurm step belongs, if they agree. A group whose leader lives and says
+nothing is nobody's: it may be the batch script's, where an old srun is a guest. The batch step holds the scripts of all starts
+and what looks after them, so it says nothing either.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def kin(
 ) -> dict[int, Start]:
     """The start of every process that has one: by its own word, or by its kin. `steps`: pid -> step of Slurm, "" for none."""
     found = {pid: one for pid, one in told.items() if one is not None}
-    groups = _agreed((processes[pid].group, one) for pid, one in found.items() if pid in processes)
+    led = [pid for pid in found if pid in processes and _is_led(processes[pid].group, processes, told)]
+    groups = _agreed((processes[pid].group, found[pid]) for pid in led)
     by_step = _agreed((steps.get(pid, ""), one) for pid, one in found.items())
     for pid, process in processes.items():
         if pid in found:
@@ -158,6 +160,11 @@ def _ancestors_word(
         seen.add(above.pid)
         above = processes.get(above.parent)
     return None
+
+
+def _is_led(group: int, processes: Mapping[int, Process], told: Mapping[int, Optional[Start]]) -> bool:
+    """Whether a group's leader is gone, or is itself of a start."""
+    return group not in processes or told.get(group) is not None
 
 
 def _agreed(words: Iterable[tuple[object, Start]]) -> dict[object, Start]:

@@ -406,6 +406,26 @@ def test_a_group_that_disagrees_says_nothing() -> None:
     assert old == kin(table, {2: old, 3: old, 4: None}, {})[4]
 
 
+def test_an_old_guest_does_not_make_a_group_old() -> None:
+    """The batch script leads a group in which an old srun may be: neither it nor what else is there goes with that srun."""
+    table = {pid: Process(pid, 1, 2, "S", pid, "p") for pid in (2, 3, 4)}
+    old = Start("/a", 1, (0, 1), "5")
+
+    assert {3: old} == kin(table, {2: None, 3: old, 4: None}, {})
+
+
+def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Path) -> None:
+    """The same with real processes: who started an old rank, and leads its group, stays."""
+    shell = f"FTRUN_START_TOKEN=0.1 sleep 300 & touch {tmp_path}/on; wait; touch {tmp_path}/went_on; sleep 60"
+    script = node.rank(None, words=["sh", "-c", shell], session=True)
+    assert _until((tmp_path / "on").exists)
+    assert _until(lambda: len([1 for one in sweep.listed().values() if _is_below(one, script.pid)]) == 1)
+
+    assert 1 == len(sweep.sweep(node.here("0.2"), 0.0).killed)
+    assert _until((tmp_path / "went_on").exists)
+    assert script.poll() is None
+
+
 # ---------------------------------------------------------------------- the guard
 
 
