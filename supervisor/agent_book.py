@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ftrun.supervisor import journal
+from ftrun.supervisor import haltfile, journal
 from ftrun.supervisor.events import Run, fold
 
 __all__ = ["Book", "BookClosed"]
@@ -95,7 +95,7 @@ class Book:
             run = run.with_attempt(job=self.job)
         for record in self.records:
             run = run.after(record)
-        return run
+        return haltfile.wished(run, self.run_dir, time.time())
 
     def beat(self) -> None:
         """Tell the supervisor that the agent lives. Raises OSError."""

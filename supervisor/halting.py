@@ -11,13 +11,12 @@ whether it would have come to its own end before.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftrun.slurm.errors import RefusedForGood
-from ftrun.supervisor import checkpoints, leaving, settle, store, warned
+from ftrun.supervisor import checkpoints, haltfile, leaving, settle, store, warned
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
 from ftrun.supervisor.lifecycle import State
@@ -32,7 +31,6 @@ __all__ = [
     "SAVE_NOW",
     "ask",
     "awaited",
-    "forget",
     "leave",
     "left_in_time",
     "live",
@@ -42,7 +40,6 @@ __all__ = [
 ]
 
 SAVE_NOW = "save-now"
-SIZE_MAX_BYTES = 16 * 1024
 _OVER = frozenset({State.SETTLING, State.RECOVERING})
 
 
@@ -62,12 +59,6 @@ def look(keeper: Keeper, world: World) -> None:
     why = known.due(step=keeper.memory.step, now_s=world.now_s, save_wait_s=_save_wait_s(keeper))
     if why:
         keeper.record("halt.due", want=known.word, by=known.by, why=why)
-
-
-def forget(keeper: Keeper) -> None:
-    """A person resumes the run: what it was to be left for is over."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(keeper.run_dir, FILE))
 
 
 def live(keeper: Keeper, world: World, row: JobRow) -> None:
@@ -236,20 +227,13 @@ def _listens(keeper: Keeper) -> bool:
 
 
 def _read(keeper: Keeper) -> Halt | None:
-    """What `halt.json` says now; None where there is none, or none that can be read. One that makes no sense is told once."""
-    path = os.path.join(keeper.run_dir, FILE)
-    text = store.content(path, SIZE_MAX_BYTES)
-    if text is None:
-        return None
+    """What `halt.json` says now; None where there is none that can be obeyed. One that makes no sense is told once."""
     try:
-        data: Any = json.loads(text)
-        halt = Halt.from_json(data)
-    except (ValueError, RecursionError) as error:
-        if keeper.memory.due(f"halt:{hash(text)}", 0.0, float("inf")):
-            why = str(error) if isinstance(error, BadHalt) else "it is no JSON"
-            keeper.record("warned", message=f"{path} is not obeyed: {why}")
+        return haltfile.read(keeper.run_dir)
+    except BadHalt as error:
+        if keeper.memory.due(f"halt:{error}", 0.0, float("inf")):
+            keeper.record("warned", message=f"{keeper.run_dir}/{FILE} is not obeyed: {error}")
         return None
-    return halt if halt.token else replace(halt, token=checkpoints.stamp(path))  # written by hand
 
 
 _LEFT_IN_TIME = Diagnosis(

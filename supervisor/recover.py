@@ -26,7 +26,7 @@ from ftrun.supervisor import (
     drains,
     ends,
     grounds,
-    halting,
+    haltfile,
     held,
     inside,
     last_line,
@@ -349,7 +349,7 @@ def resume(keeper: Keeper) -> None:
     if keeper.run.attempt is None:
         keeper.record("warned", message="no attempt of this run was ever submitted: submit it anew")
         return
-    halting.forget(keeper)
+    haltfile.remove(keeper.run_dir)
     decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
     if keeper.run.paused:
         decision["paused"] = True

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import getpass
-import json as jsons
-import os
 import re
 import time
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import store
+from ftrun.supervisor import haltfile
 from ftrun.supervisor.cli import common, control, output, plans
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
@@ -203,7 +201,7 @@ def _may(run: Run, halt: Halt) -> bool:
 
 def _write(run_dir: str, halt: Halt) -> None:
     try:
-        store.write_atomically(os.path.join(run_dir, FILE), (jsons.dumps(halt.to_json()) + "\n").encode())
+        haltfile.write(run_dir, halt)
     except OSError as error:
         raise UserError(f"{run_dir}/{FILE} cannot be written: {error.strerror}", 1) from None
 

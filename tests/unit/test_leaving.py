@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.options import split
-from ftrun.supervisor import expected, leaving, settings, store, warned
+from ftrun.supervisor import expected, haltfile, leaving, settings, store, warned
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.cli.leave import at_time
 from ftrun.supervisor.errors import UserError
@@ -464,6 +465,24 @@ def test_a_script_that_comes_to_its_last_step_while_it_is_asked_is_finished(tmp_
     life.live(2)
     life.exit(0)
     life.until("finished", 60)
+
+
+def test_an_agent_obeys_a_file_that_no_supervisor_has_taken_up(tmp_path: Path) -> None:
+    """A condition that holds is a wish; one that does not is none; what was taken back is none; a cancel stays."""
+    life = _life(tmp_path)
+    run, now_s = life.run, life.engine.now()
+    assert haltfile.wished(run, life.run_dir, now_s) == run
+    for halt, wish in (
+        (Halt(token="1", at_step=10**6), ""),
+        (Halt(token="2", now=True, pause=True), "pause"),
+        (Halt(token="3", before_s=now_s + 10), "stop"),
+        (Halt(token="4"), ""),
+    ):
+        haltfile.write(life.run_dir, halt)
+        assert wish == haltfile.wished(run, life.run_dir, now_s).wish
+        assert "cancel" == haltfile.wished(replace(run, wish="cancel"), life.run_dir, now_s).wish
+    Path(life.run_dir, FILE).write_text("[")
+    assert haltfile.wished(run, life.run_dir, now_s) == run
 
 
 def test_a_halt_file_that_makes_no_sense_is_told_once_and_not_obeyed(tmp_path: Path) -> None:
