@@ -28,6 +28,7 @@ PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
 """After a change: a process that was being forked, or hung, at the first look is found by a later one."""
 CHILD_S = 20.0
+LEAVE_S = 1.0  # how long its children are waited for when it is asked to leave
 USAGE = (
     "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--watch-after SECONDS -- WATCH WORDS]\n"
     "Ends, once a second, what earlier starts of a run left on this node, until the job ends."
@@ -41,7 +42,7 @@ class Guard:
         self.folder, self.job, self.node, self.launch = folder, job, node, launch
         self._seen = ""
         self._again: list[float] = []
-        self._child, self._child_until_s = 0, 0.0
+        self.child, self._child_until_s = 0, 0.0
 
     def look(self, now_s: float) -> bool:
         """One look at the time `now_s` (monotonic). True where a child was sent to end processes."""
@@ -50,7 +51,7 @@ class Guard:
         if token and token != self._seen:
             self._seen = token
             self._again = [now_s + pause_s for pause_s in (0.0, *AGAIN_S)]
-        if not self._again or now_s < self._again[0] or self._child:
+        if not self._again or now_s < self._again[0] or self.child:
             return False
         self._again = [at_s for at_s in self._again if at_s > now_s]
         self._send()
@@ -69,25 +70,25 @@ class Guard:
 
     def _send(self) -> None:
         """A child that imports what it needs, ends what must end, notes it, and is gone."""
-        self._child, self._child_until_s = os.fork(), time.monotonic() + CHILD_S
-        if self._child:
+        self.child, self._child_until_s = os.fork(), time.monotonic() + CHILD_S
+        if self.child:
             return
         try:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, signal.SIG_IGN)  # it is gone in seconds, and finishes what it began
             _end(self.folder, self._seen, self.job, self.node, self.launch)
         finally:
             os._exit(0)
 
     def _collect(self, now_s: float) -> None:
-        if not self._child:
+        if not self.child:
             return
         try:
-            gone = os.waitpid(self._child, os.WNOHANG)[0] != 0
+            gone = os.waitpid(self.child, os.WNOHANG)[0] != 0
         except ChildProcessError:
             gone = True
         if gone or now_s > self._child_until_s:
-            self._child = 0
+            self.child = 0
 
 
 def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
@@ -191,7 +192,7 @@ def main(arguments: list[str]) -> int:
     guard = Guard(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
     began_s = time.monotonic()
     watch = _Watch(words.watch, began_s + float(words.watch_after) if words.watch_after else None)
-    _hold_back(watch)
+    _hold_back(guard, watch)
     parent = os.getppid()
     while os.getppid() == parent:
         now_s = time.monotonic()
@@ -201,16 +202,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _hold_back(watch: _Watch) -> None:
+def _hold_back(guard: Guard, watch: _Watch) -> None:
     """Leave without a word when asked to, the watch first; signals that are meant for the job's own steps do nothing here."""
 
     def leave(number: int, _frame: object) -> None:
         try:
             if watch.pid:
                 os.kill(watch.pid, number)
-                for _ in range(100):
-                    if os.waitpid(watch.pid, os.WNOHANG)[0]:
-                        break
+            for pid in (watch.pid, guard.child):  # what it ended is still noted
+                give_up_s = time.monotonic() + LEAVE_S
+                while pid and time.monotonic() < give_up_s and not os.waitpid(pid, os.WNOHANG)[0]:
                     time.sleep(0.01)
         except OSError:
             pass
