@@ -2,8 +2,9 @@
 SEEDS ?= 1000
 FROM ?= 0
 MIB ?= 1024
+RUNS ?= 10000
 
-.PHONY: check test demo drills simulate bench false-alarms docs lock
+.PHONY: check test demo drills simulate bench false-alarms hang-alarms straggler-alarms docs lock
 
 check:
 	.ci/env dev
@@ -31,6 +32,14 @@ bench:
 false-alarms:
 	.ci/env dev
 	.venv/bin/python -m tests.falsealarms --mib $(MIB) $(ALARMS)
+
+hang-alarms:
+	.ci/env dev
+	.venv/bin/python -m tests.falsealarms.hangs --runs $(RUNS) $(ALARMS)
+
+straggler-alarms:
+	.ci/env dev
+	.venv/bin/python -m tests.falsealarms.stragglers $(ALARMS)
 
 docs:
 	.ci/env dev

@@ -78,7 +78,9 @@ class Advice:
 @dataclass(frozen=True, slots=True)
 class _Node:
     votes: tuple[bool, ...] = ()
-    ratio: float = 0.0  # of its slowest rank, in the last window in which it was slow
+    times: tuple[
+        float, ...
+    ] = ()  # the median that its slowest rank took, in the last windows in which it was slow
     rank: int = -1
     flagged: bool = False
 
@@ -157,7 +159,9 @@ def _judged(
         votes = (*one.votes[-KEPT + 1 :], seen is not None)
         count = sum(votes)
         flagged = count > CLEAR_OF if one.flagged else count >= SLOW_OF
-        times, rank = seen if seen is not None else (one.ratio, one.rank)
+        times, rank = one.times, one.rank
+        if seen is not None:
+            times, rank = (*times[-KEPT + 1 :], seen[0]), seen[1]
         after[node] = _Node(votes, times, rank, flagged)
     return MappingProxyType(after)
 
@@ -165,7 +169,7 @@ def _judged(
 def slow(history: History) -> tuple[Slow, ...]:
     """The stragglers, the slowest first; () where so many nodes are slow that none of them is an outlier."""
     found = [
-        Slow(node, one.rank, one.ratio, sum(one.votes), since_start=_always(history, one))
+        Slow(node, one.rank, median(one.times), sum(one.votes), since_start=_always(history, one))
         for node, one in history.nodes.items()
         if one.flagged
     ]
@@ -176,7 +180,7 @@ def slow(history: History) -> tuple[Slow, ...]:
 
 def _always(history: History, one: _Node) -> bool:
     total, count = history.first.get(one.rank, (0.0, 0))
-    return count > 0 and total / count - 1.0 >= 0.5 * (one.ratio - 1.0)
+    return count > 0 and total / count - 1.0 >= 0.5 * (median(one.times) - 1.0)
 
 
 def advise(
