@@ -255,9 +255,32 @@ def _refuse_ladder(asked: Asked) -> None:
     """What cannot be recovered as it was asked for is told now, and not at night."""
     try:
         inside.refuse(asked.config, submit.shape_of(asked.line, asked.head, asked.env)[0])
-        inside.widened(asked.config.values, asked.line, asked.head, asked.env)
+        wide = inside.widened(asked.config.values, asked.line, asked.head, asked.env)
     except (settings.SettingError, SubmitImpossible) as error:
         raise UserError(str(error)) from None
+    if wide is not None:
+        _refuse_too_wide(asked, wide.active, wide.spares)
+
+
+def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
+    """A job that asks for more nodes than there are would wait for ever. Where Slurm shows no partition, Slurm itself decides."""
+    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.errors import SlurmError
+
+    try:
+        partitions = CommandCluster(asked.env).partitions()
+    except SlurmError:
+        return
+    named = asked.line.get("partition") or asked.env.get("SBATCH_PARTITION") or asked.head[0].get("partition")
+    names = named.split(",") if named else [row.name for row in partitions.values() if row.default]
+    if not names or not all(name in partitions for name in names):
+        return
+    most, name = max((len(partitions[name].nodes), name) for name in names)
+    if active <= most < active + spares:
+        left = f"--ft-spares={most - active}" if most > active else "no spares"
+        raise UserError(
+            f"spares: {active} nodes and {spares} spares are {active + spares}, and partition {name} has {most}: {left} at most"
+        )
 
 
 def _refuse_other_clusters(asked: Asked) -> None:

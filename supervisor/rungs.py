@@ -46,7 +46,7 @@ DEFAULT_ORDER = (*IN_PLACE, Rung.RESUBMIT)
 LIMIT_MAX_S = 540.0
 """batch.sh waits ten minutes for an answer in all; a rung may take less."""
 
-OWN_SIGNATURES = ("slurm.", "preflight.", "check-", "hang")
+OWN_SIGNATURES = ("slurm.", "preflight.", "node.", "check-", "hang")
 """What ftrun itself finds bears such names, and no catalog lists them."""
 
 

@@ -65,7 +65,7 @@ def test_what_cannot_have_spares_is_refused_before_slurm_is_asked(
     """One line, exit 2, no job and no run."""
     at = make_post(slurm_sandbox)
     path = str(at.script("true\n"))
-    for words in (("-N2", "-n3"), ("-N1-2",), (), ("-N1", "-a0-1")):
+    for words in (("-N2", "-n3"), ("-N1-2",), (), ("-N1", "-a0-1"), ("-N4",), ("-N3", "--ft-spares=2")):
         done = at.run_command(*FTRUN, "sbatch", "--ft-spares=1", *words, path)
         assert (done.returncode, done.stdout) == (2, ""), words
         assert done.stderr.startswith("ftrun: spares"), done.stderr
