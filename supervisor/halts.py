@@ -89,10 +89,8 @@ class Halt:
 
     def due(self, *, step: int | None, now_s: float, save_wait_s: float) -> str:
         """The condition that holds now, in words; "" = none yet."""
-        if self.now:
+        if self.now or self.after_checkpoint:
             return "now"
-        if self.after_checkpoint:
-            return "after the next checkpoint"
         if self.at_step is not None and step is not None and step >= self.at_step:
             return f"step {self.at_step} is reached"
         if self.before_s is not None and now_s >= self.before_s - save_wait_s - MARGIN_S:

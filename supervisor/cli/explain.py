@@ -12,7 +12,7 @@ import typer
 
 from ftrun.slurm import nodeset
 from ftrun.supervisor import attempts, journal, views
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.events import Run
@@ -65,6 +65,10 @@ _TOLD = {
     "dependents.held": lambda d: f"jobs that wait for this one are held: {', '.join(d['jobs'])}",
     "dependents.moved": lambda d: (f"jobs {', '.join(d['jobs'])} " + (f"now wait for job {d['to']}" if d["to"] else "are released")) if d["jobs"] else "",
     "request.seen": lambda d: f"{d['want']} asked by {d['by'] or 'somebody'}",
+    "halt.set": lambda d: plans.wanted(d["halt"]),
+    "halt.due": lambda d: f"the condition holds: {d['why']}" if d["why"] != "now" else "",
+    "leave.asked": lambda d: "the script is asked for a checkpoint",
+    "leave.saved": lambda d: f"{d['why']} ({d['waited_s']:g} s)",
     "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] == "itself" else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from ftrun.supervisor.halts import Halt
 
-__all__ = ["conditions", "lines", "state"]
+__all__ = ["conditions", "lines", "state", "wanted"]
 
 
 def conditions(halt: Halt) -> str:
@@ -25,13 +25,22 @@ def conditions(halt: Halt) -> str:
     return " or ".join(words)
 
 
+def wanted(data: Mapping[str, Any]) -> str:
+    """What `halt.json` said when it was read."""
+    halt = Halt.from_json(data)
+    by = f", asked by {halt.by}" if halt.by else ""
+    return (
+        f"{'pauses' if halt.pause else 'ends'} {conditions(halt)}{by}" if halt.wanted else f"taken back{by}"
+    )
+
+
 def state(row: Mapping[str, Any]) -> str:
     """The column STATE of a run (`views.run_row`): where it is, and what is asked of it."""
     if row["paused"]:
         return "paused"
     halt = Halt.from_json(row["halt"])
-    wanted = row["wish"] or (halt.word if halt.wanted else "")
-    words = [str(row["state"]), "(observe)" if row["observe"] else "", f"({wanted} asked)" if wanted else ""]
+    asked = row["wish"] or (halt.word if halt.wanted else "")
+    words = [str(row["state"]), "(observe)" if row["observe"] else "", f"({asked} asked)" if asked else ""]
     return " ".join(filter(None, words))
 
 
@@ -39,8 +48,7 @@ def lines(row: Mapping[str, Any]) -> list[str]:
     """What `ftrun show` says of the future of a run."""
     halt, end, asked, told = Halt.from_json(row["halt"]), row["expected_end"], row["leaving"], []
     if halt.wanted and not row["paused"]:
-        by = f", asked by {halt.by}" if halt.by else ""
-        told.append(f"{'pauses' if halt.pause else 'ends'} {conditions(halt)}{by}")
+        told.append(wanted(row["halt"]))
     if asked and asked["stage"] in ("intended", "asked"):
         told.append(f"a checkpoint was asked for ({asked['occasion']}) and is awaited")
     if end:

@@ -564,6 +564,8 @@ def test_a_wish_stands_in_its_file_though_nobody_watches(
     assert "pauses at step 7, asked by" in capsys.readouterr().out
     assert 0 == main(["status"])
     assert "running (pause asked)" in capsys.readouterr().out
+    assert 0 == main(["explain", life.run.id])
+    assert "pauses at step 7, asked by" in capsys.readouterr().out
 
 
 def test_a_node_names_the_runs_that_use_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
