@@ -297,7 +297,9 @@ _ft_next() {
     [ -n "$_ft_agent_pid" ] || return 1
     printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_ended" >"$_ft_talk/over.$$"
     mv -f "$_ft_talk/over.$$" "$_ft_talk/over.$_ft_no"
-    [ "$_ft_rc" -ne 0 ] && _ft_hear_agent && _ft_take_answer
+    # A script that the agent ended may say that all is well.
+    [ "$_ft_rc" -ne 0 ] || [ -e "$_ft_talk/ending.$_ft_no" ] || return 1
+    _ft_hear_agent && _ft_take_answer
 }
 
 # Waits for the answer as long as the agent is there and its pulse goes on: 20 s without one, 600 s in all.
