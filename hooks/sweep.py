@@ -47,7 +47,9 @@ HUNG_MAX = 8  # processes whose environment does not answer, after which no more
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
 ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
-SPARED_WORD = "ftrun.supervisor"  # the agent, and a supervisor that was started from inside a job
+SPARED_WORDS = frozenset(
+    {"ftrun.supervisor", "ftrun.supervisor.agent"}
+)  # behind -m: a supervisor may be started inside a job
 
 
 class Swept:
@@ -105,16 +107,18 @@ def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
     """All processes of this user that belong to a start of any run: never ours, our ancestors', or Slurm's own."""
     processes = listed()
     told: dict[int, Optional[Start]] = dict.fromkeys(processes)
-    spared = _ancestors(processes)
+    spared, spared_tops = _lineage(os.getpid(), processes), set()
     for pid, environment, words in environments(sorted(processes)):
         told[pid] = start_of(variables(environment))
-        if SPARED_WORD in words:
-            spared.add(pid)
+        if SPARED_WORDS.intersection(words.split("\0")):
+            spared_tops.add(pid)
     steps = {pid: step_of(_text(f"/proc/{pid}/cgroup"), here.job) for pid in processes} if here.job else {}
     return {
         pid: (processes[pid], start)
         for pid, start in kin(processes, told, steps).items()
-        if pid not in spared and not processes[pid].name.startswith(SPARED_NAMES)
+        if pid not in spared
+        and not processes[pid].name.startswith(SPARED_NAMES)
+        and not spared_tops.intersection(_lineage(pid, processes))
     }
 
 
@@ -266,9 +270,9 @@ def _text(path: str) -> str:
         return ""
 
 
-def _ancestors(processes: dict[int, Process]) -> set[int]:
-    """This process and those above it."""
-    pid, found = os.getpid(), set()
+def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
+    """A process and those above it."""
+    found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
         one = processes.get(pid)
