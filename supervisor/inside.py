@@ -43,17 +43,29 @@ def widened(
     head: Sequence[CommandLine],
     env: Mapping[str, str],
     fewer: int | None = None,
+    *,
+    exclude: Sequence[str] = (),
+    idle: Sequence[str] = (),
 ) -> spares.Widened | None:
     """The submission with its spares; None where it has none. `fewer` of them than the settings want, if given.
 
+    Where the user named the nodes, those in `exclude` that none of `idle` can stand in for are done without, as long as they are spares.
     Raises SubmitImpossible.
     """
     wanted = int(chosen.get("spares", 0) or 0)
-    number = wanted if fewer is None else min(fewer, wanted)
     if not wanted:
         return None
-    named = nodelists.required(line, head) if number else []
-    return spares.widened(line, head, env, number, named=named)
+    number = wanted if fewer is None else min(fewer, wanted)
+    named = nodelists.required(line, head)
+    if named and exclude:
+        usable = {*named, *idle} - {*exclude}
+        needed = spares.widened(line, head, env, 0).active
+        number = max(0, min(number, len(usable) - needed))
+    wide = spares.widened(line, head, env, number, named=named)
+    if number < wanted and len(named) > wide.active + number:
+        first = sorted(named, key=lambda node: node in exclude)[: wide.active + number]
+        wide.options["nodelist"] = ",".join(node for node in named if node in first)
+    return wide
 
 
 def active(kept: Mapping[str, Any]) -> int:

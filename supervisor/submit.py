@@ -89,7 +89,7 @@ def plan(
         raise SubmitImpossible(
             "--export-file named an open file of the first submission, which is gone; name a file instead"
         )
-    wide = inside.widened(kept["settings"], line, head, env, spares)
+    wide = inside.widened(kept["settings"], line, head, env, spares, exclude=exclude, idle=idle)
     changed = _with_comment(line.without("wrap", *dropped), line, head, token)
     changed = _chosen_for_the_user(changed, line, head, env, kept)
     changed = wide.applied(changed) if wide is not None else changed

@@ -271,3 +271,27 @@ def test_a_later_attempt_gets_as_many_spares_as_there_is_room_for() -> None:
     assert inside.spares_now(settings.defaults(), before, view, ()) is None
     assert inside.spares_of(values, before) == 2
     assert inside.spares_of(values, replace(before, spares_asked=0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("fewer", "exclude", "idle", "nodes", "listed"),
+    [
+        (None, (), (), "4", "n[0-3]"),
+        (1, ("n1",), (), "3", "n0,n2,n3"),
+        (None, ("n1",), (), "3", "n0,n2,n3"),
+        (None, ("n1",), ("n5",), "4", "n[0-3]"),
+        (0, ("n1",), (), "2", "n0,n2"),
+        (0, (), (), "2", "n0,n1"),
+        (None, ("n1", "n2", "n3"), (), "2", "n0,n1"),
+    ],
+)
+def test_spares_that_were_named_and_are_bad_are_done_without(
+    fewer: int | None, exclude: tuple[str, ...], idle: tuple[str, ...], nodes: str, listed: str
+) -> None:
+    """Slurm takes no list of names that is longer than the job; the bad ones are the first to go."""
+    line = options.split(["-N2", "-w", "n[0-3]", "job.sh"])
+    values = {**settings.defaults(), "spares": 2}
+    found = inside.widened(values, line, [options.split(["x"])], {}, fewer, exclude=exclude, idle=idle)
+    assert found is not None
+    changed = found.applied(line)
+    assert (changed.get("nodes"), changed.get("nodelist")) == (nodes, listed)
