@@ -106,6 +106,27 @@ def test_a_script_that_listens_to_a_signal_saves_and_is_ended_at_once(make: Make
 
 
 @side_by_side
+def test_a_script_without_steps_is_asked_itself(make: Make) -> None:
+    """`B:USR1` goes to the batch script, once; several runs are paused by the node that they use."""
+    post = make()
+    post.supervise()
+    body = """
+    trap 'echo "saved $i" >>ledger; echo weights >ckpt-$i.tmp; mv ckpt-$i.tmp ckpt-$i.pt' USR1
+    for i in $(seq 1 600); do echo "step $i/600 loss 2"; sleep 0.2; done
+    """
+    job = post.sbatch(
+        body, "-n1", "--mem=100", f"--ft-checkpoint={post.work}/ckpt-*.pt", "--ft-save-signal=B:USR1"
+    )
+    _at_work(post, job)
+    (node,) = post.run().attempts[0].nodes
+    assert "pauses after its next checkpoint" in post.ftrun("pause", "--node", node)
+    run = post.until_state("stopped")
+
+    assert run.paused, post.story()
+    assert len(_told(post, "saved")) == 1
+
+
+@side_by_side
 def test_a_run_is_paused_at_its_step_and_comes_back_from_its_checkpoint(make: Make) -> None:
     """It looks at `save-now` alone; nodes are released, status says paused, resume goes on from there with the budgets as they were."""
     post = make("save-wait = 30\n")
