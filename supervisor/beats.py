@@ -193,7 +193,7 @@ def _activity(before: dict[int, Still], now: dict[int, Still]) -> Activity:
         passed_s = max(0.1, one.at_s - before[rank].at_s)
         cpu = cpu or one.cpu_s - before[rank].cpu_s > BUSY_SHARE * passed_s
         io = io or one.stuck or one.io_bytes - before[rank].io_bytes > BUSY_BYTES_S * passed_s
-    return Activity(cpu=cpu, io=io)
+    return Activity(cpu=cpu, io=io, stuck=any(one.stuck for one in now.values()))
 
 
 def _ranks_in(folder: str) -> list[str]:

@@ -11,6 +11,7 @@ be depends on how sure the witnesses are:
 | no processor, file, network or accelerator is used, and no stack moves | five times as long (five minutes) |
 | all stacks are the same in many samples, and something is used or that is not known | `max_s` |
 | beats were there and have stopped, and nothing speaks against it | `max_s` |
+| a process waits in the kernel all the time, as for a file system that is gone, and no stack moves | twice `max_s` |
 | nobody (a silent log alone) | never |
 
 A stack that moved in the second half of the silence, files that are read or written, and (but for the first two rows) output that goes on are signs of
@@ -121,6 +122,7 @@ class _Case:
     idle: bool
     works: bool  # something that no hang does was seen
     device_rests: bool
+    stuck_long: bool  # somebody waited in the kernel in all of it
     frozen_long: bool  # no stack moved in the second half of the silence
 
 
@@ -184,6 +186,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         idle=known and max(witness.cpu_s, witness.io_s, witness.gpu_s) < resting and quiet_s >= rests_s,
         works=max(witness.io_s, witness.gpu_s) >= resting,
         device_rests=known_gpu and witness.gpu_s < resting,
+        stuck_long=known and witness.free_s < resting,
         frozen_long=witness.moved_s < resting,
     )
 
@@ -210,6 +213,8 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
     most_s = max(limits.max_s, case.allowed_s, 2.0 * moves.longest_s) + (
         limits.max_s if history.phase else 0.0
     )
+    if case.stuck_long and case.frozen_long and witness.frozen >= SURE_PAIRS:
+        return 2.0 * most_s, "a process waits in the kernel for a file system, and no stack moves"
     if case.works:
         return None, "files or accelerators are at work"
     if witness.frozen >= MANY_PAIRS and case.frozen_long:

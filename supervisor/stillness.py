@@ -61,11 +61,13 @@ class Activity:
 
     `cpu`: more than a twentieth of a core for a rank. `io`: more than 64 KiB/s went to or from files or the network (what a log or a tracker of
     experiments writes is less), or a process waits in the kernel for them (state D). `gpu`: a device moves memory; full utilisation without that is a kernel that spins in a collective.
+    `stuck`: a process waits in the kernel (state D) now.
     """
 
     cpu: bool | None = None
     io: bool | None = None
     gpu: bool | None = None
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class _Witness:
     cpu_s: float = NEVER
     io_s: float = NEVER
     gpu_s: float = NEVER
+    free_s: float = NEVER  # when nobody waited in the kernel
     knows_s: float = NEVER  # when processor and files were both known
     knows_gpu_s: float = NEVER
 
@@ -254,6 +257,7 @@ def _witnesses(witness: _Witness, sight: Sight, watched_s: float) -> _Witness:
             cpu_s=watched_s if seen.cpu else witness.cpu_s,
             io_s=watched_s if seen.io else witness.io_s,
             gpu_s=watched_s if seen.gpu else witness.gpu_s,
+            free_s=witness.free_s if seen.stuck else watched_s,
             knows_s=watched_s if seen.cpu is not None and seen.io is not None else witness.knows_s,
             knows_gpu_s=watched_s if seen.gpu is not None else witness.knows_gpu_s,
         )

@@ -306,3 +306,24 @@ def test_the_module_is_what_is_called() -> None:
     """`from ftrun.hooks import beat` gives one thing that is called and asked."""
     assert callable(module)
     assert module.save_wanted is not None
+
+
+def test_who_stands_still_says_where_and_what_it_uses(place: Path) -> None:
+    """After five seconds without a call the line has the stack of the training thread and what it and its children used."""
+    code = "import threading\ndef forward():\n threading.Event().wait(60)\nbeat(1)\nforward()"
+    with _running(code, _env(place)):
+        end_s = time.monotonic() + 30
+        while "still" not in _soon(place):
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+        first = _told(place)["still"]
+        while _told(place)["still"]["at"] == first["at"]:
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+        second = _told(place)["still"]
+
+    assert first["stack"] == second["stack"]
+    assert "threading.py:wait < /<string>:forward" in second["top"]
+    assert second["cpu_s"] - first["cpu_s"] < 1.0
+    assert second["io_bytes"] > 0
+    assert not second["stuck"]

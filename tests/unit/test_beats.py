@@ -97,7 +97,7 @@ def test_one_rank_that_moves_is_movement(tmp_path: Path) -> None:
 
     assert pulse.stacks is not None
     assert (True, "", (2,)) == (pulse.stacks.moved, pulse.stacks.waiting, pulse.stacks.elsewhere)
-    assert pulse.activity == Activity(cpu=True, io=True)
+    assert pulse.activity == Activity(cpu=True, io=True, stuck=True)
 
 
 def test_a_rank_that_says_nothing_leaves_it_open(tmp_path: Path) -> None:

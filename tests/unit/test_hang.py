@@ -156,6 +156,15 @@ def test_many_samples_alike_are_a_witness_late(watch: Watch) -> None:
     assert 1800 <= found_s <= 1900
 
 
+def test_a_file_system_that_never_comes_back_is_found_after_an_hour(watch: Watch) -> None:
+    """One that stands still for forty minutes ends nobody; a process that waits in the kernel for good does."""
+    stuck = Activity(cpu=False, io=True, stuck=True)
+    assert None is watch.hangs_after(2400, False, activity=stuck)
+    found_s = watch.hangs_after(3000, False, activity=stuck)
+
+    assert found_s == pytest.approx(3600, abs=8)
+
+
 def test_beats_that_have_stopped_are_a_witness_late() -> None:
     """A loop that evaluates without a word makes no beats either: half an hour, and only where nothing speaks against it."""
     watch = Watch()
