@@ -1,6 +1,6 @@
 """A training loop that tells where it is: what to put into your own, with arithmetic in place of a model. (I/O)
 
-    ftrun sbatch --wrap 'srun python3 examples/beat/train.py --steps 500'
+    ftrun sbatch job.sh --steps 500
 
 Outside of ftrun the same calls do nothing. Where ftrun is not installed on the nodes, its folder `hooks` on PYTHONPATH under the name `ftrun/hooks`
 is enough: standard library, Python 3.9.

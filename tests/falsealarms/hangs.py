@@ -108,7 +108,11 @@ def curve(runs: int, hangs: int, seed: int) -> Tally:
             healthy(tally, seed + place, limit)
         for place in range(hangs):
             hung(late, seed + place, kinds[place % len(kinds)], limit)
-        ends = sum(tally.ended.values())
+        ends, open_ = sum(tally.ended.values()), Tally()
+        for place in range(hangs):  # the hang that a watcher is made for, of runs that can be watched
+            life = lives.draw(seed + place, kinds[0])
+            if (life.beats or life.stacks) and (life.beats or life.every_s <= OFTEN_S):
+                hung(open_, seed + place, kinds[0], limit)
         print(
             f"x {scale:<5} {ends:4} of {tally.runs:6} healthy runs ended   hangs: {spread(late.delays_s)}",
             flush=True,
