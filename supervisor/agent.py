@@ -70,8 +70,8 @@ class _Shared:
     def waiting(self, talk: Talk) -> int:
         """The failed start that batch.sh waits for an answer about; 0 = none."""
         number = 1
-        while (over := talk.over(number)) is not None:
-            if over.failed and not talk.answered(number):
+        while talk.over(number) is not None:
+            if talk.asked(number) and not talk.answered(number):
                 return number
             number += 1
         return 0

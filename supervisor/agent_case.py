@@ -22,9 +22,22 @@ if TYPE_CHECKING:
     from ftrun.supervisor.progress import Progress
     from ftrun.supervisor.signatures import Catalog
 
-__all__ = ["Seen", "cannot_load", "case_of", "decided", "judge", "lost", "place_of", "ruled", "usable"]
+__all__ = [
+    "Seen",
+    "cannot_load",
+    "case_of",
+    "decided",
+    "judge",
+    "lost",
+    "place_of",
+    "planned",
+    "ruled",
+    "slow",
+    "usable",
+]
 
 EXCLUDE_UNTIL_MIN_S = 60.0
+SLOW = "straggler.swap"
 _NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
 
 
@@ -62,8 +75,10 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
         nodes_down=seen.silent,
     )
     found = diagnose(seen.evidence, seen.topology, ended=ended, catalog=catalog, progress=seen.progress)
-    if seen.suspicion is not None and found.fault in _NOTHING_BETTER and not (seen.silent or found.signature):
-        found = seen.suspicion
+    why = seen.suspicion
+    if why is not None and not seen.silent:
+        vague = found.fault in _NOTHING_BETTER and not found.signature
+        found = why if vague or planned(why) else found
     found = nodefacts.joined(found, seen.facts, seen.now_s)
     missing = tuple(node for node in seen.silent if node not in found.nodes)
     if seen.silent:
@@ -197,6 +212,19 @@ def lost(nodes: tuple[str, ...]) -> Diagnosis:
         plain(FaultClass.NODE, words, [words], names=nodes, confidence=0.8, sources=(Source.SILENCE,)),
         signature="node.silent",
     )
+
+
+def slow(node: str, reason: str) -> Diagnosis:
+    """Why a start is left for a spare that is to take a slow node's place."""
+    found = plain(
+        FaultClass.NODE, "a node is slow", [reason], names=(node,), confidence=0.7, sources=(Source.SILENCE,)
+    )
+    return replace(found, signature=SLOW)
+
+
+def planned(found: Diagnosis) -> bool:
+    """Whether a start that was left for this was well: what its end printed is the end's own doing."""
+    return found.signature == SLOW
 
 
 def cannot_load(evidence: Sequence[Evidence], catalog: Catalog) -> bool:

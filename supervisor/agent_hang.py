@@ -64,6 +64,7 @@ class Hangs:
     _suspected: bool = False
     _taken: int = 0
     _digests: Mapping[str, str] = field(default_factory=dict)
+    swap: straggler.Advice | None = None  # a node whose place a spare is to take
     _seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -178,6 +179,7 @@ class Hangs:
         for one in straggler.advise(straggler.slow(self.slow), wanted, spares=self.spares()):
             if one.node not in self._seen:
                 self._seen.add(one.node)
+                self.swap = one if one.act is straggler.Act.SWAP else self.swap
                 say(one.reason)
                 self.desk.book.record(
                     "straggler.seen",

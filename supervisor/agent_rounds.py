@@ -57,6 +57,7 @@ class Rounds:
     aside: tuple[str, ...] = ()
     incident: str = ""  # the one that this start followed from, until its first step
     _shim_looks: list[float] = field(default_factory=list)
+    _boundary: agent_stop.Boundary | None = None
 
     def run(self) -> None:
         """All starts, to the last. Raises OSError (journal), GivenUp."""
@@ -76,7 +77,8 @@ class Rounds:
                 self.desk.book.record(
                     "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
                 )
-                if not over.failed or not self._next(eye, over, suspicion):
+                asked = over.failed or suspicion is not None
+                if not asked or not self._next(eye, over, suspicion):
                     return
             finally:
                 eye.close()
@@ -114,13 +116,36 @@ class Rounds:
             verdict = hangs.look(eye.memory.report)
             if found is None and verdict is not None and verdict.state is State.HUNG:
                 found = Suspicion(hung(verdict, eye.started.nodes), verdict.quiet_s)
-            if found is not None and suspicion is None and not self.off:
+            found = found or self._slow_node(eye, hangs)
+            if found is not None and suspicion is None:
                 suspicion = found
                 say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
                 agent_stop.stop(self.desk, eye, found, self.settings)
         eye.look(fresh=True)
         self._first_step(eye)
         return over, suspicion
+
+    def _slow_node(self, eye: Eye, hangs: Hangs) -> Suspicion | None:
+        """A steadily slow node is left behind at the next checkpoint, where a spare can take its place then."""
+        if hangs.swap is None:
+            self._boundary = None
+            return None
+        wanted = Suspicion(agent_case.slow(hangs.swap.node, hangs.swap.reason), 0.0)
+        if self._boundary is None:
+            self._boundary = agent_stop.Boundary(self.desk, eye, self.settings)
+        verdict = self._boundary.look()
+        if not verdict.end:
+            return None
+        hangs.swap = None
+        if not verdict.saved:
+            say(f"{wanted.diagnosis.nodes[0]} stays: {verdict.reason}")
+            return None
+        reach = self._reach(eye.started.token, eye)
+        _, _, move = self._ruled(eye, Over(0, 0), wanted, reach)
+        if not reach.known or move.rung is not ladder.Rung.SWAP:
+            say(f"{wanted.diagnosis.nodes[0]} stays: {move.reason}")
+            return None
+        return wanted
 
     def _first_step(self, eye: Eye) -> None:
         if self.incident and eye.memory.step is not None:
@@ -154,24 +179,31 @@ class Rounds:
         reach = self._settled(eye)
         if not reach.running:
             return self._leave(eye, incident, reach.why)
-        run = self.desk.book.run()
-        seen = self._seen(eye, over, suspicion, reach, run)
-        diagnosis = agent_case.judge(seen, self.desk.catalog())
-        self.desk.book.record(
-            "start.diagnosed",
-            incident=incident,
-            diagnosis=settle.diagnosis_json(diagnosis),
-            step=seen.step,
-            first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
-        )
-        case = agent_case.case_of(self.desk.book.run(), seen, diagnosis, self._view())
-        place = self._place(seen, reach, diagnosis, run)
-        ruling, move = agent_case.ruled(case, place)
+        case, ruling, move = self._ruled(eye, over, suspicion, reach, incident)
         if move.rung not in (ladder.Rung.STEP, ladder.Rung.SWAP):
             return self._leave(eye, incident, move.reason, path=move.path)
         if (why := self._too_late(eye, reach)) != "":
             return self._leave(eye, incident, why, path=move.path)
         return self._again(eye, incident, case, ruling, move)
+
+    def _ruled(
+        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
+    ) -> tuple[grounds.Case, grounds.Ruling, ladder.Move]:
+        """What the end means and what comes of it; with `incident`, the diagnosis is journalled under that name."""
+        run = self.desk.book.run()
+        seen = self._seen(eye, over, suspicion, reach, run)
+        diagnosis = agent_case.judge(seen, self.desk.catalog())
+        if incident:
+            self.desk.book.record(
+                "start.diagnosed",
+                incident=incident,
+                diagnosis=settle.diagnosis_json(diagnosis),
+                step=seen.step,
+                first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
+            )
+            run = self.desk.book.run()
+        case = agent_case.case_of(run, seen, diagnosis, self._view())
+        return case, *agent_case.ruled(case, self._place(seen, reach, diagnosis, run))
 
     def _settled(self, eye: Eye) -> Reach:
         """Ask all nodes while the last lines come in, then wait until the log is quiet."""

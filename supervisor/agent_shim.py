@@ -2,14 +2,15 @@
 
 How it thinks. What went through the shim bears FTRUN_SHIM; an srun below the script that does not went around it (a full path, a login
 shell that sets PATH anew), and would start on nodes that were set aside. Only the script's own descendants are looked at, so a look costs as many
-reads as the script has processes here. The shim itself is a shell until it becomes srun, and the name of a process tells the two apart.
+reads as the script has processes here. The shim itself is called srun as well, but is a shell until it becomes Slurm's: what a process runs tells
+the two apart, not its name.
 """
 
 from __future__ import annotations
 
 import os
 
-__all__ = ["around", "below", "name_of"]
+__all__ = ["around", "below", "runs"]
 
 _PROCESSES_MAX = 4096
 
@@ -17,7 +18,7 @@ _PROCESSES_MAX = 4096
 def around(script_pid: int, job: str, proc: str = "/proc") -> int:
     """The first srun of this job below the script that did not come through the shim; 0 for none."""
     for pid in below(script_pid, proc):
-        if name_of(pid, proc) != "srun":
+        if runs(pid, proc) != "srun":
             continue
         told = _environment(pid, proc)
         if told.get(b"SLURM_JOB_ID", job.encode()) != job.encode() or b"FTRUN_SHIM" in told or not told:
@@ -43,9 +44,12 @@ def below(pid: int, proc: str = "/proc") -> list[int]:
     return found
 
 
-def name_of(pid: int, proc: str = "/proc") -> str:
-    """What a process is called; "" where it is gone."""
-    return _read(f"{proc}/{pid}/comm").decode("utf-8", "replace").strip()
+def runs(pid: int, proc: str = "/proc") -> str:
+    """The base name of the program that a process runs; "" where it is gone."""
+    try:
+        return os.path.basename(os.readlink(f"{proc}/{pid}/exe"))
+    except OSError:
+        return ""
 
 
 def _environment(pid: int, proc: str) -> dict[bytes, bytes]:

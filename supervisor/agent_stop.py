@@ -2,7 +2,7 @@
 
 How it thinks. From the gentle to the hard. Where most of it is alive it is asked once for a checkpoint (the dying gasp, `leaving`); then its steps
 are cancelled, upon which most scripts end by themselves; then the script's own process group is told to leave, and killed. batch.sh sees
-the script end and asks us what comes next, as after any other end. Each effect is journalled before and after.
+the script end and asks us what comes next, even where the script then says that all went well. Each effect is journalled before and after.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.steps import StepRow
-from ftrun.supervisor import checkpoints, context, leaving
+from ftrun.supervisor import agent_case, checkpoints, context, leaving
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.model import FaultClass
 
-__all__ = ["cancel_steps", "stop"]
+__all__ = ["Boundary", "cancel_steps", "stop"]
 
 OWN_STEPS = "ftrun"
 """So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
@@ -34,7 +34,9 @@ KILL_S = 10.0
 def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
     """End the start; returns when it is over, or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = eye.started.number
-    _gasp(desk, eye, found, settings)
+    desk.talk.ending(number)
+    if not agent_case.planned(found.diagnosis):  # else it has just saved
+        _gasp(desk, eye, found, settings)
     if desk.talk.over(number) is not None:
         return
     if cancel_steps(desk) and _over_within(desk, number, STEPS_END_S):
@@ -134,6 +136,41 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
         with contextlib.suppress(OSError):
             os.unlink(path)
     desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+
+
+class Boundary:
+    """The next checkpoint of a live start: asked for where somebody listens, else awaited for as long as it takes."""
+
+    def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
+        self._desk, self._eye, self._settings = desk, eye, settings
+        self._began_s = time.monotonic()
+        self._seen = sight(desk, eye, settings, self._began_s, None)
+        signal_name, to_script = leaving.split_signal(str(settings.get("save-signal", "")))
+        asks = bool(signal_name) or _beats(desk, eye.started.token)
+        wait_s = float(settings.get("save-wait", 120.0)) if asks else None
+        self._ask = leaving.Ask(leaving.Occasion.SWAP, self._seen[0], wait_s)
+        self._path = os.path.join(desk.where.run_dir, "save-now")
+        if asks:
+            known = self._seen[0].to_json()
+            desk.book.record(
+                "save.asked",
+                occasion="swap",
+                why="a spare is to take a slow node's place",
+                known=known,
+                wait_s=wait_s,
+            )
+            desk.book.act("save", lambda: _ask(desk, eye, self._path, signal_name, to_script=to_script))
+
+    def look(self) -> leaving.Verdict:
+        """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
+        mono_s = time.monotonic()
+        self._seen = sight(self._desk, self._eye, self._settings, mono_s, self._seen)
+        verdict = leaving.decide(self._ask, self._seen[0], mono_s - self._began_s)
+        if verdict.end and self._ask.wait_s is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+        return verdict
 
 
 def sight(

@@ -41,7 +41,7 @@ class Over:
 
     @property
     def failed(self) -> bool:
-        """batch.sh asks what comes next."""
+        """It did not end well."""
         return bool(self.code or self.signal)
 
 
@@ -90,6 +90,16 @@ class Talk:
         finally:
             os.unlink(temporary)
         return True
+
+    def ending(self, number: int) -> None:
+        """Start `number` is being ended by us: batch.sh asks even where it then says that all is well. Raises OSError."""
+        with open(self._path("ending", number), "w", encoding="ascii"):
+            pass
+
+    def asked(self, number: int) -> bool:
+        """batch.sh waits for what comes after start `number`, or did."""
+        over = self.over(number)
+        return over is not None and (over.failed or os.path.exists(self._path("ending", number)))
 
     def answered(self, number: int) -> bool:
         """Somebody has answered."""

@@ -156,7 +156,10 @@ def incident_id(attempt: Attempt) -> str:
 
 def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     """`attempt`, where nobody watched its end, by what slurmstepd wrote into its log: who exits 0 because it was told to leave
-    has not finished. (pure)"""
+    has not finished; nor has a start that the agent inside ended. (pure)"""
+    last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch), None)
+    if attempt.end_state == "COMPLETED" and last is not None and last.by_us:
+        return replace(attempt, end_state="FAILED", end_intended="ended from inside", end_done=True)
     left = attempt.end_state == "COMPLETED" and attempt.end_reason == UNWATCHED
     return (
         replace(attempt, end_state="GONE") if left and _last_word(attempt, evidence) is not None else attempt

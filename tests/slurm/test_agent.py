@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.steps import CommandSteps
 from ftrun.supervisor.events import Run
-from tests.slurm.post import Post, posts
+from tests.slurm.post import Post, posts, queue
 
 pytestmark = pytest.mark.slurm
 
@@ -161,6 +164,67 @@ def test_a_rung_whose_budget_is_used_up_leaves_it_to_a_new_job(make: Callable[..
     assert [start[1] == job for start in starts] == [True, True, False]
     assert [record["kind"] for record in _agents(post)].count("start.decided") == 1
     assert "start.left" in [record["kind"] for record in _agents(post)]
+
+
+def test_a_frozen_node_is_set_aside_and_its_ranks_write_no_more(make_sandbox: Callable[..., Sandbox]) -> None:
+    """SIGSTOP of a whole node: nothing on it answers, a spare takes its place; what thaws later belongs to an earlier start and ends."""
+    box = make_sandbox(nodes=3, slurmd_timeout_s=60)
+    with posts(box) as make:
+        post = make()
+        post.supervise()
+        post.until((post.home / "tools" / "ftrun-hook.pyz").exists, "the nodes' side is there")
+        job = post.sbatch(PAIR, "-N2", "--ft-spares=1")
+        post.until(lambda: "step 104" in post.job_log(), "it trains")
+        box.freeze("n1")
+        run = _over(post)
+        box.mend("n1")
+
+        assert run.state.value == "finished", post.story()
+        assert [(start[0], start[1], start[2]) for start in _starts(post)] == [
+            ("1.1", job, "n[0-1]"),
+            ("1.2", job, "n[0,2]"),
+        ]
+
+
+def test_an_srun_around_the_shim_turns_the_ladder_off(make: Callable[..., Post]) -> None:
+    """It would start ranks on nodes that were set aside: said once, and the next fault goes to a new job."""
+    post = make()
+    srun = shutil.which("srun")
+    post.sbatch(
+        WAITS_AND_FAILS.replace("while [ ! -e go ]", f"{srun} -N1 -n1 sleep 30 &\nwhile [ ! -e go ]"), "-N1"
+    )
+    post.supervise()
+    post.until(lambda: "ladder.off" in [record["kind"] for record in _agents(post)], "it is seen")
+    (post.work / "go").touch()
+    run = _over(post)
+
+    assert run.state.value == "finished", post.story()
+    assert [start[0] for start in _starts(post)] == ["1.1", "2.1"]
+
+
+def test_steps_of_a_job_are_listed_asked_and_ended(make_sandbox: Callable[..., Sandbox]) -> None:
+    """A node that has crashed costs the others' answers nothing; a step that is ended, or gone already, is gone."""
+    box = make_sandbox(nodes=3, slurmd_timeout_s=60)
+    with posts(box) as make:
+        post = make()
+        job = post.plain("-N3", "--no-kill", "--wrap", "srun -N3 --job-name=train sleep 300")
+        calls = CommandSteps(box.env())
+        (step,) = post.until(lambda: calls.steps(job), "the step runs")
+        assert (step.id, step.name, step.nodes) == (f"{job}.0", "train", ("n0", "n1", "n2"))
+        whole = calls.ask(job, step.nodes, "", limit_s=20, quiet_s=5)
+        assert sorted(whole.answers) == ["n0", "n1", "n2"], whole.told
+        box.crash("n1")
+
+        def states() -> set[tuple[str, ...]]:
+            return {tuple(row.split("|")[:2]) for row in queue(box)}
+
+        began_s = time.monotonic()
+        rest = calls.ask(job, step.nodes, "", limit_s=20, quiet_s=3)
+        assert sorted(rest.answers) == ["n0", "n2"], rest.told
+        assert time.monotonic() - began_s < 12
+        calls.end_step(step.id)
+        post.until(lambda: (job, "RUNNING") not in states(), "the script has its step's end", 40)
+        calls.end_step(step.id)
 
 
 POINTS = (

@@ -14,7 +14,18 @@ import pytest
 
 from ftrun.slurm.errors import Unreachable
 from ftrun.slurm.steps import Reached, StepRow
-from ftrun.supervisor import agent, agent_book, agent_desk, agent_reach, agent_rounds, events, store
+from ftrun.supervisor import (
+    agent,
+    agent_book,
+    agent_desk,
+    agent_eye,
+    agent_hang,
+    agent_reach,
+    agent_rounds,
+    events,
+    store,
+    straggler,
+)
 from ftrun.supervisor.agent_talk import Talk
 from tests.unit.lives import Life
 
@@ -393,3 +404,111 @@ def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[
     sweep = agent_reach.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
 
     assert not agent_reach.reach(stage.life.cluster, stage.steps, sweep).known
+
+
+# ---- a start that still lives
+
+
+def _one_step(stage: Stage) -> StepRow:
+    return StepRow(f"{stage.desk.where.job}.0", "train", stage.nodes)
+
+
+def test_a_start_that_stands_still_beside_a_silent_node_is_ended(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line tells, and Slurm knows nothing: two answers without that node, and no sign of life between them, are the node's confirmation."""
+    monkeypatch.setattr(agent_eye, "STILL_MIN_S", 1.0)
+    monkeypatch.setattr(agent_eye, "ASKED_AGAIN_S", 0.5)
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    stage = make(wanted=3, active=2)
+    stage.steps.running = [_one_step(stage)]
+    for step in range(1, 5):
+        stage.life.say(f"step {step} loss 2.0")
+        time.sleep(0.3)
+    stage.steps.silent = {stage.nodes[1]}
+    stage.until("steps.cancel.done")
+    told = stage.fails(1, code=143)
+
+    assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
+    assert told["fault"] == "node"
+    assert stage.until("start.over")["by_us"] is True
+
+
+def test_a_start_that_stands_still_on_nodes_that_answer_is_left_alone(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent log alone is no hang (P7)."""
+    monkeypatch.setattr(agent_eye, "STILL_MIN_S", 0.5)
+    monkeypatch.setattr(agent_eye, "ASKED_AGAIN_S", 0.2)
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    stage = make()
+    stage.steps.running = [_one_step(stage)]
+    for step in range(1, 5):
+        stage.life.say(f"step {step} loss 2.0")
+        time.sleep(0.2)
+    give_up_s = time.monotonic() + 10
+    while not stage.steps.asked and time.monotonic() < give_up_s:
+        time.sleep(0.05)
+    time.sleep(1.0)
+
+    assert stage.steps.asked
+    assert stage.kinds() == ["agent.opened", "start.begun"]
+
+
+def test_a_script_that_says_all_is_well_after_we_ended_it_is_started_again(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`srun ...; echo done` exits 0 although its training was ended: that is no verdict of the script's."""
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    stage = make(end_wait=0.2)
+    stage.steps.running = [_one_step(stage)]
+    for step in range(1, 5):
+        stage.life.say(f"step {step} loss 2.0")
+        time.sleep(0.15)
+    stage.life.say(TRANSIENT)
+    stage.until("steps.cancel.done")
+    assert stage.talk.asked(1) is False
+    told = stage.fails(1, code=0)
+
+    assert told["kind"] == "again"
+    assert stage.talk.asked(1) is True
+
+
+def _slow(node: str) -> straggler.Advice:
+    return straggler.Advice(
+        straggler.Act.SWAP, node, 1.6, f"rank 1 on {node} takes 1.6 times its peers' own time"
+    )
+
+
+@pytest.mark.parametrize("spares", [1, 0])
+def test_a_slow_node_is_left_behind_at_the_next_checkpoint(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, spares: int
+) -> None:
+    """Only once a new one is complete, and only for a spare: without one the start goes on."""
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    stage = make(wanted=2 + spares, active=2, checkpoint="step-*", checkpoint_marker="done")
+    stage.steps.running = [_one_step(stage)]
+    told: list[bool] = []
+
+    def look(hangs: agent_hang.Hangs, report: object) -> None:
+        if not told:
+            told.append(True)
+            hangs.swap = _slow(stage.nodes[1])
+
+    monkeypatch.setattr(agent_hang.Hangs, "look", look)
+    stage.life.say("step 5 loss 2.0")
+    time.sleep(1.0)
+    assert stage.kinds() == ["agent.opened", "start.begun"]
+    saved = stage.life.cwd / "step-5"
+    saved.mkdir()
+    (saved / "done").touch()
+    if not spares:
+        time.sleep(1.5)
+        assert stage.kinds() == ["agent.opened", "start.begun"]
+        return
+    stage.until("steps.cancel.done")
+    answer = stage.fails(1, code=143)
+
+    assert answer["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
+    assert stage.until("start.decided")["rung"] == "swap"
+    assert stage.until("start.decided")["drain"] == []

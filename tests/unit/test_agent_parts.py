@@ -1,0 +1,277 @@
+"""Laws of the agent's rooms: what steps say, who went around the shim, what a start's end means, what stacks say together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.steps import parse_answers, parse_steps
+from ftrun.supervisor import (
+    agent_case,
+    agent_hang,
+    agent_ranks,
+    agent_shim,
+    agent_stop,
+    ends,
+    hang,
+    signatures,
+)
+from ftrun.supervisor.agent_talk import Talk, started_from
+from ftrun.supervisor.hang import State, Verdict
+from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
+from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding
+from ftrun.supervisor.parts import Attempt, Start
+from ftrun.supervisor.signatures import Catalog
+
+NODES = ("n0", "n1", "n2", "n3")
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return signatures.load()
+
+
+# ---- what Slurm's commands and tasks print
+
+
+def test_only_numbered_steps_of_the_job_are_steps() -> None:
+    """batch, extern and another job's steps are none; a name may hold anything."""
+    rows = parse_steps("7.batch|n0|batch\n7.extern|n0|extern\n7.0|n[0-1]|a|b\n8.0|n2|x\n7.1|n1|ftrun\n", "7")
+
+    assert [(row.id, row.name, row.nodes) for row in rows] == [
+        ("7.0", "a|b", ("n0", "n1")),
+        ("7.1", "ftrun", ("n1",)),
+    ]
+    assert [row.id for row in agent_stop.own(rows)] == ["7.0"]
+
+
+def test_an_answer_counts_for_the_nodes_that_were_asked() -> None:
+    """What srun says, and what claims to be another node, is no answer."""
+    text = 'ftrun-here n0\nsrun: error: n2: gone\nftrun-here n0 {"left": []}\nftrun-here n9\nftrun-here n1\n'
+    found = parse_answers(text, NODES)
+
+    assert found.answers == {"n0": ('{"left": []}',), "n1": ()}
+    assert found.told == "srun: error: n2: gone; ftrun-here n9"
+
+
+# ---- who went around the shim
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts what a script starts: children of this process."""
+    made: list[subprocess.Popen[bytes]] = []
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "srun")
+    yield made
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def _child(made: list[subprocess.Popen[bytes]], *words: str, **env: str) -> int:
+    made.append(subprocess.Popen(list(words), env={"PATH": os.environ["PATH"], **env}))
+    give_up_s = time.monotonic() + 5
+    place = Path(f"/proc/{made[-1].pid}")
+    while time.monotonic() < give_up_s:  # until it is what it is to be, with its environment
+        if not agent_shim.runs(made[-1].pid).startswith("python") and (place / "environ").read_bytes():
+            break
+        time.sleep(0.01)
+    return made[-1].pid
+
+
+def test_an_srun_without_the_shims_mark_went_around_it(
+    script: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """Of this job, and below the script; with the mark, or of another job, it did not."""
+    srun = str(tmp_path / "srun")
+    _child(script, srun, "60", SLURM_JOB_ID="7", FTRUN_SHIM="1")
+    _child(script, srun, "60", SLURM_JOB_ID="8")
+    assert agent_shim.around(os.getpid(), "7") == 0
+    stray = _child(script, srun, "60", SLURM_JOB_ID="7")
+    assert agent_shim.around(os.getpid(), "7") == stray
+
+
+def test_the_shim_itself_is_no_srun_yet(script: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    """A shell that is called srun has not become Slurm's."""
+    (tmp_path / "bin").mkdir()
+    shim = tmp_path / "bin" / "srun"
+    shim.write_text("#!/bin/sh\nsleep 60\nexit 0\n")
+    shim.chmod(0o755)
+    pid = _child(script, str(shim), SLURM_JOB_ID="7")
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "srun"
+
+    assert agent_shim.around(os.getpid(), "7") == 0
+
+
+# ---- what the end of a start means
+
+
+def _seen(**changes: object) -> agent_case.Seen:
+    usual = agent_case.Seen(1, NODES[:2], "", 1, 0, 1000.0, topology=Topology(nodes=NODES[:2]))
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalog: Catalog) -> None:
+    """Whatever the exit says; it may be left out, and the words name the step that asked."""
+    found = agent_case.judge(_seen(silent=("n1",)), catalog)
+
+    assert (found.fault, found.nodes, found.exclude) == (FaultClass.NODE, ("n1",), True)
+    assert any("did not answer" in words for words in found.rests_on)
+
+
+def test_why_we_ended_a_start_stands_where_nothing_better_is_known(catalog: Catalog) -> None:
+    """A hang that no line explains stays the hang that it was ended for."""
+    verdict = Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s", ("rank 1 (n1.cluster)",))
+    suspicion = agent_hang.hung(verdict, NODES[:2])
+    assert suspicion.nodes == ("n1",)
+    found = agent_case.judge(_seen(suspicion=suspicion, code=137), catalog)
+
+    assert (found.fault, found.signature) == (FaultClass.HANG, "hang.no-progress")
+
+
+def test_spares_that_are_bad_are_none_and_degraded_ones_come_last() -> None:
+    """As the checks of the nodes say; what is over no longer counts."""
+
+    def finding(node: str, severity: str, until_s: float | None = None) -> NodeFinding:
+        return NodeFinding(node, "watch", "gpu", severity, FaultClass.HARDWARE_GPU, "broken", until_s=until_s)
+
+    facts = NodeFacts(NODES, (finding("n1", "degraded"), finding("n2", "bad"), finding("n3", "bad", 900.0)))
+    found = agent_case.usable(NODES, active=("n0",), aside=(), answered=NODES, unfit={}, facts=facts)
+
+    assert found == ("n3", "n1")
+
+
+def test_a_node_that_this_run_avoids_is_a_spare_of_last_resort() -> None:
+    """Better than none."""
+    found = agent_case.usable(
+        NODES,
+        active=("n0",),
+        aside=("n1",),
+        answered=NODES,
+        unfit={},
+        facts=NodeFacts(NODES),
+        excluded=("n2",),
+    )
+
+    assert found == ("n3", "n2")
+
+
+def test_a_lost_node_is_a_fatal_suspicion() -> None:
+    """It has a signature, so that the rules of live runs take it for one."""
+    found: Diagnosis = agent_case.lost(("n1",))
+
+    assert found.signature
+    assert found.nodes == ("n1",)
+
+
+# ---- stacks
+
+
+def _table(*rows: dict[str, object]) -> dict[str, object]:
+    return {"schema": 1, "ranks": list(rows)}
+
+
+def _row(pid: int, digest: str, **more: object) -> dict[str, object]:
+    return {
+        "rank": str(pid),
+        "pid": pid,
+        "digest": digest,
+        "moved": False,
+        "cpu_s": 0.0,
+        "bytes": 0,
+        "top": [],
+        **more,
+    }
+
+
+def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
+    """One sample alone leaves it open; a second one with the same stacks says so."""
+    tables = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
+    first, activity, digests = agent_hang.sample_of(tables, {}, 1)
+    second, _, _ = agent_hang.sample_of(tables, digests, 2)
+
+    assert (first.moved, second.moved) == (None, False)
+    assert activity == hang.Activity(cpu=False, io=False)
+
+
+def test_one_rank_that_moves_is_enough() -> None:
+    """Between the two looks of a sample, or between samples."""
+    still = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
+    _, _, digests = agent_hang.sample_of(still, {}, 1)
+    other = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "c"))}
+    within = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b", moved=True))}
+
+    assert agent_hang.sample_of(other, digests, 2)[0].moved is True
+    assert agent_hang.sample_of(within, digests, 2)[0].moved is True
+
+
+def test_a_node_without_a_table_leaves_it_open() -> None:
+    """Nobody knows what its ranks do, nor whether they use anything."""
+    tables = {"n0": _table(_row(1, "a")), "n1": None}
+    _, _, digests = agent_hang.sample_of(tables, {}, 1)
+    stacks, activity, _ = agent_hang.sample_of(tables, digests, 2)
+
+    assert stacks.moved is None
+    assert activity == hang.Activity()
+
+
+@pytest.mark.parametrize(
+    "table", [[], "x", {"ranks": 3}, {"ranks": [1, {}]}, {"ranks": [{"cpu_s": "x", "top": 5}]}]
+)
+def test_a_table_of_any_form_is_read(table: object) -> None:
+    """The folder belongs to the job's user."""
+    agent_hang.sample_of({"n0": table}, {}, 1)
+
+
+# ---- the talk
+
+
+def test_a_torn_death_is_none() -> None:
+    """What a parent of a rank has not written whole is read later, or never."""
+    assert agent_ranks.parsed("0.1", b'{"rank": 1, "co') is None
+    assert agent_ranks.parsed("0.1", b'{"rank": 1, "code": 0, "signal": 9}') is not None
+
+
+def test_nodes_of_a_start_keep_their_order() -> None:
+    """The order of the ranks is the order of the nodes."""
+    assert started_from({"nodes": "n3,n1,n2", "pid": "5"}, 2).nodes == ("n3", "n1", "n2")
+
+
+def test_calls_of_srun_are_counted_by_their_processes(tmp_path: Path) -> None:
+    """A line that is not whole says nothing."""
+    (tmp_path / "calls.1").write_text("1700000000 11 srun -n2 ./a b\n1700000001 12\n17\n")
+
+    assert Talk(str(tmp_path)).calls(1) == (11, 12)
+    assert Talk(str(tmp_path)).calls(2) == ()
+
+
+def test_the_agent_is_light() -> None:
+    """It loads none of the libraries that only commands need, and stays below 60 MB with everything in use."""
+    code = (
+        "import sys, resource; from ftrun.supervisor import agent, signatures; from ftrun.supervisor.watch import LogWatcher, LogPath;"
+        "w = LogWatcher([LogPath('/dev/null')], catalog=signatures.load()); w.poll(1.0);"
+        "heavy = {'typer', 'rich', 'structlog', 'paramiko', 'asyncio'} & {m.split('.')[0] for m in sys.modules};"
+        "print(sorted(heavy), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 < 60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[] True"
+
+
+def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> None:
+    """The supervisor takes the end for the agent's making, and goes on with the run."""
+    ended = Start(0, 2, NODES[:2], 1000.0, over_at_s=1100.0, code=0, signal=0, by_us=True)
+    attempt = Attempt(1, 900.0, launch=0, end_state="COMPLETED", begun=(ended,))
+    seen = ends.as_logged(attempt, ())
+
+    assert (seen.end_state, seen.ended_by_us) == ("FAILED", True)
+    own = replace(attempt, begun=(replace(ended, by_us=False),))
+    assert ends.as_logged(own, ()) is own
