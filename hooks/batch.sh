@@ -657,7 +657,7 @@ _ft_on_nodes() {
 }
 # shellcheck disable=SC2016
 _ft_node_side='
-trap "" USR2
+trap "" USR1 USR2
 PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
 export PATH
 for p in /usr/bin/python3 python3; do
@@ -980,12 +980,12 @@ _ft_main() {
     ( trap - EXIT; _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
     _ft_unpack
+    _ft_open_talk
     _ft_within "$_ft_patience" "$_ft_writer"
     [ "$_ft_status" -eq 1 ] && { rm -rf "$_ft_tmp"; _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"; }
     _ft_set_token "$_ft_status"
     _ft_look_before
     _ft_check_interpreter
-    _ft_open_talk
     _ft_compose "$@"
     { true; } >"$_ft_tmp/seen.1" 2>/dev/null
     { true; } >"$_ft_tmp/seen.2" 2>/dev/null

@@ -495,7 +495,7 @@ def test_what_killed_jobs_left_is_removed(attempt: Attempt) -> None:
     "where",
     [
         b"_ft_choose\n    _ft_look_at_logs",
-        b"_ft_unpack\n    _ft_within",
+        b"_ft_unpack\n    _ft_open_talk",
         b"_ft_listen\n    while",
         b"_ft_await\n        _ft_dismiss",
     ],
