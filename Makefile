@@ -4,7 +4,7 @@ FROM ?= 0
 MIB ?= 1024
 RUNS ?= 10000
 
-.PHONY: check test demo drills simulate bench false-alarms hang-alarms straggler-alarms docs lock
+.PHONY: check test demo drills proofs simulate bench false-alarms hang-alarms straggler-alarms docs lock
 
 check:
 	.ci/env dev
@@ -20,6 +20,9 @@ drills:
 	.ci/env run
 	.venv/bin/ftrun drill --all
 	.venv/bin/python -m pytest -q -m drills
+
+proofs:
+	.ci/proofs
 
 simulate:
 	.ci/env dev

@@ -50,7 +50,6 @@ INSIDE: tuple[Scenario, ...] = (
         on_loss="wait",
         moves=(crash(1, at_step(10)),),
         needs_sandbox=True,
-        quick=True,
         expect=Expect(
             classes=("node",),
             blamed="hurt",
@@ -67,6 +66,7 @@ INSIDE: tuple[Scenario, ...] = (
         "The node of rank 0 loses its GPU while the script goes on there, and a spare takes its place",
         spares=1,
         faults=(BAD_FIRST_GPU,),
+        quick=True,
         expect=Expect(
             classes=("hardware-gpu",),
             blamed="hurt",
@@ -270,7 +270,8 @@ INSIDE: tuple[Scenario, ...] = (
         "link-flap-stopped",
         "A link goes down and up, and training does not go on",
         beat=True,
-        faults=(Fault("link-lost", (14,), rank=1, starts=(1,)),),
+        faults=(Fault("link-lost", (30,), rank=1, starts=(1,)),),
+        steps=40,
         settings=QUICK_HANGS,
         expect=Expect(
             classes=("network",),
@@ -312,6 +313,7 @@ INSIDE: tuple[Scenario, ...] = (
         "The first rank is killed and comes back alone",
         rejoin=True,
         faults=(Fault("killed", (14,), rank=0, once=True),),
+        quick=True,
         expect=Expect(
             classes=("unknown|node|user-code|killed",),
             again_within_s=15.0,

@@ -265,23 +265,30 @@ def _row(incident: Incident, hurts: Sequence[Mapping[str, Any]], ledger: Ledger)
         if t is not None
     ]
     detected = min((t for t in seen if at is None or t >= at - 0.5), default=incident.diagnosed_at_s)
+    again = _again_at_s(incident, ledger)
     return Row(
         fault=str(mine[0]["what"]) if mine else incident.title,
         detected_after_s=round(max(0.0, detected - at), 1) if at is not None else None,
         diagnosed_as=incident.fault + (f" ({incident.signature})" if incident.signature else ""),
         node_blamed=",".join(incident.nodes) or None,
         action=_decision_in_words(incident.decision),
-        running_after_s=round(incident.running_again_at_s - at, 1)
-        if at is not None and incident.running_again_at_s is not None
-        else None,
+        running_after_s=round(again - at, 1) if at is not None and again is not None else None,
         steps_lost=_lost_after(incident, ledger),
         phases=_phases(incident, ledger, at),
     )
 
 
+def _again_at_s(incident: Incident, ledger: Ledger) -> float | None:
+    """When what had failed ran again: the script, or on the finest rung the rank itself."""
+    if incident.decision.get("kind") != "rank":
+        return incident.running_again_at_s
+    begun = (float(line["at"]) for line in ledger.ranks)
+    return min((at_s for at_s in begun if at_s >= incident.diagnosed_at_s), default=None)
+
+
 def _phases(incident: Incident, ledger: Ledger, at: float | None) -> dict[str, float]:
     """Phase of the recovery -> seconds after the fault. The first new step is the ledger's: nobody has to notice it."""
-    again = incident.running_again_at_s
+    again = _again_at_s(incident, ledger)
     steps = (float(line["at"]) for line in ledger.steps)
     first = min((step_at for step_at in steps if again is not None and step_at >= again), default=None)
     times = {
