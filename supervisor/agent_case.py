@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures import Catalog
 
 __all__ = [
+    "LOST",
     "Seen",
     "cannot_load",
     "case_of",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 EXCLUDE_UNTIL_MIN_S = 60.0
-SLOW = "straggler.swap"
+LOST, SLOW = "node.silent", "straggler.swap"
 _NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
 
 
@@ -210,7 +211,7 @@ def lost(nodes: tuple[str, ...]) -> Diagnosis:
     words = "a node does not answer, and the script stands still"
     return replace(
         plain(FaultClass.NODE, words, [words], names=nodes, confidence=0.8, sources=(Source.SILENCE,)),
-        signature="node.silent",
+        signature=LOST,
     )
 
 

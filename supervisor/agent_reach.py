@@ -39,7 +39,7 @@ done"""
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """Who is asked: the `nodes` of the job, of which `node` is ours. And what is swept: everything of starts before `token` (LAUNCH.START).
-    `home` is $FTRUN_HOME, `place` the attempt's folder."""
+    `home` is $FTRUN_HOME, `place` the attempt's folder, `quiet_s` how long a silent node is waited for after the last answer."""
 
     home: str
     place: str
@@ -47,6 +47,7 @@ class Sweep:
     job: str
     nodes: tuple[str, ...]
     node: str
+    quiet_s: float = QUIET_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def reach(cluster: Cluster, steps: Steps, sweep: Sweep, *, alive: Callable[[], N
         return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
     line = _line(sweep)
     try:
-        told = steps.ask(job, there, line, limit_s=LIMIT_S, quiet_s=QUIET_S, alive=alive)
+        told = steps.ask(job, there, line, limit_s=LIMIT_S, quiet_s=sweep.quiet_s, alive=alive)
     except SlurmError as error:
         return Reach(known=False, why=error.message)
     if sweep.node not in told.answers:

@@ -43,6 +43,7 @@ FIRST_STEP_LOOK_S = 0.2  # while a phase of an incident is still to be timed
 SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
 SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
+KNOWN_QUIET_S = 1.0  # a node that was silent twice already is hardly waited for
 WORTH_S = 30.0
 """Less time than this is left to no start, nor less than the last one took to its first step."""
 
@@ -176,7 +177,7 @@ class Rounds:
     def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = f"{self.desk.where.attempt}.{self.desk.where.launch}.{eye.started.number}"
-        reach = self._settled(eye)
+        reach = self._settled(eye, suspicion)
         if not reach.running:
             return self._leave(eye, incident, reach.why)
         case, ruling, move = self._ruled(eye, over, suspicion, reach, incident)
@@ -205,7 +206,7 @@ class Rounds:
         case = agent_case.case_of(run, seen, diagnosis, self._view())
         return case, *agent_case.ruled(case, self._place(seen, reach, diagnosis, run))
 
-    def _settled(self, eye: Eye) -> Reach:
+    def _settled(self, eye: Eye, suspicion: Suspicion | None) -> Reach:
         """Ask all nodes while the last lines come in, then wait until the log is quiet."""
         began_s = time.monotonic()
         quiet_s = float(self.settings.get("settle", 2.0))
@@ -214,7 +215,9 @@ class Rounds:
         token = f"{where.launch}.{eye.started.number + 1}"
         self.desk.book.record("sweep.intended", nodes=list(where.nodes), token=token)
         found: list[Reach] = []
-        self.desk.book.act("sweep", lambda: found.append(self._reach(token, eye)))
+        known = suspicion is not None and suspicion.diagnosis.signature == agent_case.LOST
+        quiet_after_s = KNOWN_QUIET_S if known else agent_reach.QUIET_S
+        self.desk.book.act("sweep", lambda: found.append(self._reach(token, eye, quiet_after_s)))
         reach = found[0]
         self.desk.book.record(
             "sweep.done",
@@ -232,7 +235,7 @@ class Rounds:
                 break
         return reach
 
-    def _reach(self, token: str, eye: Eye | None = None) -> Reach:
+    def _reach(self, token: str, eye: Eye | None = None, quiet_s: float = agent_reach.QUIET_S) -> Reach:
         where = self.desk.where
 
         def alive() -> None:
@@ -240,7 +243,7 @@ class Rounds:
             if eye is not None:
                 eye.look()
 
-        sweep = Sweep(where.home, where.place, token, where.job, where.nodes, where.node)
+        sweep = Sweep(where.home, where.place, token, where.job, where.nodes, where.node, quiet_s)
         return agent_reach.reach(self.desk.cluster, self.desk.steps, sweep, alive=alive)
 
     def _seen(

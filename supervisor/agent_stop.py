@@ -27,6 +27,7 @@ OWN_STEPS = "ftrun"
 """So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
 
 STEPS_END_S = 8.0  # srun waits some seconds for a node that does not answer
+SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
 TERM_S = 10.0
 KILL_S = 10.0
 
@@ -143,7 +144,7 @@ class Boundary:
 
     def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
         self._desk, self._eye, self._settings = desk, eye, settings
-        self._began_s = time.monotonic()
+        self._began_s = self._looked_s = time.monotonic()
         self._seen = sight(desk, eye, settings, self._began_s, None)
         signal_name, to_script = leaving.split_signal(str(settings.get("save-signal", "")))
         asks = bool(signal_name) or _beats(desk, eye.started.token)
@@ -164,6 +165,9 @@ class Boundary:
     def look(self) -> leaving.Verdict:
         """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
         mono_s = time.monotonic()
+        if mono_s - self._looked_s < SIGHT_EVERY_S:
+            return leaving.Verdict(False, False, "a new checkpoint is awaited")
+        self._looked_s = mono_s
         self._seen = sight(self._desk, self._eye, self._settings, mono_s, self._seen)
         verdict = leaving.decide(self._ask, self._seen[0], mono_s - self._began_s)
         if verdict.end and self._ask.wait_s is not None:

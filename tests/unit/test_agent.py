@@ -22,6 +22,7 @@ from ftrun.supervisor import (
     agent_hang,
     agent_reach,
     agent_rounds,
+    agent_stop,
     events,
     store,
     straggler,
@@ -486,6 +487,7 @@ def test_a_slow_node_is_left_behind_at_the_next_checkpoint(
 ) -> None:
     """Only once a new one is complete, and only for a spare: without one the start goes on."""
     monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(agent_stop, "SIGHT_EVERY_S", 0.1)
     stage = make(wanted=2 + spares, active=2, checkpoint="step-*", checkpoint_marker="done")
     stage.steps.running = [_one_step(stage)]
     told: list[bool] = []
