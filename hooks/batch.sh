@@ -694,9 +694,12 @@ _ft_sum_up() {
         --folder "$_ft_place/nodes" --launch "$_ft_launch" "$@"
 }
 
-# The watch begins late: most jobs have made their first step by then, and short ones never pay for it.
+# The watch begins late: most jobs have made their first step by then, and short ones never pay for it. In a job with an agent the
+# same step ends processes of earlier starts, and begins as soon as the script has made its own first step, which is step 0 then.
 _ft_post_watch() {
-    [ -n "$_ft_watch" ] && [ -z "$_ft_watcher" ] && [ "$_ft_place" = "$_ft_whole" ] || return
+    [ -z "$_ft_watcher" ] && [ "$_ft_place" = "$_ft_whole" ] || return
+    [ -n "$_ft_agent_pid" ] && { _ft_post_guard; return; }
+    [ -n "$_ft_watch" ] || return
     (
         trap - EXIT
         _ft_i=
@@ -932,7 +935,9 @@ _ft_compose() {
         "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
     _ft_count=15
     _ft_told_now=$_ft_shape
+    _ft_exported=
     if [ -n "$_ft_talk" ]; then
+        _ft_export_records
         [ "$_ft_no" -gt 1 ] && _ft_told_now=${_ft_told_now}SLURM_OVERLAP=1${_ft_nl}SLURM_NO_KILL=set$_ft_nl
         [ -n "${MASTER_ADDR-}" ] || { _ft_told_now=${_ft_told_now}MASTER_ADDR=$_ft_meet$_ft_nl && _ft_names=$_ft_names,MASTER_ADDR; }
         [ -n "${MASTER_PORT-}" ] || { _ft_told_now=${_ft_told_now}MASTER_PORT=$_ft_meet_port$_ft_nl && _ft_names=$_ft_names,MASTER_PORT; }

@@ -208,6 +208,27 @@ _ft_in_hex() { # number $1 into _ft_text
     done
 }
 
+# What lets libraries of collectives write down what they did when they time out, into _ft_told_now, where the user said nothing
+# of it under any of the names; which these are into _ft_exported.
+_ft_export_records() {
+    IFS=$_ft_nl
+    for _ft_i in $_ft_timeouts; do
+        _ft_free=1 _ft_text=${_ft_i#*=}
+        IFS=,
+        for _ft_c in ${_ft_i%%=*}; do
+            eval "[ -z \"\${$_ft_c+1}\" ]" || _ft_free=
+        done
+        [ -n "$_ft_free" ] || continue
+        _ft_c=${_ft_i%%[=,]*}
+        case $_ft_text in '{stacks}'*) _ft_text=$_ft_place/stacks/$_ft_launch.$_ft_no${_ft_text#'{stacks}'} ;; esac
+        _ft_told_now=$_ft_told_now$_ft_c=$_ft_text$_ft_nl
+        _ft_exported=$_ft_exported,$_ft_c
+    done
+    unset IFS
+    _ft_exported=${_ft_exported#,}
+    _ft_names=$_ft_names${_ft_exported:+,$_ft_exported}
+}
+
 # What the srun in front of Slurm's has to know of this start.
 _ft_brief_shim() {
     [ -n "$_ft_talk" ] || return 0
@@ -234,6 +255,7 @@ _ft_make_current() {
     [ "$_ft_no" -gt 1 ] && [ "$(readlink "$_ft_place/current")" = closed ] && return 1
     ln -s "$_ft_launch.$_ft_no" "$_ft_place/current.$$" 2>/dev/null
     mv -f "$_ft_place/current.$$" "$_ft_place/current" 2>/dev/null || { rm -f "$_ft_place/current.$$" && return 2; }
+    [ -z "$_ft_timeouts" ] || mkdir "$_ft_place/stacks" "$_ft_place/stacks/$_ft_launch.$_ft_no"
     # Who closes an attempt closes the next claim first: whatever the order of these two, one of them sees the other.
     _ft_name_of $((_ft_launch + 1)) "$_ft_place"
     [ -L "$_ft_claim" ] || return 0
@@ -252,7 +274,7 @@ _ft_record_start() {
     [ -n "$_ft_talk" ] || return 0
     (
         trap - EXIT
-        _ft_lines "start=$_ft_no" "pid=$_ft_child" "nodes=$_ft_names_active" "nnodes=$_ft_width" "token=$_ft_launch.$_ft_no" >"$_ft_talk/started.$$"
+        _ft_lines "start=$_ft_no" "pid=$_ft_child" "nodes=$_ft_names_active" "nnodes=$_ft_width" "token=$_ft_launch.$_ft_no" "exported=$_ft_exported" >"$_ft_talk/started.$$"
         mv -f "$_ft_talk/started.$$" "$_ft_talk/started.$_ft_no"
         [ -d "$_ft_place" ] && _ft_write "$_ft_place/begun.$_ft_launch.$_ft_no" <"$_ft_talk/started.$_ft_no"
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
@@ -277,6 +299,34 @@ _ft_dismiss_agent() {
     kill -9 "$_ft_agent_pid" 2>/dev/null
     wait "$_ft_agent_pid" 2>/dev/null
     _ft_agent_pid=
+}
+
+# The step that ends, on every node, what is left of earlier starts; after the delay of the watch it is the watch too.
+_ft_post_guard() {
+    (
+        trap - EXIT
+        _ft_i=
+        trap 'kill "$_ft_i"; exit 0' USR2
+        _ft_left=${_ft_watch#* }
+        _ft_left=${_ft_left%%.*}
+        _ft_left=${_ft_left:-30}
+        for _ft_k in 1 2 3 4 5; do # a supervisor that starts with the job may not have put anything there yet
+            _ft_n=0
+            while [ "$_ft_n" -lt "$_ft_left" ]; do
+                sleep 1 &
+                _ft_i=$!
+                wait "$_ft_i"
+                _ft_n=$((_ft_n + 1))
+                [ "$_ft_n" -ge 5 ] && [ -e "$_ft_talk/calls.1" ] && break
+            done
+            [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+        done
+        set -- guard --attempt-folder "$_ft_place" --launch "$_ft_launch"
+        [ -n "$_ft_watch" ] || _ft_on_nodes "$@" --watch-after 1000000000 --
+        _ft_on_nodes "$@" --watch-after $((_ft_left - _ft_n)) -- \
+            --period "${_ft_watch% *}" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
+    ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    _ft_watcher=$!
 }
 
 _ft_uptime() { # whole seconds of a clock that nobody sets, into _ft_seconds

@@ -75,7 +75,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
       checked first, and a bad minority keeps the script from starting; "report": it does not), checks (a file of thresholds);
     - agent (the interpreter that the agent runs under; "" for no agent), spares (how many nodes of the job no start uses at
       first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the user gave one and the
-      job's is wider), active_gpus (its --gpus, likewise), hidden (names of variables that only the wider job has), labels and timeouts ("auto" or "never"), rejoin ("1": a process may join again), save_signal.
+      job's is wider), active_gpus (its --gpus, likewise), hidden (names of variables that only the wider job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE), rejoin ("1": a process may join again), save_signal.
     Several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises
     ScriptError for a script that sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
     """

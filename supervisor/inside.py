@@ -7,7 +7,7 @@ the defaults: most submissions do not.
 
 from __future__ import annotations
 
-from ftrun.supervisor import nodelists, settings, spares
+from ftrun.supervisor import nodelists, settings, spares, timeouts
 from ftrun.supervisor.settings import SettingError
 
 __all__ = [
@@ -131,7 +131,7 @@ def facts(kept: Mapping[str, Any], shape: str, wide: spares.Widened | None) -> d
     told = {
         "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
         "labels": chosen.get("labels", "never"),
-        "timeouts": chosen.get("timeouts", "never"),
+        "timeouts": timeouts.lines(chosen.get("timeouts", "never")),
         "rejoin": "1" if chosen.get("rejoin") else "",
         "save_signal": chosen.get("save-signal", ""),
     }

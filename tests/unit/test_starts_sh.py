@@ -514,3 +514,25 @@ def test_two_of_them_do_not_call_each_other(shim: Shim) -> None:
     shim.env["PATH"] = f"{shim.talk}/bin:{other}/bin:{shim.folder}/bin:/usr/bin:/bin"
 
     assert f"{FRONT}[--exclude=n1][a] shim=2" == shim.call("a")
+
+
+def test_what_libraries_record_is_exported_where_the_user_said_nothing(inside: Attempt) -> None:
+    """No name that the job has under any spelling is touched; the folder of this start's stacks is there; the record names what was set."""
+    plan(inside, "again|nodes=a,b", "end")
+    inside.values["timeouts"] = "T_SIZE,T_OLD=20\nT_FILE={stacks}/rank_\nT_DUMP=1"
+    inside.env |= {"T_OLD": "", "SLURM_EXPORT_ENV": "NONE"}
+    out = inside.run('#!/bin/sh\necho "${T_SIZE-unset} $T_FILE $T_DUMP"\n[ -d "${T_FILE%/*}" ] && exit 3\n')
+
+    stacks = inside.place / "stacks"
+    assert (3, f"unset {stacks}/0.1/rank_ 1\nunset {stacks}/0.2/rank_ 1\n") == out[:2]
+    assert "exported=T_FILE,T_DUMP\n" in (inside.place / "begun.0.2").read_text()
+
+
+@pytest.mark.parametrize("change", [(b"", b""), NO_PERL], ids=["perl", "no perl"])
+def test_what_only_the_wider_job_has_is_not_there(inside: Attempt, change: tuple[bytes, bytes]) -> None:
+    """Variables that the script's own options would not have made are taken away, and GPUs are counted as the user did."""
+    inside.values |= {"hidden": "SLURM_NTASKS_PER_NODE", "active_gpus": "4"}
+    inside.env |= {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS": "6"}
+    script = '#!/bin/sh\necho "${SLURM_NTASKS_PER_NODE-unset} $SLURM_GPUS"\n'
+
+    assert "unset 4\n" == inside.run(script, change=change)[1]
