@@ -58,7 +58,10 @@ def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Vie
         if verdict.wants_stacks:
             viewer.ask(now_s)
         still = verdict.quiet_s > 0.2 * limit.min_s
-        now_s += STILL_EVERY_S * (1 + (verdict.quiet_s > 400.0)) if still else BUSY_EVERY_S
+        busy_s = (
+            BUSY_EVERY_S if life.hang_s is None else STILL_EVERY_S
+        )  # a delay is measured to the second look
+        now_s += STILL_EVERY_S * (1 + (verdict.quiet_s > 400.0)) if still else busy_s
     return None, viewer
 
 
@@ -113,8 +116,12 @@ def curve(runs: int, hangs: int, seed: int) -> Tally:
             life = lives.draw(seed + place, kinds[0])
             if (life.beats or life.stacks) and (life.beats or life.every_s <= OFTEN_S):
                 hung(open_, seed + place, kinds[0], limit)
+        print(f"x {scale:<5} {ends:4} of {tally.runs:6} healthy runs ended; hangs are decided after")
         print(
-            f"x {scale:<5} {ends:4} of {tally.runs:6} healthy runs ended   hangs: {spread(late.delays_s)}",
+            f"        in a collective, with beats, or stacks and a line in {OFTEN_S:.0f} s: {spread(open_.delays_s)}"
+        )
+        print(
+            f"        all kinds, whatever can be seen of them:               {spread(late.delays_s)}",
             flush=True,
         )
         if scale == 1.0:

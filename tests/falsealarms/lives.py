@@ -253,7 +253,7 @@ def draw(seed: int, hang: Inside | None = None) -> Life:
     life.blind = [one for one in life.blind if one[1] < at_s]
     life.suspended = [one for one in life.suspended if one[1] < at_s]
     life.asleep = [one for one in life.asleep if one[1] < at_s]
-    life.hang_s = life.steps[-1] if life.steps else at_s
+    life.hang_s = at_s
     life.ends_s = at_s + 20_000.0
     return life
 
