@@ -57,11 +57,14 @@ _NOTHING_INSIDE: Mapping[str, Any] = {
 def _inside(attempt: Attempt) -> dict[str, Any]:
     """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off."""
     begun = [one for one in attempt.begun if one.launch == attempt.launch]
-    swaps = [
+    swaps = [  # lists of nodes may have been folded on their way, so places tell nothing
         [left, taken]
         for before, after in pairwise(begun)
-        for left, taken in zip(before.nodes, after.nodes, strict=False)
-        if left != taken and taken not in before.nodes
+        for left, taken in zip(
+            (node for node in before.nodes if node not in after.nodes),
+            (node for node in after.nodes if node not in before.nodes),
+            strict=False,
+        )
     ]
     return {
         "agent": attempt.inside,

@@ -543,7 +543,7 @@ def test_a_run_that_was_restarted_in_place_says_so(tmp_path: Path) -> None:
     agent.live(1)
     agent.note("start.placed", incident="1.0.1", nodes=["n3", "n1", "n2"])
     agent.live(1)
-    agent.begin(2, ["n3", "n1", "n2"])
+    agent.begin(2, ["n1", "n2", "n3"])
     agent.live(4)
     agent.note("start.first-step", 2, incident="1.0.1", step=6)
     agent.note("ladder.off", 2, why="srun went around the shim")
@@ -551,7 +551,7 @@ def test_a_run_that_was_restarted_in_place_says_so(tmp_path: Path) -> None:
     row, facts = views.run_row(life.run, life.clock.now_s()), views.run_facts(life.run, life.clock.now_s())
 
     assert row["inside"] == {
-        "agent": True, "start": 2, "restarts": 1, "swaps": [["n0", "n3"]], "active": ["n3", "n1", "n2"], "spares": [],
+        "agent": True, "start": 2, "restarts": 1, "swaps": [["n0", "n3"]], "active": ["n1", "n2", "n3"], "spares": [],
         "aside": ["n0"], "ladder_off": "srun went around the shim",
     }  # fmt: skip
     words = views.inside_words(row["inside"])
