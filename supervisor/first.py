@@ -58,7 +58,7 @@ class Run:
             token=attempt_token,
             dependency=_dependency(self.asked, self.home),
         )
-        if self.kept["settings"]["preflight"]:
+        if self.kept["settings"]["preflight"] or self.kept["settings"]["rejoin"]:
             _put_hooks(self.home)
         context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
         self.journal = journal.Journal.open_first(self.run_dir)
@@ -194,13 +194,15 @@ class Run:
 
 
 def _put_hooks(home: str) -> None:
-    """The job may start before any supervisor, and its nodes are to be checked."""
+    """The job may start before any supervisor, and its nodes need this at once: to be checked, or to be the parents of ranks."""
     from ftrun.supervisor import nodetools
 
     try:
         nodetools.provide(home)
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}; the nodes are not checked before the script")
+        say(
+            f"{error.filename}: {error.strerror}; no node is checked before the script, and no rank starts again alone"
+        )
 
 
 def _dependency(asked: Asked, home: str) -> str | None:
