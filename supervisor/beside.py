@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["STILL_FOR_S", "headless", "in_charge", "take"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
+SILENT_FOR_S = 300.0  # without an agent
 PULSE_EVERY_S = 2.0
 ROUND_BYTES = 64 << 20  # of one agent's journal at one look: more than any agent writes
 _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
@@ -51,7 +52,8 @@ def headless(keeper: Keeper, world: World, row: JobRow) -> None:
     """End a job that goes on without the node of its batch script, whose agent died with it: nobody runs the script any more.
 
     Slurm takes a lost node out of a job with `--no-kill`, be it the first one, and leaves the job RUNNING to its time limit.
-    Slurm confirms the fault (P7); where the node answers again by then, no step must have been made for a while, too.
+    Slurm confirms the fault (P7). Where the node answers again by then, no step must have been made for a while, and where no agent's
+    counter tells that it died, nothing must have been written for longer: a person may have taken the node out of the job.
     """
     attempt, memory = keeper.attempt, keeper.memory
     record = (
@@ -63,10 +65,11 @@ def headless(keeper: Keeper, world: World, row: JobRow) -> None:
         return
     node = (world.nodes or {}).get(host)
     if node is not None and node.responding:
-        if memory.headless_steps != memory.steps_seen:
-            memory.headless_steps = memory.steps_seen
+        life = (memory.steps_seen, None if attempt.inside else memory.growth_seen_s)
+        if memory.headless_life != life:
+            memory.headless_life = life
             memory.since["headless"] = world.mono_s
-        if memory.for_how_long("headless", world.mono_s) < STILL_FOR_S:
+        if memory.for_how_long("headless", world.mono_s) < (STILL_FOR_S if attempt.inside else SILENT_FOR_S):
             return
     keeper.intend_end(
         f"{host} was lost, which the batch script ran on: Slurm keeps the job, but nobody runs the script"

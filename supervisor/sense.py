@@ -47,7 +47,10 @@ class Memory:
     )  # launch -> bytes of its agent's journal that are dealt with
     pulse: bytes = b""  # the agent's counter as it was seen last ...
     pulse_moved_s: float | None = None  # ... and when it was seen to move
-    headless_steps: int = -1  # steps seen when the script's own node was found gone from the job
+    headless_life: tuple[int, float | None] = (
+        -1,
+        None,
+    )  # steps seen and growth when the script's own node was gone from the job
     watcher: LogWatcher | None = None
     next_began: bool = False  # a later launch has left its record
     paths: frozenset[str] = frozenset()  # of `--ft-log`, as they were found last
