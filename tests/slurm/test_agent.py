@@ -251,3 +251,44 @@ def test_an_agent_that_dies_at_any_point_leaves_no_half_started_script(
     assert [start[0] for start in _starts(post)] == ["1.1", again]
     assert not [line for line in post.ledger() if line.startswith("double")]
     assert run.retries == 1
+
+
+LIVES_ON = f"""
+echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_ID $SLURM_JOB_NODELIST" >>starts
+[ "$FTRUN_ATTEMPT.$FTRUN_START" = 1.1 ] || exit 0
+echo "step 1 loss 2.5"
+echo "{TRANSIENT}"
+srun sleep 300
+echo "all is well"
+exit 0
+"""
+
+
+def test_a_live_script_that_stands_still_after_a_fatal_line_is_ended_and_started_again(
+    make: Callable[..., Post],
+) -> None:
+    """Its step is cancelled; that the script then exits 0 is no verdict of its own."""
+    post = make()
+    job = post.sbatch(LIVES_ON)
+    post.supervise()
+    run = _over(post)
+
+    assert run.state.value == "finished", post.story()
+    assert [start[:2] for start in _starts(post)] == [["1.1", job], ["1.2", job]]
+    assert [one.by_us for one in run.attempts[0].begun] == [True, False]
+
+
+@pytest.mark.parametrize("point", ["steps.cancel:before", "steps.cancel:after"])
+def test_an_agent_that_dies_while_it_ends_a_script_leaves_the_rest_to_the_supervisor(
+    make: Callable[..., Post], point: str
+) -> None:
+    """Before its effect the script lives on, and is ended once the agent counts as dead; after it the job ends by itself. Both go on in a new job."""
+    post = make()
+    post.sbatch(
+        LIVES_ON.replace("exit 0\n", "exit 1\n").replace("|| exit 1", "|| exit 0"), FTRUN_AGENT_CRASH_AT=point
+    )
+    post.supervise()
+    run = _over(post, 150)
+
+    assert run.state.value == "finished", post.story()
+    assert [start[0] for start in _starts(post)] == ["1.1", "2.1"]
