@@ -6,7 +6,9 @@ Neither torch nor MPI is part of ftrun's environment. FTRUN_PROOF_PYTHON names a
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -46,6 +48,13 @@ def torch() -> None:
     """Skip without torch."""
     if not _has("torch"):
         pytest.skip(f"{PYTHON} has no torch: `make proofs` makes an environment that has")
+
+
+@pytest.fixture
+def torchft() -> None:
+    """Skip without torchft."""
+    if not _has("torchft"):
+        pytest.skip(f"{PYTHON} has no torchft: `make proofs` makes an environment that has")
 
 
 @pytest.fixture
@@ -177,3 +186,28 @@ def test_a_plain_mpi_program_goes_on_with_a_spare_to_the_same_result(stage: Stag
 
     _went_on_with_the_spare(example, run)
     assert example.result() == right
+
+
+@pytest.mark.usefixtures("torchft")
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_killed_rank_of_torchft_comes_back_alone(stage: Stage, victim: int) -> None:
+    """The survivors end as the processes that they began as, the victim as another one, and all have the same weights; so for the first rank."""
+    example = stage("torchft")
+    example.submit()
+    example.until("ten steps on", lambda: len(_pids(example, victim)) >= 10)
+    began = {rank: _pids(example, rank)[0] for rank in range(3)}
+
+    os.kill(began[victim], signal.SIGKILL)
+
+    example.until("finished", lambda: example.run().final)
+    run = example.run()
+    assert run.state.value == "finished", example.log()
+    assert [incident.decision["kind"] for incident in run.incidents] == ["rank"], example.log()
+    ends = {rank: (example.folder / f"end.{rank}").read_text().split() for rank in range(3)}
+    assert {rank for rank, (pid, _) in ends.items() if int(pid) != began[rank]} == {victim}
+    assert len({weights for _, weights in ends.values()}) == 1
+
+
+def _pids(example: Example, rank: int) -> list[int]:
+    """The processes that made this rank's steps so far, step by step."""
+    return [int(pid) for pid in re.findall(rf"rank {rank} pid (\d+) step", example.log())]
