@@ -718,7 +718,7 @@ _ft_post_watch() {
 # A step that is killed would be what Slurm remembers of the job, so the watch is asked, again and again, to leave.
 _ft_dismiss_watch() {
     [ -n "$_ft_watcher" ] || return
-    for _ft_nap in 0.05 0.05 0.1 0.1 0.1 0.1 0.2 0.2 0.2 0.2 0.2 0.2 0.5 0.5 0.5; do
+    for _ft_nap in 0.003 0.007 0.02 0.02 0.05 0.1 0.1 0.1 0.1 0.2 0.2 0.2 0.2 0.2 0.2 0.5 0.5 0.5; do
         _ft_is_over "$_ft_watcher" && break
         kill -USR2 "$_ft_watcher" 2>/dev/null
         sleep "$_ft_nap"
