@@ -15,8 +15,8 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
+from collections.abc import Callable
 
 from ftrun.slurm import nodeset
 from ftrun.slurm.commands import CommandCluster
@@ -26,9 +26,10 @@ from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_desk import Desk, GivenUp, Where, say
 from ftrun.supervisor.agent_rounds import Rounds
 from ftrun.supervisor.agent_talk import Talk
+from ftrun.supervisor.lease import Clock, SystemClock
 from ftrun.supervisor.office import crash_plan
 
-__all__ = ["main"]
+__all__ = ["PULSE_EVERY_S", "Shared", "main", "work"]
 
 PULSE_EVERY_S = 1.0
 STANDSTILL_S = 45.0
@@ -43,29 +44,38 @@ def main(words: list[str] | None = None) -> int:
     _ignore_signals()
     parent = os.getppid()
     talk = Talk(asked.talk)
-    shared = _Shared()
-    worker = threading.Thread(target=_work, args=(asked, talk, shared), daemon=True)
+    shared = Shared(SystemClock())
+    worker = threading.Thread(
+        target=work, args=(lambda: _desk(asked, talk, shared.clock), talk, shared), daemon=True
+    )
     worker.start()
     while worker.is_alive():
         if os.getppid() != parent:
             break
-        with contextlib.suppress(OSError):  # no room for a pulse: then we are taken for dead, rightly
-            talk.pulse()
-        if shared.stands_still(talk):
-            say(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
-            shared.give_up(talk)
+        if not shared.watch(talk):
             break
         worker.join(PULSE_EVERY_S)
     sys.stderr.flush()
     os._exit(0)  # a thread that a file system holds would hold us, too
 
 
-class _Shared:
+class Shared:
     """What both threads know."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.desk: Desk | None = None
-        self.began_s = time.monotonic()
+        self.began_s = clock.mono_s()
+
+    def watch(self, talk: Talk) -> bool:
+        """The watchdog's look: show batch.sh that we live. False once it has answered in the other's place."""
+        with contextlib.suppress(OSError):  # no room for a pulse: then we are taken for dead, rightly
+            talk.pulse()
+        if not self.stands_still(talk):
+            return True
+        say(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
+        self.give_up(talk)
+        return False
 
     def waiting(self, talk: Talk) -> int:
         """The failed start that batch.sh waits for an answer about; 0 = none."""
@@ -79,7 +89,7 @@ class _Shared:
     def stands_still(self, talk: Talk) -> bool:
         """An answer is owed, and the work has not moved for long."""
         moved_s = self.desk.alive_s if self.desk is not None else self.began_s
-        return time.monotonic() - moved_s > STANDSTILL_S and self.waiting(talk) > 0
+        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.waiting(talk) > 0
 
     def give_up(self, talk: Talk) -> None:
         """Answer `end` in place of the work, which does nothing more."""
@@ -91,12 +101,11 @@ class _Shared:
                 talk.answer(number)
 
 
-def _work(asked: argparse.Namespace, talk: Talk, shared: _Shared) -> None:
+def work(opened: Callable[[], Desk], talk: Talk, shared: Shared) -> None:
     """All that is not the watchdog's."""
     try:
-        desk = shared.desk = _desk(asked, talk)
-        rounds = _opened(desk)
-        rounds.run()
+        shared.desk = opened()
+        _opened(shared.desk).run()
     except GivenUp:
         return
     except Exception:  # noqa: BLE001  whatever it is, it is ours and must not cost the job more than the ladder
@@ -104,7 +113,7 @@ def _work(asked: argparse.Namespace, talk: Talk, shared: _Shared) -> None:
         shared.give_up(talk)
 
 
-def _desk(asked: argparse.Namespace, talk: Talk) -> Desk:
+def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
     where = Where(
         run_dir=asked.run_dir,
         place=asked.place,
@@ -137,6 +146,7 @@ def _desk(asked: argparse.Namespace, talk: Talk) -> Desk:
             book,
             CommandCluster(timeout_s=SLURM_TIMEOUT_S),
             CommandSteps(timeout_s=SLURM_TIMEOUT_S),
+            clock,
         )
     )
     return holder[0]

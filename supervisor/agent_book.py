@@ -37,11 +37,12 @@ class Book:
         job: str,
         may_write: Callable[[], None] = lambda: None,
         crash: Callable[[str], None] = lambda point: None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.run_dir, self.attempt, self.launch, self.job = run_dir, attempt, launch, job
         self.start = 1
         self.records: list[Record] = []
-        self._may_write, self._crash = may_write, crash
+        self._may_write, self._crash, self._now = may_write, crash, now
         folder = os.path.join(place, "agent")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.path = os.path.join(folder, f"{launch}.jsonl")
@@ -55,7 +56,7 @@ class Book:
         record: Record = {
             "v": journal.VERSION,
             "seq": len(self.records),
-            "at": round(time.time(), 3),
+            "at": round(self._now(), 3),
             "kind": kind,
             "submission": self.attempt,
             "attempt": self.attempt,
@@ -95,7 +96,7 @@ class Book:
             run = run.with_attempt(job=self.job)
         for record in self.records:
             run = run.after(record)
-        return haltfile.wished(run, self.run_dir, time.time())
+        return haltfile.wished(run, self.run_dir, self._now())
 
     def beat(self) -> None:
         """Tell the supervisor that the agent lives. Raises OSError."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ftrun.slurm.client import Cluster
@@ -18,6 +20,7 @@ from ftrun.slurm.steps import Steps
 from ftrun.supervisor import signatures
 from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_talk import Talk
+from ftrun.supervisor.lease import Clock, SystemClock
 from ftrun.supervisor.signatures import Catalog
 
 __all__ = ["Desk", "GivenUp", "Where", "say"]
@@ -57,16 +60,21 @@ class Desk:
     book: Book
     cluster: Cluster
     steps: Steps
-    alive_s: float = field(default_factory=time.monotonic)
+    clock: Clock = field(default_factory=SystemClock)
+    signal: Callable[[int, str], None] = field(default_factory=lambda: _signal_group)  # (process group, name)
+    alive_s: float = field(init=False)
     given_up: bool = False
     _beat_s: float = float("-inf")
     _catalog: Catalog | None = None
+
+    def __post_init__(self) -> None:
+        self.alive_s = self.clock.mono_s()
 
     def alive(self) -> None:
         """Work goes on. Raises GivenUp, OSError (the attempt's folder)."""
         if self.given_up:
             raise GivenUp
-        self.alive_s = time.monotonic()
+        self.alive_s = self.clock.mono_s()
         if self.alive_s - self._beat_s >= BEAT_EVERY_S:
             self._beat_s = self.alive_s
             with contextlib.suppress(
@@ -76,13 +84,13 @@ class Desk:
 
     def rest(self, seconds: float) -> None:
         """Sleep, and be alive. Raises as `alive`."""
-        until_s = time.monotonic() + seconds
+        until_s = self.clock.mono_s() + seconds
         while True:
             self.alive()
-            left_s = until_s - time.monotonic()
+            left_s = until_s - self.clock.mono_s()
             if left_s <= 0:
                 return
-            time.sleep(min(0.2, left_s))
+            self.clock.sleep(min(0.2, left_s))
 
     def catalog(self) -> Catalog:
         """The fault signatures, loaded at the first use. Raises CatalogError."""
@@ -90,6 +98,13 @@ class Desk:
             extra = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
             self._catalog = signatures.load(extra)
         return self._catalog
+
+
+def _signal_group(pid: int, name: str) -> None:
+    """To the script's process group; batch.sh made it one."""
+    if pid > 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, getattr(signal, f"SIG{name}"))
 
 
 def say(text: str) -> None:

@@ -10,7 +10,6 @@ Nothing of it costs anything while all is well: a read of the log that yields no
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +27,7 @@ from ftrun.supervisor import (
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.model import Diagnosis, Evidence, Topology
 from ftrun.supervisor.nodefacts import NodeFacts, while_alive
 from ftrun.supervisor.signatures import Catalog
@@ -62,15 +62,18 @@ class Eye:
         settings: Mapping[str, Any],
         catalog: Callable[[], Catalog],
         silent: Callable[[], tuple[str, ...] | None],
+        *,
+        clock: Clock,
     ) -> None:
         self._where = where
         self.started = started
         self._settings, self._catalog, self._silent = settings, catalog, silent
+        self._clock = clock
         self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
         self._watcher: LogWatcher | None = None
         self._extra: frozenset[str] = frozenset()
         self._suspected = False
-        self._began_s = self._quiet_since_s = time.monotonic()
+        self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
         self._unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
@@ -88,11 +91,11 @@ class Eye:
             if not paths:
                 return None
             self._watcher = LogWatcher(paths, catalog=self._catalog())
-        memory, mono_s = self.memory, time.monotonic()
-        report = self._watcher.poll(time.time(), fresh=fresh)
+        memory, mono_s = self.memory, self._clock.mono_s()
+        report = self._watcher.poll(self._clock.now_s(), fresh=fresh)
         memory.report = report
         for evidence in report.new:
-            self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or time.time())
+            self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or self._clock.now_s())
         if report.last_growth_s != memory.growth:
             memory.growth, memory.growth_seen_s = report.last_growth_s, mono_s
             self._quiet_since_s = mono_s
@@ -111,7 +114,7 @@ class Eye:
 
     def quiet_s(self) -> float:
         """For how long no log has grown."""
-        return time.monotonic() - self._quiet_since_s
+        return self._clock.mono_s() - self._quiet_since_s
 
     def named(self) -> list[str]:
         """The files of `--ft-log` that this start has written."""
@@ -122,7 +125,7 @@ class Eye:
 
     def _follow_named(self) -> None:
         """Where there are new logs, all are read from the start's first byte again."""
-        if self._settings.get("log") and self.memory.due("log-names", time.monotonic(), NAMES_EVERY_S):
+        if self._settings.get("log") and self.memory.due("log-names", self._clock.mono_s(), NAMES_EVERY_S):
             paths = frozenset(path for path in self.named() if not inputs.is_attachment(path))
             if paths - self._extra:
                 self._extra |= paths
@@ -157,7 +160,7 @@ class Eye:
         if report is None or not report.readable or report.behind:
             self.memory.since.pop("suspect", None)
             return None
-        mono_s = time.monotonic()
+        mono_s = self._clock.mono_s()
         diagnosis = self._provisional(report)
         seen = suspect.look(self.memory, mono_s, diagnosis, suspected=self._suspected)
         self._suspected = seen in (suspect.Look.SUSPECT, suspect.Look.ALIVE, suspect.Look.STILL)
@@ -179,15 +182,15 @@ class Eye:
                 catalog=self._catalog(),
                 progress=report.progress,
             )
-        if memory.due("node-reports", time.monotonic(), REPORTS_EVERY_S):
+        if memory.due("node-reports", self._clock.mono_s(), REPORTS_EVERY_S):
             stamp = nodereports.stamp(self._where.run_dir, self._where.attempt)
             if stamp != memory.node_stamp:
                 memory.node_stamp, memory.node_facts = stamp, self.facts()
-        return while_alive(memory.provisional, memory.node_facts, memory.survived, time.time())
+        return while_alive(memory.provisional, memory.node_facts, memory.survived, self._clock.now_s())
 
     def _patience_is_over(self, report: WatchReport, diagnosis: Diagnosis) -> Suspicion | None:
         memory = self.memory
-        waited_s = memory.for_how_long("suspect", time.monotonic())
+        waited_s = memory.for_how_long("suspect", self._clock.mono_s())
         known = self._catalog().by_id
         at_once = diagnosis.signature in known and known[diagnosis.signature].at_once
         end_wait_s = float(self._settings.get("end-wait", 60.0))

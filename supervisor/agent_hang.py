@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,7 +72,7 @@ class Hangs:
 
     def look(self, report: WatchReport | None) -> hang.Verdict | None:
         """Take up what is seen now and judge. None where hangs are not looked for, or it is too early for another look. Raises OSError (journal)."""
-        mono_s = time.monotonic()
+        mono_s = self.desk.clock.mono_s()
         every_s = MANY_EVERY_S if len(self._beats.beats) > MANY_RANKS else 0.0
         if mono_s - self._polled_s < every_s:
             return None
@@ -160,7 +159,7 @@ class Hangs:
         tables = {node: nodereports.json_of(os.path.join(folder, f"{node}.json")) for node in nodes}
         stacks, activity, self._digests = sample_of(tables, self._digests, self._taken + 1)
         self._taken += 1
-        mono_s = time.monotonic()
+        mono_s = self.desk.clock.mono_s()
         seen = replace(sight, stacks=stacks, activity=activity)
         self.history = hang.observe(self.history, seen, mono_s)
         return hang.judge(self.history, mono_s, self.limits)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,9 +61,9 @@ class Ranks:
         dead = self._asking()
         if not dead:
             return None
-        first_s = time.monotonic()
+        first_s = self.desk.clock.mono_s()
         wait_s = min(float(self.settings.get("settle", 2.0)), SETTLE_MAX_S)
-        while time.monotonic() - first_s < wait_s:
+        while self.desk.clock.mono_s() - first_s < wait_s:
             self.desk.rest(0.1)
             self.eye.look()
         dead += self._asking()
@@ -103,7 +102,7 @@ class Ranks:
             resume_from=started.launch.resume_from,
             code=first.code,
             signal=first.signal,
-            now_s=time.time(),
+            now_s=self.desk.clock.now_s(),
             evidence=lines,
             topology=self.eye.topology(),
             progress=report.progress if report is not None else None,

@@ -8,7 +8,6 @@ where a rung took longer than its limit, the answer is `end`: the job ends as it
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,17 +86,24 @@ class Rounds:
 
     def _begun(self, number: int) -> Started | None:
         """Start `number`, once it has begun; None where it does not."""
-        give_up_s = time.monotonic() + BEGINS_WITHIN_S
+        give_up_s = self.desk.clock.mono_s() + BEGINS_WITHIN_S
         while (started := self.desk.talk.started(number)) is None:
-            if time.monotonic() > give_up_s:
+            if self.desk.clock.mono_s() > give_up_s:
                 say(f"start {number} did not begin")
                 return None
             self.desk.rest(TICK_S / 4)
         return started
 
     def _eye(self, started: Started) -> Eye:
-        self._shim_looks = [time.monotonic() + after_s for after_s in SHIM_LOOKS_S]
-        return Eye(self.desk.where, started, self.settings, self.desk.catalog, lambda: self._silent(started))
+        self._shim_looks = [self.desk.clock.mono_s() + after_s for after_s in SHIM_LOOKS_S]
+        return Eye(
+            self.desk.where,
+            started,
+            self.settings,
+            self.desk.catalog,
+            lambda: self._silent(started),
+            clock=self.desk.clock,
+        )
 
     # ------------------------------------------------------------------ while it runs
 
@@ -108,9 +114,9 @@ class Rounds:
         hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started))
         while (over := self.desk.talk.over(number)) is None:
             self.desk.rest(TICK_S)
-            if time.monotonic() < next_s:
+            if self.desk.clock.mono_s() < next_s:
                 continue
-            next_s = time.monotonic() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
+            next_s = self.desk.clock.mono_s() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
             self._check_shim(eye.started)
             found = ranks.look() or eye.judge()
             self._first_step(eye)
@@ -155,9 +161,9 @@ class Rounds:
 
     def _check_shim(self, started: Started) -> None:
         """A script whose srun goes around the shim would start its ranks on nodes that were set aside."""
-        if self.off or time.monotonic() < self._shim_looks[0]:
+        if self.off or self.desk.clock.mono_s() < self._shim_looks[0]:
             return
-        self._shim_looks = self._shim_looks[1:] or [time.monotonic() + SHIM_EVERY_S]
+        self._shim_looks = self._shim_looks[1:] or [self.desk.clock.mono_s() + SHIM_EVERY_S]
         pid = agent_shim.around(started.pid, self.desk.where.job)
         if pid:
             self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
@@ -208,7 +214,7 @@ class Rounds:
 
     def _settled(self, eye: Eye, suspicion: Suspicion | None) -> Reach:
         """Ask all nodes while the last lines come in, then wait until the log is quiet."""
-        began_s = time.monotonic()
+        began_s = self.desk.clock.mono_s()
         quiet_s = float(self.settings.get("settle", 2.0))
         longest_s = float(self.settings.get("settle-max", 10.0))
         where = self.desk.where
@@ -226,7 +232,7 @@ class Rounds:
             unfit=reach.unfit,
             why=reach.why,
         )
-        while (waited_s := time.monotonic() - began_s) < longest_s:
+        while (waited_s := self.desk.clock.mono_s() - began_s) < longest_s:
             self.desk.rest(TICK_S / 2)
             if eye.look(fresh=True) is None:
                 if waited_s >= quiet_s:
@@ -266,7 +272,7 @@ class Rounds:
             resume_from=started.launch.resume_from,
             code=over.code,
             signal=over.signal,
-            now_s=time.time(),
+            now_s=self.desk.clock.now_s(),
             evidence=eye.evidence(over=True),
             topology=eye.topology(),
             progress=report.progress if report is not None else None,
@@ -323,7 +329,7 @@ class Rounds:
         """Why another start in what is left of the job's time would not get far; "" where it would."""
         if reach.end_s is None:
             return ""
-        left_s = reach.end_s - time.time()
+        left_s = reach.end_s - self.desk.clock.now_s()
         needed_s = max(WORTH_S, eye.to_first_step_s or 0.0)
         return f"only {left_s:.0f} s are left of the job's time" if left_s < needed_s else ""
 
@@ -345,7 +351,7 @@ class Rounds:
         move: ladder.Move,
     ) -> bool:
         """Go on inside the allocation: decide, stop what is left, wait where waiting helps, answer."""
-        began_s = time.monotonic()
+        began_s = self.desk.clock.mono_s()
         number, decision = eye.started.number, ruling.decision
         skip = self._set_aside(eye, case, older=decision.older_checkpoint)
         told = agent_case.decided(incident, case, ruling, move)
@@ -355,7 +361,7 @@ class Rounds:
         agent_stop.cancel_steps(self.desk)
         self.desk.book.record("start.stopped", incident=incident)
         self.desk.rest(move.delay_s)
-        if time.monotonic() - began_s > move.limit_s:
+        if self.desk.clock.mono_s() - began_s > move.limit_s:
             return self._leave(eye, incident, f"it took longer than limit-{move.rung.value}", move.path)
         self.desk.book.record("start.placed", incident=incident, nodes=list(move.nodes))
         aside = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]

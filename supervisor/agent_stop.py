@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +45,7 @@ def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) ->
         if desk.talk.over(number) is not None:
             return
         desk.book.record("script.end.intended", signal=name, pid=eye.started.pid)
-        desk.book.act("script.end", lambda name=name: _signal(eye.started.pid, name))  # type: ignore[misc]
+        desk.book.act("script.end", lambda name=name: desk.signal(eye.started.pid, name))  # type: ignore[misc]
         desk.book.record("script.end.done", signal=name)
         if _over_within(desk, number, wait_s):
             return
@@ -82,17 +81,10 @@ def _cancel(desk: Desk, names: list[str]) -> None:
             say(f"step {name}: {error.message}")
 
 
-def _signal(pid: int, name: str) -> None:
-    """To the script's process group; batch.sh made it one."""
-    if pid > 1:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, getattr(signal, f"SIG{name}"))
-
-
 def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
-    until_s = time.monotonic() + limit_s
+    until_s = desk.clock.mono_s() + limit_s
     while desk.talk.over(number) is None:
-        if time.monotonic() > until_s:
+        if desk.clock.mono_s() > until_s:
             return False
         desk.rest(0.1)
     return True
@@ -118,18 +110,18 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
         say(f"no last checkpoint is asked for: {why}")
         return
     wait_s = float(settings.get("gasp-wait", 30.0))
-    known = sight(desk, eye, settings, time.monotonic(), None)
+    known = sight(desk, eye, settings, desk.clock.mono_s(), None)
     ask = leaving.Ask(leaving.Occasion.GASP, known[0], wait_s)
     desk.book.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
     path = os.path.join(desk.where.run_dir, "save-now")
     try:
         desk.book.act("save", lambda: _ask(desk, eye, path, signal_name, to_script=to_script))
-        began_s = time.monotonic()
+        began_s = desk.clock.mono_s()
         seen = known
         while True:
             eye.look()
-            seen = sight(desk, eye, settings, time.monotonic(), seen)
-            verdict = leaving.decide(ask, seen[0], time.monotonic() - began_s)
+            seen = sight(desk, eye, settings, desk.clock.mono_s(), seen)
+            verdict = leaving.decide(ask, seen[0], desk.clock.mono_s() - began_s)
             if verdict.end or desk.talk.over(eye.started.number) is not None:
                 break
             desk.rest(0.5)
@@ -144,7 +136,7 @@ class Boundary:
 
     def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
         self._desk, self._eye, self._settings = desk, eye, settings
-        self._began_s = self._looked_s = time.monotonic()
+        self._began_s = self._looked_s = desk.clock.mono_s()
         self._seen = sight(desk, eye, settings, self._began_s, None)
         signal_name, to_script = leaving.split_signal(str(settings.get("save-signal", "")))
         asks = bool(signal_name) or _beats(desk, eye.started.token)
@@ -164,7 +156,7 @@ class Boundary:
 
     def look(self) -> leaving.Verdict:
         """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
-        mono_s = time.monotonic()
+        mono_s = self._desk.clock.mono_s()
         if mono_s - self._looked_s < SIGHT_EVERY_S:
             return leaving.Verdict(False, False, "a new checkpoint is awaited")
         self._looked_s = mono_s
@@ -199,7 +191,7 @@ def sight(
 
 def _ask(desk: Desk, eye: Eye, path: str, signal_name: str, *, to_script: bool) -> None:
     with open(path, "w", encoding="utf-8") as stream:
-        stream.write(f"{eye.started.token} {time.time():.3f}\n")
+        stream.write(f"{eye.started.token} {desk.clock.now_s():.3f}\n")
     if signal_name and to_script:
         with contextlib.suppress(ProcessLookupError, AttributeError):
             os.kill(eye.started.pid, getattr(signal, f"SIG{signal_name}"))

@@ -28,6 +28,7 @@ from ftrun.supervisor import (
     straggler,
 )
 from ftrun.supervisor.agent_talk import Talk
+from ftrun.supervisor.lease import SystemClock
 from tests.unit.lives import Life
 
 TRANSIENT = (
@@ -362,7 +363,7 @@ def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., St
 
     assert isinstance(stage.error, OSError)
     assert stage.steps.asked == []
-    shared = agent._Shared()
+    shared = agent.Shared(SystemClock())
     shared.desk = stage.desk
     shared.give_up(stage.talk)
     assert stage.answer(1) == {"kind": "end"}
@@ -370,7 +371,7 @@ def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., St
 
 def test_the_watchdog_answers_for_work_that_stands_still(tmp_path: Path) -> None:
     """Only where an answer is owed, and only after a good while."""
-    talk, shared = Talk(str(tmp_path)), agent._Shared()
+    talk, shared = Talk(str(tmp_path)), agent.Shared(SystemClock())
     shared.began_s -= agent.STANDSTILL_S + 1
     assert not shared.stands_still(talk)
     (tmp_path / "over.1").write_text("code=1\nsignal=0\n")
