@@ -114,8 +114,13 @@ class Halt:
 
 def left_early(run: Run, attempt: Attempt, step: int | None) -> bool:
     """The script was asked to save since a person wants to stop or pause, and exited 0 before its last step, or nobody knows
-    which that is."""
+    which that is.
+
+    A stop that told the script nothing but by a file, upon which it saved nothing, had no part in its end.
+    """
     asked = run.leaving
+    if run.wish == "stop" and not asked.get("signal") and asked.get("stage") != "saved":
+        return False
     if (
         run.wish not in ("stop", "pause")
         or attempt.end_state != "COMPLETED"
