@@ -128,6 +128,9 @@ class Rounds:
                 suspicion = found
                 say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
                 agent_stop.stop(self.desk, eye, found, self.settings)
+        if self._boundary is not None:
+            self._boundary.close()
+            self._boundary = None
         eye.look(fresh=True)
         self._first_step(eye)
         return over, suspicion

@@ -163,10 +163,15 @@ class Boundary:
         self._seen = sight(self._desk, self._eye, self._settings, mono_s, self._seen)
         verdict = leaving.decide(self._ask, self._seen[0], mono_s - self._began_s)
         if verdict.end and self._ask.wait_s is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+            self.close()
             self._desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
         return verdict
+
+    def close(self) -> None:
+        """Nothing is asked for any more, be it that the start ended meanwhile."""
+        if self._ask.wait_s is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
 
 def sight(
