@@ -261,7 +261,10 @@ def test_the_agent_is_light() -> None:
         "heavy = {'typer', 'rich', 'structlog', 'paramiko', 'asyncio'} & {m.split('.')[0] for m in sys.modules};"
         "print(sorted(heavy), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 < 60)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for _ in range(
+        2
+    ):  # the first may find the signatures uncompiled, which takes more, once for each user and edition
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[] True"
 
