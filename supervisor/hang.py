@@ -246,7 +246,8 @@ def _since(history: History, quiet_s: float) -> str:
 
 
 def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """Who is behind, most certain first: ranks that do not wait where the others do, ranks at a lower step, ranks whose beat stopped earlier.
+    """Who is behind, most certain first: ranks that do not wait where the others do, ranks at a lower step, ranks that have not said that they
+    wait ("sync") where most have, ranks whose beat stopped earlier.
 
     Nobody is named where it is half of all or more. Names are "rank 3 (node)", at most NAMED_MAX.
     """
@@ -256,6 +257,8 @@ def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[st
     if not late and len(stepping) > 1:
         highest = max(rank.step or 0 for rank in stepping)
         late = [rank.rank for rank in stepping if (rank.step or 0) < highest]
+        if not late:  # whoever has not come to where the others of its step wait for it
+            late = [rank.rank for rank in stepping if rank.phase != "sync"]
         if not late or 2 * len(late) >= len(stepping):
             last_s = sorted(rank.moved_s for rank in stepping)[len(stepping) // 2]
             late = [rank.rank for rank in stepping if rank.moved_s < last_s - LAG_S]

@@ -20,6 +20,7 @@ from dataclasses import replace
 from ftrun.supervisor import halts, held
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
+from ftrun.supervisor.parts import Incident
 from ftrun.supervisor.placing import with_nodes
 
 __all__ = ["RULES", "decide"]
@@ -229,9 +230,7 @@ def _silent_checkpoint(case: Case) -> Decision | None:
     path, before = case.attempt.resume_from, case.before
     if case.diagnosis.fault is not FaultClass.UNKNOWN or not path or before is None:
         return None
-    earlier = next((a for a in case.run.attempts if a.number == before.attempt), None)
-    same = earlier is not None and earlier.number < case.attempt.number and earlier.resume_from == path
-    if not same or case.step is not None or before.step is not None:
+    if _resumed_from(case, before) != path or case.step is not None or before.step is not None:
         return None
     if FaultClass.CHECKPOINT.value in case.spent or not case.limits.budget(FaultClass.CHECKPOINT):
         return None
@@ -239,6 +238,18 @@ def _silent_checkpoint(case: Case) -> Decision | None:
         f"{_what(case)}: twice before the first step from the same checkpoint; resuming from an older one"
     )
     return Decision("resubmit", reason, older_checkpoint=True, spends=FaultClass.CHECKPOINT.value)
+
+
+def _resumed_from(case: Case, incident: Incident) -> str:
+    """What the start that failed then had resumed from; "" = not known, or it is of this very launch and no agent noted it."""
+    attempt = next((one for one in case.run.attempts if one.number == incident.attempt), None)
+    if attempt is None:
+        return ""
+    place = (incident.launch, incident.start)
+    start = next((one for one in attempt.begun if (one.launch, one.number) == place), None)
+    if start is not None:
+        return start.resume_from
+    return attempt.resume_from if attempt.number < case.attempt.number else ""
 
 
 def _resubmit(case: Case) -> Decision:

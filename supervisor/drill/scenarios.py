@@ -135,7 +135,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         expect=Expect(
             classes=("hardware-gpu", "checkpoint"),
             attempts=2,
-            starts=3,
             rungs=("resubmit", "step"),
             steps_lost_max=8,
         ),
@@ -149,7 +148,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         expect=Expect(
             classes=("hardware-gpu", "unknown", "unknown"),
             attempts=2,
-            starts=4,
             rungs=("resubmit", "step", "step"),
             steps_lost_max=8,
         ),

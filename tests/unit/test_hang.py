@@ -287,6 +287,15 @@ def test_who_is_behind_is_named_where_it_can_be_told(
     assert named == hang.behind(seen, elsewhere)
 
 
+def test_whoever_does_not_wait_for_the_others_is_behind() -> None:
+    """All are at the same step, and all but one have said that they wait; where nobody says so, nobody is named by it."""
+    phases = ("sync", "", "sync")
+    seen = tuple(Rank(at, f"n{at}", 7, 7, phase, 10.0) for at, phase in enumerate(phases))
+
+    assert hang.behind(seen) == ("rank 1 (n1)",)
+    assert hang.behind(tuple(replace(rank, phase="") for rank in seen)) == ()
+
+
 def test_settings_make_the_limits() -> None:
     """hang=never looks for nothing; hang-max is never below hang-min."""
     assert hang.limits_from({"hang": "never"}) is None

@@ -9,6 +9,7 @@ import pytest
 from ftrun.supervisor.events import Attempt, Incident
 from ftrun.supervisor.grounds import Ruling
 from ftrun.supervisor.model import Blame, Diagnosis
+from ftrun.supervisor.parts import Start
 from tests.unit.cases import BUDGETS, FIRST, NODES, NOW, REQUEUED, F, cluster, diagnosis, incident, rule
 
 # ---------------------------------------------------------------------- small print (P11)
@@ -143,6 +144,19 @@ def test_two_starts_from_one_checkpoint_that_fail_without_a_word_cast_doubt_on_i
     assert {"unknown": 1, "checkpoint": 1} == dict(ruling.spent)
     again = rule(diagnosis(F.UNKNOWN), attempt=NINE, run={**_from_nine(), "spent": dict(ruling.spent)})
     assert "stop" == again.decision.kind
+
+
+@pytest.mark.parametrize(("earlier", "older"), [("/ck/step-9", True), ("/ck/step-5", False)])
+def test_two_starts_inside_one_launch_cast_doubt_on_a_checkpoint_as_well(earlier: str, older: bool) -> None:
+    """A start that was made in place counts like an attempt, by what it resumed from itself."""
+    starts = (
+        Start(0, 1, NODES, NOW - 1000, resume_from=earlier),
+        Start(0, 2, NODES, NOW - 500, resume_from="/ck/step-9"),
+    )
+    attempt = Attempt(1, NOW - 1000, resume_from="/ck/step-9", begun=starts, start=2)
+    ruling = rule(diagnosis(F.UNKNOWN), attempt={**NINE, "number": 1, "start": 2}, run={**SILENT, "attempts": (attempt,)})
+
+    assert older == ruling.decision.older_checkpoint
 
 
 @pytest.mark.parametrize(
