@@ -156,7 +156,15 @@ def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
 
 
 def left_in_time(keeper: Keeper, found: Diagnosis) -> Diagnosis:
-    """`found`, unless a script that was asked to save before its time limit left by itself then, for no other reason."""
+    """`found`, unless nothing but our own leaving explains the end: a person asked for it, or a script that was asked to save before its
+    time limit left by itself then."""
+    if (
+        found.fault is FaultClass.HANG
+        and not found.signature
+        and keeper.run.wish
+        and keeper.attempt.ended_by_us
+    ):
+        return replace(_LEFT_AS_ASKED, because=found.because)
     if found.fault is not FaultClass.UNKNOWN or not _asked(keeper, Occasion.TIMELIMIT):
         return found
     return replace(_LEFT_IN_TIME, because=found.because)
@@ -236,6 +244,18 @@ def _read(keeper: Keeper) -> Halt | None:
         return None
 
 
+_LEFT_AS_ASKED = Diagnosis(
+    fault=FaultClass.CANCELLED,
+    retry=False,
+    action=Action.STOP,
+    nodes=(),
+    exclude=False,
+    confidence=0.9,
+    signature="",
+    title="ended by ftrun, as a person asked",
+    rests_on=("a person asked for the end", "nothing else explains it"),
+    sources=(Source.EXIT,),
+)
 _LEFT_IN_TIME = Diagnosis(
     fault=FaultClass.TIMELIMIT,
     retry=True,

@@ -264,7 +264,7 @@ INSIDE: tuple[Scenario, ...] = (
                 "an operator says ftrun resume", "resume", "{run}", when=both(in_state("stopped"), after(2.0))
             ),
         ),
-        expect=Expect(attempts=2, steps_lost_max=40),
+        expect=Expect(classes=("cancelled",), blamed="nobody", attempts=2, steps_lost_max=40),
     ),
     Scenario(
         "link-flap-stopped",
