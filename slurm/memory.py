@@ -6,8 +6,7 @@ is missing from an answer is unknown, an unreachable controller changes nothing,
 
     engine = Engine({"main": [f"n{i}" for i in range(4)]})
     engine.script("train", lambda launch: launch.after(60, lambda: launch.exit(0)))
-    cluster = MemoryCluster(engine)
-    cluster.submit(...); engine.advance(120)
+    cluster = MemoryCluster(engine); cluster.submit(...); engine.advance(120)
 """
 
 from __future__ import annotations
@@ -239,7 +238,7 @@ class MemoryCluster:
     ) -> None:
         """scancel; whom a signal is for makes no difference here: steps are part of the script's behaviour."""
         del full, batch
-        self._effect(lambda: self._cancel(job_id, signal))
+        self.effect(lambda: self._cancel(job_id, signal))
 
     def _cancel(self, job_id: str, signal: str | None) -> None:
         job = self.engine.jobs.get(int(job_id)) if job_id.isdigit() else None
@@ -257,11 +256,11 @@ class MemoryCluster:
 
     def hold(self, job_id: str) -> None:
         """scontrol hold."""
-        self._effect(lambda: self._hold(self._alterable(job_id), held=True))
+        self.effect(lambda: self._hold(self._alterable(job_id), held=True))
 
     def release(self, job_id: str) -> None:
         """scontrol release."""
-        self._effect(lambda: self._hold(self._alterable(job_id), held=False))
+        self.effect(lambda: self._hold(self._alterable(job_id), held=False))
 
     def _hold(self, job: Job, *, held: bool) -> None:
         job.held, job.held_reason = held, "JobHeldUser"
@@ -279,7 +278,7 @@ class MemoryCluster:
             job.excluded = tuple(sorted(set(nodes)))
             self.engine.schedule_soon()
 
-        self._effect(change)
+        self.effect(change)
 
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job; "" removes it."""
@@ -292,7 +291,7 @@ class MemoryCluster:
             job.dependency = text
             self.engine.schedule_soon()
 
-        self._effect(change)
+        self.effect(change)
 
     def drain(self, node: str, reason: str) -> None:
         """Drain a node (see `Cluster.drain`)."""
@@ -306,7 +305,7 @@ class MemoryCluster:
             self._need_admin()
             row.drained, row.reason, row.reason_s = True, reason, self.engine.now()
 
-        self._effect(change)
+        self.effect(change)
 
     def resume(self, node: str, reason: str) -> bool:
         """Give a node back if its reason is exactly this one."""
@@ -321,7 +320,7 @@ class MemoryCluster:
             row.down = row.down and bool(row.fault)
             self.engine.schedule_soon()
 
-        self._effect(change)
+        self.effect(change)
         return True
 
     def reword(self, node: str, before: str, after: str) -> bool:
@@ -335,7 +334,7 @@ class MemoryCluster:
             self._need_admin()
             row.reason, row.reason_s = after, self.engine.now()
 
-        self._effect(change)
+        self.effect(change)
         return True
 
     # ---------------------------------------------------------------- asking
@@ -357,7 +356,8 @@ class MemoryCluster:
         if self.engine.controller != "up" or self._happens(self.faults.read_fails):
             raise self._no_controller()
 
-    def _effect(self, change: Callable[[], None]) -> None:
+    def effect(self, change: Callable[[], None]) -> None:
+        """An effect by this client: refused, lost or unheard as its luck has it."""
         if self.engine.controller == "down":
             raise self._no_controller()
         if self.engine.controller == "hung":

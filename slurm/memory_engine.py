@@ -194,11 +194,7 @@ class Engine:
         if self.nodes[nodes[0]].fault:  # nobody there to start it: Slurm will notice when it misses the node
             return
         for name in nodes:
-            node = self.nodes[name]
-            if not node.fault:
-                processes = Processes(launch, name)
-                launch.processes[name] = processes
-                node.processes.append(processes)
+            self.occupy(launch, name)
         behaviour = self._scripts.get(job.name) or self._scripts.get("")
         if behaviour is not None:
             behaviour(launch)
@@ -292,6 +288,16 @@ class Engine:
 
     # ------------------------------------------------------ what a node does
 
+    def occupy(self, launch: Launch, node: str) -> None:
+        """Processes of a launch begin on a node that is there."""
+        if not self.nodes[node].fault:
+            processes = launch.processes[node] = Processes(launch, node)
+            self.nodes[node].processes.append(processes)
+
+    def silent(self, node: str) -> bool:
+        """Neither the node nor its daemon may be away."""
+        return bool(self.nodes[node].fault)
+
     def kill(self, node: Node, launch: Launch | None = None) -> None:
         """SIGKILL to the processes of a launch (default: of every launch) on a node."""
         for processes in [p for p in node.processes if launch is None or p.launch is launch]:
@@ -348,7 +354,8 @@ class Engine:
         for processes in list(node.processes):
             job = processes.launch.job
             owned = self.jobs.get(job.number) is job and job.launch is processes.launch
-            if not owned or job.state is not JobState.RUNNING:
+            # What Slurm has taken from a job (--no-kill) is no longer its own.
+            if not owned or job.state is not JobState.RUNNING or node.name not in job.nodes:
                 self.kill(node, processes.launch)
         for job in [self.jobs[number] for number in sorted(node.jobs)]:
             if job.state is JobState.COMPLETING:

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from ftrun.slurm.client import JobDetails, JobRow, JobState, NodeRow, Stay, SubmitRequest
 
-__all__ = ["Controller", "Fault", "Job", "Launch", "Node", "Processes", "Script", "Timing", "World"]
+__all__ = ["Controller", "Fault", "Job", "Launch", "Node", "Processes", "Script", "Step", "Timing", "World"]
 
 Fault = Literal["", "crash", "freeze", "slurmd"]
 Controller = Literal["up", "down", "hung"]
@@ -57,6 +57,14 @@ class World(Protocol):
         """The batch script of a launch ended."""
         ...
 
+    def occupy(self, launch: Launch, node: str) -> None:
+        """Processes of a launch begin on a node, if it is there."""
+        ...
+
+    def silent(self, node: str) -> bool:
+        """The node, or its daemon, does not answer."""
+        ...
+
 
 class Script(Protocol):
     """What a job does once it runs. Called once for each launch, at the virtual time of its start."""
@@ -78,6 +86,16 @@ class Processes:
 
 
 @dataclass(slots=True, eq=False)
+class Step:
+    """What an srun of the script runs. `told` hears of each signal that reaches a node: (node, name); "" = it is ended there."""
+
+    number: int
+    name: str
+    nodes: tuple[str, ...]
+    told: Callable[[str, str], None]
+
+
+@dataclass(slots=True, eq=False)
 class Launch:
     """One start of a job by Slurm, as its script sees it."""
 
@@ -94,6 +112,8 @@ class Launch:
     on_gone: Callable[[str], None] | None = None
     derived: tuple[int, int] = (0, 0)
     over: bool = False
+    steps: list[Step] = field(default_factory=list)  # those that the controller has not seen the end of
+    made: int = 0  # steps so far
 
     @property
     def job_id(self) -> str:
@@ -134,6 +154,30 @@ class Launch:
     def signal(self, name: str) -> bool:
         """Send a signal to the batch script; True when it lives on."""
         return self.running() and name != "KILL" and self.on_signal is not None and self.on_signal(name)
+
+    def begin_step(self, name: str, nodes: tuple[str, ...], told: Callable[[str, str], None]) -> Step:
+        """The script starts a step on some of its nodes; where processes are gone there, new ones begin."""
+        step = Step(self.made, name, nodes, told)
+        self.made += 1
+        self.steps.append(step)
+        for node in nodes:
+            processes = self.processes.get(node)
+            if processes is None or not processes.alive:
+                self.world.occupy(self, node)
+        return step
+
+    def end_step(self, step: Step) -> None:
+        """A step is over on every node that can say so."""
+        step.nodes = tuple(node for node in step.nodes if self.world.silent(node))
+        if not step.nodes and step in self.steps:
+            self.steps.remove(step)
+
+    def signal_step(self, step: Step, name: str) -> None:
+        """scancel of a step: heard where the node's daemon answers; "" ends it there."""
+        for node in [node for node in step.nodes if not self.world.silent(node)]:
+            step.told(node, name)
+        if not name:
+            self.end_step(step)
 
     def step(self, code: int, signal: int = 0) -> None:
         """A job step ended so; the worst of all steps is DerivedExitCode."""
@@ -264,7 +308,8 @@ class Job:
             dependency=self.dependency,
             comment=self.comment,
             requeue=self.requeue,
-            batch_host=self.nodes[0] if self.nodes else "",
+            # [tried on 22.05] It stays, also where Slurm has taken that node from the job (--no-kill).
+            batch_host=self.launch.head if self.launch is not None else self.nodes[0] if self.nodes else "",
             time_limit_s=self.time_limit_s,
             user=self.user,
         )

@@ -6,6 +6,7 @@ Each broken law is a sentence with the virtual time; the first one says most.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -21,6 +22,8 @@ from ftrun.supervisor.lifecycle import State
 if TYPE_CHECKING:
     from ftrun.slurm.memory_records import Job
     from ftrun.supervisor.events import Run
+    from tests.simulation.agents import Agent
+    from tests.simulation.inside import Rank
     from tests.simulation.trainer import Start
     from tests.simulation.world import Process, World
 
@@ -28,6 +31,8 @@ __all__ = ["Laws"]
 
 _CANCELLED = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
 
+PULSE_KNOWN_S = 45.0  # an agent that has shown itself for so long is known to live
+ORPHAN_S = 2.5  # a second of its guard's, and what it takes to look
 WISH_HEARD_WITHIN_S = 60.0  # by a supervisor that leads and whose calls take their time
 
 
@@ -71,9 +76,11 @@ class Laws:
         """One attempt of a run trains at a time; the ranks of a lost node are waited for (P6)."""
         for other in self.starts:
             if other.training and other.alive and not self._fenced(other, start):
-                self.breach(f"{start} begins while {other} trains on {','.join(other.launch.nodes)}")
+                self.breach(f"{start} begins while {other} trains on {','.join(other.nodes)}")
         self.starts.append(start)
-        self.world.trace(f"  {start} trains on {','.join(start.launch.nodes)}")
+        if start.number > 1:
+            self.starts_again(start)
+        self.world.trace(f"  {start} trains on {','.join(start.nodes)}")
 
     def _fenced(self, old: Start, new: Start) -> bool:
         """Slurm has lost the old ranks' node, and either enough time has passed or Slurm itself started the job again."""
@@ -143,6 +150,53 @@ class Laws:
         self.exited = True
         self.reached = max(self.reached, start.step)
         self.world.trace(f"  {start} exits 0 at step {start.step}")
+
+    # ------------------------------------------------------------------ inside an allocation
+
+    def starts_again(self, start: Start) -> None:
+        """A start inside an allocation uses no node that was set aside, and none that was dead when the nodes were asked."""
+        assert start.inside is not None
+        told = [r["data"] for r in self.agent_records(start) if r["kind"] == "start.decided"]
+        aside = {node for data in told for node in data["aside"]} & set(start.nodes)
+        if aside:
+            self.breach(f"{start} uses {sorted(aside)}, which were set aside")
+        nodes, hurt_s = self.world.engine.nodes, self.world.hurt_s
+        dead = [n for n in start.nodes if nodes[n].fault and hurt_s[n] < start.inside.over_s]
+        if dead:
+            self.breach(f"{start} begins on {dead}, which did not answer")
+        missing = len(start.nodes) - self.world.plan.wanted
+        if missing:
+            self.breach(f"{start} begins on {len(start.nodes)} nodes instead of {self.world.plan.wanted}")
+
+    def agent_records(self, start: Start) -> list[journal.Record]:
+        """What the agent of a launch has journalled, copied or not."""
+        path = start.folder / "agent" / f"{start.launch.restarts}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def orphan_acts(self, rank: Rank, since_s: float) -> None:
+        """A rank that its start left behind writes; not for long beside a newer start (P6)."""
+        now = self.world.clock.now()
+        for newer in self.starts[self.starts.index(rank.start) + 1 :]:
+            beside_s = now - max(since_s, newer.began_s)
+            if newer.training and newer.alive and beside_s > ORPHAN_S and self._seen_for(ORPHAN_S):
+                self.breach(
+                    f"a rank of {rank.start} on {rank.node} writes beside {newer} for {beside_s:.1f} s"
+                )
+                rank.alive = False
+
+    def _seen_for(self, seconds: float) -> bool:
+        """The nodes have seen the run's folder for so long."""
+        begin_s, for_s = self.world.plan.blind_nodes_s
+        return not (for_s and begin_s <= self.world.since_start_s() <= begin_s + for_s + seconds)
+
+    def agent_acts(self, agent: Agent, what: str) -> None:
+        """An agent ends only what is not healthy."""
+        start = agent.inside.start
+        if what not in ("steps.cancel:before", "script.end:before") or start.over:
+            return
+        told = (start.fatal_s, start.claimed_s, start.stuck_s)
+        if not (start.hung or start.cancelled or start.reported or any(one is not None for one in told)):
+            self.breach(f"the agent ends {start} ({what}) although it is healthy")
 
     # ------------------------------------------------------------------ what ftrun does
 
@@ -238,6 +292,11 @@ class Laws:
         start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
         if start is None or job.state is not JobState.RUNNING:
             return  # it never trained, or is ending already
+        if start.launch.head not in job.nodes:
+            return  # Slurm has taken the node of its script from it
+        agent = start.inside.agent if start.inside is not None else None
+        if agent is not None and agent.seen_for_s >= PULSE_KNOWN_S and self._seen_for(PULSE_KNOWN_S):
+            self.breach(f"job {job.number} is cancelled although the agent in it lives")
         if start.launch.restarts and start.launch.started_s > looked_s:
             self.hit_late = True
             return  # it was in the queue at the last look
@@ -403,6 +462,12 @@ class Laws:
         lost = sum(record["kind"] == "submit.lost" for record in self.records())
         if run.retries > limit > 0:  # with 0, what Slurm starts again by itself is left to it
             self.breach(f"{run.retries} retries of {limit}")
+        inside = sum(start.number > 1 for start in self.starts)
+        if limit > 0 and inside + len(run.attempts) > 1 + limit + lost + self.resumed_times * (1 + limit):
+            self.breach(f"{inside} starts inside {len(run.attempts)} attempts with {limit} retries")
+        decided = {r["data"]["incident"] for r in self.records() if r["kind"] in ("decided", "start.decided")}
+        if run.retries > len(decided):
+            self.breach(f"{run.retries} retries were counted for {len(decided)} incidents")
         if len(run.attempts) > 1 + limit + lost + self.resumed_times * (1 + limit):
             self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 __all__ = [
+    "AgentFault",
     "HiddenRows",
     "JobFault",
     "Outage",
@@ -63,6 +64,21 @@ _NAMED_POINTS = (
     "cancel:before",
     "cancel:after",
 )
+_AGENT_POINTS = (
+    "record:after:agent.opened",
+    "record:after:start.begun",
+    "record:after:start.over",
+    "sweep:before",
+    "sweep:after",
+    "record:after:start.diagnosed",
+    "record:after:start.decided",
+    "steps.cancel:before",
+    "steps.cancel:after",
+    "record:after:start.placed",
+    "answer:before",
+    "answer:after",
+)
+_INSIDE = ("crash", "freeze", "slurmd", "xid", "hang", "hang-exit", "torn", "port", "kill", "sick")
 _NO_JOB = ("late", "lost", "busy")  # what may leave `ftrun sbatch` without a job
 HOPELESS = ("bug", "oom", "early-exit")
 
@@ -88,6 +104,19 @@ class SupervisorFault:
     at_point: int
     for_s: float  # until the next process starts, or until this one goes on
     tear: int = 0  # bytes cut off the record that was being written; 0 = it was whole
+    at_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFault:
+    """What befalls the agents of a life at the `at_point`-th point of all of them together, or of those called `at_name`.
+
+    `kill`, `freeze` (nothing of it wakes for a while) or `stuck` (its watchdog does: what a shared folder that hangs makes of it).
+    """
+
+    kind: str
+    at_point: int
+    for_s: float = 0.0
     at_name: str = ""
 
 
@@ -182,6 +211,9 @@ class Plan:
     resume_after_s: float = 0.0  # a person resumes the run so long after it was stopped, once; 0 = never
     haunted: int = 0  # against so many nodes other runs of the user hold something
     crowded_s: float = 0.0  # every node is taken by strangers at first, for so long
+    agent: bool = False  # an agent beside the script
+    spares: int = 0
+    agents: tuple[AgentFault, ...] = ()
     calm_s: float = 0.0
 
     @property
@@ -213,7 +245,15 @@ class Plan:
     @property
     def crash_only(self) -> bool:
         """Only supervisors die: the end must be that of the same life without."""
-        timed = self.slurm or self.people or self.second_at_s or self.hidden or self.stalls or self.outages
+        timed = (
+            self.agents
+            or self.slurm
+            or self.people
+            or self.second_at_s
+            or self.hidden
+            or self.stalls
+            or self.outages
+        )
         return bool(self.supervisors) and not (timed or self.client or self.submits or self.usurped_at_s)
 
     def without_supervisor_faults(self) -> Plan:
@@ -224,7 +264,64 @@ class Plan:
 def draw(seed: int) -> Plan:
     """The plan of a seed; the same one on every machine."""
     plan = _plain(seed)
-    return plan if seed in PLAIN_SEEDS else _with_reports(_with_a_past(_more(plan)))
+    if seed in PLAIN_SEEDS:
+        return plan
+    plan = _with_reports(_with_a_past(_more(plan)))
+    return _with_agent(plan) if seed % 2 else plan
+
+
+def _with_agent(plan: Plan) -> Plan:
+    """An agent beside the script, from a stream of its own: spares, what befalls the agents, and faults that come close upon each other."""
+    luck = Random(f"ftrun simulation {plan.seed} agent")
+    spares = luck.choice((0, 0, 1, 1, 2))
+    nodes = max(plan.nodes, plan.wanted + spares + luck.choice((0, 1)))
+    whole_s = plan.steps * plan.step_s
+    named = luck.choice(("", "", *_AGENT_POINTS))
+    agents = tuple(
+        AgentFault(
+            luck.choice(("kill", "kill", "freeze", "stuck")),
+            luck.randint(1, 3 if named else 40),
+            luck.choice((5.0, 15.0, 25.0, 70.0, 200.0)),
+            at_name=named,
+        )
+        for _ in range(luck.choice((0, 0, 1, 1, 2)))
+    )
+    kinds = luck.sample(_INSIDE, 3)
+    step = luck.randint(2, plan.steps)
+    job = tuple(
+        JobFault(
+            luck.choice(kinds),
+            step + luck.choice((0, 0, 1, 3)),
+            luck.randrange(plan.wanted),
+            luck.uniform(10, 400),
+        )
+        for _ in range(luck.choice((0, 1, 2, 3)))
+    )
+    if plan.blind_nodes_s[1]:
+        job = tuple(fault for fault in job if not fault.kind.startswith("hang"))
+    outages = tuple(
+        Outage(
+            luck.randrange(nodes),
+            luck.choice(("crash", "freeze", "slurmd")),
+            luck.uniform(0, whole_s * 1.5),
+            luck.uniform(10, 400),
+        )
+        for _ in range(luck.choice((0, 0, 0, 1, 2)))
+    )
+    chosen = dict(plan.settings)
+    if luck.random() < 0.15:
+        chosen |= luck.choice(({"hang": "never"}, {"recover": "step,resubmit"}, {"recover": "swap,resubmit"}))
+    return replace(
+        plan,
+        agent=True,
+        spares=spares,
+        nodes=nodes,
+        agents=agents,
+        job=tuple(sorted((*plan.job, *job), key=lambda fault: fault.at_step)),
+        outages=(*plan.outages, *outages),
+        settings=tuple(sorted(chosen.items())),
+        calm_s=max(plan.calm_s, *(outage.at_s + outage.for_s for outage in outages), 0.0),
+    )
 
 
 def _with_reports(plan: Plan) -> Plan:

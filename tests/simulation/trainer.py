@@ -1,6 +1,6 @@
 """What a simulated job does: the opening of hooks/batch.sh, then a training that logs, saves and gets hurt. (I/O)
 
-How it thinks. Each launch is a `Start`. It claims its attempt by the law, chooses its checkpoint by the rule of
+How it thinks. Each launch is a `Start`, or several, one after the other, where an agent goes on inside it (`inside`). It claims its attempt by the law, chooses its checkpoint by the rule of
 `supervisor/checkpoints.py`, writes the same records as batch.sh into the real run folder, and then makes one step after
 the other as long as the ranks on all its nodes live. Everything is an event of the launch's first node, so a frozen node
 freezes it and a dead one ends it.
@@ -20,6 +20,7 @@ from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState
 from ftrun.slurm.memory_records import Launch
 from ftrun.supervisor import checkpoints
+from tests.simulation.inside import Inside, inside_of
 from tests.simulation.plan import JobFault
 
 if TYPE_CHECKING:
@@ -62,11 +63,15 @@ LINES = {
 
 
 class Start:
-    """One launch: from its first line to its last."""
+    """One launch: from its first line to its last; or one more start of the script inside it, the `number`-th."""
 
-    def __init__(self, world: World, launch: Launch) -> None:
+    def __init__(
+        self, world: World, launch: Launch, *, inside: Inside | None = None, number: int = 1
+    ) -> None:
         self.world = world
         self.launch = launch
+        self.inside = inside
+        self.number = number
         self.token = launch.request.token
         self.attempt = int(self.token.rsplit(":", 1)[1])
         self.folder = Path(world.run_dir) / "attempts" / str(self.attempt)
@@ -81,14 +86,29 @@ class Start:
         )
         self.hung = False  # a rank stands still, and it will never go on by itself
         self.reported = False  # a node of it was found bad, and it went on
+        self._nodes: tuple[str, ...] = ()
         self.over = False
+        self.cancelled = False  # its step is, and the script has not noticed yet
         self._waited_s = 0.0
-        self._stuck_s: float | None = None
+        self.stuck_s: float | None = None  # since when a rank has been missing
         launch.on_signal = self._signal
-        launch.after(0.5, self._open)
+        if inside is None:
+            self.after(0.5, self._open)
+        else:
+            self._begin(launch.restarts)
 
     def __str__(self) -> str:
-        return f"attempt {self.attempt} launch {self.launch.restarts} (job {self.launch.job_id})"
+        which = f" start {self.number}" if self.number > 1 else ""
+        return f"attempt {self.attempt} launch {self.launch.restarts}{which} (job {self.launch.job_id})"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those that it uses."""
+        return self._nodes if self._nodes else self.launch.nodes
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later, if it is not over by then."""
+        self.launch.after(delay_s, lambda: None if self.over else action())
 
     @property
     def alive(self) -> bool:
@@ -121,7 +141,7 @@ class Start:
                 self._exit(1, record=False)
             else:
                 self._waited_s += CLAIM_EVERY_S
-                self.launch.after(CLAIM_EVERY_S, self._open)
+                self.after(CLAIM_EVERY_S, self._open)
         elif verdict == "taken":
             self.world.trace(f"  job {self.launch.job_id}: attempt {self.attempt} is closed; not started")
             self._exit(0, record=False)
@@ -132,7 +152,7 @@ class Start:
             self._record(f"lost.{number}", {"job": self.launch.job_id})
             self._exit(1, record=False)
         else:
-            self.launch.after(UNSEEN_FOR_S, lambda: self._begin(number))
+            self.after(UNSEEN_FOR_S, lambda: self._begin(number))
 
     def _claim(self, number: int) -> str:
         if self.world.nodes_blind:
@@ -155,6 +175,10 @@ class Start:
 
     def _begin(self, number: int) -> None:
         world = self.world
+        if self.inside is None:
+            self.inside = inside_of(self)
+        if self.inside is not None:
+            self._nodes = self.inside.nodes
         chosen = checkpoints.newest(world.checkpoint, set_aside=self._set_aside(), cwd=world.cwd)
         log = Path(self.launch.job.std_out)
         offset = log.stat().st_size if log.exists() else 0
@@ -178,13 +202,18 @@ class Start:
             "stderr_offset": offset,
             "resume_from": chosen,
         }
-        if not world.nodes_blind and not self._record(f"launch.{number}", record):
+        if self.number == 1 and not world.nodes_blind and not self._record(f"launch.{number}", record):
             self._exit(1, record=False)
+            return
+        if self.number == 1 and self.inside is not None and self.inside.make_current() == 1:
+            self._exit(0, record=False)
             return
         self.training = True
         self.began_s = self.last_step_s = world.clock.now()
+        if self.inside is not None:
+            self.inside.begins(self, record)
         world.laws.training_begins(self)
-        self.launch.after(1.0, lambda: self._load(chosen))
+        self.after(1.0, lambda: self._load(chosen))
 
     def _record(self, name: str, values: dict[str, object]) -> bool:
         """Write a record that nobody wrote before; False when somebody did."""
@@ -202,7 +231,8 @@ class Start:
     def _set_aside(self) -> tuple[str, ...]:
         composed = self.folder / "submitted" / "train.sh"
         found = re.search(rb"^_ft_skip='([^']*)'$", composed.read_bytes(), re.MULTILINE)
-        return tuple(found[1].decode().split("\n")) if found and found[1] else ()
+        skipped = tuple(found[1].decode().split("\n")) if found and found[1] else ()
+        return (*skipped, *(self.inside.added if self.inside is not None else ()))
 
     # ------------------------------------------------------------------ training
 
@@ -219,9 +249,11 @@ class Start:
             self.step = self.began_from = int(content.split()[1])
         self.world.laws.resumed(self, path)
         self._say(f"resuming at step {self.step}" if self.step else "starting from scratch")
-        self.launch.after(self.world.plan.step_s, self._next)
+        self.after(self.world.plan.step_s, self._next)
 
     def _next(self) -> None:
+        if self.cancelled:
+            return
         if self.step >= self.world.plan.steps:
             self._say("training finished")
             self._exit(0)
@@ -236,21 +268,21 @@ class Start:
     def _peers_missing(self) -> bool:
         """A collective with a rank that does not answer: wait, then give up as the watchdog does."""
         now = self.world.clock.now()
-        missing = [node for node in self.launch.nodes if not self.launch.running(node)]
+        missing = [node for node in self.nodes if not self.launch.running(node)]
         if not missing:
-            self._stuck_s = None
+            self.stuck_s = None
             return False
-        if self._stuck_s is None:
-            self._stuck_s = now
-        if now - self._stuck_s >= PEERS_TIMEOUT_S:
+        if self.stuck_s is None:
+            self.stuck_s = now
+        if now - self.stuck_s >= PEERS_TIMEOUT_S:
             self._watchdog(missing)
             self._exit(1)
         else:
-            self.launch.after(2.0, self._next)
+            self.after(2.0, self._next)
         return True
 
     def _watchdog(self, missing: list[str]) -> None:
-        for rank, node in enumerate(self.launch.nodes):
+        for rank, node in enumerate(self.nodes):
             if node not in missing:
                 self._say(WATCHDOG.format(rank=rank))
         self.fatal_s = self.world.clock.now()
@@ -263,7 +295,7 @@ class Start:
         self._say(f"step {self.step}/{plan.steps} loss {10.0 / self.step:.4f}")
         if self.step % plan.save_every == 0 or self.step == plan.steps:
             self.save()
-        self.launch.after(0.2 if self.step >= plan.steps else plan.step_s, self._next)
+        self.after(0.2 if self.step >= plan.steps else plan.step_s, self._next)
 
     def save(self, *, torn: bool = False) -> None:
         """Write a checkpoint, whole by rename or torn in place."""
@@ -291,19 +323,22 @@ class Start:
         for line in LINES[fault]:
             self._say(line.format(node=node, rank=0))
         self.fatal_s = self.world.clock.now()
-        self.launch.after(1.0, lambda: self._exit(code))
+        self.after(1.0, lambda: self._exit(code))
 
     def _signal(self, name: str) -> bool:
+        if name == "TERM" and self.inside is not None:
+            self.inside.ended_by_others = True
         if name != "TERM" or self.over:
             return True
         if self.training and self.world.plan.graceful:
-            if self.step and not self._stuck_s:
+            if self.step and not self.stuck_s:
                 self.save()
             self._told()
-            self.launch.after(2.0, lambda: self._exit(0, 15))
+            self.after(2.0, lambda: self._exit(0, 15))
             return True
         self._told()
-        self._write_exit(0, 15)
+        if self.training:
+            self._write_exit(0, 15)
         self.over = True
         return False
 
@@ -325,16 +360,24 @@ class Start:
     def _exit(self, code: int, signal: int = 0, *, record: bool = True) -> None:
         if self.over:
             return
-        if record:
-            self._write_exit(code, signal)
         self.over = True
-        self.training = False
+        trained, self.training = self.training, False
         if code == 0 and not signal and record:
             self.world.laws.script_finished(self)
+        if self.inside is not None and trained:
+            self.inside.over(self, code, signal)
+            return
+        if record and trained:
+            self._write_exit(code, signal)
+        self.launch.exit(code, signal)
+
+    def ends_job(self, code: int, signal: int) -> None:
+        """Nobody starts the script again: the job ends as its last start did."""
+        self._write_exit(code, signal)
         self.launch.exit(code, signal)
 
     def _write_exit(self, code: int, signal: int) -> None:
-        if not self.world.nodes_blind and self.training:
+        if not self.world.nodes_blind:
             self._record(
                 f"exit.{self.launch.restarts}",
                 {
@@ -349,16 +392,16 @@ class Start:
 
 
 def _node_fault(start: Start, fault: JobFault) -> bool:
-    world, nodes = start.world, start.launch.nodes
+    world, nodes = start.world, start.nodes
     name = nodes[fault.node % len(nodes)]
     world.hurt(name, fault.kind, fault.for_s)
     # The step is tried again by what is left of the job; a dead first node says nothing more.
-    start.launch.after(world.plan.step_s, start._next)
+    start.after(world.plan.step_s, start._next)
     return True
 
 
 def _xid(start: Start, fault: JobFault) -> bool:
-    node = start.launch.nodes[fault.node % len(start.launch.nodes)]
+    node = start.nodes[fault.node % len(start.nodes)]
     start.world.laws.guilty.add(node)
     start._fail("hardware-gpu", 1, node)
     return True
@@ -366,18 +409,16 @@ def _xid(start: Start, fault: JobFault) -> bool:
 
 def _hang(start: Start, fault: JobFault) -> bool:
     """One rank stands still and the others say so; by themselves they never end."""
-    missing = [start.launch.nodes[fault.node % len(start.launch.nodes)]]
+    missing = [start.nodes[fault.node % len(start.nodes)]]
     start.world.laws.guilty.update(missing)
     start.hung = True
-    start.launch.after(
-        PEERS_TIMEOUT_S, lambda: start._watchdog(missing if len(start.launch.nodes) > 1 else [])
-    )
+    start.after(PEERS_TIMEOUT_S, lambda: start._watchdog(missing if len(start.nodes) > 1 else []))
     return True
 
 
 def _hang_exit(start: Start, fault: JobFault) -> bool:
     _hang(start, fault)
-    start.launch.after(PEERS_TIMEOUT_S + 5.0, lambda: start._exit(1, 6))
+    start.after(PEERS_TIMEOUT_S + 5.0, lambda: start._exit(1, 6))
     return True
 
 
@@ -398,7 +439,7 @@ def _survived(start: Start, _fault: JobFault) -> bool:
 
 def _forged(start: Start, fault: JobFault) -> bool:
     """A user prints the words of a hardware fault."""
-    start.claim(XID.format(node=start.launch.nodes[fault.node % len(start.launch.nodes)]))
+    start.claim(XID.format(node=start.nodes[fault.node % len(start.nodes)]))
     return False
 
 
@@ -420,7 +461,7 @@ def _sick(start: Start, fault: JobFault) -> bool:
 
 def _tell(start: Start, fault: JobFault) -> bool:
     """The node's report, in the attempt's folder; False where the nodes do not see it."""
-    world, node = start.world, start.launch.nodes[fault.node % len(start.launch.nodes)]
+    world, node = start.world, start.nodes[fault.node % len(start.nodes)]
     world.laws.guilty.add(node)
     # Nothing watches what began without seeing the run's folder, either.
     if world.nodes_blind or not (start.folder / f"launch.{start.launch.restarts}").exists():
@@ -444,7 +485,7 @@ def _slurm_does(act: Callable[[Start], None]) -> Callable[[Start, JobFault], boo
         job = start.launch.job
         if start.world.engine.jobs.get(job.number) is job and job.launch is start.launch:
             start.world.engine.tell(lambda: act(start) if job.launch is start.launch else None)
-        start.launch.after(start.world.plan.step_s, start._next)
+        start.after(start.world.plan.step_s, start._next)
         return True
 
     return happen

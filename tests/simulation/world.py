@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -31,8 +32,18 @@ from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.nodes import Entry
 from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
+from tests.simulation.agents import Agent
+from tests.simulation.inside import Rank
 from tests.simulation.laws import Laws
-from tests.simulation.plan import JobFault, PersonAct, Plan, SlurmFault, SubmitFault, SupervisorFault
+from tests.simulation.plan import (
+    AgentFault,
+    JobFault,
+    PersonAct,
+    Plan,
+    SlurmFault,
+    SubmitFault,
+    SupervisorFault,
+)
 from tests.simulation.trainer import Start
 
 __all__ = ["Outcome", "World", "live"]
@@ -322,6 +333,11 @@ class World:
         self.hurt_s: dict[str, float] = {}
         self.mended_s: dict[str, float] = {}
         self.processes: list[Process] = []
+        self.agents: list[Agent] = []
+        self.orphans: list[Rank] = []  # ranks that nobody could reach when their start ended
+        self.current_s = float("-inf")  # when a start became the present one last
+        self.talks = os.path.join(home, "talks")
+        self._agent_points: Counter[str] = Counter()
         self.supervisor_faults = {(f.at_name, f.at_point): f for f in plan.supervisors}
         self._named: Counter[str] = Counter()  # how often a point was passed
         self.hidden = ""  # which answers lack the jobs of the run
@@ -334,7 +350,10 @@ class World:
         self._luck = Random(plan.seed)
         self._made = 0
         self._settings: dict[str, Any] = (
-            settings.defaults() | dict(plan.settings) | {"checkpoint": self.checkpoint}
+            settings.defaults()
+            | {"spares": plan.spares}
+            | dict(plan.settings)
+            | {"checkpoint": self.checkpoint}
         )
         self.poll_s = float(self._settings["poll"])
         self.lease_s = float(self._settings["lease"])
@@ -456,6 +475,30 @@ class World:
         self._named[name] += 1
         fault = self.supervisor_faults.get(("", self.points))
         return fault or self.supervisor_faults.get((name, self._named[name]))
+
+    def agent_fault_at(self, name: str) -> AgentFault | None:
+        """What the plan has for this point of an agent's work."""
+        self._agent_points.update(("", name))
+        passed = self._agent_points
+        return next(
+            (f for f in self.plan.agents if f.at_point == passed[f.at_name] and f.at_name in ("", name)), None
+        )
+
+    @property
+    def agent_points(self) -> int:
+        """How many points agents have passed."""
+        return self._agent_points[""]
+
+    def agent_luck(self) -> Faults:
+        """The bad luck of a new agent's client."""
+        faults = Faults(**dict(self.plan.client)) if self.since_start_s() < self.plan.calm_s else Faults()
+
+        def calm() -> None:
+            for name in Faults.__slots__:
+                setattr(faults, name, getattr(Faults(), name))
+
+        self.clock.after(max(0.0, self.plan.calm_s - self.since_start_s()), calm)
+        return faults
 
     def start_supervisor(self) -> None:
         """A new process, on a host that depends on how many there were."""
@@ -656,6 +699,8 @@ class World:
             "wait": False,
             "slurm_conf": "",
             "settings": self._settings,
+            **({"python": sys.executable} if self.plan.agent else {}),
+            **({"active": self.plan.wanted} if self.plan.spares else {}),
         }
 
     # ------------------------------------------------------------------ the end
@@ -699,6 +744,8 @@ def live(plan: Plan, *, show: bool = False) -> tuple[Outcome, list[str], World]:
         outcome = world.live()
         for process in world.processes:
             process.supervisor.forget()
+        for agent in world.agents:
+            agent.close()
         return outcome, world.laws.broken, world
     finally:
         shutil.rmtree(folder, ignore_errors=True)
