@@ -297,7 +297,7 @@ _ft_post_agent() {
 _ft_dismiss_agent() {
     [ -n "$_ft_agent_pid" ] || return 0
     kill -9 "$_ft_agent_pid" 2>/dev/null
-    wait "$_ft_agent_pid" 2>/dev/null
+    _ft_within 2 "$_ft_agent_pid" # a file system that hangs may hold even a killed process
     _ft_agent_pid=
 }
 
@@ -345,7 +345,9 @@ _ft_next() {
     mv -f "$_ft_talk/over.$$" "$_ft_talk/over.$_ft_no"
     # A script that the agent ended may say that all is well.
     [ "$_ft_rc" -ne 0 ] || [ -e "$_ft_talk/ending.$_ft_no" ] || return 1
-    _ft_hear_agent && _ft_take_answer
+    _ft_hear_agent && _ft_take_answer && return 0
+    _ft_dismiss_agent # one that wakes up later must not act in a job that ends
+    return 1
 }
 
 # Waits for the answer as long as the agent is there and its pulse goes on: 20 s without one, 600 s in all.

@@ -53,6 +53,7 @@ class Book:
     def record(self, kind: str, /, **data: Any) -> Record:
         """Write one record; it is durable when this returns. Raises OSError, BookClosed."""
         self._may_write()
+        self._must_be_seen()
         record: Record = {
             "v": journal.VERSION,
             "seq": len(self.records),
@@ -69,6 +70,11 @@ class Book:
         self.records.append(record)
         self._crash(f"record:after:{kind}")
         return record
+
+    def _must_be_seen(self) -> None:
+        """Where the attempt's folder was moved or removed, a descriptor still writes, and nobody ever reads it. Raises BookClosed, OSError."""
+        if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
+            raise BookClosed(f"{self.path} is another file now")
 
     def act(self, name: str, deed: Callable[[], None]) -> None:
         """Do one effect that was journalled before. Raises what the deed raises."""

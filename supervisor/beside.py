@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["STILL_FOR_S", "headless", "in_charge", "take"]
+__all__ = ["STILL_FOR_S", "headless", "in_charge", "look_for", "take"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 SILENT_FOR_S = 300.0  # without an agent
 PULSE_EVERY_S = 2.0
+OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
+LOOK_EVERY_S = 5.0
+LOG_BYTES = 64 << 10  # of what an agent says on stderr: most say nothing
 ROUND_BYTES = 64 << 20  # of one agent's journal at one look: more than any agent writes
 _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
 
@@ -46,6 +49,30 @@ def in_charge(keeper: Keeper, world: World) -> bool:
         if found and found != memory.pulse:
             memory.pulse, memory.pulse_moved_s = found, world.mono_s
     return world.mono_s - memory.pulse_moved_s < STILL_FOR_S
+
+
+def look_for(keeper: Keeper, world: World, *, over: bool = False) -> None:
+    """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
+    attempt, memory = keeper.attempt, keeper.memory
+    if attempt.no_agent or not attempt.claim_seen or in_charge(keeper, world) or (attempt.inside and over):
+        memory.since.pop("no-agent", None)
+        return
+    if not over:
+        waited_s = memory.for_how_long("no-agent", world.mono_s)
+        if waited_s < OPENS_WITHIN_S or not memory.due("agent-log", world.mono_s, LOOK_EVERY_S):
+            return
+    if attempt.inside:
+        keeper.record("agent.absent", why="the agent beside the script shows no sign of life any more")
+        return
+    folder = store.attempt_dir(keeper.run_dir, attempt.number)
+    said = store.content(os.path.join(folder, f"agent.{attempt.launch}.log"), LOG_BYTES)
+    wrote = store.content(os.path.join(_folder(keeper), f"{attempt.launch}.jsonl"), 1)
+    if said is None or wrote is not None:  # none was to be there, or what it wrote is still to be copied
+        return
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    if lines or not over:  # a script that is soon over leaves it no time to begin
+        words = f": {lines[-1][:200]}" if lines else ""
+        keeper.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
 
 
 def headless(keeper: Keeper, world: World, row: JobRow) -> None:

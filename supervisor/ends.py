@@ -158,7 +158,10 @@ def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     """`attempt`, where nobody watched its end, by what slurmstepd wrote into its log: who exits 0 because it was told to leave
     has not finished; nor has a start that the agent inside ended. (pure)"""
     last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch), None)
-    if attempt.end_state == "COMPLETED" and last is not None and last.by_us:
+    by_us = (
+        last is not None and last.by_us and last.number == attempt.start
+    )  # a later one's agent may be dead
+    if attempt.end_state == "COMPLETED" and by_us:
         return replace(attempt, end_state="FAILED", end_intended="ended from inside", end_done=True)
     left = attempt.end_state == "COMPLETED" and attempt.end_reason == UNWATCHED
     return (

@@ -204,7 +204,12 @@ _FIRST_START: Mapping[str, Any] = {
     "active": (),
     "aside": (),
     "ladder_off": "",
+    "no_agent": "",
 }
+
+
+def _agent_absent(run: Run, record: Record) -> Run:
+    return run.with_attempt(no_agent=record["data"]["why"])
 
 
 def _at_launch(run: Run, launch: int) -> Run:
@@ -275,6 +280,7 @@ def _dependents_moved(run: Run, record: Record) -> Run:
 
 
 _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
+    "agent.absent": _agent_absent,
     "run.created": _created,
     "attempt.opened": _opened,
     "submit.intended": _submit_intended,

@@ -31,7 +31,7 @@ def after(run: Run, record: Record) -> Run:
         owner = _owner(run, record)
         if owner is None or seq < owner.copied.get(record["launch"], 0):
             return run
-        run = _with_owner(run, record, copied={**owner.copied, record["launch"]: seq + 1})
+        run = _with_owner(run, record, copied={**owner.copied, record["launch"]: seq + 1}, no_agent="")
     apply = _APPLY.get(str(record["kind"]))
     return apply(run, record) if apply else run
 
@@ -107,6 +107,18 @@ def _begun(run: Run, record: Record) -> Run:
         start.number,
     )
     return _changed(run, last.id, running_again_at_s=start.begun_at_s) if last and follows else run
+
+
+def _ending(run: Run, record: Record) -> Run:
+    """The agent sets out to end this start. It may die before it notes that it did, and the script may say that all is well."""
+    owner, place = _owner(run, record), (record["launch"], record["start"])
+    if owner is None:
+        return run
+    begun = (
+        replace(one, by_us=True) if (one.launch, one.number) == place and one.over_at_s is None else one
+        for one in owner.begun
+    )
+    return _with_owner(run, record, begun=tuple(begun))
 
 
 def _over(run: Run, record: Record) -> Run:
@@ -231,6 +243,8 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "ladder.off": _off,
     "start.begun": _begun,
     "start.over": _over,
+    "steps.cancel.intended": _ending,
+    "script.end.intended": _ending,
     "start.diagnosed": _diagnosed,
     "start.decided": _decided,
     "start.left": _left,

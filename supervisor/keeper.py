@@ -303,6 +303,7 @@ class Keeper:
             self._watch(world)
             if len(self.rows(world)) == 1 and self.run.state in (State.RUNNING, State.SUSPECT):
                 beside.headless(self, world, row)
+                beside.look_for(self, world)
         if self.run.state in (State.RUNNING, State.SUSPECT):
             halting.live(self, world, row)
 
@@ -317,6 +318,7 @@ class Keeper:
         if sense.is_anothers(self, world, row):
             return
         sense.note_launch(self, world)
+        beside.look_for(self, world, over=True)
         arrays.note_failed(self, world)
         state = row.state.value
         if self.attempt.failed_tasks and row.state is JobState.COMPLETED:

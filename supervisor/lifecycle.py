@@ -151,6 +151,7 @@ NEUTRAL = INSIDE | frozenset(
         "dependents.moved",
         "attempt.over",
         "attempt.closed",
+        "agent.absent",
         "request.seen",
         "halt.set",
         "halt.due",

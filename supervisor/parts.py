@@ -93,6 +93,9 @@ class Attempt:
     active: tuple[str, ...] = ()  # nodes that this start uses; () = all
     aside: tuple[str, ...] = ()  # nodes of the allocation that no later start of this launch may use
     ladder_off: str = ""  # why nothing is restarted inside this launch any more; "" = it may be
+    no_agent: str = (
+        ""  # why no agent looks after the present launch, though one should; "" = one does, or none should
+    )
     begun: tuple[Start, ...] = ()  # the starts that an agent noted, oldest first
     judged: int = -1  # the newest launch that the supervisor has decided about
     copied: Mapping[int, int] = field(

@@ -74,7 +74,7 @@ def _inside(attempt: Attempt) -> dict[str, Any]:
         "active": list(attempt.used),
         "spares": list(attempt.unused),
         "aside": list(attempt.aside),
-        "ladder_off": attempt.ladder_off,
+        "ladder_off": attempt.ladder_off or attempt.no_agent,
     }
 
 

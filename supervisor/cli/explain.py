@@ -74,6 +74,7 @@ _TOLD = {
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
     "attempt.over": lambda d: "proven over" + (f"; fenced: {', '.join(d['fenced'])}" if d.get("fenced") else ""),
     "agent.opened": lambda d: f"an agent looks on from {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
+    "agent.absent": lambda d: f"nothing is restarted inside this job: {d['why']}",
     "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
     "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
     "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),

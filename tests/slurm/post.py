@@ -139,8 +139,11 @@ class Post:
         run_dir = self.run_dir(job)
         return events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
 
+    def records(self, job: str = "") -> list[dict[str, Any]]:
+        return list(journal.read_run(self.run_dir(job)))
+
     def kinds(self, job: str = "") -> list[str]:
-        return [record["kind"] for record in journal.read_run(self.run_dir(job))]
+        return [record["kind"] for record in self.records(job)]
 
     def ledger(self) -> list[str]:
         path = self.work / "ledger"

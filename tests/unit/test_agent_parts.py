@@ -272,9 +272,11 @@ def test_the_agent_is_light() -> None:
 def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> None:
     """The supervisor takes the end for the agent's making, and goes on with the run."""
     ended = Start(0, 2, NODES[:2], 1000.0, over_at_s=1100.0, code=0, signal=0, by_us=True)
-    attempt = Attempt(1, 900.0, launch=0, end_state="COMPLETED", begun=(ended,))
+    attempt = Attempt(1, 900.0, launch=0, start=2, end_state="COMPLETED", begun=(ended,))
     seen = ends.as_logged(attempt, ())
 
     assert (seen.end_state, seen.ended_by_us) == ("FAILED", True)
     own = replace(attempt, begun=(replace(ended, by_us=False),))
     assert ends.as_logged(own, ()) is own
+    third = replace(attempt, start=3)
+    assert ends.as_logged(third, ()) is third, "its agent died before it noted start 3"

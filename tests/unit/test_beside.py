@@ -633,6 +633,19 @@ def _folded(records: list[dict[str, Any]]) -> events.Run:
     return events.fold("r-1", [common | record for record in records])
 
 
+@pytest.mark.parametrize("kind", ["steps.cancel.intended", "script.end.intended"])
+def test_a_start_that_its_agent_set_out_to_end_was_ended_by_it_should_the_agent_say_no_more(
+    kind: str,
+) -> None:
+    """An agent may die behind its deed; what it does about processes of a start that is over makes that end none of its own."""
+    live = [*_agents(1)[:1], {"kind": kind, "start": 1, "data": {"agent_seq": 1, "at_s": 1.0}}]
+    over = [*_agents(1)[:2], {"kind": kind, "start": 1, "data": {"agent_seq": 2, "at_s": 2.0}}]
+    opened = {"kind": "attempt.opened", "data": {}}
+    for records, by_us in ((live, True), (over, False)):
+        (start,) = _folded([opened, *records]).attempts[-1].begun
+        assert start.by_us is by_us
+
+
 def _costs(run: events.Run) -> tuple[Any, ...]:
     incidents = [(i.id, i.decision.get("kind"), i.stopped_at_s) for i in run.incidents]
     return dict(run.spent), run.retries, dict(run.rungs), run.excluded, run.best_step, incidents
