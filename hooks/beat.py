@@ -14,7 +14,7 @@ a file system that stands still stops only the thread. In jobs of more than 512 
 
 - **Whose beat.** The rank is RANK, else OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID: mpirun and torchrun hand on SLURM_PROCID of whoever
   started them. A forked child (a loader of data) whose parent beats is silent while the parent lives.
-- **Fencing.** `$FTRUN_ATTEMPT_DIR/current` names the present start. A process whose FTRUN_START_TOKEN is another one is left over from an
+- **Fencing.** `$FTRUN_ATTEMPT_DIR/current` names the present start. A process whose FTRUN_START_TOKEN is a lower one is left over from an
   earlier start - its node was frozen, or out of reach - and ends itself with 143 before it can write over its successor's checkpoints;
   FTRUN_FENCE=off keeps it. What cannot be read ends nobody, nor does another job's folder, inherited by `sbatch` within a job.
 - **Stacks.** faulthandler listens to a signal that nobody here uses, named in the file as `stack_signal` (0: none), and writes to
@@ -36,6 +36,8 @@ import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Optional
+
+from ftrun.hooks import tokens
 
 __all__ = ["beat", "done", "save_wanted"]
 
@@ -242,7 +244,7 @@ class _Scribe:
             current = os.readlink(os.path.join(self.attempt, "current"))
         except OSError:
             return
-        if current != self.token:
+        if tokens.is_over(self.token, current):
             _say(
                 f"ftrun: rank {self.rank} is of start {self.token}, the present one is {current}: it ends itself\n"
             )

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 
+from ftrun.hooks import tokens
 from ftrun.hooks.errors import UsageError
 
 TYPE_CHECKING = False
@@ -192,7 +193,7 @@ class Parent:
     def _is_present(self) -> bool:
         token = os.environ.get("FTRUN_START_TOKEN", "")
         try:
-            return not token or os.readlink(os.path.join(self.folder, "..", "..", "current")) == token
+            return not tokens.is_over(token, os.readlink(os.path.join(self.folder, "..", "..", "current")))
         except OSError:
             return True
 

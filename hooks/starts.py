@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Callable, NamedTuple, Optional
 
+from ftrun.hooks.tokens import CLOSED, token_of
+
 __all__ = [
     "CLOSED",
     "Here",
@@ -28,9 +30,6 @@ __all__ = [
     "token_of",
     "variables",
 ]
-
-CLOSED = "closed"
-"""Stands in `current` of an attempt of which nothing may run any more."""
 
 
 class Process(NamedTuple):
@@ -100,12 +99,6 @@ def start_of(told: Mapping[str, str]) -> Optional[Start]:
     if place is None or token is None or not job:
         return None
     return Start(*place, token, job, told.get("SLURM_CLUSTER_NAME", ""), told.get("FTRUN_HOOK", ""))
-
-
-def token_of(text: str) -> Optional[tuple[int, int]]:
-    """`<launch>.<start>` as numbers, None for anything else."""
-    launch, dot, start = text.strip().partition(".")
-    return (int(launch), int(start)) if dot and _is_number(launch) and _is_number(start) else None
 
 
 def place_of(folder: str) -> Optional[tuple[str, int]]:

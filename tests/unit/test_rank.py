@@ -186,6 +186,18 @@ def test_a_new_start_ends_a_rank_that_waits_for_an_answer(hook: str, folder: Pat
         assert 7 == one.wait(timeout=5)
 
 
+def test_a_start_that_is_shown_late_is_asked_about_all_the_same(hook: str, folder: Path) -> None:
+    """A network file system may go on showing the start before: then the question stands."""
+    with _running(hook, folder, "exit 7", 3) as one:
+        assert _until((folder / "3.1").exists)
+        (folder.parents[1] / "draft").symlink_to("0.0")
+        (folder.parents[1] / "draft").replace(folder.parents[1] / "current")
+        time.sleep(1)
+
+        assert one.poll() is None
+        assert 7 == one.wait(timeout=10)
+
+
 def test_a_folder_that_is_gone_costs_only_the_question(hook: str, tmp_path: Path) -> None:
     """The run's folder was removed, or cannot be written: the task ends as its rank did, at once."""
     began_s = time.monotonic()
