@@ -22,6 +22,7 @@ never shortens them below `min_s`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,6 +74,7 @@ ASK_FROM_USUAL = 0.85  # ... of the usual gap ...
 ASK_FROM_ALLOWED = 0.125  # ... and of what a phase is allowed
 QUIET_FROM = 0.25
 LAG_S = 3.0  # beats are written once a second
+TOLD_MAX = 1024  # beats of more ranks are read and written too seldom to tell who stopped first
 NAMED_MAX = 8
 
 
@@ -249,21 +251,26 @@ def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[st
     """Who is behind, most certain first: ranks that do not wait where the others do, ranks at a lower step, ranks that have not said that they
     wait ("sync") where most have, ranks whose beat stopped earlier.
 
-    Nobody is named where it is half of all or more. Names are "rank 3 (node)", at most NAMED_MAX.
+    Nobody is named where it is half of all or more, nor by the beats of more than TOLD_MAX. Names are "rank 3 (node)", at most NAMED_MAX.
     """
     nodes = {rank.rank: rank.node for rank in ranks}
     late: list[int] = list(elsewhere)
     stepping = [rank for rank in ranks if rank.step is not None]
-    if not late and len(stepping) > 1:
+    if not late and 1 < len(stepping) <= TOLD_MAX:
         highest = max(rank.step or 0 for rank in stepping)
         late = [rank.rank for rank in stepping if (rank.step or 0) < highest]
         if not late:  # whoever has not come to where the others of its step wait for it
             late = [rank.rank for rank in stepping if rank.phase != "sync"]
         if not late or 2 * len(late) >= len(stepping):
             last_s = sorted(rank.moved_s for rank in stepping)[len(stepping) // 2]
-            late = [rank.rank for rank in stepping if rank.moved_s < last_s - LAG_S]
+            late = [rank.rank for rank in stepping if rank.moved_s < last_s - _lag_s(len(ranks))]
         late = [] if 2 * len(late) >= len(stepping) else late
     return tuple(
         f"rank {rank} ({nodes[rank]})" if nodes.get(rank) else f"rank {rank}"
         for rank in sorted(late)[:NAMED_MAX]
     )
+
+
+def _lag_s(ranks: int) -> float:
+    """So far apart two ranks that stopped together may be seen to: beats of many ranks are read in turn, every few seconds."""
+    return LAG_S if ranks <= 32 else LAG_S + 5.0 * math.ceil(ranks / 256) + ranks / 512

@@ -296,6 +296,24 @@ def test_whoever_does_not_wait_for_the_others_is_behind() -> None:
     assert hang.behind(tuple(replace(rank, phase="") for rank in seen)) == ()
 
 
+@pytest.mark.parametrize("number", [64, 512, 768, 1024, 4096])
+def test_nobody_is_behind_by_the_turn_in_which_beats_are_read(number: int) -> None:
+    """All ranks stop together; those of many ranks are read 256 at a look, every five seconds, so some are seen to stop earlier."""
+    seen = tuple(
+        Rank(rank, f"n{rank // 8}", 7, 9, "", 100.0 + 5.0 * (rank // max(1, min(256, number // 3))))
+        for rank in range(number)
+    )
+
+    assert hang.behind(seen) == ()
+
+
+def test_a_rank_that_stopped_long_before_many_others_is_behind() -> None:
+    """What the turn of reading does not explain still tells who stopped first."""
+    seen = tuple(Rank(rank, f"n{rank // 8}", 7, 9, "", 10.0 if rank == 9 else 100.0) for rank in range(256))
+
+    assert hang.behind(seen) == ("rank 9 (n1)",)
+
+
 def test_settings_make_the_limits() -> None:
     """hang=never looks for nothing; hang-max is never below hang-min."""
     assert hang.limits_from({"hang": "never"}) is None
