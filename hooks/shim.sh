@@ -48,7 +48,15 @@ _ft_read_word() {
                     --hold | --imm* | --interactive | --kill-* | --lab* | --multi* | --nice | --no-* | --overc* | --overl* | --overs* | --preserve* | --propagate | \
                     --pty | --quie* | --quit* | --reboot | --resv-* | --send* | --share | --spread* | --stepmgr | --test* | --unb* | --usa* | --use-* | --verb* | \
                     --vers* | --whole | --x11) ;;
-                *) _ft_due=$_ft_opt ;;
+                # So do these of a container plug-in that many sites have.
+                --container-mount-home | --container-remap-root | --container-writable | --container-readonly | --container-entrypoint*) ;;
+                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --chd* | --clus* | --comm* | --cons* | --container | --container-[eimnws]* | --core* | --cpu* | \
+                    --dead* | --delay* | --dep* | --dist* | --epi* | --err* | --exclude | --export* | --extra* | --gid | --gpu* | --gres* | --het* | --hint | \
+                    --inp* | --job* | --lic* | --mail* | --mcs* | --mem* | --minc* | --mins* | --mint* | --mpi | --msg* | --netw* | --node* | --nt* | --oom* | \
+                    --open* | --out* | --pack* | --part* | --power* | --pref* | --prio* | --prof* | --prol* | --qos | --rela* | --rese* | --seg* | --sig* | \
+                    --slurmd* | --sock* | --swi* | --task* | --thre* | --time* | --tmp | --tree* | --tres* | --uid | --wait | --wck*) _ft_due=$_ft_opt ;;
+                # An option of a plug-in: nobody knows whether the next word is its value or the command.
+                *) _ft_open= _ft_opt= _ft_unsure=1 ;;
             esac
             ;;
         -?*) _ft_short "${1#-}" ;;
@@ -62,6 +70,7 @@ _ft_long() { # the short name of long option $1, where it has one that matters h
         --exclude) _ft_opt=x ;;
         --rela*) _ft_opt=r ;;
         --lab*) _ft_opt=l ;;
+        --unb*) _ft_opt=u ;;
         --ou*) _ft_opt=o ;;
         --err*) _ft_opt=e ;;
         --help | --usa*) _ft_opt=h ;;
@@ -77,8 +86,8 @@ _ft_short() { # letters $1; those before the last one that matters go into _ft_h
         _ft_c=${_ft_rest%"$_ft_tail"}
         _ft_rest=$_ft_tail
         case $_ft_c in
-            [lhV]) _ft_seen=$_ft_seen$_ft_c ;;
-            [EHOQsuvXZ]) ;;
+            [lhuV]) _ft_seen=$_ft_seen$_ft_c ;;
+            [EHOQsvXZ]) ;;
             [IkK]) return ;;
             *)
                 _ft_opt=$_ft_c
@@ -115,25 +124,26 @@ _ft_now_of() {
 
 # What the call is, by its words: _ft_through is set where it is handed through.
 _ft_look() {
-    _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_own_x= _ft_skipped= _ft_alone= _ft_wrapped=$_ft_pyz
+    _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
     for _ft_word in "$@"; do
         _ft_read_word "$_ft_word"
         [ -n "$_ft_open" ] || break
         case $_ft_opt in
-            [hloeV]) _ft_seen=$_ft_seen$_ft_opt ;;
+            [hloeuV]) _ft_seen=$_ft_seen$_ft_opt ;;
             w) [ -z "$_ft_due" ] && _ft_now_of "$_ft_val" && _ft_named=$_ft_named,$_ft_names ;;
             x) [ -z "$_ft_due" ] && _ft_own_x=$_ft_own_x,$_ft_val ;;
             r) [ -z "$_ft_due" ] && _ft_skipped=$_ft_val ;;
             --exclusive | --exact) _ft_alone=1 ;;
             --jobi*) [ -n "$_ft_due" ] || [ "${_ft_val%%.*}" = "$SLURM_JOB_ID" ] || _ft_through=1 ;;
             --het-g* | --hetg* | --pack-g*) _ft_through=1 ;;
-            --pty | --multi*) _ft_wrapped= ;;
+            --pty) _ft_wrapped= _ft_seen=${_ft_seen}p ;;
+            --multi*) _ft_wrapped= ;;
         esac
     done
     case $_ft_seen in *[hV]*) _ft_through=1 ;; esac
     # Nobody's rank: what starts the ranks of its node.
     case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy) _ft_wrapped= ;; esac
-    [ -z "$_ft_open" ] || _ft_wrapped=
+    [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped=
 }
 
 # The nodes that this call may not use, into _ft_not: a script that counts from the first node on counts active ones, and whoever
@@ -246,9 +256,10 @@ if [ -n "$_ft_alone" ]; then
     unset SLURM_OVERLAP
     case $_ft_front in *--overlap*) _ft_front=${_ft_front%%--overlap*} ;; esac
 fi
-case $_ft_label$_ft_seen in
-    1*[loe]*) ;;
-    1*) [ /proc/self/fd/1 -ef "$_ft_log" ] && set -- --label "$@" ;;
+# Unbuffered, each piece that a task writes would become a line of its own; and where lines go by SLURM_STDOUTMODE they are not the log's.
+case $_ft_label:$_ft_seen$_ft_unsure${SLURM_STDOUTMODE+o}${SLURM_STDERRMODE+e}${SLURM_UNBUFFEREDIO+u} in
+    1:*[loeup1]*) ;;
+    1:*) [ /proc/self/fd/1 -ef "$_ft_log" ] && set -- --label "$@" ;;
 esac
 FTRUN_SHIM=$FTRUN_START
 export FTRUN_SHIM

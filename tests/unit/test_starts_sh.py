@@ -416,6 +416,9 @@ CALLS = [
     ("--cpu-bind none --mpi=none a", f"{FRONT}[--exclude=n1][--cpu-bind][none][--mpi=none][a]"),
     ("--kill-on-bad-exit -K -k --exclusive a", "[--no-kill][--exclude=n1][--kill-on-bad-exit][-K][-k][--exclusive][a]"),
     ("--jobid 7 a", f"{FRONT}[--exclude=n1][--jobid][7][a]"),
+    ("--container-mount-home --container-writable a -w n1 -x b", f"{FRONT}[--exclude=n1][--container-mount-home][--container-writable][a][-w][n1][-x][b]"),
+    ("--container-image a -w n1 -N1 b", f"{FRONT}[--exclude=n1][--container-image][a][--nodelist=n2][-N1][b]"),
+    ("-wn1 --site-option a -x b -r 1", f"{FRONT}[--exclude=n1][--nodelist=n2][--site-option][a][-x][b][-r][1]"),
     ("-- a -w n1", f"{FRONT}[--exclude=n1][--][a][-w][n1]"),
 ]  # fmt: skip
 THROUGH = [
@@ -479,6 +482,10 @@ def test_the_first_start_of_a_job_without_spares_adds_nothing(shim: Shim) -> Non
         ("--output=x a", False),
         ("-n2 -e x a", False),
         ("-vl a", False),
+        ("-u a", False),
+        ("-n2 --unbuffered a", False),
+        ("--pty a", False),
+        ("--site-option x -o x a", False),
     ],
 )
 def test_lines_are_labelled_where_they_go_into_the_log(shim: Shim, words: str, labelled: bool) -> None:
@@ -491,6 +498,17 @@ def test_lines_are_labelled_where_they_go_into_the_log(shim: Shim, words: str, l
     assert "[--label]" not in shim.call(*words.split(), stdout=shim.folder / "other")
     shim.brief(no="", active="", moved="", front="", label="", log=str(log))
     assert "[--label]" not in shim.call(*words.split(), stdout=log)
+
+
+@pytest.mark.parametrize("name", ["SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_UNBUFFEREDIO"])
+def test_what_the_environment_says_of_the_output_counts_as_well(shim: Shim, name: str) -> None:
+    """Files of the user's own get no labels, nor do pieces of lines."""
+    log = shim.folder / "log"
+    log.touch()
+    shim.brief(no="", active="", moved="", front="", label="1", log=str(log))
+    shim.env[name] = "out.%t"
+
+    assert "[--label]" not in shim.call("a", stdout=log)
 
 
 @pytest.mark.parametrize(
