@@ -40,6 +40,8 @@ def main(arguments: list[str]) -> int:
     root = words.root.replace("{node}", node)
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
     report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
+    if words.start:
+        report["start"] = words.start
     with contextlib.suppress(OSError):
         nodefile.put(words.folder, words.launch, report)
     return 0
@@ -66,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
         help="when the script began, in seconds of the epoch",
     )
     parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument(
+        "--start", type=int, default=0, help="the number of the script's start in this launch"
+    )
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     parser.add_argument(
         "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"

@@ -733,7 +733,7 @@ _ft_look_after() {
     [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
     [ $(($(date +%s) - _ft_since)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
-    ( trap - EXIT; _ft_on_nodes after --since "$_ft_since" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    ( trap - EXIT; _ft_on_nodes after --since "$_ft_since" --start "$_ft_no" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
     _ft_quarters=72
     until _ft_is_over "$_ft_watcher"; do

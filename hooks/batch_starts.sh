@@ -381,6 +381,7 @@ _ft_take_answer() {
                 nodes=*) _ft_wanted=${_ft_line#*=} ;;
                 fault=*) _ft_class=${_ft_line#*=} ;;
                 skip=*) _ft_added=$_ft_added$_ft_nl${_ft_line#*=} ;;
+                checked=1) _ft_after= ;; # the nodes have been checked after this start
             esac
         done
     } <"$_ft_talk/next.$_ft_no"

@@ -162,7 +162,8 @@ def usable(
 ) -> tuple[str, ...]:
     """The spares that a start may use: they answer and no check calls them bad; degraded ones and those that the run avoids come last."""
     held = [one for one in facts.findings if one.until_s is None]
-    bad = {one.node for one in held if one.severity == nodefacts.BAD}
+    shared = facts.everywhere()  # what every node shows is the site's, and spares none
+    bad = {one.node for one in held if one.severity == nodefacts.BAD and one.check not in shared}
     degraded = {one.node for one in held} - bad
     free = [
         node

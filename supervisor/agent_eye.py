@@ -3,7 +3,8 @@
 How it thinks. The rules are the supervisor's own (`suspect`, P7): a fatal line, or a node that its watch finds bad, followed by no progress for long
 enough. Two things are quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
 are asked as soon as something fatal was printed, and when a start that was making steps stands still for much longer than it is used to; two such
-answers in a row with no sign of life between them are enough. And a hang is looked for (`hang`), where that is wanted.
+answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
+that node for many seconds. And a hang is looked for (`hang`), where that is wanted.
 
 Nothing of it costs anything while all is well: a read of the log that yields nothing, and a look at the time stamp of a folder.
 """
@@ -42,6 +43,7 @@ STILL_MIN_S = 15.0
 STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes are asked
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
+STEP_ENDS = "slurm-task-ended"  # srun's own words about its step
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Eye:
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
-        self._unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
+        self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
         self.first_evidence_s: dict[str, float] = {}  # signature -> when it was seen first (Unix seconds)
 
     # ------------------------------------------------------------------ looking
@@ -109,7 +111,7 @@ class Eye:
             sense.note_pace(memory, mono_s, report, progress.steps_seen)
             memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
             if memory.steps_seen != before:
-                self._ask_after_s, self._unheard = 0.0, ()
+                self._ask_after_s, self.unheard = 0.0, ()
         return report
 
     def quiet_s(self) -> float:
@@ -149,8 +151,10 @@ class Eye:
 
     def facts(self) -> NodeFacts:
         """What the nodes say of themselves, read anew."""
-        where = self._where
-        return nodereports.read(where.run_dir, where.attempt, where.launch, self.started.nodes)
+        where, started = self._where, self.started
+        return nodereports.read(
+            where.run_dir, where.attempt, where.launch, started.nodes, start=started.number
+        )
 
     # ------------------------------------------------------------------ judging
 
@@ -215,10 +219,12 @@ class Eye:
         if quiet_s < self._ask_after_s:
             return None
         silent = self._silent()
-        twice = tuple(node for node in silent or () if node in self._unheard)
-        self._unheard = silent or ()
+        twice = tuple(node for node in silent or () if node in self.unheard)
+        self.unheard = silent or ()
         if twice and self.quiet_s() >= ASKED_AGAIN_S:
             return Suspicion(agent_case.lost(twice), self.quiet_s())
-        pause_s = ASKED_AGAIN_S if self._unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
+        if silent and self._suspected and any(one.signature == STEP_ENDS for one in self.memory.evidence):
+            return Suspicion(agent_case.lost(silent), self.quiet_s())
+        pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
         self._ask_after_s = self.quiet_s() + pause_s
         return None

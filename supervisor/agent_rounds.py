@@ -1,7 +1,7 @@
 """One start of the script after the other: look on, and say what comes next when it failed. (I/O)
 
-How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet; meanwhile all nodes are
-asked whether they are there and swept of what the start left. Then the decision is journalled, what still runs is stopped,
+How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet and its nodes have
+been asked (`agent_after`). Then the decision is journalled, what still runs is stopped,
 and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
 where a rung took longer than its limit, the answer is `end`: the job ends as its script ended, and the supervisor goes on from there.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor import (
+    agent_after,
     agent_case,
-    agent_reach,
     agent_shim,
     agent_stop,
     checkpoints,
@@ -28,7 +28,7 @@ from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_hang import Hangs, hung
 from ftrun.supervisor.agent_ranks import Ranks
-from ftrun.supervisor.agent_reach import Reach, Sweep
+from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.hang import State
@@ -42,7 +42,6 @@ FIRST_STEP_LOOK_S = 0.2  # while a phase of an incident is still to be timed
 SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
 SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
-KNOWN_QUIET_S = 1.0  # a node that was silent twice already is hardly waited for
 WORTH_S = 30.0
 """Less time than this is left to no start, nor less than the last one took to its first step."""
 
@@ -58,6 +57,7 @@ class Rounds:
     incident: str = ""  # the one that this start followed from, until its first step
     _shim_looks: list[float] = field(default_factory=list)
     _boundary: agent_stop.Boundary | None = None
+    _checked: bool = False  # the nodes were, after the start that failed last
 
     def run(self) -> None:
         """All starts, to the last. Raises OSError (journal), GivenUp."""
@@ -150,7 +150,7 @@ class Rounds:
         if not verdict.saved:
             say(f"{wanted.diagnosis.nodes[0]} stays: {verdict.reason}")
             return None
-        reach = self._reach(eye.started.token, eye)
+        reach = agent_after.reach_all(self.desk, eye.started.token, eye)
         _, _, move = self._ruled(eye, Over(0, 0), wanted, reach)
         if not reach.known or move.rung is not ladder.Rung.SWAP:
             say(f"{wanted.diagnosis.nodes[0]} stays: {move.reason}")
@@ -178,7 +178,7 @@ class Rounds:
 
     def _silent(self, started: Started) -> tuple[str, ...] | None:
         """The nodes of a live start that do not answer; None where that cannot be told."""
-        found = self._reach(f"{self.desk.where.launch}.{started.number}")
+        found = agent_after.reach_all(self.desk, f"{self.desk.where.launch}.{started.number}")
         return tuple(node for node in started.nodes if node in found.silent) if found.known else None
 
     # ------------------------------------------------------------------ when it failed
@@ -186,7 +186,15 @@ class Rounds:
     def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = f"{self.desk.where.attempt}.{self.desk.where.launch}.{eye.started.number}"
-        reach = self._settled(eye, suspicion)
+        after = agent_after.settled(
+            self.desk,
+            eye,
+            suspicion,
+            self.settings,
+            aside=self.aside,
+            judged=lambda reach: self._judged(eye, over, suspicion, reach)[1],
+        )
+        reach, self._checked = after.reach, after.checked
         if not reach.running:
             return self._leave(eye, incident, reach.why)
         case, ruling, move = self._ruled(eye, over, suspicion, reach, incident)
@@ -200,9 +208,7 @@ class Rounds:
         self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
     ) -> tuple[grounds.Case, grounds.Ruling, ladder.Move]:
         """What the end means and what comes of it; with `incident`, the diagnosis is journalled under that name."""
-        run = self.desk.book.run()
-        seen = self._seen(eye, over, suspicion, reach, run)
-        diagnosis = agent_case.judge(seen, self.desk.catalog())
+        seen, diagnosis, run = self._judged(eye, over, suspicion, reach)
         if incident:
             self.desk.book.record(
                 "start.diagnosed",
@@ -215,45 +221,12 @@ class Rounds:
         case = agent_case.case_of(run, seen, diagnosis, self._view())
         return case, *agent_case.ruled(case, self._place(seen, reach, diagnosis, run))
 
-    def _settled(self, eye: Eye, suspicion: Suspicion | None) -> Reach:
-        """Ask all nodes while the last lines come in, then wait until the log is quiet."""
-        began_s = self.desk.clock.mono_s()
-        quiet_s = float(self.settings.get("settle", 2.0))
-        longest_s = float(self.settings.get("settle-max", 10.0))
-        where = self.desk.where
-        token = f"{where.launch}.{eye.started.number + 1}"
-        self.desk.book.record("sweep.intended", nodes=list(where.nodes), token=token)
-        found: list[Reach] = []
-        known = suspicion is not None and suspicion.diagnosis.signature == agent_case.LOST
-        quiet_after_s = KNOWN_QUIET_S if known else agent_reach.QUIET_S
-        self.desk.book.act("sweep", lambda: found.append(self._reach(token, eye, quiet_after_s)))
-        reach = found[0]
-        self.desk.book.record(
-            "sweep.done",
-            answered=list(reach.answered),
-            silent=list(reach.silent),
-            unfit=reach.unfit,
-            why=reach.why,
-        )
-        while (waited_s := self.desk.clock.mono_s() - began_s) < longest_s:
-            self.desk.rest(TICK_S / 2)
-            if eye.look(fresh=True) is None:
-                if waited_s >= quiet_s:
-                    break
-            elif min(waited_s, eye.quiet_s()) >= quiet_s:
-                break
-        return reach
-
-    def _reach(self, token: str, eye: Eye | None = None, quiet_s: float = agent_reach.QUIET_S) -> Reach:
-        where = self.desk.where
-
-        def alive() -> None:
-            self.desk.alive()
-            if eye is not None:
-                eye.look()
-
-        sweep = Sweep(where.home, where.place, token, where.job, where.nodes, where.node, quiet_s)
-        return agent_reach.reach(self.desk.cluster, self.desk.steps, sweep, alive=alive)
+    def _judged(
+        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach
+    ) -> tuple[agent_case.Seen, Diagnosis, Run]:
+        run = self.desk.book.run()
+        seen = self._seen(eye, over, suspicion, reach, run)
+        return seen, agent_case.judge(seen, self.desk.catalog()), run
 
     def _seen(
         self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, run: Run
@@ -288,7 +261,7 @@ class Rounds:
 
     def _place(self, seen: agent_case.Seen, reach: Reach, diagnosis: Diagnosis, run: Run) -> ladder.Place:
         where = self.desk.where
-        facts = nodereports.read(where.run_dir, where.attempt, where.launch, where.nodes)
+        facts = nodereports.read(where.run_dir, where.attempt, where.launch, where.nodes, start=seen.number)
         spares = agent_case.usable(
             where.nodes,
             active=seen.nodes,
@@ -342,7 +315,7 @@ class Rounds:
         """The job ends as its script ended, and the supervisor decides."""
         say(f"start {eye.started.number}: end: {why}")
         self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
-        self.desk.book.act("answer", lambda: _answer(self.desk, eye.started.number))
+        self.desk.book.act("answer", lambda: _answer(self.desk, eye.started.number, checked=self._checked))
         return False
 
     def _again(

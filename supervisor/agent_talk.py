@@ -69,13 +69,19 @@ class Talk:
         *,
         fault: str = "",
         skip: Sequence[str] = (),
+        checked: bool = False,
     ) -> bool:
         """Say what comes after start `number`: the script again on `nodes`, in this order, or the job's end where there are none.
 
-        `fault` is the class of the fault, `skip` are checkpoints that are set aside. False where it was answered before.
+        `fault` is the class of the fault, `skip` are checkpoints that are set aside; `checked`: the nodes need no other look before
+        the job ends. False where it was answered before.
         Raises OSError.
         """
-        lines = ["end"] if not nodes else ["again", f"nodes={','.join(nodes)}", f"fault={fault}"]
+        lines = (
+            ["end", *(["checked=1"] if checked else [])]
+            if not nodes
+            else ["again", f"nodes={','.join(nodes)}", f"fault={fault}"]
+        )
         if nodes:
             lines += [f"skip={path}" for path in skip if "\n" not in path]
         target = self._path("next", number)

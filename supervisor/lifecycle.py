@@ -120,6 +120,7 @@ INSIDE = frozenset(
         "script.end.done",
         "sweep.intended",
         "sweep.done",
+        "nodes.checked",
     }
 )
 

@@ -21,7 +21,17 @@ from ftrun.supervisor import scenario
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, plain, sure
 
-__all__ = ["SIGNATURE", "NodeFacts", "NodeFinding", "gathered", "joined", "number", "parsed", "while_alive"]
+__all__ = [
+    "SIGNATURE",
+    "NodeFacts",
+    "NodeFinding",
+    "gathered",
+    "joined",
+    "number",
+    "parsed",
+    "while_alive",
+    "worth_checking",
+]
 
 SIGNATURE = "check-"
 """Signatures of diagnoses that rest on a check are this and the check's name."""
@@ -227,6 +237,13 @@ def while_alive(
     if found is not None and found.signature and found.fault not in ENDED_FOR_OTHER_REASONS:
         return joined(found, left, now_s)
     return _blaming([one for one in left.odd(now_s) if one.severity == BAD])
+
+
+def worth_checking(found: Diagnosis) -> bool:
+    """Whether anything that a check may find can change this diagnosis: what no node causes, and is sure, stays what it is."""
+    if found.fault in ENDED_FOR_OTHER_REASONS:
+        return False
+    return found.fault in OF_NODES | VAGUE or found.confidence < UNSURE
 
 
 def joined(found: Diagnosis, facts: NodeFacts, now_s: float) -> Diagnosis:

@@ -77,7 +77,9 @@ def first_seen_s(keeper: Keeper, signature: str) -> list[float]:
 def _read(keeper: Keeper) -> None:
     attempt = keeper.attempt
     more = dict(keeper.memory.visit.reports) if keeper.memory.visit is not None else {}
-    facts = nodereports.read(keeper.run_dir, attempt.number, attempt.launch, attempt.used, by_ssh=more)
+    facts = nodereports.read(
+        keeper.run_dir, attempt.number, attempt.launch, attempt.used, start=attempt.start, by_ssh=more
+    )
     keeper.memory.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:
         sense.note_evidence(keeper, _evidence(finding))

@@ -8,11 +8,12 @@ run whose nodes are well costs one question.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 
 from ftrun.supervisor import store
-from ftrun.supervisor.nodefacts import NodeFacts, gathered
+from ftrun.supervisor.nodefacts import NodeFacts, gathered, number
 
 __all__ = ["KINDS", "folder", "json_of", "left", "read", "stamp"]
 
@@ -39,13 +40,23 @@ def read(
     launch: int,
     nodes: Sequence[str],
     *,
+    start: int = 1,
     by_ssh: Mapping[str, Mapping[str, object]] | None = None,
 ) -> NodeFacts:
     """What the nodes of one launch say of themselves; a report that cannot be read says nothing.
 
-    `by_ssh`: reports that ftrun itself fetched from nodes.
+    `start` is the start of the script that is asked about: checks after an earlier one say nothing of it, since a node may have been mended
+    or set aside. `by_ssh`: reports that ftrun itself fetched from nodes.
     """
-    return gathered(nodes, left(run_dir, attempt, launch, nodes), by_ssh=by_ssh or {})
+    found = left(run_dir, attempt, launch, nodes)
+    found["after"] = {node: one for node, one in found["after"].items() if _start_of(one) >= start}
+    return gathered(nodes, found, by_ssh=by_ssh or {})
+
+
+def _start_of(report: object) -> float:
+    """Which start a report came after; one that does not say so belongs to whatever start is asked about."""
+    told = number(report.get("start")) if isinstance(report, Mapping) else None
+    return told if told is not None else math.inf
 
 
 def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[str, dict[str, object]]:

@@ -173,7 +173,7 @@ TABLE = (
             " can (not for tasks of arrays).", choices=("auto", "never")),
     Setting("watch-period", DURATION, 60.0, "How often the watch looks at a node; it begins after half of it, at most 30 s.",
             least=1),
-    Setting("after-checks", CHOICE, "auto", "Check the nodes of a script that failed before its job ends: auto = unless it failed"
+    Setting("after-checks", CHOICE, "auto", "Check the nodes of a script that failed before its job ends or it is started again: auto = unless it failed"
             " within 5 s or somebody ended it; ssh = where the job is gone already, over SSH as well.",
             choices=("auto", "ssh", "never")),
     Setting("preflight", FLAG, False, "Check the nodes before the script starts, in every attempt; where a few of them are bad the script"

@@ -94,6 +94,7 @@ _TOLD = {
     "steps.cancel.done": lambda d: f"steps cancelled: {', '.join(map(str, d['steps']))}",
     "script.end.done": lambda d: f"script ended by signal {d['signal']}",
     "sweep.done": lambda d: "nodes swept" + (f"; no answer from {nodeset.fold(d['silent'])}" if d.get("silent") else ""),
+    "nodes.checked": lambda d: f"nodes checked: {nodeset.fold(d['answered']) or 'none'}" + (f"; no report from {nodeset.fold(missing)}" if (missing := [n for n in d["asked"] if n not in d["answered"]]) else ""),
     "run.finished": lambda d: f"finished: {d['reason']}",
     "run.stopped": lambda d: f"stopped: {d['reason']}",
     "run.abandoned": lambda d: f"given up: {d['reason']}",

@@ -26,6 +26,7 @@ __all__ = [
     "kill_supervisor",
     "lose_gpu",
     "lose_memory",
+    "lose_memory_of",
     "mend_gpu",
     "new_attempt_saved",
     "on_attempt",
@@ -164,7 +165,11 @@ def _scancel(hands: Hands, sight: Sight) -> None:
 
 def lose_memory(rank: int, when: When) -> Move:
     """The memory of a rank's node loses data, and nothing but a counter of that node says so."""
-    node = node_of(rank)
+    return lose_memory_of(node_of(rank), when)
+
+
+def lose_memory_of(node: Callable[[Sight], str], when: When) -> Move:
+    """The same for any node."""
     return Move("memory loses data", when, lambda hands, sight: hands.lose_memory(node(sight)), node)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.hooks import nodefile
 from ftrun.slurm.errors import Unreachable
 from ftrun.slurm.steps import Reached, StepRow
 from ftrun.supervisor import (
@@ -47,6 +49,9 @@ class Steps:
         self.ended: list[str] = []
         self.asked: list[tuple[str, ...]] = []
         self.down = False
+        self.nodes_dir = Path()
+        self.sick: set[str] = set()
+        self.checked: list[tuple[str, ...]] = []
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         return tuple(self.running)
@@ -68,6 +73,12 @@ class Steps:
         if self.down:
             raise Unreachable("no controller")
         alive()
+        if found := re.search(r" after .*--start (\d+)", script):
+            self.checked.append(tuple(nodes))
+            answers = [node for node in nodes if node not in self.silent]
+            for node in answers:
+                nodefile.put(str(self.nodes_dir), 0, report(node, int(found[1]), sick=node in self.sick))
+            return Reached(dict.fromkeys(answers, ("checked",)))
         self.asked.append(tuple(nodes))
         heard = {
             node: (json.dumps({"node": node, "left": [], "unfit": self.unfit.get(node, "")}),)
@@ -77,10 +88,32 @@ class Steps:
         return Reached(heard)
 
 
+def report(node: str, start: int, *, sick: bool) -> dict[str, Any]:
+    """What the checks after a failure leave of a node; a sick one has a memory error."""
+    bad = {"severity": "bad", "message": "1 uncorrected memory error", "fault": "hardware-other"}
+    well = {"severity": "ok", "message": "no errors", "fault": ""}
+    finding = {
+        "check": "edac",
+        "device": "mc0",
+        "value": None,
+        "unit": "",
+        "evidence": [],
+        **(bad if sick else well),
+    }
+    return {
+        "schema": 1,
+        "kind": "after",
+        "node": node,
+        "at_s": time.time(),
+        "start": start,
+        "findings": [finding],
+    }
+
+
 class Stage:
     """A launch of a run on a virtual Slurm, with an agent in a thread beside it, and batch.sh in the test's hands."""
 
-    def __init__(self, folder: Path, *, wanted: int, active: int, **chosen: Any) -> None:
+    def __init__(self, folder: Path, *, wanted: int, active: int, began_s: str = "", **chosen: Any) -> None:
         quick = {"settle": 0.1, "settle_max": 1.0, "end_wait": 0.1, "spares": wanted - active}
         self.life = Life(folder, wanted=active, nodes=6, **(quick | chosen))
         self.life.live(3)
@@ -90,6 +123,7 @@ class Stage:
         self.talk = Talk(str(self.talk_dir))
         self.place = store.attempt_dir(self.life.run_dir, 1)
         self.steps = Steps()
+        self.steps.nodes_dir = Path(self.place, "nodes")
         self.crashes: list[str] = []
         where = agent_desk.Where(
             self.life.run_dir, self.place, 1, 0, str(self.life.launches[-1].job.number), "memory", self.nodes[0], self.nodes
@@ -101,7 +135,7 @@ class Stage:
         self.rounds: agent_rounds.Rounds | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, daemon=True)
-        self.start(1, self.nodes[:active])
+        self.start(1, self.nodes[:active], **({"started_s": began_s} if began_s else {}))
         self.thread.start()
 
     def _work(self) -> None:
@@ -307,6 +341,66 @@ def test_progress_gives_the_rung_back(make: Callable[..., Stage]) -> None:
     stage.start(2, stage.nodes)
 
     assert stage.fails(2, "step 9 loss 1.0", TRANSIENT)["kind"] == "again"
+
+
+# ---- the checks after a failure
+
+
+def lived(seconds: float) -> str:
+    """When a start began that has lived for so long."""
+    return str(int(time.time() - seconds))
+
+
+def test_a_node_that_the_checks_find_sick_is_replaced(make: Callable[..., Stage]) -> None:
+    """All that answer are checked before anything is decided; the log alone names nobody, and the machine does."""
+    stage = make(wanted=4, active=2, began_s=lived(60))
+    stage.steps.sick = {stage.nodes[1], stage.nodes[2]}
+    told = stage.fails(1, TRANSIENT)
+
+    assert stage.steps.checked == [stage.nodes]
+    assert (told["nodes"], told["fault"]) == (f"{stage.nodes[0]},{stage.nodes[3]}", "hardware-other")
+    assert stage.until("start.diagnosed")["diagnosis"]["nodes"] == [stage.nodes[1]]
+
+
+def test_a_spare_that_the_checks_find_sick_is_none(make: Callable[..., Stage]) -> None:
+    """Nothing is wrong with the nodes in use but one that is silent; the next spare takes its place."""
+    stage = make(wanted=4, active=2, began_s=lived(60))
+    stage.steps.silent, stage.steps.sick = {stage.nodes[1]}, {stage.nodes[2]}
+
+    assert stage.fails(1, TRANSIENT)["nodes"] == f"{stage.nodes[0]},{stage.nodes[3]}"
+
+
+def test_what_every_node_shows_costs_no_spare(make: Callable[..., Stage]) -> None:
+    """A check that fails everywhere is the site's: nobody is blamed, and spares stay spares."""
+    stage = make(wanted=3, active=2, began_s=lived(60))
+    stage.steps.silent, stage.steps.sick = {stage.nodes[1]}, {stage.nodes[0], stage.nodes[2]}
+    nodefile.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True))
+
+    assert stage.fails(1, TRANSIENT)["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
+
+
+@pytest.mark.parametrize(
+    ("line", "lived_s", "chosen"),
+    [(WRONG_FILE, 60, {}), (TRANSIENT, 1, {}), (TRANSIENT, 60, {"after_checks": "never"})],
+)
+def test_nobody_is_checked_where_it_cannot_matter(
+    make: Callable[..., Stage], line: str, lived_s: float, chosen: dict[str, str]
+) -> None:
+    """A cause that no node has, a script that failed at once, or a person who does not want it."""
+    stage = make(began_s=lived(lived_s), **chosen)
+    told = stage.fails(1, line)
+
+    assert stage.steps.checked == []
+    assert "nodes.checked" not in stage.kinds()
+    assert "checked" not in told
+
+
+def test_the_nodes_are_not_checked_twice_for_one_end(make: Callable[..., Stage]) -> None:
+    """Where the agent had them checked and the job ends, batch.sh is told so."""
+    stage = make(began_s=lived(60))
+    stage.steps.sick = {stage.nodes[1]}
+
+    assert stage.fails(1, TRANSIENT) == {"kind": "end", "checked": "1"}
 
 
 # ---- where anything is unclear, the job ends

@@ -27,8 +27,19 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def _found(tmp_path: Path) -> list[str]:
-    return [one.node for one in nodereports.read(str(tmp_path), 1, 0, ("n0", "n1")).findings]
+def _found(tmp_path: Path, start: int = 1) -> list[str]:
+    facts = nodereports.read(str(tmp_path), 1, 0, ("n0", "n1"), start=start)
+    return [one.node for one in facts.findings]
+
+
+def test_checks_after_an_earlier_start_say_nothing_of_a_later_one(tmp_path: Path, place: Path) -> None:
+    """A node may have been mended or set aside; the watch goes on over all starts, and so do its findings."""
+    (place / "after.0.n0.json").write_text(_report(kind="after", start=1))
+    assert [_found(tmp_path, start=number) for number in (1, 2)] == [["n0"], []]
+
+    (place / "after.0.n0.json").write_text(_report(kind="after"))
+    (place / "watch.0.n1.json").write_text(_report("n1"))
+    assert _found(tmp_path, start=2) == ["n1", "n0"]
 
 
 def test_only_reports_of_the_attempts_own_nodes_and_launch_are_read(tmp_path: Path, place: Path) -> None:
