@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,33 @@ def _ended_as_its_script(post: Post, job: str) -> Run:
     return run
 
 
-def test_an_agent_leaves_when_batch_sh_is_killed(make: Callable[..., Post]) -> None:
-    """kill -9 of its parent while it decides: it decides nothing, Slurm ends the job, and another one is submitted."""
-    post = make()
+def _orphaned(post: Post) -> None:
+    """Its parent is killed while it decides: it leaves."""
     post.sbatch(FAILS_ONCE, *SLOWLY)
     post.supervise()
     agent = _deciding(post)
     record = Path(post.run_dir(), "attempts", "1", "launch.0").read_text()
     os.kill(int(record.split("pid=")[1].split()[0]), signal.SIGKILL)
     post.until(lambda: _gone(agent), "the agent leaves", 5)
-    run = post.until_state("finished", "stopped", within_s=120)
+    post.until_state("finished", "stopped", within_s=120)
+
+
+@pytest.fixture(scope="module")
+def together(slurm_sandbox: Sandbox) -> Iterator[tuple[Post, Post]]:
+    """The two lives of every test run, led side by side to their ends: batch.sh is killed; the interpreter has lost ftrun."""
+    with posts(slurm_sandbox) as make, ThreadPoolExecutor(2) as pool:
+        orphaned, unequipped = make(), make()
+        first = pool.submit(_orphaned, orphaned)
+        second = pool.submit(_unequipped, unequipped, lambda python: python.link.unlink())
+        first.result()
+        second.result()
+        yield orphaned, unequipped
+
+
+def test_an_agent_leaves_when_batch_sh_is_killed(together: tuple[Post, Post]) -> None:
+    """kill -9 of its parent while it decides: it decides nothing, Slurm ends the job, and another one is submitted."""
+    post, _ = together
+    run = post.run()
 
     assert run.state.value == "finished", post.story()
     assert _starts(post) == ["1.1", "2.1"]
@@ -233,30 +251,44 @@ def _break(python: _Python) -> None:
     python.path.chmod(0o755)
 
 
-BREAKS: tuple[tuple[Callable[[_Python], None], str], ...] = (
-    (lambda python: python.path.unlink(), "No such file"),
-    (_break, "libpython3.11.so.1.0"),
-    (lambda python: python.link.unlink(), "No module named"),
+def _unequipped(post: Post, deed: Callable[[_Python], None]) -> str:
+    """The interpreter of a run breaks before its job begins; the run's end. The first job."""
+    python = _Python(post.folder / "venv")
+    job = python.submit(post, FAILS_ONCE, "--hold")
+    deed(python)
+    post.call("scontrol", "release", job)
+    post.supervise()
+    post.until_state("finished", "stopped", within_s=120)
+    return job
+
+
+def _says_why(post: Post, words: str) -> None:
+    job = next(r["job"] for r in post.records() if r["kind"] == "job.ended")
+    _ended_as_its_script(post, job)
+    (record,) = [r for r in post.records() if r["kind"] == "agent.absent" and r["attempt"] == 1]
+    assert words in record["data"]["why"], record
+    assert words in post.ftrun("status", "--all")
+    assert words in post.ftrun("show", post.run().id)
+
+
+def test_a_job_whose_agent_cannot_begin_runs_as_a_plain_one_and_says_so(together: tuple[Post, Post]) -> None:
+    """Its interpreter has no ftrun any more: the script runs, the supervisor resubmits, and status tells why nothing was started again in place."""
+    _says_why(together[1], "No module named")
+
+
+@pytest.mark.drills
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [(lambda python: python.path.unlink(), "No such file"), (_break, "libpython3.11.so.1.0")],
+    ids=["gone", "broken"],
 )
-
-
-def test_a_job_whose_agent_cannot_begin_runs_as_a_plain_one_and_says_so(make: Callable[..., Post]) -> None:
-    """Its interpreter is gone, broken, or has no ftrun any more: the script runs, the supervisor resubmits, and status tells why nothing was started again in place."""
-    lives: list[tuple[Post, str, str]] = []
-    for deed, words in BREAKS:
-        post = make()
-        python = _Python(post.folder / "venv")
-        job = python.submit(post, FAILS_ONCE, "--hold")
-        deed(python)
-        post.call("scontrol", "release", job)
-        post.supervise()
-        lives.append((post, job, words))
-    for post, job, words in lives:
-        _ended_as_its_script(post, job)
-        (record,) = [r for r in post.records() if r["kind"] == "agent.absent" and r["attempt"] == 1]
-        assert words in record["data"]["why"], record
-        assert words in post.ftrun("status", "--all"), post.ftrun("status", "--all")
-        assert words in post.ftrun("show", post.run().id), post.ftrun("show", post.run().id)
+def test_so_does_one_whose_interpreter_is_gone_or_broken(
+    make: Callable[..., Post], deed: Callable[[_Python], None], words: str
+) -> None:
+    """Whatever keeps the agent from beginning, its last word is told."""
+    post = make()
+    _unequipped(post, deed)
+    _says_why(post, words)
 
 
 @pytest.mark.drills
