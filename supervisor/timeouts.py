@@ -5,15 +5,17 @@ the others wait in a collective. ftrun sees a hang earlier anyway, from outside 
 lowered here. What is set makes the libraries record what they do and write it down at their own time-out, into the attempt's folder; each variable is
 a default of newer releases, or only names a file. A variable that the user set, under any of its names, is left as it is.
 
-`EXPORTS` is what batch.sh sets (setting `timeouts`), `LEFT` what was weighed and left alone.
+`EXPORTS` is what batch.sh sets (setting `timeouts`), `LEFT` what was weighed and left alone. `ftrun sbatch` reads this module, so it
+imports nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 __all__ = ["EXPORTS", "LEFT", "Export", "Left", "lines", "told"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PYTORCH = "docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
 RECORDER = "docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"
@@ -26,24 +28,28 @@ STACKS = "{stacks}"
 """Stands in a value for the folder of this start's stacks, `stacks/<launch>.<start>` of the attempt."""
 
 
-@dataclass(frozen=True, slots=True)
 class Export:
     """One variable that is set where neither it nor any of `aliases` is: value, where it is documented, why it is safe."""
 
-    name: str
-    value: str
-    aliases: tuple[str, ...]
-    source: str
-    why: str
+    __slots__ = ("aliases", "name", "source", "value", "why")
+
+    def __init__(self, name: str, value: str, aliases: tuple[str, ...], source: str, why: str) -> None:
+        self.name = name
+        self.value = value
+        self.aliases = aliases
+        self.source = source
+        self.why = why
 
 
-@dataclass(frozen=True, slots=True)
 class Left:
     """One variable that is left alone, where it is documented, and why."""
 
-    name: str
-    source: str
-    why: str
+    __slots__ = ("name", "source", "why")
+
+    def __init__(self, name: str, source: str, why: str) -> None:
+        self.name = name
+        self.source = source
+        self.why = why
 
 
 _SIZE = "a ring of 2000 records in memory: the recommended size, and on by default in newer releases"
