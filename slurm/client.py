@@ -117,6 +117,9 @@ _ENDED = frozenset(
 )
 
 
+CUT_SHORT_S = 120.0  # limits are counted in minutes
+
+
 @dataclass(frozen=True)
 class JobRow:
     """One job as the cheap bulk query shows it. Times are Unix seconds, None where Slurm says N/A."""
@@ -136,6 +139,13 @@ class JobRow:
     raw_job_id: str = ""  # the plain number behind an array task, where known
     restarts: int | None = None  # how often Slurm started it again; None where the bulk query cannot tell
     time_limit_s: float | None = None  # None = unlimited or not said
+    planned_end_s: float | None = None  # of a running job with a limit: when Slurm will end it, as it is now
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Slurm will end it before its time limit: it is preempted, and in its time of grace it still counts as running."""
+        planned_s, limit_s = self.planned_end_s, self.limit_end_s
+        return planned_s is not None and limit_s is not None and planned_s < limit_s - CUT_SHORT_S
 
     @property
     def limit_end_s(self) -> float | None:

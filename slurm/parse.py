@@ -142,6 +142,7 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
             start_time_s=_time(started),
             # Before the end, versions differ in what they expect (never, or a year from now): that is no fact.
             end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
+            planned_end_s=_time(ended) if parse_state(state) is JobState.RUNNING and parse_seconds(limit) else None,
             restarts=int(restarts) if restarts.isdigit() else None,
             time_limit_s=parse_seconds(limit),
             name=name,

@@ -1,7 +1,8 @@
 """Which nodes of the allocation answer now, and that nothing of earlier starts is left on them. (I/O)
 
 How it thinks. One step over all nodes that Slurm still counts as the job's asks each for its name and sweeps it; who says nothing within some seconds
-after the others is silent. It is a test of the test, too: the batch node, where we live ourselves, must be among the answers, else the step
+after the others is asked once more, at the side of our own node: on a large job Slurm hands a step on from node to node, so that one dead node
+keeps others from hearing of it, and a loaded one may just be late. Who is silent then, too, is silent. It is a test of the test, too: the batch node, where we live ourselves, must be among the answers, else the step
 failed as such (a controller that is away, a full table of steps) and nothing is known of any node. A job of one node needs no step.
 A node that Slurm has already taken from the job is lost without being asked.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ftrun.slurm.client import Cluster, JobRow, JobState
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.errors import SlurmError, Unreachable
 from ftrun.slurm.steps import ANSWER, Steps
 
 __all__ = ["Reach", "Sweep", "reach"]
@@ -24,6 +25,12 @@ __all__ = ["Reach", "Sweep", "reach"]
 LIMIT_S = 20.0
 QUIET_S = 3.0
 """So long after the last answer nobody else is waited for; srun itself needs 4 s to find a port closed."""
+
+AGAIN_QUIET_S = 2.0
+FLAT_NODES = 16
+"""So many nodes srun reaches one by one, whatever TreeWidth the site has (its default was 50, and is 16)."""
+
+DOUBTED_MAX = 64  # beyond that it is no longer a question of single nodes
 
 INTERPRETERS = "/usr/bin/python3 python3"
 _LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
@@ -80,8 +87,8 @@ def reach(cluster: Cluster, steps: Steps, sweep: Sweep, *, alive: Callable[[], N
         return _alone(row, sweep)
     if row is None:
         return Reach(known=False, why=why)
-    if row.state is not JobState.RUNNING:
-        return Reach(known=False, running=False, why=f"Slurm calls the job {row.state.value}")
+    if (why := _leaves(row)) != "":
+        return Reach(known=False, running=False, why=why)
     there = tuple(node for node in nodes if node in row.nodes)
     if sweep.node not in there:
         return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
@@ -92,19 +99,52 @@ def reach(cluster: Cluster, steps: Steps, sweep: Sweep, *, alive: Callable[[], N
         return Reach(known=False, why=error.message)
     if sweep.node not in told.answers:
         return Reach(known=False, why=f"no answer even from {sweep.node}: {told.told}")
-    unfit = {node: why for node, words in told.answers.items() if (why := _unfit(words))}
+    answers = dict(told.answers)
+    doubted = tuple(node for node in there if node not in answers)
+    if len(doubted) > DOUBTED_MAX:
+        return Reach(known=False, why=f"{len(doubted)} nodes did not answer in time")
+    if doubted and (len(there) > FLAT_NODES or sweep.quiet_s >= QUIET_S):
+        try:
+            answers |= _asked_again(steps, sweep, doubted, line, alive)
+        except SlurmError as error:
+            return Reach(known=False, why=error.message)
+    unfit = {node: why for node, words in answers.items() if (why := _unfit(words))}
     return Reach(
-        answered=tuple(node for node in nodes if node in told.answers),
-        silent=tuple(node for node in nodes if node not in told.answers),
+        answered=tuple(node for node in nodes if node in answers),
+        silent=tuple(node for node in nodes if node not in answers),
         unfit=unfit,
         end_s=row.limit_end_s,
     )
 
 
+def _leaves(row: JobRow) -> str:
+    """Why the job is not to go on; "" where it is. A job that is preempted has a grace time: it runs, but its end came nearer."""
+    if row.state is not JobState.RUNNING:
+        return f"Slurm calls the job {row.state.value}"
+    if row.is_cut_short:
+        return "Slurm ends the job before its time limit: its nodes are wanted for another"
+    return ""
+
+
+def _asked_again(
+    steps: Steps, sweep: Sweep, doubted: tuple[str, ...], line: str, alive: Callable[[], None]
+) -> dict[str, tuple[str, ...]]:
+    """What the doubted nodes say when few are asked at a time. Raises Unreachable, also where not even our own node answers."""
+    found: dict[str, tuple[str, ...]] = {}
+    quiet_s = min(sweep.quiet_s, AGAIN_QUIET_S)
+    for first in range(0, len(doubted), FLAT_NODES - 1):
+        few = (sweep.node, *doubted[first : first + FLAT_NODES - 1])
+        told = steps.ask(sweep.job, few, line, limit_s=LIMIT_S, quiet_s=quiet_s, alive=alive)
+        if sweep.node not in told.answers:
+            raise Unreachable(f"no answer even from {sweep.node}: {told.told}")
+        found |= told.answers
+    return found
+
+
 def _alone(row: JobRow | None, sweep: Sweep) -> Reach:
     """The only node is the one that we live on; Slurm need not be asked about it, but may say that the job is being ended."""
-    if row is not None and row.state is not JobState.RUNNING:
-        return Reach(known=False, running=False, why=f"Slurm calls the job {row.state.value}")
+    if row is not None and (why := _leaves(row)) != "":
+        return Reach(known=False, running=False, why=why)
     env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": sweep.job, "SLURMD_NODENAME": sweep.node}
     try:
         done = subprocess.run(

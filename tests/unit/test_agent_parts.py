@@ -7,21 +7,25 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm.steps import parse_answers, parse_steps
+from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.steps import Reached, parse_answers, parse_steps
 from ftrun.supervisor import (
     agent_case,
     agent_hang,
     agent_ranks,
+    agent_reach,
     agent_shim,
     agent_stop,
     ends,
     hang,
+    sampled,
     signatures,
 )
 from ftrun.supervisor.agent_talk import Talk, started_from
@@ -60,6 +64,87 @@ def test_an_answer_counts_for_the_nodes_that_were_asked() -> None:
 
     assert found.answers == {"n0": ('{"left": []}',), "n1": ()}
     assert found.told == "srun: error: n2: gone; ftrun-here n9"
+
+
+# ---- which nodes answer
+
+
+def _job(nodes: Sequence[str], **more: Any) -> JobRow:
+    told: dict[str, Any] = {
+        "job_id": "7", "state": JobState.RUNNING, "reason": "None", "nodes": tuple(nodes), "node_count": len(nodes), "comment": "",
+        "name": "train", "user": "ann", "partition": "main", "submit_time_s": 1.0, "start_time_s": 1000.0, "end_time_s": None,
+    }  # fmt: skip
+    return JobRow(**(told | more))
+
+
+class _Cluster:
+    """Shows one job."""
+
+    def __init__(self, row: JobRow) -> None:
+        self.row = row
+
+    def jobs(self, ids: Sequence[str]) -> dict[str, JobRow]:
+        return {self.row.job_id: self.row}
+
+
+class _Asked:
+    """Steps that answer when `hears` says so, which is told how many nodes are asked at a time."""
+
+    def __init__(self, hears: Callable[[str, int], bool]) -> None:
+        self.hears, self.asked = hears, list[tuple[str, ...]]()
+
+    def ask(self, job: str, nodes: Sequence[str], script: str, **_: Any) -> Reached:
+        self.asked.append(tuple(nodes))
+        return Reached({node: () for node in nodes if self.hears(node, len(nodes))})
+
+
+def _reached(row: JobRow, steps: _Asked, quiet_s: float = 3.0) -> agent_reach.Reach:
+    sweep = agent_reach.Sweep(
+        "/home", "/home/runs/r/attempts/1", "0.2", "7", row.nodes, row.nodes[0], quiet_s
+    )
+    return agent_reach.reach(cast("Any", _Cluster(row)), cast("Any", steps), sweep)
+
+
+def test_nodes_behind_a_dead_one_are_not_silent() -> None:
+    """Slurm hands a step of a large job on from node to node; who hears of nothing because the one before is dead is asked once more, few at a time."""
+    nodes = [f"n{number}" for number in range(60)]
+    behind = {f"n{number}" for number in range(20, 40)}
+    steps = _Asked(lambda node, asked: node != "n20" and (asked <= 16 or node not in behind))
+    found = _reached(_job(nodes), steps, 1.0)
+
+    assert found.known
+    assert found.silent == ("n20",)
+    assert max(len(one) for one in steps.asked[1:]) <= 16
+
+
+def test_a_node_that_was_late_once_is_not_silent() -> None:
+    """A loaded node may start a step late. Whoever was silent twice already while the start lived is not asked a third time."""
+    steps = _Asked(lambda node, asked: node != "n2" or asked < 4)
+
+    assert _reached(_job(NODES), steps).silent == ()
+    assert _reached(_job(NODES), steps, 1.0).silent == ("n2",)
+
+
+def test_where_very_many_are_silent_nothing_is_known_of_any() -> None:
+    """It is a network or Slurm itself, no matter of single nodes."""
+    nodes = [f"n{number}" for number in range(200)]
+    found = _reached(_job(nodes), _Asked(lambda node, asked: int(node[1:]) < 100))
+
+    assert (found.known, found.silent, found.running) == (False, (), True)
+
+
+def test_a_job_that_is_preempted_is_left() -> None:
+    """In its time of grace it still runs, but its end came nearer than its time limit."""
+    all_hear = _Asked(lambda node, asked: True)
+    limit = {"time_limit_s": 86400.0}
+
+    assert _reached(_job(NODES, **limit, planned_end_s=87400.0), all_hear).running
+    assert _reached(
+        _job(NODES, **limit, planned_end_s=90000.0), all_hear
+    ).running  # it was suspended for a while
+    assert _reached(_job(NODES), all_hear).running
+    for nodes in (NODES, NODES[:1]):
+        assert not _reached(_job(nodes, **limit, planned_end_s=5000.0), all_hear).running
 
 
 # ---- who went around the shim
@@ -195,8 +280,8 @@ def _row(pid: int, digest: str, **more: object) -> dict[str, object]:
 def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
     """One sample alone leaves it open; a second one with the same stacks says so."""
     tables = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
-    first, activity, digests = agent_hang.sample_of(tables, {}, 1)
-    second, _, _ = agent_hang.sample_of(tables, digests, 2)
+    first, activity, digests = sampled.sample_of(tables, {}, 1)
+    second, _, _ = sampled.sample_of(tables, digests, 2)
 
     assert (first.moved, second.moved) == (None, False)
     assert activity == hang.Activity(cpu=False, io=False)
@@ -205,19 +290,19 @@ def test_stacks_that_all_stand_still_twice_have_not_moved() -> None:
 def test_one_rank_that_moves_is_enough() -> None:
     """Between the two looks of a sample, or between samples."""
     still = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b"))}
-    _, _, digests = agent_hang.sample_of(still, {}, 1)
+    _, _, digests = sampled.sample_of(still, {}, 1)
     other = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "c"))}
     within = {"n0": _table(_row(1, "a")), "n1": _table(_row(2, "b", moved=True))}
 
-    assert agent_hang.sample_of(other, digests, 2)[0].moved is True
-    assert agent_hang.sample_of(within, digests, 2)[0].moved is True
+    assert sampled.sample_of(other, digests, 2)[0].moved is True
+    assert sampled.sample_of(within, digests, 2)[0].moved is True
 
 
 def test_a_node_without_a_table_leaves_it_open() -> None:
     """Nobody knows what its ranks do, nor whether they use anything."""
     tables = {"n0": _table(_row(1, "a")), "n1": None}
-    _, _, digests = agent_hang.sample_of(tables, {}, 1)
-    stacks, activity, _ = agent_hang.sample_of(tables, digests, 2)
+    _, _, digests = sampled.sample_of(tables, {}, 1)
+    stacks, activity, _ = sampled.sample_of(tables, digests, 2)
 
     assert stacks.moved is None
     assert activity == hang.Activity()
@@ -228,7 +313,7 @@ def test_a_node_without_a_table_leaves_it_open() -> None:
 )
 def test_a_table_of_any_form_is_read(table: object) -> None:
     """The folder belongs to the job's user."""
-    agent_hang.sample_of({"n0": table}, {}, 1)
+    sampled.sample_of({"n0": table}, {}, 1)
 
 
 # ---- the talk

@@ -109,7 +109,7 @@ RUNNING = ["4+1", "5", "RUNNING", "None", "n[0-1,7]", "3", "bob", "main", "17952
 
 
 def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
-    """A running job's end is an expectation that differs between versions: no fact."""
+    """A running job's end is an expectation that differs between versions: no fact, but where it has a time limit."""
     (row,) = parse.parse_jobs(squeue(RUNNING))
     assert (row.job_id, row.raw_job_id, row.nodes, row.node_count) == ("4+1", "5", ("n0", "n1", "n7"), 3)
     assert (row.name, row.comment, row.restarts) == ("a|b, c", "two\nlines | ftrun:r:1", 1)
@@ -142,6 +142,9 @@ def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
     )
     assert over.end_time_s == 1826765434.0
     assert (waiting.time_limit_s, waiting.limit_end_s) == (None, None)
+    assert [one.planned_end_s for one in (row, waiting, over)] == [1826765434.0, None, None]
+    (free,) = parse.parse_jobs(squeue([*RUNNING[:12], "UNLIMITED", *RUNNING[13:]]))
+    assert free.planned_end_s is None
     assert parse.parse_jobs("") == ()
 
 
