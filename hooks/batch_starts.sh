@@ -386,7 +386,7 @@ _ft_take_answer() {
         done
     } <"$_ft_talk/next.$_ft_no"
     [ "$_ft_text" = again ] && _ft_activate "$_ft_wanted" || return 1
-    _ft_skip=$_ft_skip$_ft_added
+    _ft_skip=$_ft_added # all that is set aside now: what was written anew since is good again
     _ft_fault=$_ft_class
     _ft_no=$((_ft_no + 1)) _ft_ended=
     # What the script left behind in its own group.

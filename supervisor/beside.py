@@ -28,6 +28,7 @@ __all__ = ["STILL_FOR_S", "headless", "in_charge", "look_for", "take"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 SILENT_FOR_S = 300.0  # without an agent
+UNCLAIMED_FOR_S = 60.0  # a job runs, and nothing of its script is seen
 PULSE_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
 LOOK_EVERY_S = 5.0
@@ -87,6 +88,8 @@ def headless(keeper: Keeper, world: World, row: JobRow) -> None:
         attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch) if attempt.claim_seen else None
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
+    if not attempt.claim_seen:
+        host = _batch_host(keeper, world)
     if not host or not row.nodes or host in row.nodes or in_charge(keeper, world):
         memory.since.pop("headless", None)
         return
@@ -101,6 +104,20 @@ def headless(keeper: Keeper, world: World, row: JobRow) -> None:
     keeper.intend_end(
         f"{host} was lost, which the batch script ran on: Slurm keeps the job, but nobody runs the script"
     )
+
+
+def _batch_host(keeper: Keeper, world: World) -> str:
+    """The node that the script of a job was to begin on, by what Slurm says: asked for where nothing of the script is seen for long. Raises SlurmError.
+
+    A node may be lost before the script has written anything: then no record tells its name.
+    """
+    memory = keeper.memory
+    if memory.for_how_long("unclaimed", world.mono_s) < UNCLAIMED_FOR_S:
+        return ""
+    if memory.due("batch-host", world.mono_s, UNCLAIMED_FOR_S):
+        details = keeper.office.cluster.details(keeper.attempt.job)
+        memory.batch_host = details.batch_host if details is not None else ""
+    return memory.batch_host
 
 
 def take(keeper: Keeper) -> None:

@@ -47,6 +47,7 @@ class Memory:
     )  # launch -> bytes of its agent's journal that are dealt with
     pulse: bytes = b""  # the agent's counter as it was seen last ...
     pulse_moved_s: float | None = None  # ... and when it was seen to move
+    batch_host: str = ""  # as Slurm names it, where nothing of the script is seen
     headless_life: tuple[int, float | None] = (
         -1,
         None,
@@ -77,6 +78,7 @@ class Memory:
     visit: Visit | None = None  # to the nodes, over SSH, after the end
     survived: set[str] = field(default_factory=set)  # findings after which training went on
     findings_seen: set[str] = field(default_factory=set)  # at the last look
+    warned: tuple[float | None] | None = None  # `warned.ahead_s`, once it was asked for
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
 
     @property

@@ -194,7 +194,7 @@ class Inside:
         if lines[:1] != ["again"] or not wanted or not set(wanted) <= set(self.launch.nodes):
             return False
         self.nodes = tuple(node for node in self.launch.nodes if node in wanted)
-        self.added += [line.partition("=")[2] for line in lines if line.startswith("skip=")]
+        self.added = [line.partition("=")[2] for line in lines if line.startswith("skip=")]
         self.number += 1
         if self.make_current() == 1:
             return False

@@ -127,8 +127,11 @@ class Laws:
             for record in self.records()
             if record["kind"] == "checkpoint.set-aside"
         }
+        told = [r["data"] for r in self.agent_records(start) if r["kind"] == "start.decided"]
+        aside |= {(path, stamp) for data in told for path, stamp in data["set_aside"]}
         # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
         fruitless = any("from the same checkpoint" in str(r["data"].get("reason")) for r in self.records())
+        fruitless = fruitless or any(data["older_checkpoint"] for data in told)
         newest = max(
             (
                 step
@@ -162,6 +165,8 @@ class Laws:
             self.breach(f"{start} uses {sorted(aside)}, which were set aside")
         nodes, hurt_s = self.world.engine.nodes, self.world.hurt_s
         dead = [n for n in start.nodes if nodes[n].fault and hurt_s[n] < start.inside.over_s]
+        if len(start.launch.nodes) == 1:
+            dead = []  # it is the one that the agent lives on: no daemon is asked for it
         if dead:
             self.breach(f"{start} begins on {dead}, which did not answer")
         missing = len(start.nodes) - self.world.plan.wanted
@@ -401,6 +406,8 @@ class Laws:
         plan = self.world.plan
         if not run.final and plan.watch_only and any(start.hung and start.training for start in self.starts):
             return  # it hangs, and ftrun may not end it
+        if not run.final and plan.watch_only and any(r["kind"] == "observed" for r in self.records()):
+            return  # it goes on without the node of its script, and ftrun may not end it
         if not run.final:
             self.breach(f"the run is still {run.state.value}")
             return
@@ -483,15 +490,27 @@ class Laws:
     def _ledger(self, run: Run) -> None:
         """The ledger has what the journal has, and holds nothing against a node that the journal does not."""
         due = {entry.id for entry in nodestory.entries_of(run)}
+        once = due | self._due_before(run)
         noted = [entry for entry in ledger.read(self.world.home) if entry.run == run.id]
         lacking = due - {entry.id for entry in noted}
         # Hours served are counted as they pass, and findings and cards come from the nodes' own reports.
-        invented = {entry.id for entry in noted if entry.what not in ("served", "check", "device")} - due
+        invented = {entry.id for entry in noted if entry.what not in ("served", "check", "device")} - once
         # An adopted job is judged anew under the number of its attempt: what was said of the job before it stays written down.
         if any(record["kind"] == "job.adopted" for record in self.records()):
             invented = set()
         if lacking or invented:
             self.breach(f"the ledger lacks {sorted(lacking)} and invents {sorted(invented)}")
+
+    def _due_before(self, run: Run) -> set[str]:
+        """What the journal gave rise to by decisions inside an allocation that were not carried out: the supervisor has decided anew since."""
+        found: set[str] = set()
+        told = events.Run(run.id)
+        inside = {r["data"]["incident"] for r in self.records() if r["kind"] == "start.decided"}
+        for record in self.records():
+            if record["kind"] in ("diagnosed", "decided") and record["data"]["incident"] in inside:
+                found |= {entry.id for entry in nodestory.entries_of(told)}
+            told = told.after(record)
+        return found
 
 
 def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[float, set[str]]]:

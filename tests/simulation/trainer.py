@@ -229,10 +229,11 @@ class Start:
         return True
 
     def _set_aside(self) -> tuple[str, ...]:
+        if self.number > 1 and self.inside is not None:
+            return tuple(self.inside.added)
         composed = self.folder / "submitted" / "train.sh"
         found = re.search(rb"^_ft_skip='([^']*)'$", composed.read_bytes(), re.MULTILINE)
-        skipped = tuple(found[1].decode().split("\n")) if found and found[1] else ()
-        return (*skipped, *(self.inside.added if self.inside is not None else ()))
+        return tuple(found[1].decode().split("\n")) if found and found[1] else ()
 
     # ------------------------------------------------------------------ training
 
