@@ -26,7 +26,7 @@ from ftrun.supervisor.model import Diagnosis
 __all__ = ["Settled", "reach_all", "settled"]
 
 LOOK_S = 0.1
-KNOWN_QUIET_S = 1.0  # a node that was silent twice already is hardly waited for
+KNOWN_QUIET_S = 1.0  # a node that was silent already while the start lived is hardly waited for
 SHORT_S = 5.0  # as in batch.sh
 WITHIN_S = 10.0
 LIMIT_S = 15.0
@@ -70,6 +70,8 @@ def settled(
     worth = settings.get("after-checks") != "never" and lived_s >= SHORT_S and reach.known and bool(nodes)
     checked = worth and nodefacts.worth_checking(judged(reach)) and _checked(desk, eye, settings, nodes)
     quiet_s, longest_s = float(settings.get("settle", 2.0)), float(settings.get("settle-max", 10.0))
+    if _lost(suspicion):  # it has long been quiet, and what came since is our own doing
+        return Settled(reach, checked)
     while True:
         desk.rest(LOOK_S)
         known = eye.look(fresh=True) is not None
@@ -91,13 +93,16 @@ def reach_all(desk: Desk, token: str, eye: Eye | None = None, quiet_s: float = a
     return agent_reach.reach(desk.cluster, desk.steps, sweep, alive=alive)
 
 
+def _lost(suspicion: Suspicion | None) -> bool:
+    return suspicion is not None and suspicion.diagnosis.signature == agent_case.LOST
+
+
 def _swept(desk: Desk, eye: Eye, suspicion: Suspicion | None) -> Reach:
     where = desk.where
     token = f"{where.launch}.{eye.started.number + 1}"
     desk.book.record("sweep.intended", nodes=list(where.nodes), token=token)
     found: list[Reach] = []
-    known = suspicion is not None and suspicion.diagnosis.signature == agent_case.LOST
-    quiet_s = KNOWN_QUIET_S if known else agent_reach.QUIET_S
+    quiet_s = KNOWN_QUIET_S if _lost(suspicion) or eye.unheard else agent_reach.QUIET_S
     desk.book.act("sweep", lambda: found.append(reach_all(desk, token, eye, quiet_s)))
     reach = found[0]
     desk.book.record(

@@ -2,7 +2,7 @@
 
 How it thinks. The rules are the supervisor's own (`suspect`, P7): a fatal line, or a node that its watch finds bad, followed by no progress for long
 enough. Two things are quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
-are asked as soon as something fatal was printed, and when a start that was making steps stands still for much longer than it is used to; two such
+are asked as soon as something fatal was printed, when srun says that a task failed, and when a start that was making steps stands still for much longer than it is used to; two such
 answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
 that node for many seconds. And a hang is looked for (`hang`), where that is wanted.
 
@@ -43,7 +43,8 @@ STILL_MIN_S = 15.0
 STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes are asked
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
-STEP_ENDS = "slurm-task-ended"  # srun's own words about its step
+ABSENT_S = 20.0  # looks further apart than this were no watch: the job was suspended, and we with it
+STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # srun's own words about its step
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Suspicion:
 
 
 class Eye:
-    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known."""
+    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `runs`
+    says whether the job runs and is not suspended, None where that is not known."""
 
     def __init__(
         self,
@@ -66,15 +68,18 @@ class Eye:
         silent: Callable[[], tuple[str, ...] | None],
         *,
         clock: Clock,
+        runs: Callable[[], bool | None] = lambda: True,
     ) -> None:
         self._where = where
         self.started = started
         self._settings, self._catalog, self._silent = settings, catalog, silent
-        self._clock = clock
+        self._clock, self._runs = clock, runs
+        self._judged_s: float | None = None
+        self._held = False  # the job was found suspended
         self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
         self._watcher: LogWatcher | None = None
         self._extra: frozenset[str] = frozenset()
-        self._suspected = False
+        self._suspected = self._ending = False
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
@@ -111,7 +116,9 @@ class Eye:
             sense.note_pace(memory, mono_s, report, progress.steps_seen)
             memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
             if memory.steps_seen != before:
-                self._ask_after_s, self.unheard = 0.0, ()
+                self._ask_after_s, self.unheard, self._ending = 0.0, (), False
+        if any(one.signature in STEP_ENDS for one in report.new):
+            self._ask_after_s, self._ending = 0.0, True
         return report
 
     def quiet_s(self) -> float:
@@ -165,6 +172,10 @@ class Eye:
             self.memory.since.pop("suspect", None)
             return None
         mono_s = self._clock.mono_s()
+        if self._judged_s is not None and mono_s - self._judged_s > ABSENT_S:
+            self.memory.since.pop("suspect", None)
+            self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
+        self._judged_s = mono_s
         diagnosis = self._provisional(report)
         seen = suspect.look(self.memory, mono_s, diagnosis, suspected=self._suspected)
         self._suspected = seen in (suspect.Look.SUSPECT, suspect.Look.ALIVE, suspect.Look.STILL)
@@ -205,12 +216,18 @@ class Eye:
         fresh = self.look(fresh=True)  # a network file system may have kept the last steps from us
         if fresh is None or not fresh.readable or fresh.behind or suspect.alive(memory, diagnosis):
             return None
+        running, held = self._runs(), self._held
+        if running is False or (running and held):  # the time counts only while the job is seen to run
+            memory.since.pop("suspect", None)
+            self._held = not running
+        if not running or held:
+            return None
         return Suspicion(diagnosis, waited_s)
 
     def _unanswered(self, report: WatchReport) -> Suspicion | None:
         """Nodes of the start that did not answer twice while it showed no life."""
         memory, quiet_s = self.memory, self.quiet_s()
-        if not self._suspected:
+        if not self._suspected and not self._ending:
             if memory.steps_seen < 2:
                 return None
             habit_s = max(STILL_STEPS * (report.median_step_s or 0.0), 2.0 * memory.longest_gap_s)
@@ -218,12 +235,12 @@ class Eye:
                 return None
         if quiet_s < self._ask_after_s:
             return None
-        silent = self._silent()
+        before, silent = self.memory.steps_seen, self._silent()
         twice = tuple(node for node in silent or () if node in self.unheard)
         self.unheard = silent or ()
         if twice and self.quiet_s() >= ASKED_AGAIN_S:
             return Suspicion(agent_case.lost(twice), self.quiet_s())
-        if silent and self._suspected and any(one.signature == STEP_ENDS for one in self.memory.evidence):
+        if silent and self._ending and self.look(fresh=True) and self.memory.steps_seen == before:
             return Suspicion(agent_case.lost(silent), self.quiet_s())
         pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
         self._ask_after_s = self.quiet_s() + pause_s

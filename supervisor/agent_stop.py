@@ -25,7 +25,8 @@ __all__ = ["Boundary", "cancel_steps", "stop"]
 OWN_STEPS = "ftrun"
 """So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
 
-STEPS_END_S = 8.0  # srun waits some seconds for a node that does not answer
+STEPS_END_S = 8.0
+LOST_END_S = 1.0  # the ranks that are left are gone in a moment; their srun would wait for the lost node, up to a minute
 SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
 TERM_S = 10.0
 KILL_S = 10.0
@@ -39,7 +40,8 @@ def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) ->
         _gasp(desk, eye, found, settings)
     if desk.talk.over(number) is not None:
         return
-    if cancel_steps(desk) and _over_within(desk, number, STEPS_END_S):
+    lost = found.diagnosis.signature == agent_case.LOST
+    if cancel_steps(desk) and _over_within(desk, number, LOST_END_S if lost else STEPS_END_S):
         return
     for name, wait_s in (("TERM", TERM_S), ("KILL", KILL_S)):
         if desk.talk.over(number) is not None:

@@ -29,7 +29,7 @@ __all__ = ["measure"]
 
 TRAINER = Path(__file__).with_name("pair.py")
 STEP_S = 0.2
-BEFORE_S = 4.0  # of training, before the fault
+BEFORE_S = 6.0  # of training, before the fault
 PATIENCE_S = 5.0  # of a collective, where a node freezes
 FENCE_WAIT_S = 5.0
 QUEUE_S = 30.0  # how long the job in front of ours runs
@@ -91,7 +91,7 @@ class Taken:
 def measure(rounds: int, *, cases: Sequence[Case] = CASES, resubmits: bool = True) -> list[Figure]:
     """A figure for each fault, of so many rounds; nodes are mended between two contenders."""
     taken = {case.name: Taken() for case in cases}
-    with stand(nodes=5) as here:
+    with stand(nodes=5, slurmd_timeout_s=60) as here:
         for turn in range(rounds):
             for case in cases:
                 one = taken[case.name]

@@ -530,6 +530,26 @@ def test_a_start_that_stands_still_beside_a_silent_node_is_ended(
     assert stage.until("start.over")["by_us"] is True
 
 
+def test_a_step_that_ends_beside_a_silent_node_is_not_waited_for(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun says that a task failed, then waits for a node that does not answer: the nodes are asked at once, and one answer is enough."""
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    stage = make(wanted=3, active=2)
+    stage.steps.running = [_one_step(stage)]
+    for step in range(1, 4):
+        stage.life.say(f"step {step} loss 2.0")
+        time.sleep(0.3)
+    stage.steps.silent = {stage.nodes[1]}
+    stage.life.say(f"srun: error: {stage.nodes[0]}: task 0: Exited with exit code 1")
+    stage.until("steps.cancel.done")
+    told = stage.fails(1, code=143)
+
+    assert len(stage.steps.asked) <= 4  # STILL_MIN_S and ASKED_AGAIN_S are as they are
+    assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
+    assert stage.until("start.over")["by_us"] is True
+
+
 def test_a_start_that_stands_still_on_nodes_that_answer_is_left_alone(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
