@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.steps import ANSWER
 from ftrun.supervisor import agent_reach, frames, hang, nodereports, straggler
@@ -100,7 +99,10 @@ class Hangs:
         if verdict.wants_stacks and pulse.stacks is None:
             verdict = self._sampled(sight) or verdict
         if verdict.state is State.HUNG:
-            if not self._runs():  # a suspended job stands still, too
+            running = agent_reach.runs(self.desk.cluster, self.desk.where.job)
+            if running is False:  # it is suspended: what it did not do meanwhile says nothing when it goes on
+                self.history = replace(self.history, life="")
+            if not running:
                 return None
             self._tell("hang.decided", verdict)
         return verdict
@@ -121,13 +123,6 @@ class Hangs:
             return None
         self._taken += 1
         return replace(stacks, taken=self._taken)
-
-    def _runs(self) -> bool:
-        try:
-            row = self.desk.cluster.jobs((self.desk.where.job,)).get(self.desk.where.job)
-        except SlurmError:
-            return False
-        return row is not None and row.state is JobState.RUNNING
 
     # ------------------------------------------------------------------ stacks
 

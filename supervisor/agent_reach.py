@@ -20,7 +20,7 @@ from ftrun.slurm.client import Cluster, JobRow, JobState
 from ftrun.slurm.errors import SlurmError, Unreachable
 from ftrun.slurm.steps import ANSWER, Steps
 
-__all__ = ["Reach", "Sweep", "reach"]
+__all__ = ["Reach", "Sweep", "reach", "runs"]
 
 LIMIT_S = 20.0
 QUIET_S = 3.0
@@ -139,6 +139,15 @@ def _asked_again(
             raise Unreachable(f"no answer even from {sweep.node}: {told.told}")
         found |= told.answers
     return found
+
+
+def runs(cluster: Cluster, job: str) -> bool | None:
+    """Whether Slurm says that the job runs, and is not suspended; None where it says nothing."""
+    try:
+        row = cluster.jobs((job,)).get(job)
+    except SlurmError:
+        return None
+    return None if row is None else row.state is JobState.RUNNING
 
 
 def _alone(row: JobRow | None, sweep: Sweep) -> Reach:

@@ -15,6 +15,7 @@ from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor import (
     agent_after,
     agent_case,
+    agent_reach,
     agent_shim,
     agent_stop,
     checkpoints,
@@ -103,6 +104,7 @@ class Rounds:
             self.desk.catalog,
             lambda: self._silent(started),
             clock=self.desk.clock,
+            runs=lambda: agent_reach.runs(self.desk.cluster, self.desk.where.job),
         )
 
     # ------------------------------------------------------------------ while it runs
