@@ -1,0 +1,114 @@
+"""Laws of the eye of an agent: the time for which a start stands still counts only while the job is seen to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ftrun.supervisor import signatures
+from ftrun.supervisor.agent_desk import Where
+from ftrun.supervisor.agent_eye import Eye, Suspicion
+from ftrun.supervisor.agent_talk import Started
+from ftrun.supervisor.attempts import Launch
+
+NODES = ("n0", "n1")
+FATAL = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.20.5"
+
+
+class Clock:
+    """Stands still but for what a test adds."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def now_s(self) -> float:
+        return 1_700_000_000.0 + self.s
+
+    def mono_s(self) -> float:
+        return self.s
+
+    def sleep(self, seconds: float) -> None:
+        self.s += seconds
+
+
+class Life:
+    """A start that made steps, printed a fatal line, and has done nothing since."""
+
+    def __init__(self, folder: Path, runs: Callable[[], bool | None]) -> None:
+        self.clock, self.asked = Clock(), 0
+        self.log = folder / "log"
+        self.log.touch()
+        told = os.stat(self.log)
+        place = str(folder / "runs" / "r" / "attempts" / "1")
+        launch = Launch(
+            number=1, job="7", host="n0", nodes=NODES, stdout=str(self.log), stdout_dev=told.st_dev, stdout_ino=told.st_ino,
+            stderr=str(self.log), stderr_dev=told.st_dev, stderr_ino=told.st_ino,
+            stdout_offset_bytes=0, stderr_offset_bytes=0, resume_from="", started_s=None,
+        )  # fmt: skip
+        catalog = signatures.load()
+        self.eye = Eye(
+            Where(str(folder / "runs" / "r"), place, 1, 0, "7", "c", "n0", NODES),
+            Started(1, 1, NODES, "0.1", launch),
+            {"end-wait": 60.0},
+            lambda: catalog,
+            self._silent,
+            clock=self.clock,
+            runs=runs,
+        )
+        for step in range(1, 8):
+            self.say(f"step {step} loss 2.0")
+            self.goes_on(1)
+        self.say(FATAL)
+
+    def _silent(self) -> tuple[str, ...]:
+        self.asked += 1
+        return ()
+
+    def say(self, line: str) -> None:
+        with self.log.open("a") as stream:
+            stream.write(f"{line}\n")
+
+    def goes_on(self, seconds: int) -> Suspicion | None:
+        """A look a second, to the first suspicion."""
+        for _ in range(seconds):
+            self.clock.s += 1.0
+            if (found := self.eye.judge()) is not None:
+                return found
+        return None
+
+
+def test_a_fatal_line_and_no_step_for_long_end_a_start(tmp_path: Path) -> None:
+    """So it is where the job runs all the time."""
+    found = Life(tmp_path, lambda: True).goes_on(90)
+
+    assert found is not None
+    assert found.waited_s >= 60
+
+
+def test_time_in_which_the_job_and_its_agent_were_stopped_counts_for_nothing(tmp_path: Path) -> None:
+    """A gang scheduler stops all processes of a job for an hour: afterwards the start has the time that it would have had."""
+    life = Life(tmp_path, lambda: True)
+    assert life.goes_on(40) is None
+    life.clock.s += 3600
+    assert life.goes_on(50) is None
+    assert life.goes_on(20) is not None
+
+
+def test_a_start_is_not_ended_while_its_job_is_suspended_nor_right_afterwards(tmp_path: Path) -> None:
+    """Where Slurm does not stop the agent with the job, it asks; and the whole wait lies in time in which the job was seen to run."""
+    suspended = [True]
+    life = Life(tmp_path, lambda: not suspended[0])
+    assert life.goes_on(1000) is None
+    suspended[0] = False
+    assert life.goes_on(59) is None
+    assert life.goes_on(130) is not None
+
+
+def test_a_start_is_not_ended_where_slurm_says_nothing_of_its_job(tmp_path: Path) -> None:
+    """Blindness is neither clean nor dead; once Slurm answers, the wait counts."""
+    answer: list[bool | None] = [None]
+    life = Life(tmp_path, lambda: answer[0])
+    assert life.goes_on(300) is None
+    answer[0] = True
+    assert life.goes_on(2) is not None
