@@ -3,7 +3,8 @@
 How it thinks. Inside an allocation the quickest witness of a node is whether it starts a small task: Slurm itself needs
 SlurmdTimeout to call a node down, a step answers in a tenth of a second. srun prints what the tasks say as they say it, but
 leaves a node only after its own time-outs (4 s where the connection is refused, beyond 10 s where nobody answers). So
-answers are read as they come, and who is silent long after all the others have spoken is not waited for.
+answers are read as they come, and who is silent long after all the others have spoken is not waited for. Such a step stands in /: a
+node whose shared file system stands still for a while is there all the same.
 
 Seen on 22.05: with --no-kill and --wait=0 one dead node costs the other tasks of a step nothing; a step that names a node
 which Slurm has already taken from the job is refused as a whole, so ask for the nodes that the job still has.
@@ -36,7 +37,7 @@ _STEP = re.compile(r"(\d+)\.(\d+)")
 _OUTPUT_BYTES_MAX = 4 * 1024 * 1024
 _ASKED = (
     "--overlap", "--ntasks-per-node=1", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=NONE",
-    "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet", "--unbuffered",
+    "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet", "--unbuffered", "--chdir=/",
 )  # fmt: skip
 
 

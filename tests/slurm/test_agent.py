@@ -203,7 +203,7 @@ def test_an_srun_around_the_shim_turns_the_ladder_off(make: Callable[..., Post])
 
 
 def test_steps_of_a_job_are_listed_asked_and_ended(make_sandbox: Callable[..., Sandbox]) -> None:
-    """A node that has crashed costs the others' answers nothing; a step that is ended, or gone already, is gone."""
+    """A node that has crashed costs the others' answers nothing, and no file system is needed for an answer; a step that is ended, or gone already, is gone."""
     box = make_sandbox(nodes=3, slurmd_timeout_s=60)
     with posts(box) as make:
         post = make()
@@ -211,8 +211,9 @@ def test_steps_of_a_job_are_listed_asked_and_ended(make_sandbox: Callable[..., S
         calls = CommandSteps(box.env())
         (step,) = post.until(lambda: calls.steps(job), "the step runs")
         assert (step.id, step.name, step.nodes) == (f"{job}.0", "train", ("n0", "n1", "n2"))
-        whole = calls.ask(job, step.nodes, "", limit_s=20, quiet_s=5)
-        assert sorted(whole.answers) == ["n0", "n1", "n2"], whole.told
+        where = 'echo ftrun-here "$SLURMD_NODENAME" "$PWD"'
+        whole = calls.ask(job, step.nodes, where, limit_s=20, quiet_s=5)
+        assert whole.answers == dict.fromkeys(step.nodes, ("/",)), whole.told
         box.crash("n1")
 
         def states() -> set[tuple[str, ...]]:
