@@ -938,7 +938,10 @@ _ft_compose() {
     _ft_exported=
     if [ -n "$_ft_talk" ]; then
         _ft_export_records
-        [ "$_ft_no" -gt 1 ] && _ft_told_now=${_ft_told_now}SLURM_OVERLAP=1${_ft_nl}SLURM_NO_KILL=set$_ft_nl
+    fi
+    # A first start is what it is under sbatch: two trainings beside each other in one job choose a port each, and would not if they found one.
+    if [ -n "$_ft_talk" ] && [ "$_ft_no" -gt 1 ]; then
+        _ft_told_now=${_ft_told_now}SLURM_OVERLAP=1${_ft_nl}SLURM_NO_KILL=set$_ft_nl
         [ -n "${MASTER_ADDR-}" ] || { _ft_told_now=${_ft_told_now}MASTER_ADDR=$_ft_meet$_ft_nl && _ft_names=$_ft_names,MASTER_ADDR; }
         [ -n "${MASTER_PORT-}" ] || { _ft_told_now=${_ft_told_now}MASTER_PORT=$_ft_meet_port$_ft_nl && _ft_names=$_ft_names,MASTER_PORT; }
     fi
