@@ -47,4 +47,6 @@ def _not_submitted(keeper: Keeper, why: str) -> None:
         reason = f"the submission did not come about: {why}"
         keeper.record("run.abandoned", reason=reason, **{"class": "scheduler"})
     else:
-        keeper.record("submit.lost", why=why, decision={"kind": "resubmit", "reason": why, "exclude": []})
+        last = keeper.run.incidents[-1].decision if keeper.run.incidents else {}
+        decision = {"kind": "resubmit", "reason": why, "exclude": [], "class": last.get("class", "")}
+        keeper.record("submit.lost", why=why, decision=decision | {"avoid": list(last.get("avoid", ()))})
