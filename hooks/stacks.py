@@ -37,6 +37,7 @@ PYSPY_S = 5.0
 FAULT_S = 2.0
 AT_ONCE = 8
 THREADS_MAX = 256
+BELOW_MAX = 64
 IDLE_S, IDLE_BYTES = 0.05, 4096
 TEXT_MAX = 1 << 20
 PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_HCCL_DEBUG_INFO_PIPE_FILE")
@@ -53,8 +54,8 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
 class Rank:
     """One rank of this node: its process, its variables, and what was seen of it at each look."""
 
-    def __init__(self, process: Process, told: Mapping[str, str]) -> None:
-        self.process, self.told = process, told
+    def __init__(self, process: Process, told: Mapping[str, str], below: Sequence[int] = ()) -> None:
+        self.process, self.told, self.below = process, told, below
         self.pid, self.rank = process.pid, name_of(told)[1]
         self.looks: list[dict[str, Any]] = []
         self.text = ""
@@ -68,7 +69,7 @@ class Rank:
             "rank": self.rank, "pid": self.pid, "name": self.process.name, "source": last["source"], "digest": digests[-1],
             "digests": digests, "moved": _moved(self.looks, cpu_s, moved_bytes), "top": last["top"],
             "state": last["state"], "wchan": last["wchan"], "threads": last["threads"],
-            "cpu_s": round(cpu_s, 2), "bytes": moved_bytes,
+            "cpu_s": round(cpu_s, 2), "bytes": moved_bytes, "cpu_all_s": round(last["cpu_s"], 2), "bytes_all": last["bytes"],
         }  # fmt: skip
 
 
@@ -90,7 +91,15 @@ def ranks_here(here: Here, node: str) -> list[Rank]:
     members = {pid: one for pid, (one, start) in sweep.of_starts(here).items() if here.is_present(start)}
     told = {pid: variables(text) for pid, text, _ in sweep.environments(sorted(members))}
     ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
-    return [Rank(ours[pid], told.get(pid, {})) for pid in ranks_of(ours, told)]
+    return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
+
+
+def _below(pid: int, members: Mapping[int, Process]) -> list[int]:
+    """What a rank started, as loaders of data: they work for it."""
+    found = [pid]
+    for one in found:
+        found += [child for child, told in members.items() if told.parent == one and child not in found]
+    return found[1 : BELOW_MAX + 1]
 
 
 def _top(pid: int, members: Mapping[int, Process]) -> int:
@@ -110,15 +119,18 @@ def taken(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, An
     began_s = time.monotonic()
     machine = Machine("/", began_s + limit_s)
     _look(machine, ranks)
+    looked_s = time.monotonic()
     asked = [pipe for rank in ranks for pipe in _ask_recorder(rank)]
-    accelerators = _accelerators(machine)
+    accelerators: dict[str, list[str]] = {}
+    _accelerators(machine, accelerators)
     pause_s = began_s + apart_s - time.monotonic()
     left_s = machine.left_s(limit_s)
     if ranks and left_s > 1.0:
         time.sleep(max(0.0, min(pause_s, left_s - 1.0)))
+        _accelerators(machine, accelerators)
         _look(machine, ranks)
     return {
-        "took_s": round(time.monotonic() - began_s, 2), "ranks": [rank.row() for rank in ranks],
+        "took_s": round(time.monotonic() - began_s, 2), "apart_s": round(time.monotonic() - looked_s, 2), "ranks": [rank.row() for rank in ranks],
         "flight_recorder": asked, "accelerators": accelerators,
     }  # fmt: skip
 
@@ -144,7 +156,7 @@ def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
         rank.looks.append(
             {
                 "source": source, "top": [str(frame) for frame in frames[:8]], "digest": stacktext.digest(frames) or kernel.digest,
-                "state": kernel.state, "wchan": kernel.wchan, "threads": len(kernel.threads), "cpu_s": kernel.cpu_s, "bytes": kernel.bytes,
+                "state": kernel.state, "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
             }
         )  # fmt: skip
         at = time.strftime("%H:%M:%S")
@@ -236,8 +248,6 @@ class _Kernel(NamedTuple):
     state: str
     wchan: str
     call: str
-    cpu_s: float
-    bytes: int
     threads: Sequence[str]
 
     @property
@@ -248,18 +258,25 @@ class _Kernel(NamedTuple):
 
 def _kernel(machine: Machine, pid: int) -> _Kernel:
     fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    numbers = re.findall(r"^[rw]char: (\d+)$", machine.peek(f"/proc/{pid}/io") or "", re.MULTILINE)
     threads = [_thread(machine, pid, task) for task in machine.names(f"/proc/{pid}/task")[:THREADS_MAX]]
     call = (machine.peek(f"/proc/{pid}/syscall") or "").split()
-    ticks = int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
     return _Kernel(
         state=fields[0] if fields else "gone",
         wchan=_wchan(machine, f"/proc/{pid}"),
         call=call[0] if call else "",
-        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
-        bytes=sum(map(int, numbers)),
         threads=threads,
     )
+
+
+def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
+    """Processor time, and bytes from and to files, of a rank and of what it started."""
+    ticks = moved = 0
+    for pid in (rank.pid, *rank.below):
+        fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+        numbers = re.findall(r"^[rw]char: (\d+)$", machine.peek(f"/proc/{pid}/io") or "", re.MULTILINE)
+        moved += sum(map(int, numbers))
+    return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "bytes": moved}
 
 
 def _thread(machine: Machine, pid: int, task: str) -> str:
@@ -302,14 +319,12 @@ def _ask_recorder(rank: Rank) -> list[str]:
     return asked
 
 
-def _accelerators(machine: Machine) -> dict[str, str]:
-    """Tool -> what it says of use and power."""
-    found = {}
+def _accelerators(machine: Machine, found: dict[str, list[str]]) -> None:
+    """Tool -> what it says of use and power, look by look."""
     for tool, words in ACCELERATORS.items():
         if machine.tool(tool):
             with contextlib.suppress(NoAnswer):
-                found[tool] = machine.run([tool, *words], 5.0).out[:16384]
-    return found
+                found.setdefault(tool, []).append(machine.run([tool, *words], 5.0).out[:16384])
 
 
 # ---------------------------------------------------------------------- the command

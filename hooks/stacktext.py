@@ -25,7 +25,7 @@ _FAULT_FRAME = re.compile(r'^ {2}File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 class Frame(NamedTuple):
-    """One call, innermost first in a stack; `line` is 0 where it is not known."""
+    """One call, innermost first in a stack. `file` with its folder: a name such as `functional.py` alone says nothing; `line` is 0 where it is not known."""
 
     function: str
     file: str
@@ -45,7 +45,7 @@ def main_of_pyspy(text: str, pid: int) -> tuple[Frame, ...]:
             continue
         frame = _PYSPY_FRAME.match(line)
         if frame and threads and len(threads[-1][1]) < FRAMES_MAX:
-            threads[-1][1].append(Frame(frame[1], frame[2].rpartition("/")[2], int(frame[3] or 0)))
+            threads[-1][1].append(Frame(frame[1], _short(frame[2]), int(frame[3] or 0)))
     return tuple(next((frames for is_main, frames in threads if is_main), threads[0][1] if threads else []))
 
 
@@ -59,8 +59,12 @@ def main_of_faulthandler(text: str) -> tuple[Frame, ...]:
         frame = _FAULT_FRAME.match(line)
         if frame and len(frames) < FRAMES_MAX:
             number = int(frame[2]) if frame[2].isdigit() else 0
-            frames.append(Frame(frame[3], frame[1].rpartition("/")[2], number))
+            frames.append(Frame(frame[3], _short(frame[1]), number))
     return tuple(frames)
+
+
+def _short(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
 
 
 def digest(frames: Sequence[Frame]) -> str:

@@ -16,25 +16,28 @@ from typing import Any
 
 from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.steps import ANSWER
-from ftrun.supervisor import agent_reach, frames, hang, nodereports, straggler
+from ftrun.supervisor import agent_reach, hang, nodereports, straggler
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.beats import BeatReader
-from ftrun.supervisor.hang import Activity, Sight, Stacks, State
+from ftrun.supervisor.hang import Sight, Stacks, State
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source
+from ftrun.supervisor.sampled import Seen, sample_of
 from ftrun.supervisor.verdicts import plain
 from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["Hangs", "hung", "sample_of"]
+__all__ = ["Hangs", "hung"]
 
 MANY_RANKS = 32
 MANY_EVERY_S = 5.0
 STACKS_LIMIT_S = 10.0
 ASK_LIMIT_S = 20.0
 ASK_QUIET_S = 5.0
-BUSY_SHARE = 0.05  # of a core, as for beats
-BUSY_BYTES_S = 65536.0
 APART_S = 3.0
+ASK_BESIDE_S = (
+    60.0  # ranks that beat tell their own stacks, but neither of accelerators nor of ranks that cannot answer
+)
+TELLS_S = 15.0
 _NODE = re.compile(r"\((\S+)\)$")
 _LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
 h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
@@ -61,7 +64,10 @@ class Hangs:
     _polled_s: float = float("-inf")
     _suspected: bool = False
     _taken: int = 0
-    _digests: Mapping[str, str] = field(default_factory=dict)
+    _before: Mapping[str, Seen] = field(default_factory=dict)
+    _moves: int = 0
+    _asked_s: float = float("-inf")
+    _told_s: float = float("-inf")  # when all ranks told their own stacks
     swap: straggler.Advice | None = None  # a node whose place a spare is to take
     _seen: set[str] = field(default_factory=set)
 
@@ -96,7 +102,11 @@ class Hangs:
         if verdict.state is State.SUSPECT and not self._suspected:
             self._tell("hang.suspected", verdict)
         self._suspected = verdict.state in (State.SUSPECT, State.HUNG)
-        if verdict.wants_stacks and pulse.stacks is None:
+        if pulse.stacks is not None:
+            self._told_s = mono_s
+        beside_s = ASK_BESIDE_S if mono_s - self._told_s < TELLS_S else 0.0
+        if verdict.wants_stacks and pulse.stacks is None and mono_s - self._asked_s >= beside_s:
+            self._asked_s = mono_s
             verdict = self._sampled(sight) or verdict
         if verdict.state is State.HUNG:
             running = agent_reach.runs(self.desk.cluster, self.desk.where.job)
@@ -152,7 +162,11 @@ class Hangs:
         taken = [node for node in nodes if told.answers.get(node)]
         self.desk.book.record("stacks.taken", folder=folder, nodes=taken)
         tables = {node: nodereports.json_of(os.path.join(folder, f"{node}.json")) for node in nodes}
-        stacks, activity, self._digests = sample_of(tables, self._digests, self._taken + 1)
+        if (
+            self._moves != self.history.moves.count
+        ):  # what an earlier silence was like says nothing of this one
+            self._before, self._moves = {}, self.history.moves.count
+        stacks, activity, self._before = sample_of(tables, self._before, self._taken + 1)
         self._taken += 1
         mono_s = self.desk.clock.mono_s()
         seen = replace(sight, stacks=stacks, activity=activity)
@@ -194,45 +208,3 @@ def hung(verdict: hang.Verdict, nodes: Sequence[str]) -> Diagnosis:
         FaultClass.HANG, "it hung", words, names=culprits, confidence=0.7, sources=(Source.SILENCE,)
     )
     return replace(found, signature="hang.no-progress")
-
-
-def sample_of(
-    tables: Mapping[str, object], before: Mapping[str, str], taken: int
-) -> tuple[Stacks, Activity, dict[str, str]]:
-    """What the tables of `ftrun-hook stacks` say together, node by node, and the digest of each rank for the next sample. (pure)
-
-    A node without a table, or without ranks, leaves open whether anybody moved.
-    """
-    digests: dict[str, str] = {}
-    tops: dict[int, str] = {}
-    whole, moved, cpu, io = bool(tables), False, False, False
-    for node, table in tables.items():
-        rows = table.get("ranks") if isinstance(table, Mapping) else None
-        rows = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-        whole = whole and bool(rows)
-        for row in rows:
-            key, digest = f"{node}:{row.get('pid')}", str(row.get("digest") or "")
-            digests[key] = digest
-            whole = whole and bool(digest) and row.get("moved") is not None
-            moved = moved or row.get("moved") is True or before.get(key, digest) != digest
-            cpu = cpu or _number(row.get("cpu_s")) > BUSY_SHARE * APART_S
-            io = io or _number(row.get("bytes")) > BUSY_BYTES_S * APART_S or row.get("state") == "D"
-            rank = str(row.get("rank") or "")
-            top = row.get("top")
-            tops[int(rank) if rank.isdigit() else -1 - len(tops)] = (
-                " < ".join(str(one) for one in top) if isinstance(top, list) else ""
-            )
-    elsewhere = tuple(rank for rank in frames.elsewhere(tops) if rank >= 0)
-    stacks = Stacks(
-        taken=taken,
-        moved=True if moved else (False if whole and before else None),
-        waiting=frames.all_wait_in(tops),
-        elsewhere=elsewhere,
-    )
-    if whole:
-        return stacks, Activity(cpu=cpu, io=io), digests
-    return stacks, Activity(cpu=cpu or None, io=io or None), digests
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -183,15 +183,18 @@ class BeatReader:
             moved=any(before[rank].stack != one.stack for rank, one in now.items()),
             waiting=frames.all_wait_in(tops),
             elsewhere=frames.elsewhere(tops),
+            ranks=len(now),
         )
         return stacks, _activity(before, now)
 
 
 def _activity(before: dict[int, Still], now: dict[int, Still]) -> Activity:
+    """Whoever waits in a collective may spin there: its processor says nothing about those it waits for."""
     cpu = io = False
     for rank, one in now.items():
         passed_s = max(0.1, one.at_s - before[rank].at_s)
-        cpu = cpu or one.cpu_s - before[rank].cpu_s > BUSY_SHARE * passed_s
+        waits = frames.waits_in(one.top) == frames.COLLECTIVE
+        cpu = cpu or (not waits and one.cpu_s - before[rank].cpu_s > BUSY_SHARE * passed_s)
         io = io or one.stuck or one.io_bytes - before[rank].io_bytes > BUSY_BYTES_S * passed_s
     return Activity(cpu=cpu, io=io, stuck=any(one.stuck for one in now.values()))
 

@@ -6,13 +6,17 @@ be depends on how sure the witnesses are:
 
 | who agrees | threshold |
 |---|---|
-| every rank waits in a collective, and no stack moved in SURE_PAIRS pairs of samples in a row | `min_s`, ten median steps, or the usual gap |
-| the same where every rank waits for its accelerator, and that moves no memory | the same |
-| no processor, file, network or accelerator is used, and no stack moves | five times as long (five minutes) |
-| all stacks are the same in many samples, and something is used or that is not known | `max_s` |
-| beats were there and have stopped, and nothing speaks against it | `max_s` |
-| a process waits in the kernel all the time, as for a file system that is gone, and no stack moves | twice `max_s` |
+| every rank waits in a collective, and no stack moved in some pairs of samples in a row | `min_s`, ten median steps, or the usual gap |
+| the same where every rank waits for its accelerator, and that moves no memory, as it did before | the same |
+| the accelerators of all ranks are fully used and move no memory, and no stack moves | five times as long (five minutes) |
+| no processor, file, network or accelerator was used for five times `min_s`, but by ranks that wait in a collective | the same |
+| all stacks are the same in many samples, and all wait in a collective or for an accelerator | `max_s` and the usual gap |
+| beats were there and have stopped, and nothing speaks against it | the same |
+| all stacks are the same in many samples, wherever they are: one long call into C looks so, too | twice that |
+| a process waits in the kernel all the time, as for a file system that is gone, and no stack moves | twice that |
 | nobody (a silent log alone) | never |
+
+How many pairs are needed depends on the number of ranks: a single one is found at the same place by chance, many are not.
 
 A stack that moved in the second half of the silence, files that are read or written, and (but for the first two rows) output that goes on are signs of
 life: they end nothing and keep the suspicion. An announced phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times
@@ -56,20 +60,28 @@ __all__ = [
 ]
 
 STEPS = 10.0  # median steps without one
+RUNS_OFF = 3.0  # times `min_s`: where all wait in a collective nothing else runs off for longer, however long the silence was before
 WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, wherever they wait
 PHASE_TIMES = 3.0  # the longest so far of an announced phase
-SURE_PAIRS = 5  # a fast loop may be met at the same line some times in a row
-MANY_PAIRS = 20
-QUICK_S = 4.0  # between samples while nobody is seen to move
+SURE_PAIRS, SURE_ALONE = (
+    5,
+    7,
+)  # a fast loop may be met at the same line some times in a row: pairs, and so many more for one rank alone
+MANY_PAIRS, MANY_ALONE = 20, 60
+QUICK_S = 3.0  # between samples while nobody is seen to move
+STEADY_S, STEADY_FEW_S, FEW = (
+    30.0,
+    10.0,
+    8,
+)  # between those after them; of few ranks they are cheap, and prove less
 PAUSES_S = (
     10.0,
     20.0,
     40.0,
     80.0,
-    160.0,
-    240.0,
+    120.0,
 )  # after a sample that moved, or enough of those that did not
-ASK_FROM = 0.4  # of the threshold: stacks are asked for ...
+ASK_FROM = 0.25  # of the threshold: stacks are asked for ...
 ASK_FROM_USUAL = 0.85  # ... of the usual gap ...
 ASK_FROM_ALLOWED = 0.125  # ... and of what a phase is allowed
 QUIET_FROM = 0.25
@@ -120,12 +132,15 @@ class _Case:
     fast_s: float
     worst_s: float
     allowed_s: float  # what the phase or the warm-up gives, 0 = nothing announced
+    most_s: float  # what weak witnesses need
     talks: bool  # output goes on
-    idle: bool
+    idle_s: float  # for so long nothing was used; 0 = something is, or that is not known
     works: bool  # something that no hang does was seen
     device_rests: bool
+    device_spins: bool
     stuck_long: bool  # somebody waited in the kernel in all of it
     frozen_long: bool  # no stack moved in the second half of the silence
+    sure_long: bool  # nor in the last minutes, and nothing works in them
 
 
 def limits_from(settings: Mapping[str, Any]) -> Limits | None:
@@ -176,29 +191,46 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         allowed_s = max(worst_s, limits.max_s if learnt is None else PHASE_TIMES * learnt)
     known = at_s - witness.knows_s <= HOLDS_S
     known_gpu = at_s - witness.knows_gpu_s <= HOLDS_S
-    rests_s = max(HOLDS_S, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
-    resting = at_s - rests_s
+    resting = at_s - max(HOLDS_S, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
+    lately = max(resting, at_s - max(HOLDS_S, RUNS_OFF * limits.min_s))
+    used_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.knows_from_s, moves.at_s)
+    rests = known_gpu and witness.gpu_s < lately
     return _Case(
         quiet_s=quiet_s,
         ask_s=max(ask_s, ASK_FROM_ALLOWED * allowed_s),
         fast_s=fast_s,
         worst_s=worst_s,
         allowed_s=allowed_s,
+        most_s=_most_s(history, allowed_s, limits),
         talks=at_s - history.output_s < min(limits.min_s, 0.5 * quiet_s),
-        idle=known and max(witness.cpu_s, witness.io_s, witness.gpu_s) < resting and quiet_s >= rests_s,
+        idle_s=at_s - used_s if known else 0.0,
         works=max(witness.io_s, witness.gpu_s) >= resting,
-        device_rests=known_gpu and witness.gpu_s < resting,
+        device_rests=rests and (history.device_moves or not witness.spins),
+        device_spins=rests and witness.spins,
         stuck_long=known and witness.free_s < resting,
         frozen_long=witness.moved_s < resting,
+        sure_long=max(witness.moved_s, witness.io_s, witness.gpu_s) < lately,
     )
+
+
+def _most_s(history: History, allowed_s: float, limits: Limits) -> float:
+    """What is given where witnesses are weak: the usual gap may be over when what takes long begins, and what is not known yet gets as much again."""
+    moves = history.moves
+    known_s = max(limits.max_s, allowed_s, 2.0 * moves.longest_s, 2.0 * history.before_s)
+    again_s = limits.max_s if history.phase or moves.count < WARM_MOVES else 0.0
+    return known_s + moves.usual_s + again_s
+
+
+def _pairs(least: int, alone: int, ranks: int) -> int:
+    return least + math.ceil(alone / max(1, ranks))
 
 
 def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | None, str]:
     """How long the silence must be by what the witnesses say, and what they say. Times in seconds."""
     witness, moves = history.witness, history.moves
-    sure = (
-        witness.frozen >= SURE_PAIRS and witness.steady >= SURE_PAIRS and case.frozen_long and not case.works
-    )
+    least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
+    frozen = witness.frozen >= least
+    sure = frozen and case.sure_long and witness.steady >= least
     if sure and (witness.waiting == "collective" or (witness.waiting == "device" and case.device_rests)):
         where = (
             "in a collective" if witness.waiting == "collective" else "for an accelerator that does nothing"
@@ -208,23 +240,32 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
         return max(least_s, warm_s), f"every rank waits {where}, and no stack moves"
     if case.talks:
         return None, "output goes on without steps"
+    if frozen and case.device_spins and case.sure_long:
+        return max(
+            case.worst_s, case.allowed_s
+        ), "accelerators spin without moving memory, and no stack moves"
+    return _weakly(history, case, limits, frozen and case.frozen_long)
+
+
+def _weakly(history: History, case: _Case, limits: Limits, frozen: bool) -> tuple[float | None, str]:
+    """The same, where nobody is seen to wait for the others."""
+    witness, moves = history.witness, history.moves
     moved = witness.moved_s > NEVER
-    if case.idle and (not moved or witness.frozen >= SURE_PAIRS):
+    if case.idle_s > HOLDS_S and (not moved or frozen):
         still = "no processor, file or accelerator is used" + (", no stack moves" if witness.frozen else "")
-        return max(case.worst_s, case.allowed_s), still
-    most_s = max(limits.max_s, case.allowed_s, 2.0 * moves.longest_s) + (
-        limits.max_s if history.phase else 0.0
-    )
-    if case.stuck_long and case.frozen_long and witness.frozen >= SURE_PAIRS:
-        return 2.0 * most_s, "a process waits in the kernel for a file system, and no stack moves"
+        rest_s = case.quiet_s - case.idle_s + WORST * limits.min_s
+        return max(case.worst_s, case.allowed_s, rest_s), still
+    if case.stuck_long and frozen:
+        return 2.0 * case.most_s, "a process waits in the kernel for a file system, and no stack moves"
     if case.works:
         return None, "files or accelerators are at work"
-    if witness.frozen >= MANY_PAIRS and case.frozen_long:
-        return most_s, "all stacks were the same in many samples"
+    if witness.frozen >= _pairs(MANY_PAIRS, MANY_ALONE, witness.ranks) and case.frozen_long:
+        times = 1.0 if witness.waiting else 2.0
+        return times * case.most_s, "all stacks were the same in many samples"
     if moved:
         return None, "stacks move: it works on something"
     if moves.kind == "beats":
-        return max(most_s, PHASE_TIMES * moves.longest_s), "the beats of all ranks have stopped"
+        return max(case.most_s, PHASE_TIMES * moves.longest_s), "the beats of all ranks have stopped"
     return None, "nothing but silence speaks of a hang"
 
 
@@ -232,10 +273,12 @@ def _sample_due(history: History, at_s: float) -> bool:
     witness = history.witness
     if not witness.samples:
         return True
-    quick = witness.samples == 1 or 0 < witness.frozen < SURE_PAIRS
+    least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
+    came = witness.waiting == "collective" and witness.steady <= 2  # once more: they may have come to stay
+    quick = witness.samples == 1 or came or 0 < witness.frozen < least
     pause_s = QUICK_S if quick else PAUSES_S[min(witness.samples, len(PAUSES_S)) - 1]
-    if SURE_PAIRS <= witness.frozen <= MANY_PAIRS:
-        pause_s = min(pause_s, PAUSES_S[2])
+    if witness.frozen >= least:
+        pause_s = min(pause_s, STEADY_S if witness.ranks >= FEW else STEADY_FEW_S)
     return at_s - witness.sampled_s >= pause_s
 
 

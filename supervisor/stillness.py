@@ -9,6 +9,7 @@ How it thinks. `observe` takes what a look saw and returns the memory after it; 
 - **Phases.** A gap in which something long was announced is learnt for that phase and not for stepping. A phase ends with the next movement, so
   one that was begun and never ended is forgotten with its start.
 - **Witnesses.** Stacks and activity are noted with the watched time at which they were seen; movement makes old ones worthless.
+- **Earlier starts.** How long phases took and the longest silence that a start came back from are kept over starts; other habits are not.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ DONE = "done"
 WARM_MOVES = 5  # so many movements until a habit is known
 NEVER = float("-inf")
 HOLDS_S = 30.0  # a witness of activity says nothing about later times
+BLIND_S = 300.0  # so long without a word on activity, and what was known before is forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +48,32 @@ class Stacks:
 
     `moved`: whether any rank's main stack differs from the sample before; None where that is not known for every rank.
     `waiting`: what every rank waits in: "collective", "device" (for its accelerator), "" = not all of them wait so, or it is not known.
-    A collective that flight recorders show as blocked counts as "collective". `elsewhere`: ranks that do not wait where most do.
+    `elsewhere`: ranks that do not wait where most do. `ranks`: of how many it tells; one rank is met at the same place by chance more easily than
+    many. `pairs`: how many comparisons it adds.
     """
 
     taken: int
     moved: bool | None = None
     waiting: str = ""
     elsewhere: tuple[int, ...] = ()
+    ranks: int = 1
+    pairs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
     """Whether any process of the start did something since the look before, on any node; None = not known.
 
-    `cpu`: more than a twentieth of a core for a rank. `io`: more than 64 KiB/s went to or from files or the network (what a log or a tracker of
-    experiments writes is less), or a process waits in the kernel for them (state D). `gpu`: a device moves memory; full utilisation without that is a kernel that spins in a collective.
-    `stuck`: a process waits in the kernel (state D) now.
+    `cpu`: more than a twentieth of a core for a rank, but for ranks that wait in a collective while others do not: they spin there, and say
+    nothing about those they wait for. `io`: more than 64 KiB/s went to or from files or the network (what a log or a tracker of experiments
+    writes is less), or a process waits in the kernel for them (state D). `gpu`: a device moves memory. `spins`: none does, and those of all
+    ranks are fully used, as by a kernel that waits in a collective. `stuck`: a process waits in the kernel (state D) now.
     """
 
     cpu: bool | None = None
     io: bool | None = None
     gpu: bool | None = None
+    spins: bool = False
     stuck: bool = False
 
 
@@ -110,6 +117,7 @@ class _Witness:
     taken: int = 0
     samples: int = 0
     sampled_s: float = NEVER
+    ranks: int = 1  # of the last sample
     frozen: int = 0  # pairs of samples in a row in which nobody moved
     waiting: str = ""
     steady: int = 0  # samples in a row that waited alike
@@ -119,8 +127,10 @@ class _Witness:
     io_s: float = NEVER
     gpu_s: float = NEVER
     free_s: float = NEVER  # when nobody waited in the kernel
-    knows_s: float = NEVER  # when processor and files were both known
+    knows_s: float = NEVER  # when processor and files were both known ...
+    knows_from_s: float = NEVER  # ... and since when
     knows_gpu_s: float = NEVER
+    spins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,8 @@ class History:
     phase: str = ""
     phase_s: float = 0.0
     learnt: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # phase -> its longest
+    before_s: float = 0.0  # the longest silence that earlier starts came back from
+    device_moves: bool = False  # its devices were once seen to move memory
     ranks: tuple[Rank, ...] = ()
     witness: _Witness = field(default_factory=_Witness)
 
@@ -153,8 +165,13 @@ def observe(history: History, sight: Sight, now_s: float) -> History:
     """The memory after one more look. `now_s`: any clock that does not jump, the same at all looks."""
     watched_s = history.at(now_s)
     if history.seen_s is None or sight.life != history.life:
-        kept = {} if history.seen_s is None else dict(history.learnt)
-        history = History(life=sight.life, learnt=MappingProxyType(kept), growth=sight.growth)
+        history = History(
+            life=sight.life,
+            learnt=history.learnt,
+            before_s=max(history.before_s, history.moves.longest_s),
+            device_moves=history.device_moves,
+            growth=sight.growth,
+        )
         history = replace(history, watched_s=watched_s, output_s=watched_s, moves=Moves(at_s=watched_s))
         # What a log held before it was read for the first time is no movement now.
         history = replace(history, steps_seen=sight.steps_seen, beats=_beats(sight))
@@ -169,7 +186,10 @@ def observe(history: History, sight: Sight, now_s: float) -> History:
     history = _output(history, sight)
     history = _movement(history, sight)
     history = _phase(history, sight)
-    return replace(history, witness=_witnesses(history.witness, sight, watched_s))
+    if sight.activity is not None and sight.activity.gpu and not history.device_moves:
+        history = replace(history, device_moves=True)
+    witness = _witnesses(history.witness, sight, watched_s)
+    return history if witness is history.witness else replace(history, witness=witness)
 
 
 def _beats(sight: Sight) -> int:
@@ -186,7 +206,8 @@ def _movement(history: History, sight: Sight) -> History:
     beats = _beats(sight)
     stepped, beaten = sight.steps_seen != history.steps_seen, beats != history.beats
     spoke = history.output_s == history.watched_s
-    history = replace(history, steps_seen=sight.steps_seen, beats=beats, ranks=sight.ranks)
+    if stepped or beaten or sight.ranks != history.ranks:
+        history = replace(history, steps_seen=sight.steps_seen, beats=beats, ranks=sight.ranks)
     kind = history.moves.kind
     if beaten and kind != "beats":
         return _stronger(history, "beats", sight)
@@ -252,27 +273,32 @@ def _forgotten(witness: _Witness) -> _Witness:
 def _witnesses(witness: _Witness, sight: Sight, watched_s: float) -> _Witness:
     seen = sight.activity
     if seen is not None:
+        known = seen.cpu is not None and seen.io is not None
+        begins = known and watched_s - witness.knows_s > BLIND_S
         witness = replace(
             witness,
             cpu_s=watched_s if seen.cpu else witness.cpu_s,
             io_s=watched_s if seen.io else witness.io_s,
             gpu_s=watched_s if seen.gpu else witness.gpu_s,
             free_s=witness.free_s if seen.stuck else watched_s,
-            knows_s=watched_s if seen.cpu is not None and seen.io is not None else witness.knows_s,
+            knows_s=watched_s if known else witness.knows_s,
+            knows_from_s=watched_s if begins else witness.knows_from_s,
             knows_gpu_s=watched_s if seen.gpu is not None else witness.knows_gpu_s,
+            spins=seen.spins if seen.gpu is not None else witness.spins,
         )
     stacks = sight.stacks
     if stacks is None or stacks.taken == witness.taken:
         return witness
-    frozen = witness.frozen + 1 if stacks.moved is False else 0
+    frozen = witness.frozen + stacks.pairs if stacks.moved is False else 0
     return replace(
         witness,
         taken=stacks.taken,
         samples=witness.samples + 1,
         sampled_s=watched_s,
+        ranks=stacks.ranks,
         frozen=frozen,
         waiting=stacks.waiting,
-        steady=witness.steady + 1 if stacks.waiting == witness.waiting else 1,
+        steady=witness.steady + stacks.pairs if stacks.waiting == witness.waiting else 1,
         moved_s=watched_s if stacks.moved else witness.moved_s,
         elsewhere=stacks.elsewhere,
     )

@@ -21,8 +21,10 @@ from ftrun.supervisor import hang
 from tests.falsealarms import lives
 
 SCALES = (0.25, 0.5, 1.0, 2.0)
-BUSY_EVERY_S = 10.0
+BUSY_EVERY_S = 14.0  # looks further apart are no watch
+EASY_EVERY_S = 6.0
 STILL_EVERY_S = 2.0
+NEAR_S = 20.0
 OFTEN_S = 30.0
 USUAL = hang.Limits()
 
@@ -57,12 +59,17 @@ def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Vie
             return now_s, viewer
         if verdict.wants_stacks:
             viewer.ask(now_s)
-        still = verdict.quiet_s > 0.2 * limit.min_s
-        busy_s = (
-            BUSY_EVERY_S if life.hang_s is None else STILL_EVERY_S
-        )  # a delay is measured to the second look
-        now_s += STILL_EVERY_S * (1 + (verdict.quiet_s > 400.0)) if still else busy_s
+        now_s += STILL_EVERY_S if life.hang_s is not None else _pause_s(verdict, viewer, history, limit)
     return None, viewer
+
+
+def _pause_s(verdict: hang.Verdict, viewer: lives.Viewer, history: hang.History, limit: hang.Limits) -> float:
+    """Until the next look at a healthy life: rarer where nothing hangs on it."""
+    if verdict.quiet_s <= 0.2 * limit.min_s:
+        return BUSY_EVERY_S
+    near = verdict.threshold_s is not None and verdict.quiet_s + NEAR_S >= verdict.threshold_s
+    close = near or viewer.awaited or history.witness.frozen > 0 or history.witness.samples == 1
+    return STILL_EVERY_S if close else EASY_EVERY_S
 
 
 def healthy(tally: Tally, seed: int, limit: hang.Limits) -> None:

@@ -32,6 +32,7 @@ class Inside:
     cpu: bool = True
     io: bool = False
     gpu: bool = False
+    spins: bool = False  # accelerators are fully used, and move no memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Life:
     knows_gpu: bool = False
     announces: bool = False
     ends_s: float = 0.0
+    ranks: int = 1
 
 
 def _between(chance: Random, low: float, high: float) -> float:
@@ -95,7 +97,7 @@ class _Maker:
     def __init__(self, seed: int) -> None:
         chance = self.chance = Random(seed)
         self.ranks = chance.choice((1, 2, 4, 8, 8, 16, 64, 512))
-        life = self.life = Life(seed, step_s=_between(chance, 0.05, 40.0))
+        life = self.life = Life(seed, step_s=_between(chance, 0.05, 40.0), ranks=self.ranks)
         life.beats = chance.random() < 0.35
         life.stacks = chance.random() < 0.7
         life.knows_cpu = chance.random() < 0.8
@@ -151,7 +153,7 @@ class _Maker:
         elif kind < 0.94:
             self.silence(_between(chance, 2.0, 290.0), Inside("recompiling", 1.0), "compile")
         elif kind < 0.97:
-            self.silence(_between(chance, 1.0, 40.0), Inside("flap of a line", 1.0, "collective", cpu=True))
+            self.silence(_between(chance, 1.0, 40.0), Inside("flap of a line", 1.0, "collective", spins=True))
         else:
             self.silence(_between(chance, 10.0, 1200.0), Inside("work in python", 0.02))
 
@@ -228,10 +230,10 @@ def _longer(segments: list[Segment], span: tuple[float, float]) -> list[Segment]
 
 
 HANGS = {
-    "collective, found in the stacks": Inside("hang", 1.0, "collective", cpu=True),
+    "collective, found in the stacks": Inside("hang", 1.0, "collective", cpu=True, spins=True),
     "accelerator that does nothing": Inside("hang", 1.0, "device", cpu=True),
-    "dead lock, nothing runs": Inside("hang", 1.0, "", cpu=False),
-    "spins, and no stack says where": Inside("hang", 1.0, "", cpu=True),
+    "one stands still, and the others wait; or a dead lock": Inside("hang", 1.0, "", cpu=False),
+    "spins, and no stack says where": Inside("hang", 1.0, "", cpu=True, spins=True),
 }
 
 
@@ -270,12 +272,17 @@ class Viewer:
         self._waits = True
         self._due_s: float | None = None
         self._last_s = -1e9  # of the last sample
-        self._lag_s = self._chance.uniform(0.5, 8.0)
+        self._lag_s = self._chance.uniform(4.0, 10.0)
 
     def ask(self, now_s: float) -> None:
         """Stacks are wanted."""
         if self._due_s is None and not self.life.beats:
             self._due_s = now_s + self._lag_s
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a sample is under way."""
+        return self._due_s is not None
 
     def within(self, now_s: float) -> Segment:
         """What goes on."""
@@ -297,6 +304,7 @@ class Viewer:
         ranks: tuple[Rank, ...] = ()
         if life.beats and made:
             ranks = (Rank(0, "n1", made, made, phase, now_s),)
+        stacks = self._sample(now_s, segment, made)
         return Sight(
             life="0.1",
             steps_seen=shown,
@@ -307,8 +315,9 @@ class Viewer:
             # Slurm is asked now and then: a suspension is noticed late.
             running=not _in([(low + 15.0, high) for low, high in life.suspended], now_s),
             ranks=ranks,
-            stacks=self._sample(now_s, segment, made),
-            activity=self._used(now_s, segment),
+            stacks=stacks,
+            # What is used is told by whoever takes the stacks, and by ranks that stand still.
+            activity=self._used(now_s, segment) if stacks is not None else None,
         )
 
     def _sample(self, now_s: float, segment: Segment, made: int) -> Stacks | None:
@@ -328,11 +337,15 @@ class Viewer:
             return Stacks(self.sampled)
         inside = segment.inside
         stopped = _in(life.suspended, now_s)
-        moved = before_s < segment.begins_s or (not stopped and self._chance.random() >= inside.alike)
+        pairs = 1 if life.beats else 2  # whoever takes stacks looks twice
+        moved = before_s < segment.begins_s or (not stopped and self._chance.random() >= inside.alike**pairs)
         if moved:  # else it waits where it waited
             self._waits = self._chance.random() < inside.waits
         waits = self._waits
-        return Stacks(self.sampled, moved if before_s > -1e8 else None, inside.waiting if waits else "")
+        waiting = inside.waiting if waits else ""
+        return Stacks(
+            self.sampled, moved if before_s > -1e8 else None, waiting, ranks=life.ranks, pairs=pairs
+        )
 
     def _used(self, now_s: float, segment: Segment) -> Activity | None:
         life = self.life
@@ -341,7 +354,8 @@ class Viewer:
         if _in(life.suspended, now_s):
             return Activity(cpu=False, io=False, gpu=False if life.knows_gpu else None)
         inside = segment.inside
-        return Activity(inside.cpu, inside.io, inside.gpu if life.knows_gpu else None)
+        known = life.knows_gpu
+        return Activity(inside.cpu, inside.io, inside.gpu if known else None, spins=known and inside.spins)
 
 
 def _in(spans: list[tuple[float, float]], now_s: float) -> bool:

@@ -308,6 +308,76 @@ def test_a_node_without_a_table_leaves_it_open() -> None:
     assert activity == hang.Activity()
 
 
+def test_who_spins_in_a_collective_uses_nothing() -> None:
+    """One rank stands elsewhere and does nothing, the others burn their processors where they wait for it: nothing is used."""
+    waits = {"top": ["all_reduce (torch/distributed/distributed_c10d.py:2501)"], "cpu_s": 3.0}
+    idle = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(2, "b", **waits), _row(3, "c"))}
+    works = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(3, "c", cpu_s=3.0))}
+
+    assert sampled.sample_of(idle, {}, 1)[1].cpu is False
+    assert sampled.sample_of(works, {}, 1)[1].cpu is True
+
+
+def test_a_wait_in_a_collective_is_read_from_the_table() -> None:
+    """As the node writes a frame: function, folder, file and line."""
+    waits = {"top": ["wait (distributed/distributed_c10d.py:2501)", "main (train.py:7)"]}
+    both = {"n0": _table(_row(1, "a", **waits)), "n1": _table(_row(2, "b", **waits))}
+    one = {"n0": _table(_row(1, "a", **waits), _row(3, "a", **waits)), "n1": _table(_row(2, "b"))}
+
+    assert sampled.sample_of(both, {}, 1)[0].waiting == "collective"
+    assert sampled.sample_of(one, {}, 1)[0].elsewhere == (2,)
+
+
+def test_what_was_used_between_two_samples_counts() -> None:
+    """A burst that falls between the looks is in the sums."""
+    row = _row(1, "a", cpu_all_s=10.0, bytes_all=0)
+    later = _row(1, "a", cpu_all_s=18.0, bytes_all=50_000_000)
+    _, first, seen = sampled.sample_of({"n0": {**_table(row), "at_s": 100.0}}, {}, 1)
+    _, second, _ = sampled.sample_of({"n0": {**_table(later), "at_s": 140.0}}, seen, 2)
+
+    assert (first.cpu, first.io) == (False, False)
+    assert (second.cpu, second.io) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("looks", "gpu", "spins"),
+    [
+        (["0, GPU-a, 100, 0, 140.2, 71000\n1, GPU-b, 99, 0, 138.0, 71000"] * 2, False, True),
+        (
+            [
+                "0, GPU-a, 100, 0, 140.2, 71000\n1, GPU-b, 99, 0, 138.0, 71000",
+                "0, GPU-a, 99, 34, 600, 7\n1, GPU-b, 9, 0, 60, 7",
+            ],
+            True,
+            False,
+        ),
+        (["0, GPU-a, 0, 0, 70.2, 71000\n1, GPU-b, 0, 0, 68.0, 71000"] * 2, False, False),
+        (["0, GPU-a, [N/A], [N/A], 70.2, 71000"] * 2, None, False),
+        ([], None, False),
+    ],
+    ids=[
+        "they spin",
+        "one moves memory at the second look",
+        "they rest",
+        "parts of a device do not tell",
+        "no tool",
+    ],
+)
+def test_accelerators_tell_whether_they_move_memory(looks: list[str], gpu: bool | None, spins: bool) -> None:
+    """Use without memory is a kernel that waits; what cannot be read is not known."""
+    table = {**_table(_row(1, "a"), _row(2, "b")), "accelerators": {"nvidia-smi": looks}}
+    activity = sampled.sample_of({"n0": table}, {}, 1)[1]
+
+    assert (activity.gpu, activity.spins) == (gpu, spins)
+
+
+def test_a_process_that_waits_in_the_kernel_is_told() -> None:
+    """State D is neither rest nor work that a hang could not do."""
+    activity = sampled.sample_of({"n0": _table(_row(1, "a", state="D"))}, {}, 1)[1]
+
+    assert (activity.io, activity.stuck) == (True, True)
+
+
 @pytest.mark.parametrize(
     "table", [[], "x", {"ranks": 3}, {"ranks": [1, {}]}, {"ranks": [{"cpu_s": "x", "top": 5}]}]
 )

@@ -45,7 +45,7 @@ class Watch:
             )
 
     def still(
-        self, seconds: int, moved: bool | None = None, waiting: str = "", **seen: Any
+        self, seconds: int, moved: bool | None = None, waiting: str = "", ranks: int = 8, **seen: Any
     ) -> Iterator[Verdict]:
         """Nothing is printed for so long; stacks are taken whenever they are wanted."""
         wants = False
@@ -54,7 +54,9 @@ class Watch:
                 self.taken += 1
                 verdict = self.look(**seen)
                 self.history = hang.observe(
-                    self.history, replace(self.sight, stacks=Stacks(self.taken, moved, waiting)), self.now_s
+                    self.history,
+                    replace(self.sight, stacks=Stacks(self.taken, moved, waiting, ranks=ranks)),
+                    self.now_s,
                 )
                 verdict = hang.judge(self.history, self.now_s, self.limits)
             else:
@@ -63,10 +65,10 @@ class Watch:
             yield verdict
 
     def hangs_after(
-        self, seconds: int, moved: bool | None = None, waiting: str = "", **seen: Any
+        self, seconds: int, moved: bool | None = None, waiting: str = "", ranks: int = 8, **seen: Any
     ) -> float | None:
         """At which silence it is held to hang; None = not within so many seconds."""
-        verdicts = self.still(seconds, moved, waiting, **seen)
+        verdicts = self.still(seconds, moved, waiting, ranks, **seen)
         return next((one.quiet_s for one in verdicts if one.state is State.HUNG), None)
 
 
@@ -148,12 +150,75 @@ def test_a_sign_of_life_ends_nothing(
     assert None is watch.hangs_after(7000, moved, waiting, activity=activity)
 
 
-def test_many_samples_alike_are_a_witness_late(watch: Watch) -> None:
-    """All stacks unmoved, and processors at work: one long call into C looks so too, and gets half an hour."""
-    found_s = watch.hangs_after(4000, False, activity=SPINS)
+@pytest.mark.parametrize(("waiting", "after_s"), [("device", 1800), ("", 3600)])
+def test_many_samples_alike_are_a_witness_late(watch: Watch, waiting: str, after_s: float) -> None:
+    """All stacks unmoved, and processors at work: half an hour for an accelerator, an hour elsewhere, as one long call into C looks so, too."""
+    found_s = watch.hangs_after(4000, False, waiting, activity=Activity(cpu=True, io=False))
 
     assert found_s is not None
-    assert 1800 <= found_s <= 1900
+    assert after_s <= found_s <= after_s + 100
+
+
+def test_one_rank_is_looked_at_more_often_than_many(watch: Watch) -> None:
+    """What is found alike by chance is asked about again: a single rank needs twice as many samples as eight."""
+
+    def samples(ranks: int) -> int:
+        before = watch.taken
+        assert watch.hangs_after(400, False, "collective", ranks, activity=SPINS) is not None
+        return watch.taken - before
+
+    many = samples(64)
+    watch.step(count=3)
+
+    assert samples(1) >= many + 5
+
+
+def test_accelerators_that_spin_are_a_witness_wherever_the_stacks_are(watch: Watch) -> None:
+    """Fully used without moving memory, and no stack moves: five minutes, for some kernels that compute look so, too."""
+    spinning = Activity(cpu=True, io=False, gpu=False, spins=True)
+    found_s = watch.hangs_after(1000, False, activity=spinning)
+
+    assert found_s == pytest.approx(300, abs=8)
+
+
+def test_accelerators_that_never_moved_memory_are_given_more_time(watch: Watch) -> None:
+    """All wait for devices that are full and move nothing: a minute where they were seen to move memory before, else five."""
+    spinning = Activity(cpu=True, io=False, gpu=False, spins=True)
+    assert watch.hangs_after(1000, False, "device", activity=spinning) == pytest.approx(300, abs=8)
+    watch.step(count=3)
+    watch.look(activity=WORKS)
+    watch.step(count=3)
+
+    assert watch.hangs_after(400, False, "device", activity=spinning) == pytest.approx(60, abs=8)
+
+
+def test_idleness_is_counted_from_the_last_use(watch: Watch) -> None:
+    """A silence of five minutes that began with work is none of five minutes in which nothing was used."""
+    assert None is watch.hangs_after(200, False, activity=WORKS)
+    found_s = watch.hangs_after(1000, False, activity=RESTS)
+
+    assert found_s is not None
+    assert 500 <= found_s <= 560
+
+
+def test_a_hang_after_a_long_healthy_silence_is_decided_within_minutes(watch: Watch) -> None:
+    """An evaluation of an hour that ends in a hang of a collective does not buy that another half hour."""
+    list(watch.still(3600, True, activity=WORKS))
+    found_s = watch.hangs_after(1000, False, "collective", activity=SPINS)
+
+    assert found_s is not None
+    assert found_s - 3600 <= 360
+
+
+def test_the_longest_silence_of_earlier_starts_is_remembered(watch: Watch) -> None:
+    """A start that came back from a silence of forty minutes shows the next one's weak witnesses what is usual."""
+    list(watch.still(2400, True))
+    watch.step(count=1)
+    watch.look(life="0.2", steps_seen=0)
+    watch.step(count=100)
+
+    assert watch.history.before_s == pytest.approx(2400, abs=5)
+    assert watch.hangs_after(4000, False, "device", activity=Activity(cpu=True, io=False)) is None
 
 
 def test_a_file_system_that_never_comes_back_is_found_after_an_hour(watch: Watch) -> None:

@@ -263,10 +263,10 @@ Current thread 0x00007f16dd5b4740 (most recent call first):
 
 def test_the_main_thread_is_found_in_both_formats() -> None:
     """py-spy names it; faulthandler writes it last."""
-    assert ["wait (work.py:88)", "all_reduce (collectives.py:7)", "<module> (train.py:41)"] == [
+    assert ["wait (distributed/work.py:88)", "all_reduce (collectives.py:7)", "<module> (train.py:41)"] == [
         str(frame) for frame in stacktext.main_of_pyspy(PYSPY.format(line=7), 4123)
     ]
-    assert ["wait (work.py:88)", "<module> (train.py:41)"] == [
+    assert ["wait (distributed/work.py:88)", "<module> (u/train.py:41)"] == [
         str(frame) for frame in stacktext.main_of_faulthandler(FAULT)
     ]
 
