@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from ftrun.supervisor.signatures import load
-from tests.simulation.plan import JobFault, Plan, SupervisorFault, draw
+from tests.simulation.plan import AgentFault, JobFault, Plan, SupervisorFault, draw
 from tests.simulation.trainer import LINES
 from tests.simulation.world import live
 
@@ -29,6 +29,15 @@ CUT: dict[str, Plan] = {
     "torn": Plan(4, steps=12, save_every=3, job=(JobFault("torn", 8, 0, 0.0),)),
     "hang": Plan(5, steps=8, job=(JobFault("hang", 4, 1, 0.0),), settings=(("end-wait", 20.0),)),
     "bug": Plan(6, steps=8, job=(JobFault("bug", 4, 0, 0.0),)),
+}
+
+# The same inside an allocation.
+INSIDE: dict[str, Plan] = {
+    "port": Plan(7, steps=8, agent=True, job=(JobFault("port", 4, 0, 0.0),)),
+    "swap": Plan(8, steps=8, agent=True, spares=1, job=(JobFault("xid", 4, 1, 60.0),)),
+    "dead-node": Plan(
+        10, steps=10, agent=True, spares=2, job=(JobFault("crash", 6, 1, 400.0), JobFault("xid", 7, 0, 0.0))
+    ),
 }
 
 
@@ -94,6 +103,37 @@ def test_a_supervisor_may_die_anywhere(name: str, tear: int) -> None:
     for point in range(1, world.points + 1):
         cut = replace(plan, supervisors=(SupervisorFault("crash", point, 15.0, tear),))
         end, broken, _ = live(cut)
+        ends[point] = broken[0] if broken else end
+
+    assert dict.fromkeys(ends, outcome) == ends
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "for_s"),
+    [*((name, "kill", 0.0) for name in INSIDE), ("swap", "freeze", 25.0), ("swap", "stuck", 50.0)],
+)
+def test_an_agent_may_fail_anywhere(name: str, kind: str, for_s: float) -> None:
+    """It dies, or stands still for too long, behind any record and around any effect: that costs the ladder, never the run."""
+    outcome, broken, world = live(INSIDE[name])
+    assert (outcome, broken) == ("finished", [])
+
+    ends = {}
+    for point in range(1, world.agent_points + 1):
+        end, broken, _ = live(replace(INSIDE[name], agents=(AgentFault(kind, point, for_s),)))
+        ends[point] = broken[0] if broken else end
+
+    assert dict.fromkeys(ends, outcome) == ends
+
+
+def test_a_supervisor_may_die_anywhere_beside_an_agent() -> None:
+    """What goes on inside the allocation goes on without it, and is not done twice when the next one comes."""
+    plan = INSIDE["swap"]
+    outcome, broken, world = live(plan)
+    assert (outcome, broken) == ("finished", [])
+
+    ends = {}
+    for point in range(1, world.points + 1):
+        end, broken, _ = live(replace(plan, supervisors=(SupervisorFault("crash", point, 15.0),)))
         ends[point] = broken[0] if broken else end
 
     assert dict.fromkeys(ends, outcome) == ends
