@@ -45,7 +45,7 @@ CRON = ftrun_command(
 BASE = Scenario(
     "cut",
     "A life that is cut once",
-    expect=Expect(attempts=(1, 2)),
+    expect=Expect(attempts=(1, 3)),  # a submission that was lost has a number, too
     ranks=2,
     steps=24,
     every=3,
@@ -67,6 +67,8 @@ KINDS: Mapping[str, Scenario] = {
     "swap": replace(
         BASE,
         spares=1,
+        steps=40,
+        step_s=0.2,  # a node takes a moment to lose power
         on_loss="wait",
         collective_timeout_s=600.0,
         moves=(crash(1, at_step(8)),),
@@ -173,7 +175,7 @@ BOTH: Mapping[str, tuple[tuple[str, str], ...]] = {
     "suspect": (
         ("steps.cancel:before", "record:after:end.intended"),
         ("steps.cancel:before", "record:after:end.done"),
-        ("steps.cancel:after", "record:after:start.over"),
+        ("steps.cancel:after", "record:after:job.ended"),
     ),
 }
 QUICK = {("step", "", "record:after:start.decided"), ("step", "answer:before", "record:after:decided")}
@@ -342,15 +344,18 @@ def test_whoever_is_killed_wherever_the_training_is_that_of_an_undisturbed_one(
     assert incident.title, life.story
     assert incident.decision.get("reason"), life.story
     inside = not cut.agent or cut.agent in ANSWERED
-    assert len(run.attempts) == (1 if inside else 2), life.story
+    assert len([one for one in run.attempts if one.job]) == (1 if inside else 2), life.story
     if inside:
         assert "end.intended" not in life.kinds, life.story
     assert not run.attempts[-1].end_intended, life.story
+    assert {*incident.decision.get("avoid", ())} <= {*run.attempts[-1].excluded}, life.story
 
 
 def _was_cut(cut: Cut, life: Life) -> None:
     if cut.supervisor:
-        assert life.kinds.count("journal.opened") > 1 or "supervise --once" in life.story, life.story
+        assert "supervise --once" in life.story, (
+            f"the supervisor never came to {cut.supervisor}\n{life.story}"
+        )
     if not cut.agent:
         return
     what, _, number = cut.agent.removeprefix("record:after:").partition(":")
