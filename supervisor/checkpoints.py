@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable
 
-__all__ = ["newer", "newest", "stamp", "step_of", "still_aside"]
+__all__ = ["newer", "newest", "stamp", "step_of", "still_aside", "written_s"]
 
 _WORDS = ("step", "iter", "epoch")
 _BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
@@ -61,6 +61,14 @@ def stamp(path: str) -> str:
 def still_aside(set_aside: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Of (path, its stamp when it was set aside) those paths that nobody wrote anew since."""
     return tuple(path for path, then in set_aside if not then or stamp(path) == then)
+
+
+def written_s(path: str) -> float | None:
+    """When it was written last (Unix seconds, by the file system's clock); None where there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
 
 
 def step_of(path: str) -> int | None:

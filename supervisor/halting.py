@@ -4,8 +4,10 @@ How it thinks. What `leaving` decides is carried out here, one look at a time. A
 Who takes over in between asks once more, which costs the script one more checkpoint at the worst; the time of the wait is by the
 clock of who waits, so a takeover makes it longer and never shorter.
 
-A time limit is left to Slurm: the script is asked in time, goes on with its work, and the limit itself ends it. Nobody knows
-whether it would have come to its own end before.
+A time limit is left to Slurm: the script is asked in time, goes on with its work, and the limit itself ends it, for it may come to its own
+end before. Where Slurm was told to send a signal, it asks, and it may do so a minute early: from then on a new checkpoint is the answer, and only
+where there is none in time the script is asked by us as well. One kind of script is ended once it has answered: it tells its last step and
+cannot reach it before the limit, and in all its time it has saved nothing unasked, so that all it makes from there on would be thrown away.
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import RefusedForGood
-from ftrun.supervisor import checkpoints, haltfile, leaving, settle, store, warned
+from ftrun.supervisor import checkpoints, expected, haltfile, leaving, settle, store, warned
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.nodefacts import HARDWARE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ftrun.slurm.client import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
@@ -40,6 +45,8 @@ __all__ = [
 ]
 
 SAVE_NOW = "save-now"
+SLURM = "slurm"
+AT_LIMIT = "its time limit is near"
 _OVER = frozenset({State.SETTLING, State.RECOVERING})
 
 
@@ -97,10 +104,14 @@ def ask(
     *,
     by_signal: bool = True,
     halt: str = "",
+    known: Mapping[str, Any] | None = None,
+    unasked: bool = True,
+    by: str = "",
 ) -> None:
     """Ask the present launch for a checkpoint, which is awaited for `wait_s` seconds (None = until there is one).
 
-    Raises SlurmError: then it is intended, and `awaited` asks again.
+    `known`: what was there before, where that is not what is there now; `unasked`: it may save without being asked; `by`: SLURM where that
+    one asks. Raises SlurmError: then it is intended, and `awaited` asks again.
     """
     signal = str(keeper.settings.get("save-signal", "")) if by_signal else ""
     keeper.office.fresh(world)
@@ -111,9 +122,12 @@ def ask(
         wait_s=wait_s,
         signal=signal,
         halt=halt,
-        known=sight(keeper, world).to_json(),
+        known=known if known is not None else sight(keeper, world).to_json(),
+        unasked=unasked,
+        by=by,
     )
-    _tell(keeper, world)
+    if by != SLURM:
+        _tell(keeper, world)
 
 
 def awaited(keeper: Keeper, world: World) -> Verdict:
@@ -121,7 +135,7 @@ def awaited(keeper: Keeper, world: World) -> Verdict:
     told = keeper.run.leaving
     if told["stage"] in ("saved", "missed"):
         return Verdict(True, told["stage"] == "saved", str(told.get("why", "")))
-    if told["stage"] == "intended":
+    if told["stage"] == "intended" and told.get("by") != SLURM:
         _tell(keeper, world)
     asked = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
     now = sight(keeper, world)
@@ -139,31 +153,66 @@ def awaited(keeper: Keeper, world: World) -> Verdict:
 
 
 def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
-    """Ask for a checkpoint when the time limit is near. By signal only where Slurm was not told to send it."""
+    """Have the script save when the time limit is near: Slurm asks it where it was told to, we do otherwise. Raises SlurmError."""
     limit_s, end_s = row.time_limit_s, row.limit_end_s
     if keeper.watch_only or limit_s is None or end_s is None:
         return
-    if _asked(keeper, Occasion.TIMELIMIT):
-        if keeper.run.leaving["stage"] not in ("saved", "missed"):
-            awaited(keeper, world)
-        return
     left_s = end_s - world.now_s
-    if not leaving.limit_is_near(limit_s, left_s, _save_wait_s(keeper)):
+    near = leaving.limit_is_near(limit_s, left_s, _save_wait_s(keeper))
+    if _asked(keeper, Occasion.TIMELIMIT):
+        _hear(keeper, world, left_s, near=near)
         return
-    if keeper.settings.get("checkpoint") or _listens(keeper):
-        by_slurm = warned.by_slurm(keeper.run_dir)
-        ask(keeper, world, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=not by_slurm)
+    if not (keeper.settings.get("checkpoint") or _listens(keeper)):
+        return
+    if keeper.memory.warned is None:
+        keeper.memory.warned = (warned.ahead_s(keeper.run_dir),)
+    (ahead_s,) = keeper.memory.warned
+    slurms = bool(ahead_s) and leaving.warning_is_due(ahead_s or 0.0, left_s)
+    if not near and not slurms:
+        return
+    known = sight(keeper, world)
+    written_s = checkpoints.written_s(known.path) if known.path else None
+    by_itself = known.logged is not None or (written_s or 0.0) > (keeper.attempt.started_at_s or 0.0)
+    if slurms and written_s is not None and leaving.warning_is_due(ahead_s or 0.0, end_s - written_s):
+        known = Sight()  # the answer to Slurm is there already
+    ask(
+        keeper,
+        world,
+        Occasion.TIMELIMIT,
+        max(left_s, 0.0),
+        by_signal=ahead_s is None,
+        known=known.to_json(),
+        unasked=by_itself,
+        by=SLURM if slurms else "",
+    )
+
+
+def _hear(keeper: Keeper, world: World, left_s: float, *, near: bool) -> None:
+    """What becomes of a script that was asked to save before its time limit."""
+    told = keeper.run.leaving
+    if told["stage"] == "missed":
+        return
+    verdict = awaited(keeper, world)
+    if not verdict.end and near and told.get("by") == SLURM:
+        if not leaving.new(Sight.from_json(told["known"]), sight(keeper, world)):
+            more = {"known": told["known"], "unasked": told["unasked"]}
+            ask(keeper, world, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
+        return
+    ends = expected.of_run(keeper.run, world.now_s)
+    work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
+    vain = leaving.in_vain(work_s=work_s, left_s=left_s, unasked=bool(told.get("unasked", True)))
+    if verdict.saved and vain and settle.newest_checkpoint(keeper) and keeper.run.state is State.RUNNING:
+        keeper.intend_end(f"{AT_LIMIT}; {verdict.reason}")
 
 
 def left_in_time(keeper: Keeper, found: Diagnosis) -> Diagnosis:
-    """`found`, unless nothing but our own leaving explains the end: a person asked for it, or a script that was asked to save before its
-    time limit left by itself then."""
-    if (
-        found.fault is FaultClass.HANG
-        and not found.signature
-        and keeper.run.wish
-        and keeper.attempt.ended_by_us
-    ):
+    """`found`, unless nothing but our own leaving explains the end: a person asked for it, or the time limit was near and the script
+    had saved, or left by itself when it was asked to."""
+    attempt = keeper.attempt
+    if attempt.ended_by_us and attempt.end_intended.startswith(AT_LIMIT):
+        # Whatever it prints when it is ended is the end's own doing; broken hardware is not.
+        return found if found.fault in HARDWARE else replace(_ENDED_IN_TIME, because=found.because)
+    if found.fault is FaultClass.HANG and not found.signature and keeper.run.wish and attempt.ended_by_us:
         return replace(_LEFT_AS_ASKED, because=found.because)
     if found.fault is not FaultClass.UNKNOWN or not _asked(keeper, Occasion.TIMELIMIT):
         return found
@@ -267,4 +316,11 @@ _LEFT_IN_TIME = Diagnosis(
     title="left by itself when it was asked to save before its time limit",
     rests_on=("the time limit was near", "nothing else explains the end"),
     sources=(Source.EXIT,),
+)
+_ENDED_IN_TIME = replace(
+    _LEFT_IN_TIME,
+    confidence=0.9,
+    signature="slurm.ended-before-limit",
+    title="ended by ftrun once it had saved: it could not be through before its time limit",
+    rests_on=("the time limit was near", "a new checkpoint was complete", "ftrun ended it"),
 )

@@ -29,9 +29,11 @@ __all__ = [
     "Verdict",
     "decide",
     "gasp",
+    "in_vain",
     "limit_is_near",
     "new",
     "split_signal",
+    "warning_is_due",
     "warning_s",
 ]
 
@@ -41,6 +43,8 @@ LIMIT_SHARE = 4  # of a short time limit, one part in so many is kept for saving
 LIMIT_MIN_S = (
     240.0  # below, Slurm could send the signal before the script listens: it may come a minute early
 )
+EARLY_S = 60.0  # so much earlier than it was told to, Slurm may send its warning
+PACE_ERROR = 0.1  # of the seconds that the rest of the steps seems to take
 SIGNAL_AHEAD_MAX_S = 65_535  # what sbatch takes
 
 
@@ -164,6 +168,19 @@ def warning_s(limit_s: float | None, save_wait_s: float) -> int:
     if limit_s is None or limit_s < LIMIT_MIN_S:
         return 0
     return int(min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE, SIGNAL_AHEAD_MAX_S))
+
+
+def warning_is_due(ahead_s: float, left_s: float) -> bool:
+    """Whether Slurm may have sent its warning, which it was told to send `ahead_s` before the limit: what is saved from now on may be the answer."""
+    return left_s <= ahead_s + EARLY_S
+
+
+def in_vain(*, work_s: float | None, left_s: float, unasked: bool) -> bool:
+    """Whether all that a script makes between the checkpoint that was asked for and its time limit is thrown away.
+
+    It cannot be through by then (`work_s` seconds of steps are left, None = not known), and it does not save without being asked (`unasked`).
+    """
+    return work_s is not None and not unasked and work_s * (1.0 - PACE_ERROR) > left_s > 0.0
 
 
 def limit_is_near(limit_s: float, left_s: float, save_wait_s: float) -> bool:

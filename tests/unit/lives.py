@@ -58,6 +58,7 @@ class Life:
         wanted: int = 2,
         beside: int = 0,
         comment: bool = True,
+        words: tuple[str, ...] = (),
         **chosen: Any,
     ) -> None:
         self.home = str(folder / "home")
@@ -70,7 +71,7 @@ class Life:
         self.clock = LifeClock(self.engine.clock)
         self.engine.script("", self._started)
         self.launches: list[Launch] = []
-        self.comment = comment
+        self.comment, self.words = comment, words
         self.settings = settings.defaults() | {key.replace("_", "-"): value for key, value in chosen.items()}
         self.run_dir = store.create_run(self.home, "train")
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
@@ -79,7 +80,7 @@ class Life:
         self.supervisor = self._lead()
 
     def _submit(self, wanted: int) -> None:
-        argv = [f"-N{wanted}", "-pmain", str(self.cwd / "train.sh")]
+        argv = [f"-N{wanted}", "-pmain", *self.words, str(self.cwd / "train.sh")]
         kept = {
             "v": context.VERSION, "cwd": str(self.cwd), "umask": 0o022, "limits": {}, "nice": 0, "host": "login",
             "user": "user", "run": os.path.basename(self.run_dir), "run_token": self.token, "argv": argv,

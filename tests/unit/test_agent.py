@@ -92,7 +92,7 @@ def report(node: str, start: int, *, sick: bool) -> dict[str, Any]:
     """What the checks after a failure leave of a node; a sick one has a memory error."""
     bad = {"severity": "bad", "message": "1 uncorrected memory error", "fault": "hardware-other"}
     well = {"severity": "ok", "message": "no errors", "fault": ""}
-    finding = {
+    finding: dict[str, Any] = {
         "check": "edac",
         "device": "mc0",
         "value": None,

@@ -404,6 +404,159 @@ def test_until_its_step_a_run_that_is_to_stop_there_recovers_as_ever(tmp_path: P
     assert "stop" == life.run.wish
 
 
+# ---------------------------------------------------------------------- lives with a time limit
+
+
+LIMIT_S = 600.0
+LISTENS: dict[str, Any] = {"words": ("-t10",), "save_signal": "USR1", "save_wait": 20.0}  # Slurm: 50 s before
+
+
+def _limited(tmp_path: Path, left_s: float, **chosen: Any) -> tuple[Life, list[str]]:
+    """A life so long before its time limit, and the signals that its script is sent from now on."""
+    life = _life(tmp_path, **(LISTENS | chosen))
+    heard: list[str] = []
+
+    def hear(name: str) -> bool:
+        heard.append(name)
+        return True
+
+    life.launches[-1].on_signal = hear
+    _train_until(life, left_s)
+    return life, heard
+
+
+def _train_until(life: Life, left_s: float) -> None:
+    begun_s = life.attempt.started_at_s
+    assert begun_s is not None
+    while begun_s + LIMIT_S - life.engine.now() > left_s:
+        life.train(life.attempt.last_step or 6, life.attempt.last_step or 6)
+
+
+def _saved_now(life: Life, step: int) -> None:
+    now_s = life.engine.now()
+    os.utime(_save(life, step), (now_s, now_s))
+
+
+def test_what_is_saved_after_slurms_warning_was_due_is_the_answer_and_nobody_else_asks(
+    tmp_path: Path,
+) -> None:
+    """Slurm sends its signal up to a minute early: a checkpoint from then on counts, and neither file nor signal follows."""
+    life, heard = _limited(tmp_path, 105.0)
+    assert ("slurm", False) == (life.run.leaving["by"], _asked(life))
+    _saved_now(life, 500)
+    life.live(12)
+
+    assert "saved" == life.run.leaving["stage"]
+    assert ([], False) == (heard, _asked(life))
+    assert "leave.asked" not in life.kinds()
+    assert not life.run.warnings
+
+
+def test_an_answer_that_was_there_before_anybody_looked_counts(tmp_path: Path) -> None:
+    """A supervisor that comes late sees by its time that the checkpoint was written after the warning was due."""
+    life, heard = _limited(tmp_path, 115.0)
+    life.engine.advance(20.0)
+    _saved_now(life, 500)
+    life.engine.advance(10.0)
+    life.begin_anew()
+    life.live(8)
+
+    assert ("saved", [], False) == (life.run.leaving["stage"], heard, _asked(life))
+
+
+def test_where_slurms_warning_brought_nothing_the_script_is_asked_once_more(tmp_path: Path) -> None:
+    """By the file only: the signal was Slurm's; an answer to either is one."""
+    life, heard = _limited(tmp_path, 52.0)
+    assert ("slurm", False) == (life.run.leaving["by"], _asked(life))
+    _train_until(life, 48.0)
+
+    assert ("", True, []) == (life.run.leaving["by"], _asked(life), heard)
+    _saved_now(life, 500)
+    life.live(8)
+    assert "saved" == life.run.leaving["stage"]
+
+
+def test_where_slurm_sends_no_signal_the_supervisor_does(tmp_path: Path) -> None:
+    """A limit of three minutes is too short for Slurm's: 45 s before it, both ways, once."""
+    life, heard = _limited(tmp_path, LIMIT_S - 130.0, words=("-t3",))
+    assert ([], {}) == (heard, dict(life.run.leaving))
+    _train_until(life, LIMIT_S - 138.0)
+
+    assert (["USR1"], True) == (heard, _asked(life))
+
+
+def test_a_script_that_has_saved_and_cannot_be_through_is_ended_and_goes_on_in_a_new_job(
+    tmp_path: Path,
+) -> None:
+    """What it would make until its limit were thrown away: it had saved nothing unasked. It counts as its limit, and costs nothing."""
+    life, _ = _limited(tmp_path, 105.0)
+    _saved_now(life, 500)
+    life.train(900, 915)
+    while life.attempt.number == 1:
+        life.live()
+
+    assert ("timelimit", "slurm.ended-before-limit") == (
+        life.run.incidents[0].fault,
+        life.run.incidents[0].signature,
+    )
+    assert {} == dict(life.run.spent)
+    begun_s = life.run.attempts[0].started_at_s
+    assert begun_s is not None
+    assert life.engine.now() < begun_s + LIMIT_S - 60
+
+
+@pytest.mark.parametrize("unasked", [True, False])
+def test_a_script_is_not_ended_early_for_nothing(tmp_path: Path, unasked: bool) -> None:
+    """One that saves by itself may do so again, and one whose last step nobody knows may be through in time: the limit is theirs."""
+    life, _ = _limited(tmp_path, 400.0)
+    if unasked:
+        _saved_now(life, 200)
+        _train_until(life, 105.0)
+    else:
+        life = Life(tmp_path / "other", checkpoint=str(tmp_path / "other" / "work" / "step-*.pt"), **LISTENS)
+        life.until("running")
+        for step in range(int(LIMIT_S - 105.0)):
+            life.say(f"step {step} loss 0.5")
+            life.live()
+    _saved_now(life, 500)
+    life.live(70)
+
+    assert ("saved", 1, "running") == (
+        life.run.leaving["stage"],
+        life.attempt.number,
+        life.run.state.value,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "save_signal", "ahead_s"),
+    [
+        (("-t60",), "USR1", 150.0),
+        (("-t60", "--signal=B:TERM@600"), "USR1", 600.0),
+        (("-t60", "--signal=TERM"), "", 60.0),
+        (("-t3",), "USR1", None),
+        (("-t60",), "", None),
+    ],
+)
+def test_how_early_slurm_warns_is_known(
+    tmp_path: Path, words: tuple[str, ...], save_signal: str, ahead_s: float | None
+) -> None:
+    """The user's own signal or ours; sbatch's own minute where none is told."""
+    life = Life(tmp_path, words=words, save_signal=save_signal)
+
+    assert ahead_s == warned.ahead_s(life.run_dir)
+
+
+@given(work_s=st.none() | st.floats(0, 1e6), left_s=st.floats(-100, 1e5), unasked=st.booleans())
+def test_only_who_surely_cannot_be_through_and_saves_only_when_asked_works_in_vain(
+    work_s: float | None, left_s: float, unasked: bool
+) -> None:
+    """Never where anything of it is unknown, nor where the limit is there."""
+    vain = leaving.in_vain(work_s=work_s, left_s=left_s, unasked=unasked)
+
+    assert not vain or (work_s is not None and work_s > left_s > 0 and not unasked)
+
+
 def test_what_is_taken_back_is_as_if_it_had_never_been_said(tmp_path: Path) -> None:
     """The attempt goes on, nobody is asked any more, and a later fault is recovered from."""
     life = _life(tmp_path)
