@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["STILL_FOR_S", "headless", "in_charge", "look_for", "take"]
+__all__ = ["STILL_FOR_S", "WITHOUT_SCRIPT", "headless", "in_charge", "look_for", "take"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 SILENT_FOR_S = 300.0  # without an agent
+WITHOUT_SCRIPT = "Slurm keeps the job, but nobody runs the script"
 UNCLAIMED_FOR_S = 60.0  # a job runs, and nothing of its script is seen
 PULSE_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
@@ -101,9 +102,7 @@ def headless(keeper: Keeper, world: World, row: JobRow) -> None:
             memory.since["headless"] = world.mono_s
         if memory.for_how_long("headless", world.mono_s) < (STILL_FOR_S if attempt.inside else SILENT_FOR_S):
             return
-    keeper.intend_end(
-        f"{host} was lost, which the batch script ran on: Slurm keeps the job, but nobody runs the script"
-    )
+    keeper.intend_end(f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
 
 def _batch_host(keeper: Keeper, world: World) -> str:

@@ -151,6 +151,8 @@ def _unseen(keeper: Keeper) -> bool:
     attempt = keeper.attempt
     if attempt.claim_seen or attempt.running_seen_at_s is None or attempt.ended_at_s is None:
         return False
+    if beside.WITHOUT_SCRIPT in attempt.end_intended:  # its node was lost before it had written anything
+        return False
     return attempt.ended_at_s - attempt.running_seen_at_s > 60.0
 
 

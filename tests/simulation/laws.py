@@ -61,6 +61,7 @@ class Laws:
         self.hit_late = False  # a cancel that was long on its way met a launch that it was not meant for
         self.used_up = False  # the run stopped since its budgets are really used up
         self.wished_s: float | None = None  # since when a request of the user lies there
+        self.halted_s: float | None = None  # since when a person has wanted it left, now or later
         self._sizes: dict[str, int] = {}  # of the journal as it was read last
         self._records: list[journal.Record] = []
         self._folded: tuple[list[journal.Record], Run | None] = ([], None)
@@ -216,7 +217,7 @@ class Laws:
     def resumes(self) -> None:
         """A person takes back that the run ends."""
         self.resumed_times += 1
-        self.wished_s = None
+        self.wished_s = self.halted_s = None
         self.person_ended.clear()
 
     def submits(self, request: SubmitRequest) -> None:
@@ -249,6 +250,7 @@ class Laws:
         world.trace(f"  sbatch of attempt {attempt} without {','.join(sorted(excluded)) or 'nothing'}")
         if world.plan.nodes - len(excluded) < world.plan.wanted:
             self.breach(f"attempt {attempt} excludes so many nodes that it cannot run: {sorted(excluded)}")
+        self._swapped_out(attempt, excluded)
         decided = [record["data"] for record in self.records() if record["kind"] == "decided"]
         avoided = set(decided[-1].get("avoid", ())) if decided else set()
         nodes = world.engine.nodes
@@ -264,6 +266,26 @@ class Laws:
         cap = max(1, int(world.exclude_cap * world.plan.nodes))
         if len(usable) > cap:
             self.breach(f"attempt {attempt} excludes {sorted(usable)}, the cap is {cap}")
+
+    def _swapped_out(self, attempt: int, excluded: set[str]) -> None:
+        """What a spare took the place of is left out later, too, as long as its time runs and the caps have room."""
+        world, now_s = self.world, self.world.clock.now()
+        swaps = [
+            r["data"] for r in self.records() if r["kind"] == "start.decided" and r["data"]["rung"] == "swap"
+        ]
+        held = {
+            node
+            for data in swaps
+            for node in data["exclude"]
+            if data["exclude_until_s"] > now_s + max(world.plan.skews_s) + 60.0
+        }
+        room = min(int(world.exclude_cap * world.plan.nodes), world.plan.nodes - world.plan.wanted) - len(
+            excluded
+        )
+        if held - excluded and room > 0:
+            self.breach(
+                f"attempt {attempt} may use {sorted(held - excluded)}, which a spare took the place of"
+            )
 
     def excludes(self, job: Job | None, nodes: Sequence[str]) -> None:
         """A waiting job may be kept off some nodes, the cap being what bounds them, and never off so many that it cannot run."""
@@ -286,7 +308,7 @@ class Laws:
         """No healthy job is cancelled: only what stands still after a fatal line, what the user gave up, and strays."""
         if job is None or job.state.ended:
             return
-        if self.wished_s is not None or self._is_stray(job):
+        if self.wished_s is not None or self.halted_s is not None or self._is_stray(job):
             return
         if job.state is JobState.PENDING:
             # A second job of a token may get the number of the first, which Slurm has forgotten: its attempt is decided.
@@ -428,7 +450,9 @@ class Laws:
         self.used_up = run.state is State.STOPPED and self._spent(run)
         # A job that the controller forgot in the queue while nobody watched looks as one that a person cancelled there.
         forgotten = bool(self.world.lost_waiting) and "gone from the queue unstarted" in run.final_reason
-        asked = self.wished_s is not None or bool(self.person_ended)  # after the one resume that a plan has
+        asked = (
+            self.wished_s is not None or self.halted_s is not None or bool(self.person_ended)
+        )  # after the one resume that a plan has
         asked = asked or (
             self.hit_late and "cancelled by a person" in run.final_reason
         )  # nobody else can know whose it was

@@ -171,10 +171,11 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class PersonAct:
-    """`scancel`, `requeue` by somebody else, or a request of the user: `cancel`, `stop`."""
+    """`scancel`, `requeue` by somebody else, or a request of the user: `cancel`, `stop`, or `halt` under conditions (`Halt`; `before_s` from then on)."""
 
     kind: str
     at_s: float
+    halt: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +309,18 @@ def _with_agent(plan: Plan) -> Plan:
         )
         for _ in range(luck.choice((0, 0, 0, 1, 2)))
     )
+    people, resume_after_s = plan.people, plan.resume_after_s
+    if not people and luck.random() < 0.2:
+        condition = luck.choice(
+            (
+                ("after_checkpoint", True),
+                ("at_step", luck.randint(1, plan.steps)),
+                ("before_s", luck.uniform(60, 400)),
+            )
+        )
+        halt = (condition, ("pause", luck.random() < 0.5))
+        people = (PersonAct("halt", luck.uniform(0, whole_s), halt),)
+        resume_after_s = luck.choice((0.0, 30.0, 200.0))
     chosen = dict(plan.settings)
     if luck.random() < 0.15:
         chosen |= luck.choice(({"hang": "never"}, {"recover": "step,resubmit"}, {"recover": "swap,resubmit"}))
@@ -319,8 +332,15 @@ def _with_agent(plan: Plan) -> Plan:
         agents=agents,
         job=tuple(sorted((*plan.job, *job), key=lambda fault: fault.at_step)),
         outages=(*plan.outages, *outages),
+        people=people,
+        resume_after_s=resume_after_s,
         settings=tuple(sorted(chosen.items())),
-        calm_s=max(plan.calm_s, *(outage.at_s + outage.for_s for outage in outages), 0.0),
+        calm_s=max(
+            plan.calm_s,
+            *(outage.at_s + outage.for_s for outage in outages),
+            *(act.at_s for act in people),
+            0.0,
+        ),
     )
 
 

@@ -53,6 +53,27 @@ LIVES: dict[str, Plan] = {
         people=(PersonAct(kind="scancel", at_s=299.4080520989104),),
         calm_s=546.0,
     ),
+    # A job with spares goes on without its first node, which was lost before the script had written anything.
+    "lost-before-it-began": Plan(
+        seed=453,
+        nodes=5,
+        agent=True,
+        spares=1,
+        outages=(Outage(node=0, kind="freeze", at_s=1.4, for_s=500.0),),
+        calm_s=600.0,
+    ),
+    # A checkpoint that was torn and then written anew is resumed from by the next start of the same job.
+    "torn-and-written-anew": Plan(
+        seed=13,
+        steps=14,
+        save_every=4,
+        agent=True,
+        job=(
+            JobFault(kind="torn", at_step=8, node=0, for_s=0.0),
+            JobFault(kind="kill", at_step=10, node=0, for_s=0.0),
+        ),
+        calm_s=200.0,
+    ),
     # P11: one culprit is drained, the next one is lost: only the second one costs the job a node.
     "drained-and-lost": Plan(
         seed=10237,

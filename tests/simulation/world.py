@@ -26,7 +26,8 @@ from ftrun.slurm.errors import OutcomeUnknown, SlurmError
 from ftrun.slurm.memory import Clock, Engine, Faults, MemoryCluster, Timing
 from ftrun.slurm.memory_options import read_options
 from ftrun.slurm.memory_records import Job
-from ftrun.supervisor import context, journal, ledger, settings, store, submit
+from ftrun.supervisor import context, haltfile, journal, ledger, settings, store, submit
+from ftrun.supervisor.halts import Halt
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.nodes import Entry
@@ -575,6 +576,9 @@ class World:
                 self._request(act.kind)
                 self.laws.wished_s = self.clock.now()
             return
+        if act.kind == "halt":
+            self._halt(dict(act.halt))
+            return
         if self.engine.controller != "up":
             return
         for job in [job for job in self.engine.jobs.values() if not job.state.ended]:
@@ -584,10 +588,24 @@ class World:
             elif job.state is JobState.RUNNING:
                 memory_faults.requeue(self.engine, job.number)
 
-    def _request(self, want: str) -> None:
+    def _halt(self, told: dict[str, Any]) -> None:
+        """A person wants the run to be left under a condition."""
+        if not self.run_dir or not os.path.isdir(os.path.join(self.run_dir, "requests")):
+            return
+        now_s = self.clock.now()
+        if "before_s" in told:
+            told["before_s"] += now_s
+        halt = Halt(token=f"{now_s:.3f}", by="ann", **told)
+        haltfile.write(self.run_dir, halt)
+        self._request(halt.word, halt=True)
+        self.laws.halted_s = now_s
+        if halt.after_checkpoint:
+            self.laws.wished_s = now_s
+
+    def _request(self, want: str, *, halt: bool = False) -> None:
         self.trace(f"request: {want}")
         path = os.path.join(self.run_dir, "requests", f"{int(self.clock.now() * 1e9)}-{want}.json")
-        store.write_atomically(path, f'{{"want":"{want}","by":"ann"}}'.encode())
+        store.write_atomically(path, f'{{"want":"{want}","by":"ann","halt":{str(halt).lower()}}}'.encode())
 
     # ------------------------------------------------------------------ ftrun sbatch
 
