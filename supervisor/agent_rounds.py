@@ -18,6 +18,7 @@ from ftrun.supervisor import (
     agent_reach,
     agent_shim,
     agent_stop,
+    agent_waiting,
     checkpoints,
     context,
     grounds,
@@ -32,7 +33,7 @@ from ftrun.supervisor.agent_ranks import Ranks
 from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
-from ftrun.supervisor.hang import State
+from ftrun.supervisor.hang import History, State
 from ftrun.supervisor.model import Diagnosis
 
 __all__ = ["Rounds"]
@@ -58,6 +59,7 @@ class Rounds:
     incident: str = ""  # the one that this start followed from, until its first step
     _shim_looks: list[float] = field(default_factory=list)
     _boundary: agent_stop.Boundary | None = None
+    _habits: History = field(default_factory=History)  # what earlier starts showed of their silences
     _checked: bool = False  # the nodes were, after the start that failed last
 
     def run(self) -> None:
@@ -113,7 +115,7 @@ class Rounds:
         """Look on until the start is over; end it where it must be ended, and say why."""
         number, suspicion, next_s = eye.started.number, None, 0.0
         ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
-        hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started))
+        hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started), self._habits)
         while (over := self.desk.talk.over(number)) is None:
             self.desk.rest(TICK_S)
             if self.desk.clock.mono_s() < next_s:
@@ -133,6 +135,7 @@ class Rounds:
         if self._boundary is not None:
             self._boundary.close()
             self._boundary = None
+        self._habits = hangs.history
         eye.look(fresh=True)
         self._first_step(eye)
         return over, suspicion
@@ -200,10 +203,11 @@ class Rounds:
         if not reach.running:
             return self._leave(eye, incident, reach.why)
         case, ruling, move = self._ruled(eye, over, suspicion, reach, incident)
+        again = ruling.decision.kind == "resubmit" and not case.run.wish
         if move.rung not in (ladder.Rung.STEP, ladder.Rung.SWAP):
-            return self._leave(eye, incident, move.reason, path=move.path)
+            return self._leave(eye, incident, move.reason, path=move.path, again=again)
         if (why := self._too_late(eye, reach)) != "":
-            return self._leave(eye, incident, why, path=move.path)
+            return self._leave(eye, incident, why, path=move.path, again=again)
         return self._again(eye, incident, case, ruling, move)
 
     def _ruled(
@@ -313,10 +317,20 @@ class Rounds:
 
     # ------------------------------------------------------------------ the answer
 
-    def _leave(self, eye: Eye, incident: str, why: str, path: tuple[tuple[str, str], ...] = ()) -> bool:
-        """The job ends as its script ended, and the supervisor decides."""
+    def _leave(
+        self,
+        eye: Eye,
+        incident: str,
+        why: str,
+        path: tuple[tuple[str, str], ...] = (),
+        *,
+        again: bool = False,
+    ) -> bool:
+        """The job ends as its script ended, and the supervisor decides; `again`: another attempt will follow."""
         say(f"start {eye.started.number}: end: {why}")
         self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
+        if again:
+            agent_waiting.hold(self.desk)
         self.desk.book.act("answer", lambda: _answer(self.desk, eye.started.number, checked=self._checked))
         return False
 
@@ -340,7 +354,8 @@ class Rounds:
         self.desk.book.record("start.stopped", incident=incident)
         self.desk.rest(move.delay_s)
         if self.desk.clock.mono_s() - began_s > move.limit_s:
-            return self._leave(eye, incident, f"it took longer than limit-{move.rung.value}", move.path)
+            why = f"it took longer than limit-{move.rung.value}"
+            return self._leave(eye, incident, why, move.path, again=True)
         self.desk.book.record("start.placed", incident=incident, nodes=list(move.nodes))
         aside = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
         fault = case.diagnosis.fault.value

@@ -17,10 +17,11 @@ from ftrun.supervisor import context
 from ftrun.supervisor.lifecycle import State
 
 if TYPE_CHECKING:
+    from ftrun.slurm.client import Cluster
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["hold", "let_go", "move"]
+__all__ = ["hold", "let_go", "move", "to_hold"]
 
 AGAIN_AFTER_S = 15.0
 
@@ -31,16 +32,22 @@ def hold(keeper: Keeper, world: World) -> None:
         return
     cluster = keeper.office.cluster
     if not keeper.attempt.dependents_held:
-        waiting = dict(cluster.dependents(keeper.attempt.job))
-        for row in cluster.jobs(waiting).values() if waiting else ():
-            if "JobHeld" in row.reason:  # by a person, who alone may release it; nothing sets it off
-                waiting.pop(row.raw_job_id, None)
-                waiting.pop(row.job_id, None)
+        waiting = to_hold(cluster, keeper.attempt.job)
         if not waiting:
             return
         keeper.record("dependents.held", jobs=sorted(waiting), waits=waiting)
     for job in keeper.attempt.dependents_held:
         _try(keeper, world, "hold", job, partial(cluster.hold, job))
+
+
+def to_hold(cluster: Cluster, job: str) -> dict[str, str]:
+    """What waits for this job and may be held: job -> the whole of what it waits for. Raises SlurmError."""
+    waiting = dict(cluster.dependents(job))
+    for row in cluster.jobs(waiting).values() if waiting else ():
+        if "JobHeld" in row.reason:  # by a person, who alone may release it; nothing sets it off
+            waiting.pop(row.raw_job_id, None)
+            waiting.pop(row.job_id, None)
+    return waiting
 
 
 def move(keeper: Keeper, world: World) -> None:

@@ -307,7 +307,6 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
         run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
     ),
     "end.done": lambda run, record: run.with_attempt(end_done=True),
-    "dependents.held": lambda run, record: run.with_attempt(dependents_held=record["data"].get("waits", {})),
     "dependents.moved": _dependents_moved,
     "tasks.failed": persons.tasks_failed,
     "tasks.given-up": persons.tasks_given_up,

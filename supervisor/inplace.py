@@ -25,7 +25,8 @@ Record = Mapping[str, Any]
 
 
 def after(run: Run, record: Record) -> Run:
-    """The run after one record of an agent's, copied or read from the agent's own journal."""
+    """The run after one record of a kind that agents write, copied or read from the agent's own journal; some of these kinds a supervisor
+    writes, too."""
     seq = record["data"].get("agent_seq")
     if seq is not None:
         owner = _owner(run, record)
@@ -248,6 +249,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.diagnosed": _diagnosed,
     "start.decided": _decided,
     "start.left": _left,
+    "dependents.held": lambda run, record: run.with_attempt(dependents_held=record["data"].get("waits", {})),
     "start.stopped": _phase("stopped_at_s"),
     "start.placed": _phase("placed_at_s"),
     "rank.again": _phase("running_again_at_s"),
