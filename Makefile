@@ -4,7 +4,7 @@ FROM ?= 0
 MIB ?= 1024
 RUNS ?= 10000
 
-.PHONY: check test demo drills proofs simulate bench false-alarms hang-alarms straggler-alarms docs lock
+.PHONY: check test demo drills proofs simulate bench bench-inplace false-alarms hang-alarms straggler-alarms docs lock
 
 check:
 	.ci/env dev
@@ -31,6 +31,10 @@ simulate:
 bench:
 	.ci/env dev
 	.venv/bin/python -m tests.bench $(BENCH)
+
+bench-inplace:
+	.ci/env dev
+	.venv/bin/python -m tests.bench inplace healthy $(BENCH)
 
 false-alarms:
 	.ci/env dev

@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks; all by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, inplace, healthy; all by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -18,7 +18,9 @@ from pathlib import Path
 
 from tests.bench import (
     bench_evidence,
+    bench_healthy,
     bench_hooks,
+    bench_inplace,
     bench_load,
     bench_preflight,
     bench_recovery,
@@ -38,6 +40,8 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "load": lambda few: bench_load.measure((1, 20) if few else (1, 100, 1000), 4.0 if few else 10.0),
     "preflight": lambda few: bench_preflight.measure(*((8, 80) if few else (64, 1000))),
     "hooks": lambda few: [bench_hooks.measure(10 if few else 40)],
+    "inplace": lambda few: bench_inplace.measure(1 if few else 3),
+    "healthy": lambda few: bench_healthy.measure(few=few),
 }
 
 
