@@ -257,7 +257,7 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
 
 LOOK = r"""
     printf '[%s]' "$@"; echo; unset SLURM_OPEN_MODE; pwd; umask; nice; ulimit -aS; ulimit -aH; f
-    env -0 | sort -z | tr '\0' '\n' | grep -v '^FTRUN_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME'
+    env -0 | sort -z | tr '\0' '\n' | sed 's,^PATH=[^:]*/agent/bin:,PATH=,' | grep -v '^FTRUN_\|^MASTER_\|^TORCH_[NH]CCL_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME'
 """
 SUBMIT_IN_A_CORNER = """
     umask 027; ulimit -n 500; ulimit -S -c 0; cd corner; export LANG=C ODD=$'a\\nb =c'; unset LC_ALL LC_CTYPE
