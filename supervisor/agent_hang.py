@@ -16,17 +16,18 @@ from typing import Any
 
 from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.steps import ANSWER
-from ftrun.supervisor import agent_reach, hang, nodereports, straggler
+from ftrun.supervisor import agent_reach, hang, nodefacts, nodereports, straggler
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.beats import BeatReader
 from ftrun.supervisor.hang import Sight, Stacks, State
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source
+from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.sampled import Seen, sample_of
 from ftrun.supervisor.verdicts import plain
 from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["Hangs", "hung"]
+__all__ = ["Hangs", "hung", "poor"]
 
 MANY_RANKS = 32
 MANY_EVERY_S = 5.0
@@ -70,6 +71,8 @@ class Hangs:
     _told_s: float = float("-inf")  # when all ranks told their own stacks
     swap: straggler.Advice | None = None  # a node whose place a spare is to take
     _seen: set[str] = field(default_factory=set)
+    _stamp: int = 0
+    _poor: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.limits = hang.limits_from(self.settings)
@@ -175,16 +178,30 @@ class Hangs:
 
     # ------------------------------------------------------------------ stragglers
 
+    def _degraded(self) -> Mapping[str, str]:
+        """The node of this start that its checks call degraded; looked at anew when a report came."""
+        where = self.desk.where
+        stamp = nodereports.stamp(where.run_dir, where.attempt)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            facts = nodereports.read(
+                where.run_dir, where.attempt, where.launch, where.nodes, start=self.started.number
+            )
+            self._poor = poor(facts, self.started.nodes)
+        return self._poor
+
     def _look_for_stragglers(self, mono_s: float) -> None:
         """Tell once of each node that is steadily slower than its peers."""
         wanted = str(self.settings.get("straggler", "tell"))
         samples = self._beats.samples()
-        if wanted == "never" or not samples:
+        degraded = self._degraded()
+        if wanted == "never" or not (samples or degraded):
             return
         self.slow = straggler.observe(
             self.slow, samples, mono_s, float(self.settings.get("straggler-ratio", 1.3))
         )
-        for one in straggler.advise(straggler.slow(self.slow), wanted, spares=self.spares()):
+        slow = straggler.slow(self.slow)
+        for one in straggler.advise(slow, wanted, spares=self.spares(), degraded=degraded):
             if one.node not in self._seen:
                 self._seen.add(one.node)
                 self.swap = one if one.act is straggler.Act.SWAP else self.swap
@@ -196,6 +213,19 @@ class Hangs:
                     act=one.act.value,
                     reason=one.reason,
                 )
+
+
+def poor(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
+    """Node -> what its checks say, where one of these nodes alone is degraded and no worse; {} where several are: that is the site's. (pure)"""
+    shared = facts.everywhere()
+    held = [one for one in facts.findings if one.until_s is None and one.check not in shared]
+    bad = {one.node for one in held if one.severity == nodefacts.BAD}
+    found = {
+        one.node: one.message
+        for one in held
+        if one.severity == nodefacts.DEGRADED and one.node in nodes and one.node not in bad
+    }
+    return found if len(found) == 1 < len(nodes) else {}
 
 
 def hung(verdict: hang.Verdict, nodes: Sequence[str]) -> Diagnosis:

@@ -210,6 +210,22 @@ INSIDE: tuple[Scenario, ...] = (
         ),
     ),
     Scenario(
+        "hang-no-beats",
+        "The same of a program without beats: nothing is used on any node",
+        faults=(Fault("hang", (30,), rank=1, starts=(1,)),),
+        steps=40,
+        settings=QUICK_HANGS,
+        expect=Expect(
+            classes=("hang",),
+            again_within_s=90.0,
+            attempts=1,
+            starts=2,
+            rungs=("step",),
+            steps_lost_max=4,
+            ended_by_us=True,
+        ),
+    ),
+    Scenario(
         "straggler",
         "A node becomes slow after ten minutes, and after eight more a spare takes its place at a checkpoint",
         spares=1,

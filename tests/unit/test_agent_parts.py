@@ -386,6 +386,28 @@ def test_a_table_of_any_form_is_read(table: object) -> None:
     sampled.sample_of({"n0": table}, {}, 1)
 
 
+def _finding(node: str, severity: str, check: str = "throughput") -> NodeFinding:
+    return NodeFinding(node, "watch", check, severity, FaultClass.NODE, f"{check} is low")
+
+
+@pytest.mark.parametrize(
+    ("findings", "found"),
+    [
+        ((_finding("n1", "degraded"),), {"n1": "throughput is low"}),
+        ((_finding("n1", "degraded"), _finding("n1", "bad", "gpu-check")), {}),
+        ((_finding("n1", "degraded"), _finding("n2", "degraded", "clock")), {}),
+        ((_finding("n3", "degraded"),), {}),
+        (tuple(_finding(node, "degraded") for node in NODES), {}),
+    ],
+    ids=["one alone", "it is worse", "several", "a spare", "the site's"],
+)
+def test_a_degraded_node_is_told_where_it_is_the_only_one(
+    findings: tuple[NodeFinding, ...], found: dict[str, str]
+) -> None:
+    """What several nodes of a start show is no reason to leave one of them."""
+    assert agent_hang.poor(NodeFacts(NODES, findings), NODES[:3]) == found
+
+
 # ---- the talk
 
 
