@@ -39,10 +39,23 @@ _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq"
 
 
 def in_charge(keeper: Keeper, world: World) -> bool:
-    """The agent of the present launch lives: nobody else acts inside its allocation."""
+    """The agent of the present launch lives, or is about to begin: nobody else acts inside its allocation."""
+    return _lives(keeper, world) if keeper.attempt.inside else _begins(keeper, world)
+
+
+def _begins(keeper: Keeper, world: World) -> bool:
+    """batch.sh has started an agent a moment ago, which has journalled nothing yet."""
     attempt, memory = keeper.attempt, keeper.memory
-    if not attempt.inside:
+    if attempt.no_agent or not attempt.claim_seen or attempt.ended_at_s is not None:
         return False
+    if memory.for_how_long("agent-begins", world.mono_s) >= OPENS_WITHIN_S:
+        return False
+    folder = store.attempt_dir(keeper.run_dir, attempt.number)
+    return os.path.exists(os.path.join(folder, f"agent.{attempt.launch}.log"))
+
+
+def _lives(keeper: Keeper, world: World) -> bool:
+    attempt, memory = keeper.attempt, keeper.memory
     if memory.pulse_moved_s is None:
         memory.pulse_moved_s = world.mono_s
     if memory.due("pulse", world.mono_s, PULSE_EVERY_S):
@@ -56,7 +69,7 @@ def in_charge(keeper: Keeper, world: World) -> bool:
 def look_for(keeper: Keeper, world: World, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
     attempt, memory = keeper.attempt, keeper.memory
-    if attempt.no_agent or not attempt.claim_seen or in_charge(keeper, world) or (attempt.inside and over):
+    if attempt.no_agent or not attempt.claim_seen or (attempt.inside and (over or _lives(keeper, world))):
         memory.since.pop("no-agent", None)
         return
     if not over:
