@@ -653,14 +653,14 @@ _ft_on_nodes() {
     # shellcheck disable=SC2046
     exec $(command -v setsid) srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
         --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
-        /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
+        /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
 }
 # shellcheck disable=SC2016
 _ft_node_side='
 trap "" USR1 USR2
 PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
 export PATH
-for p in /usr/bin/python3 python3; do
+for p in /usr/bin/python3 python3 "$0"; do
     "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
 done'
 

@@ -156,6 +156,7 @@ def _opened(desk: Desk) -> Rounds:
     """The first look at the run, and the first record. Raises what reading the run's journal raises."""
     run = desk.book.run()
     settings = dict(run.settings)
+    _provide(desk.where.home)
     off = next((one.ladder_off for one in reversed(run.attempts) if one.ladder_off), "")
     if not desk.where.nodes:
         off = off or "the nodes of the job are not known"
@@ -172,6 +173,15 @@ def _opened(desk: Desk) -> Rounds:
         off=off,
     )
     return Rounds(desk, settings, off=off)
+
+
+def _provide(home: str) -> None:
+    """The node side of ftrun, without which no node can be swept, where no supervisor has put it there yet."""
+    if not os.path.exists(os.path.join(home, "tools", "ftrun-hook.pyz")):
+        from ftrun.supervisor import nodetools
+
+        with contextlib.suppress(OSError):
+            nodetools.provide(home)
 
 
 def _ignore_signals() -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,9 +31,12 @@ AGAIN_QUIET_S = 2.0
 FLAT_NODES = 16
 """So many nodes srun reaches one by one, whatever TreeWidth the site has (its default was 50, and is 16)."""
 
+UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
 DOUBTED_MAX = 64  # beyond that it is no longer a question of single nodes
 
-INTERPRETERS = "/usr/bin/python3 python3"
+INTERPRETERS = f"/usr/bin/python3 python3 {shlex.quote(sys.executable)}"
+"""The node's own first; where that is too old, ours, if the node sees it."""
+
 _LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
 h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
 for p in {interpreters}; do
@@ -101,13 +105,19 @@ def reach(cluster: Cluster, steps: Steps, sweep: Sweep, *, alive: Callable[[], N
         return Reach(known=False, why=f"no answer even from {sweep.node}: {told.told}")
     answers = dict(told.answers)
     doubted = tuple(node for node in there if node not in answers)
-    if len(doubted) > DOUBTED_MAX:
-        return Reach(known=False, why=f"{len(doubted)} nodes did not answer in time")
-    if doubted and (len(there) > FLAT_NODES or sweep.quiet_s >= QUIET_S):
-        try:
-            answers |= _asked_again(steps, sweep, doubted, line, alive)
-        except SlurmError as error:
-            return Reach(known=False, why=error.message)
+    late = tuple(node for node in answers if not answers[node])
+    if len(doubted) + len(late) > DOUBTED_MAX:
+        return Reach(known=False, why=f"{len(doubted) + len(late)} nodes did not answer in time")
+    if len(there) <= FLAT_NODES and sweep.quiet_s < QUIET_S:
+        doubted = ()
+    try:
+        for nodes_again in (
+            late,
+            doubted,
+        ):  # who is there is not waited for any shorter for the sake of others
+            answers |= _asked_again(steps, sweep, nodes_again, line, alive)
+    except SlurmError as error:
+        return Reach(known=False, why=error.message)
     unfit = {node: why for node, words in answers.items() if (why := _unfit(words))}
     return Reach(
         answered=tuple(node for node in nodes if node in answers),
@@ -133,11 +143,11 @@ def _asked_again(
     found: dict[str, tuple[str, ...]] = {}
     quiet_s = min(sweep.quiet_s, AGAIN_QUIET_S)
     for first in range(0, len(doubted), FLAT_NODES - 1):
-        few = (sweep.node, *doubted[first : first + FLAT_NODES - 1])
+        few = tuple(dict.fromkeys((sweep.node, *doubted[first : first + FLAT_NODES - 1])))
         told = steps.ask(sweep.job, few, line, limit_s=LIMIT_S, quiet_s=quiet_s, alive=alive)
         if sweep.node not in told.answers:
             raise Unreachable(f"no answer even from {sweep.node}: {told.told}")
-        found |= told.answers
+        found |= {node: words for node, words in told.answers.items() if words or node != sweep.node}
     return found
 
 
@@ -169,7 +179,8 @@ def _alone(row: JobRow | None, sweep: Sweep) -> Reach:
         )
     except subprocess.TimeoutExpired:
         return Reach(known=False, why="what earlier starts left could not be swept in time")
-    unfit = {sweep.node: why} if (why := _unfit(words)) else {}
+    why = _unfit(words) if words else ""  # batch.sh itself ends the script's own processes here
+    unfit = {sweep.node: why} if why else {}
     return Reach(answered=sweep.nodes, unfit=unfit, end_s=row.limit_end_s if row is not None else None)
 
 
@@ -185,7 +196,9 @@ def _line(sweep: Sweep) -> str:
 
 
 def _unfit(words: Sequence[str]) -> str:
-    """Why the node's own sweep says that no start should use it."""
+    """Why the node's own sweep says that no start should use it, or that there was none: ranks of an earlier start may live there."""
+    if not words:
+        return UNSWEPT
     for line in words:
         try:
             told = json.loads(line)

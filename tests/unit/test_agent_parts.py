@@ -17,6 +17,7 @@ import pytest
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.steps import Reached, parse_answers, parse_steps
 from ftrun.supervisor import (
+    agent,
     agent_case,
     agent_hang,
     agent_ranks,
@@ -69,6 +70,13 @@ def test_an_answer_counts_for_the_nodes_that_were_asked() -> None:
 # ---- which nodes answer
 
 
+def test_the_agent_brings_the_node_side_where_no_supervisor_has_put_it_yet(tmp_path: Path) -> None:
+    """Without it no node could be swept, and a script that fails in its first second would never be started again."""
+    agent._provide(str(tmp_path))
+
+    assert (tmp_path / "tools" / "ftrun-hook.pyz").is_file()
+
+
 def _job(nodes: Sequence[str], **more: Any) -> JobRow:
     told: dict[str, Any] = {
         "job_id": "7", "state": JobState.RUNNING, "reason": "None", "nodes": tuple(nodes), "node_count": len(nodes), "comment": "",
@@ -95,7 +103,10 @@ class _Asked:
 
     def ask(self, job: str, nodes: Sequence[str], script: str, **_: Any) -> Reached:
         self.asked.append(tuple(nodes))
-        return Reached({node: () for node in nodes if self.hears(node, len(nodes))})
+        return Reached({node: self.says(node) for node in nodes if self.hears(node, len(nodes))})
+
+    def says(self, node: str) -> tuple[str, ...]:
+        return ('{"left": [], "unfit": ""}',)
 
 
 def _reached(row: JobRow, steps: _Asked, quiet_s: float = 3.0) -> agent_reach.Reach:
@@ -123,6 +134,16 @@ def test_a_node_that_was_late_once_is_not_silent() -> None:
 
     assert _reached(_job(NODES), steps).silent == ()
     assert _reached(_job(NODES), steps, 1.0).silent == ("n2",)
+
+
+def test_a_node_that_was_not_swept_is_used_by_no_later_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers, but nobody knows whether ranks of an earlier start live there. One that was interrupted at its sweep is asked once more."""
+    steps = _Asked(lambda node, asked: True)
+    monkeypatch.setattr(steps, "says", lambda node: () if node == "n2" or len(steps.asked) == 1 else ("{}",))
+    found = _reached(_job(NODES), steps)
+
+    assert (found.known, found.answered, found.silent) == (True, NODES, ())
+    assert found.unfit == {"n2": agent_reach.UNSWEPT}
 
 
 def test_where_very_many_are_silent_nothing_is_known_of_any() -> None:
