@@ -198,7 +198,11 @@ class Hangs:
         if wanted == "never" or not (samples or degraded):
             return
         self.slow = straggler.observe(
-            self.slow, samples, mono_s, float(self.settings.get("straggler-ratio", 1.3))
+            self.slow,
+            samples,
+            mono_s,
+            ratio=float(self.settings.get("straggler-ratio", 1.3)),
+            window_s=float(self.settings.get("straggler-window", straggler.WINDOW_S)),
         )
         slow = straggler.slow(self.slow)
         for one in straggler.advise(slow, wanted, spares=self.spares(), degraded=degraded):

@@ -28,6 +28,7 @@ OWN_STEPS = "ftrun"
 STEPS_END_S = 8.0
 LOST_END_S = 1.0  # the ranks that are left are gone in a moment; their srun would wait for the lost node, up to a minute
 SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
+WRITING_EVERY_S = 0.5  # while a new one is being written
 TERM_S = 10.0
 KILL_S = 10.0
 
@@ -158,8 +159,9 @@ class Boundary:
 
     def look(self) -> leaving.Verdict:
         """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
-        mono_s = self._desk.clock.mono_s()
-        if mono_s - self._looked_s < SIGHT_EVERY_S:
+        mono_s, seen = self._desk.clock.mono_s(), self._seen[0]
+        fresh = leaving.new(self._ask.known, seen) or self._eye.memory.saved_step != seen.logged
+        if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
             return leaving.Verdict(False, False, "a new checkpoint is awaited")
         self._looked_s = mono_s
         self._seen = sight(self._desk, self._eye, self._settings, mono_s, self._seen)

@@ -157,6 +157,8 @@ TABLE = (
             " next start where others are free; swap = a spare takes its place at the next checkpoint; never = not looked for.",
             choices=("tell", "swap", "never")),
     Setting("straggler-ratio", NUMBER, 1.3, "From how many times its peers' step time on a node counts as slow.", least=1.01),
+    Setting("straggler-window", DURATION, 60.0, "How long a window is in which step times are compared; a straggler was slow in eight of the"
+            " last ten. A shorter one tells sooner and is more easily deceived.", least=5),
     Setting("save-signal", TEXT, "", "Signal that asks the script's tasks for a checkpoint before a planned stop, such as USR1; the file"
             " save-now in the run's folder asks for it in any case.", value_name="SIGNAL"),
     Setting("save-wait", DURATION, 120.0, "How long a new complete checkpoint is waited for before a planned stop."),

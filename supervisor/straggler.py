@@ -4,7 +4,7 @@ How it thinks. Ranks that train together step together: all of them at the pace 
 a rank's *own* time, from the begin of a step to where it begins to wait for the others; the straggler has the most of it. Own times are
 differences of one clock, so clocks of nodes need not agree. Ranks that do not wait for each other may be judged by their pace in the same way.
 
-Time is cut into windows of WINDOW_S with STEPS_MIN steps or more. In a window a rank is slow when its own time per step is `ratio` times the median
+Time is cut into windows of WINDOW_S (a setting) with STEPS_MIN steps or more. In a window a rank is slow when its own time per step is `ratio` times the median
 of all ranks and SCORE robust deviations above it (median of absolute deviations, and never less than NOISE of the median: where all are alike the
 smallest difference would be far outside). A node is slow in a window when one of its ranks is. It is a straggler from SLOW_OF windows of the last
 KEPT on, and until it was slow in CLEAR_OF of them or fewer.
@@ -96,9 +96,16 @@ class History:
     windows: int = 0
 
 
-def observe(history: History, samples: Iterable[Sample], now_s: float, ratio: float = 1.3) -> History:
-    """The memory after a look. Nothing but a comparison of times until a window is full. `ratio`: the setting straggler-ratio."""
-    if history.since_s is not None and now_s - history.since_s < WINDOW_S:
+def observe(
+    history: History,
+    samples: Iterable[Sample],
+    now_s: float,
+    ratio: float = 1.3,
+    window_s: float = WINDOW_S,
+) -> History:
+    """The memory after a look. Nothing but a comparison of times until a window is full. `ratio`, `window_s`: the settings
+    straggler-ratio and straggler-window."""
+    if history.since_s is not None and now_s - history.since_s < window_s:
         return history
     latest = {one.rank: one for one in samples}
     base = history.base
@@ -193,7 +200,7 @@ def advise(
     for one in stragglers:
         what = (
             f"rank {one.rank} on {one.node} takes {one.ratio:.2f} times its peers' own time in {one.windows} of the last "
-            f"{KEPT} minutes"
+            f"{KEPT} windows"
         )
         if one.since_start:
             advice.append(Advice(Act.TELL, one.node, one.ratio, f"{what}, from the start: perhaps by design"))

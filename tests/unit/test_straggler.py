@@ -152,3 +152,17 @@ def test_a_degraded_node_is_dealt_with_alike_and_a_spare_is_given_once() -> None
 
     assert [("n3", Act.SWAP), ("n4", Act.EXCLUDE)] == [(one.node, one.act) for one in advice]
     assert "n4 is degraded: a lane of its link is down" in advice[1].reason
+
+
+def test_a_window_is_as_long_as_it_is_set_to() -> None:
+    """With straggler-window=6s ten minutes of the rule are one: eight slow windows are told, and no window ends sooner."""
+    history, late = History(), 0.0
+    for tick in range(1, 170):
+        late += tick > 120
+        own_s = [float(tick), float(tick), tick + late, float(tick)]
+        samples = [Sample(rank, f"n{rank}", one, 2 * tick) for rank, one in enumerate(own_s)]
+        history = straggler.observe(history, samples, float(tick), window_s=6.0)
+
+        assert bool(straggler.slow(history)) == (tick >= 169)
+
+    assert 28 == history.windows
