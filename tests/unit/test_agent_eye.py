@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
-from ftrun.supervisor import signatures
+import pytest
+
+from ftrun.supervisor import agent_hang, agent_reach, hang, signatures
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_talk import Started
@@ -112,3 +116,40 @@ def test_a_start_is_not_ended_where_slurm_says_nothing_of_its_job(tmp_path: Path
     assert life.goes_on(300) is None
     answer[0] = True
     assert life.goes_on(2) is not None
+
+
+def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a suspended start did not do says nothing when it goes on; where Slurm says nothing, what was seen is kept."""
+    rows: list[bool | None] = [None]
+    life = Life(tmp_path, lambda: True)
+    monkeypatch.setattr(agent_reach, "runs", lambda cluster, job: rows[0])
+    monkeypatch.setattr(hang, "judge", _hung_by_its_history)
+    told: list[str] = []
+    desk = SimpleNamespace(
+        where=life.eye._where, clock=life.clock, cluster=None, book=SimpleNamespace(record=lambda kind, **_: told.append(kind))
+    )  # fmt: skip
+    hangs = agent_hang.Hangs(cast("Any", desk), life.eye.started, {}, lambda: 0)
+
+    def looks(number: int) -> bool:
+        for _ in range(number):
+            life.clock.s += 1.0
+            if (verdict := hangs.look(life.eye.look())) is not None and verdict.state is hang.State.HUNG:
+                return True
+        return False
+
+    assert not looks(50)
+    rows[0] = False
+    assert not looks(1)
+    rows[0] = True
+    assert not looks(20)
+    assert looks(20)
+    assert told == ["hang.decided"]
+
+
+def _hung_by_its_history(history: hang.History, now_s: float, _limits: hang.Limits) -> hang.Verdict:
+    """After half a minute of silence, whoever agrees."""
+    quiet_s = history.at(now_s) - history.moves.at_s
+    state = hang.State.HUNG if quiet_s >= 30 else hang.State.HEALTHY
+    return hang.Verdict(state, quiet_s, 30.0, "silence")
