@@ -17,7 +17,7 @@ from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", type=int, default=150, help="simulation: how many lives")
+    parser.addoption("--seeds", type=int, default=120, help="simulation: how many lives")
     parser.addoption("--from", type=int, default=0, help="simulation: the seed of the first of them")
     parser.addoption("--seed", type=int, default=None, help="simulation: replay this life and tell its story")
 

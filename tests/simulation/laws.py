@@ -211,7 +211,8 @@ class Laws:
         if not process.leads:
             self.breach(f"{process.name} acts ({what}) although it does not lead")
         process.leads = False
-        if self.world.plan.watch_only and self.wished_s is None and not self.resumed_times:
+        wished = self.wished_s is not None or self.halted_s is not None
+        if self.world.plan.watch_only and not wished and not self.resumed_times:
             self.breach(f"{process.name} acts ({what}) on a run that it may only watch")
 
     def resumes(self) -> None:
