@@ -44,6 +44,7 @@ STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes a
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
 ABSENT_S = 20.0  # looks further apart than this were no watch: the job was suspended, and we with it
+ENDING_S = 60.0  # for so long they explain that a node is silent; another step may run by then
 STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # srun's own words about its step
 
 
@@ -80,6 +81,7 @@ class Eye:
         self._watcher: LogWatcher | None = None
         self._extra: frozenset[str] = frozenset()
         self._suspected = self._ending = False
+        self._ending_s = 0.0
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
         self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
@@ -118,7 +120,7 @@ class Eye:
             if memory.steps_seen != before:
                 self._ask_after_s, self.unheard, self._ending = 0.0, (), False
         if any(one.signature in STEP_ENDS for one in report.new):
-            self._ask_after_s, self._ending = 0.0, True
+            self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
         return report
 
     def quiet_s(self) -> float:
@@ -227,6 +229,7 @@ class Eye:
     def _unanswered(self, report: WatchReport) -> Suspicion | None:
         """Nodes of the start that did not answer twice while it showed no life."""
         memory, quiet_s = self.memory, self.quiet_s()
+        self._ending = self._ending and self._clock.mono_s() - self._ending_s < ENDING_S
         if not self._suspected and not self._ending:
             if memory.steps_seen < 2:
                 return None

@@ -19,6 +19,8 @@ from ftrun.supervisor.attempts import Launch
 NODES = ("n0", "n1")
 FATAL = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.20.5"
 
+FAILED = "srun: error: n0: task 0: Exited with exit code 1"
+
 
 class Clock:
     """Stands still but for what a test adds."""
@@ -39,8 +41,8 @@ class Clock:
 class Life:
     """A start that made steps, printed a fatal line, and has done nothing since."""
 
-    def __init__(self, folder: Path, runs: Callable[[], bool | None]) -> None:
-        self.clock, self.asked = Clock(), 0
+    def __init__(self, folder: Path, runs: Callable[[], bool | None], steps: int = 7) -> None:
+        self.clock, self.asked, self.silent = Clock(), 0, tuple[str, ...]()
         self.log = folder / "log"
         self.log.touch()
         told = os.stat(self.log)
@@ -60,14 +62,15 @@ class Life:
             clock=self.clock,
             runs=runs,
         )
-        for step in range(1, 8):
+        for step in range(1, steps + 1):
             self.say(f"step {step} loss 2.0")
             self.goes_on(1)
-        self.say(FATAL)
+        if steps:
+            self.say(FATAL)
 
     def _silent(self) -> tuple[str, ...]:
         self.asked += 1
-        return ()
+        return self.silent
 
     def say(self, line: str) -> None:
         with self.log.open("a") as stream:
@@ -116,6 +119,28 @@ def test_a_start_is_not_ended_where_slurm_says_nothing_of_its_job(tmp_path: Path
     assert life.goes_on(300) is None
     answer[0] = True
     assert life.goes_on(2) is not None
+
+
+def test_a_node_that_is_late_long_after_an_earlier_step_failed_ends_nothing(tmp_path: Path) -> None:
+    """`srun prepare || true; srun train`: what srun said of the first step explains a node's silence then, and not while the second one compiles."""
+    life = Life(tmp_path, lambda: True, steps=0)
+    life.say(FAILED)
+    assert life.goes_on(70) is None
+    assert life.asked
+    life.silent = ("n1",)
+
+    assert life.goes_on(600) is None
+
+
+def test_a_node_that_is_silent_when_srun_ends_its_step_is_lost(tmp_path: Path) -> None:
+    """At once: srun cannot end it there."""
+    life = Life(tmp_path, lambda: True, steps=0)
+    life.silent = ("n1",)
+    life.say(FAILED)
+    found = life.goes_on(5)
+
+    assert found is not None
+    assert found.diagnosis.nodes == ("n1",)
 
 
 def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
