@@ -78,7 +78,8 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
     found = diagnose(seen.evidence, seen.topology, ended=ended, catalog=catalog, progress=seen.progress)
     why = seen.suspicion
     if why is not None and not seen.silent:
-        vague = found.fault in _NOTHING_BETTER and not found.signature
+        # What Slurm and the ranks say while we end them is no cause.
+        vague = found.fault in _NOTHING_BETTER and (not found.signature or found.fault is FaultClass.UNKNOWN)
         found = why if vague or planned(why) else found
     found = nodefacts.joined(found, seen.facts, seen.now_s)
     missing = tuple(node for node in seen.silent if node not in found.nodes)

@@ -92,6 +92,11 @@ def hang(_trainer: Harmed) -> None:
         time.sleep(3600)
 
 
+def _be_stopped(_trainer: Harmed) -> None:
+    """The process is there, and no thread of it runs: a debugger, a frozen cgroup."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _kernel_says(trainer: Harmed, text: str) -> None:
     """A line of the kernel's log, as a job shows it that follows the log of its node."""
     trainer.say(f"{time.strftime('%b %d %H:%M:%S')} {trainer.node} kernel: {text}")
@@ -166,6 +171,7 @@ FAULTS: Mapping[str, Callable[[Any], None]] = {
     "killed": _be_killed,
     "slow": _be_slow,
     "hang": hang,
+    "stopped": _be_stopped,
     "user-bug": _have_a_bug,
     "out-of-memory": _use_up_memory,
     "torn-save": _tear_checkpoint,

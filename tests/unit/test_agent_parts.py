@@ -31,7 +31,7 @@ from ftrun.supervisor import (
 )
 from ftrun.supervisor.agent_talk import Talk, started_from
 from ftrun.supervisor.hang import State, Verdict
-from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
+from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding
 from ftrun.supervisor.parts import Attempt, Start
 from ftrun.supervisor.signatures import Catalog
@@ -231,6 +231,17 @@ def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalo
 
     assert (found.fault, found.nodes, found.exclude) == (FaultClass.NODE, ("n1",), True)
     assert any("did not answer" in words for words in found.rests_on)
+
+
+def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None:
+    """Ranks that are ended leave with a code of their own, and Slurm says so: that explains no hang."""
+    suspicion = agent_hang.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
+    line = Evidence(
+        Source.LOG, "slurm-task-exit", "srun: error: n1: task 1: Exited with exit code 1", line=46
+    )
+    found = agent_case.judge(_seen(suspicion=suspicion, code=137, evidence=(line,)), catalog)
+
+    assert (found.fault, found.signature) == (FaultClass.HANG, "hang.no-progress")
 
 
 def test_why_we_ended_a_start_stands_where_nothing_better_is_known(catalog: Catalog) -> None:
