@@ -328,6 +328,8 @@ class Start:
 
     def _signal(self, name: str) -> bool:
         if name == "TERM" and self.inside is not None:
+            if self.over and not self.inside.ended_by_others:
+                self._told()  # the script is over, and batch.sh waits for its agent
             self.inside.ended_by_others = True
         if name != "TERM" or self.over:
             return True
