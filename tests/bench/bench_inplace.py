@@ -126,8 +126,7 @@ def _inplace(here: Stand, case: Case, one: Taken) -> None:
         raise RuntimeError(f"{case.name}: {rung}")
     for earlier, later, title in PHASES:
         one.phases.setdefault(title, []).append(at[later] - at[earlier])
-    here.call(FTRUN, "cancel", job)
-    _mended(here, nodes)
+    _mended(here, nodes, FTRUN, "cancel", job)
 
 
 def _bare(here: Stand, case: Case) -> float:
@@ -138,8 +137,7 @@ def _bare(here: Stand, case: Case) -> float:
     at_s = _break(here, case, f"{job}.1", nodes)
     (here.work / f"told.{job}").write_text(f"{case.rung}\n")
     took = _first(here, f"{job}.2") - at_s
-    here.call("scancel", job)
-    _mended(here, nodes)
+    _mended(here, nodes, "scancel", job)
     return took
 
 
@@ -153,10 +151,9 @@ def _resubmit(here: Stand, case: Case, *, queued: bool = False) -> float:
     at_s = _break(here, case, f"{job}.1", nodes)
     again = str(until(lambda: _submitted(run_dir, 2), LIMIT_S))
     took = _first(here, f"{again}.1") - at_s
-    here.call(FTRUN, "cancel", again)
     for other in others:
         here.call("scancel", other)
-    _mended(here, nodes)
+    _mended(here, nodes, FTRUN, "cancel", again)
     return took
 
 
@@ -237,9 +234,11 @@ def _break(here: Stand, case: Case, token: str, nodes: Sequence[str]) -> float:
     return at_s
 
 
-def _mended(here: Stand, nodes: Sequence[str]) -> None:
+def _mended(here: Stand, nodes: Sequence[str], *cancel: str) -> None:
+    """The nodes first: a job is not over while Slurm waits for a dead one."""
     for node in nodes:
         here.box.mend(node)
+    here.call(*cancel)
     until(lambda: not here.call("squeue", "-h", "-t", "all", "-o", "%i %T").count("COMPLETING"), 60.0)
 
 
