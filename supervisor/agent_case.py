@@ -86,7 +86,12 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
     if seen.silent:
         words = f"{', '.join(seen.silent)} did not answer a step that asked every node"
         found = replace(
-            found, nodes=(*found.nodes, *missing), rests_on=(*found.rests_on, words), exclude=True
+            found,
+            nodes=(*found.nodes, *missing),
+            rests_on=(*found.rests_on, words),
+            exclude=True,
+            # Slurm has said nothing yet. Enough to leave a node; it is drained where Slurm, too, finds it lost.
+            sources=tuple(Source.SILENCE if one is Source.SLURM else one for one in found.sources),
         )
     return found
 

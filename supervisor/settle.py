@@ -64,11 +64,12 @@ def settle(keeper: Keeper, world: World) -> None:
         return
     attempt = ends.of_last_start(keeper.attempt)
     attempt = ends.as_logged(attempt, keeper.memory.evidence)
+    incident = ends.incident_id(attempt)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
+    diagnosis = beside.said(keeper.run, incident, diagnosis)
     if not_loaded(keeper):
         recover.set_aside(keeper)
     checkpoint = newer_checkpoint(keeper)
-    incident = ends.incident_id(attempt)
     case = grounds.Case(
         run=inplace.uncounted(keeper.run, incident),
         attempt=attempt,

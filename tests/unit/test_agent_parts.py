@@ -25,6 +25,7 @@ from ftrun.supervisor import (
     agent_shim,
     agent_stop,
     ends,
+    grounds,
     hang,
     sampled,
     signatures,
@@ -231,6 +232,9 @@ def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalo
 
     assert (found.fault, found.nodes, found.exclude) == (FaultClass.NODE, ("n1",), True)
     assert any("did not answer" in words for words in found.rests_on)
+    assert not set(found.sources) & grounds.PROOF_SOURCES, (
+        "nobody is drained for a silence that Slurm has not seen"
+    )
 
 
 def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None:

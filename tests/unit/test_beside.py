@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor import attempts, beside, checkpoints, events, journal, settle, store, userhooks, views
+from ftrun.supervisor import (
+    attempts,
+    beside,
+    checkpoints,
+    events,
+    grounds,
+    journal,
+    settle,
+    store,
+    userhooks,
+    views,
+)
+from ftrun.supervisor.model import Action, Diagnosis, FaultClass
 from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -583,6 +596,32 @@ def test_every_fault_inside_an_allocation_is_told_by_the_users_command(tmp_path:
 
 def _copies(agent: Agent) -> list[dict[str, Any]]:
     return [json.loads(line) for line in agent.path.read_text().splitlines()]
+
+
+VAGUE = Diagnosis(
+    FaultClass.HANG, True, Action.RESUBMIT, (), False, 0.4, "nccl-timeout", "a collective timed out"
+)
+
+
+def test_what_an_agent_found_before_it_died_counts_where_the_supervisor_finds_nobody() -> None:
+    """It asked the nodes while they were the job's: its word leaves them out, and drains none."""
+    run = _folded([*BEFORE, *_agents(1)[:3]])
+
+    found = beside.said(run, "1.0.1", VAGUE)
+    assert (found.fault, found.nodes, found.exclude) == (FaultClass.HARDWARE_GPU, ("n0",), True)
+    assert not set(found.sources) & grounds.PROOF_SOURCES
+
+    sure = replace(VAGUE, fault=FaultClass.NODE, nodes=("n2",))
+    assert beside.said(run, "1.0.1", sure) == sure, "what is found from outside is not overruled"
+    assert beside.said(run, "1.0.2", VAGUE) == VAGUE, "another incident"
+    stranger = [*BEFORE, *_agents(1)[:3]]
+    stranger[-1] = {**stranger[-1], "data": {**stranger[-1]["data"], "diagnosis": BROKEN | {"nodes": ["n7"]}}}
+    assert beside.said(_folded(stranger), "1.0.1", VAGUE) == VAGUE, "no node of this job"
+    stranger[-1] = {
+        **stranger[-1],
+        "data": {**stranger[-1]["data"], "diagnosis": BROKEN | {"class": "magic"}},
+    }
+    assert beside.said(_folded(stranger), "1.0.1", VAGUE) == VAGUE, "nonsense"
 
 
 # ---------------------------------------------------------------------- any order
