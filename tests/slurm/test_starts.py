@@ -118,7 +118,9 @@ def test_a_start_sees_and_uses_its_active_nodes(stage: Stage) -> None:
 def test_the_node_of_the_script_itself_may_be_set_aside(stage: Stage) -> None:
     """The script stays where it is; no rank runs there any more, and the first active node is the meeting place."""
     options = ("-N3", "--ntasks-per-node=2", "-w", "n[0-2]")
-    script = VIEW.replace("exit 3", "echo meet $FTRUN_MASTER_ADDR $MASTER_ADDR\nexit 3").replace("-w n1", "-w n0")
+    script = VIEW.replace("exit 3", "echo meet $FTRUN_MASTER_ADDR $MASTER_ADDR\nexit 3").replace(
+        "-w n1", "-w n0"
+    )
     stage.submit(script, *options, answers=("again|nodes=n1,n2", "end"), spares="1", active="2")
     lines = stage.end().splitlines()
 

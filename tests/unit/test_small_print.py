@@ -154,7 +154,11 @@ def test_two_starts_inside_one_launch_cast_doubt_on_a_checkpoint_as_well(earlier
         Start(0, 2, NODES, NOW - 500, resume_from="/ck/step-9"),
     )
     attempt = Attempt(1, NOW - 1000, resume_from="/ck/step-9", begun=starts, start=2)
-    ruling = rule(diagnosis(F.UNKNOWN), attempt={**NINE, "number": 1, "start": 2}, run={**SILENT, "attempts": (attempt,)})
+    ruling = rule(
+        diagnosis(F.UNKNOWN),
+        attempt={**NINE, "number": 1, "start": 2},
+        run={**SILENT, "attempts": (attempt,)},
+    )
 
     assert older == ruling.decision.older_checkpoint
 
