@@ -125,7 +125,7 @@ def _cut(post: Post, point: str) -> bool:
 
 def _recovering(make: Callable[[], Post], point: str) -> Life:
     post = make()
-    job = post.sbatch(HANGS_ONCE, "-N1")
+    job = post.sbatch(HANGS_ONCE, "-N1", "--ft-agent=never")
     waiting = post.plain(f"--dependency=afterany:{job}", f"--wrap=echo waited >>{post.work}/ledger")
     killed = _cut(post, point)
     _supervised_to_the_end(post, once=point in ("submit:after", "record:after:end.done"))
