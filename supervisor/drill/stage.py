@@ -26,6 +26,7 @@ from typing import Any
 
 import ftrun.hooks
 import ftrun.hooks.beat
+import ftrun.hooks.tokens
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 from ftrun.supervisor import asking, events, journal, store
 from ftrun.supervisor.drill import group, hands, harm, ledger, saved, trainer, verdict, weights
@@ -331,7 +332,7 @@ class Stage:
             shutil.copy(str(module.__file__), tree)
         hooks = work / "ftrun" / "hooks"
         hooks.mkdir()
-        for module in (ftrun.hooks, ftrun.hooks.beat):
+        for module in (ftrun.hooks, ftrun.hooks.beat, ftrun.hooks.tokens):
             shutil.copy(str(module.__file__), hooks)
         python = sys.executable if self._box is not None else "python3"
         bad = "--kill-on-bad-exit=1 " if s.kill_on_bad_exit else ""

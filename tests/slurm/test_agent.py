@@ -166,6 +166,7 @@ def test_a_rung_whose_budget_is_used_up_leaves_it_to_a_new_job(make: Callable[..
     assert "start.left" in [record["kind"] for record in _agents(post)]
 
 
+@pytest.mark.drills
 def test_a_frozen_node_is_set_aside_and_its_ranks_write_no_more(make_sandbox: Callable[..., Sandbox]) -> None:
     """SIGSTOP of a whole node: nothing on it answers, a spare takes its place; what thaws later belongs to an earlier start and ends."""
     box = make_sandbox(nodes=3, slurmd_timeout_s=60)

@@ -182,6 +182,7 @@ def test_what_was_asked_is_taken_back(make: Make) -> None:
     assert not run.wish
 
 
+@pytest.mark.drills
 @side_by_side
 def test_before_its_time_limit_a_script_saves_and_the_next_attempt_goes_on_from_there(make: Make) -> None:
     """The signal comes in time, Slurm's limit ends the job, no retry for its class is used up, and status told the end before."""
