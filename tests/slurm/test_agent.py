@@ -112,6 +112,7 @@ def test_a_script_that_fails_once_is_started_again_in_the_same_job(make: Callabl
     assert phases == sorted(phases)  # type: ignore[type-var]
 
 
+@pytest.mark.drills
 def test_a_spare_takes_a_dead_nodes_place_before_slurm_knows(make_sandbox: Callable[..., Sandbox]) -> None:
     """Node crash with one spare: the script goes on on the survivor and the spare, in the same job, while Slurm still holds the node for alive."""
     box = make_sandbox(nodes=4, slurmd_timeout_s=60)
