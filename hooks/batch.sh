@@ -593,8 +593,15 @@ _ft_await() {
     [ "$_ft_rc" -gt 128 ] || return
     # 139 is a script that said `exit 139` or one that died of signal 11: only the list of jobs,
     # "Done(139)" against the signal's name, tells.
-    jobs -l >>"$_ft_tmp/jobs" 2>/dev/null
     _ft_i=127
+    if [ -z "${BASH_VERSION-}" ]; then
+        # A signal may have cut the wait short in the moment of the end; these shells say it again, until it is listed below.
+        wait "$_ft_child" 2>/dev/null
+        _ft_c=$?
+        [ "$_ft_c" -eq 127 ] || _ft_rc=$_ft_c
+        [ "$_ft_rc" -gt 128 ] || return
+    fi
+    jobs -l >>"$_ft_tmp/jobs" 2>/dev/null
     if [ -n "${BASH_VERSION-}" ]; then
         # The first answer may have been "a child ended"; 127 is "no longer known", or the script's.
         wait "$_ft_child" 2>/dev/null
