@@ -9,17 +9,16 @@ at once is a mistake in the script, and nobody looks (as in batch.sh). A check t
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.steps import ANSWER
 from ftrun.supervisor import agent_case, agent_reach, nodefacts
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
+from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.agent_reach import Reach, Sweep
 from ftrun.supervisor.model import Diagnosis
 
@@ -30,15 +29,6 @@ KNOWN_QUIET_S = 1.0  # a node that was silent already while the start lived is h
 SHORT_S = 5.0  # as in batch.sh
 WITHIN_S = 10.0
 LIMIT_S = 15.0
-_LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
-h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
-for p in {interpreters}; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue
-    "$p" -IS "$h" after --folder {folder} --launch {launch} --start {start} --since {since} --settings {settings} {root} \\
-        --node "$SLURMD_NODENAME" --within {within} >/dev/null 2>&1
-    printf "%s %s checked\\n" {answer} "$SLURMD_NODENAME"
-    exit 0
-done"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +109,10 @@ def _checked(desk: Desk, eye: Eye, settings: Mapping[str, Any], nodes: tuple[str
     """Let these nodes check themselves; their reports are in the attempt's folder then. False where no node did."""
     where, began_s = desk.where, desk.clock.mono_s()
     root = os.environ.get("FTRUN_WATCH_ROOT", "")
-    line = _LINE.format(
-        tool=shlex.quote(os.path.join(where.home, "tools", "ftrun-hook.pyz")),
-        interpreters=agent_reach.INTERPRETERS,
-        folder=shlex.quote(os.path.join(where.place, "nodes")),
-        launch=where.launch,
-        start=eye.started.number,
-        since=f"{eye.started.launch.started_s or 0.0:.0f}",
-        settings=shlex.quote(str(settings.get("checks", ""))),
-        root=f"--root {shlex.quote(root)}" if root else "",
-        within=f"{WITHIN_S:g}",
-        answer=ANSWER,
-    )
+    words = ["after", "--folder", os.path.join(where.place, "nodes"), "--launch", str(where.launch)]
+    words += ["--start", str(eye.started.number), "--since", f"{eye.started.launch.started_s or 0.0:.0f}"]
+    words += ["--settings", str(settings.get("checks", "")), *(["--root", root] if root else [])]
+    line = node_line(where.home, [*words, "--within", f"{WITHIN_S:g}"], told="checked")
 
     def alive() -> None:
         desk.alive()

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.steps import ANSWER
 from ftrun.supervisor import agent_reach, hang, nodefacts, nodereports, straggler
 from ftrun.supervisor.agent_desk import Desk, say
+from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.beats import BeatReader
 from ftrun.supervisor.hang import Sight, Stacks, State
@@ -40,14 +39,6 @@ ASK_BESIDE_S = (
 )
 TELLS_S = 15.0
 _NODE = re.compile(r"\((\S+)\)$")
-_LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
-h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
-for p in {interpreters}; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue
-    "$p" -IS "$h" stacks --attempt-folder {place} --token {token} --job {job} --node "$SLURMD_NODENAME" --out {out} --limit {limit} --apart {apart} >/dev/null 2>&1
-    printf "%s %s taken\\n" {answer} "$SLURMD_NODENAME"
-    exit 0
-done"""
 
 
 @dataclass
@@ -144,17 +135,9 @@ class Hangs:
         assert self.limits is not None
         where, nodes = self.desk.where, self.started.nodes
         folder = os.path.join(where.place, "stacks", self.started.token, str(self._taken + 1))
-        line = _LINE.format(
-            tool=shlex.quote(os.path.join(where.home, "tools", "ftrun-hook.pyz")),
-            interpreters=agent_reach.INTERPRETERS,
-            place=shlex.quote(where.place),
-            token=shlex.quote(self.started.token),
-            job=shlex.quote(where.job),
-            out=shlex.quote(folder),
-            limit=f"{STACKS_LIMIT_S:g}",
-            apart=f"{APART_S:g}",
-            answer=ANSWER,
-        )
+        words = ["stacks", "--attempt-folder", where.place, "--token", self.started.token, "--job", where.job]
+        words += ["--out", folder, "--limit", f"{STACKS_LIMIT_S:g}", "--apart", f"{APART_S:g}"]
+        line = node_line(where.home, words, told="taken")
         try:
             told = self.desk.steps.ask(
                 where.job, nodes, line, limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S, alive=self.desk.alive

@@ -10,16 +10,14 @@ A node that Slurm has already taken from the job is lost without being asked.
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ftrun.slurm.client import Cluster, JobRow, JobState
 from ftrun.slurm.errors import SlurmError, Unreachable
-from ftrun.slurm.steps import ANSWER, Steps
+from ftrun.slurm.steps import Steps
+from ftrun.supervisor.agent_line import node_line
 
 __all__ = ["Reach", "Sweep", "reach", "runs"]
 
@@ -33,18 +31,6 @@ FLAT_NODES = 16
 
 UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
 DOUBTED_MAX = 64  # beyond that it is no longer a question of single nodes
-
-INTERPRETERS = f"/usr/bin/python3 python3 {shlex.quote(sys.executable)}"
-"""The node's own first; where that is too old, ours, if the node sees it."""
-
-_LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
-h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
-for p in {interpreters}; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue
-    said=$("$p" -IS "$h" sweep --attempt-folder {place} --token {token} --job {job} --node "$SLURMD_NODENAME" --spare-check 2>/dev/null)
-    printf "%s %s %s\\n" {answer} "$SLURMD_NODENAME" "$said"
-    exit 0
-done"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +171,8 @@ def _alone(row: JobRow | None, sweep: Sweep) -> Reach:
 
 
 def _line(sweep: Sweep) -> str:
-    return _LINE.format(
-        tool=shlex.quote(os.path.join(sweep.home, "tools", "ftrun-hook.pyz")),
-        interpreters=INTERPRETERS,
-        place=shlex.quote(sweep.place),
-        token=shlex.quote(sweep.token),
-        job=shlex.quote(sweep.job),
-        answer=ANSWER,
-    )
+    words = ["sweep", "--attempt-folder", sweep.place, "--token", sweep.token, "--job", sweep.job]
+    return node_line(sweep.home, [*words, "--spare-check"])
 
 
 def _unfit(words: Sequence[str]) -> str:
