@@ -4,7 +4,7 @@ FROM ?= 0
 MIB ?= 1024
 RUNS ?= 10000
 
-.PHONY: check test demo drills proofs simulate bench bench-inplace false-alarms hang-alarms straggler-alarms docs lock
+.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
 
 check:
 	.ci/env dev
@@ -24,9 +24,29 @@ drills:
 proofs:
 	.ci/proofs
 
+test-formats:
+	.ci/env dev
+	tests/formats/environment
+	.venv/bin/python -m pytest -q -m formats tests/formats
+
+# The whole contract by pyslurm, on the Slurm of this machine. FTRUN_PYSLURM_PYTHON: the interpreter that has pyslurm (docs/pyslurm.md).
+test-pyslurm:
+	.ci/env dev
+	.venv/bin/python -m pytest -q -n 0 -rs tests/slurm/test_contract.py tests/slurm/test_native.py -k pyslurm
+
+# MATRIX="24.11 26.05": these releases; SUITE="contract drills": these suites; TESTS="tests/slurm/test_agent.py -k x": these tests. As root; FTRUN_ROOTS says where roots are kept.
+test-slurm-matrix:
+	.ci/env dev
+	.venv/bin/python -m tests.matrix $(MATRIX) $(if $(SUITE),--suite $(SUITE)) $(if $(TESTS),--tests '$(TESTS)')
+
+# What Slurm's accounting tells of forgotten jobs, and limits of accounts: on a slurmdbd with a MariaDB of the tests' own.
+test-accounting:
+	.ci/env accounting
+	.venv/bin/python -m pytest -q -m accounting tests/slurm
+
 simulate:
 	.ci/env dev
-	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM)
+	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1
 
 bench:
 	.ci/env dev
@@ -35,6 +55,25 @@ bench:
 bench-inplace:
 	.ci/env dev
 	.venv/bin/python -m tests.bench inplace healthy $(BENCH)
+
+bench-elastic:
+	.ci/env dev
+	.venv/bin/python -m tests.bench elastic $(BENCH)
+
+# GIB="1 4": how much is staged. With torch where `make proofs` has made an environment for it.
+bench-stage:
+	.ci/env dev
+	.venv/bin/python -m tests.bench stage $(if $(GIB),--gib $(GIB)) $(BENCH)
+
+# JOBS="1 100 1000 10000": how many jobs a poll asks for; thousands take minutes to submit. FTRUN_PYSLURM_PYTHON: as for test-pyslurm.
+bench-poll:
+	.ci/env dev
+	.venv/bin/python -m tests.bench poll $(if $(JOBS),--jobs $(JOBS)) $(BENCH)
+
+# FTRUN_CACHE_PYTHON: interpreters that have torch, jax or mindspore, with ":" between.
+bench-caches:
+	.ci/env dev
+	.venv/bin/python -m tests.bench caches $(BENCH)
 
 false-alarms:
 	.ci/env dev

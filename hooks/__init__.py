@@ -3,5 +3,7 @@
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # that this module can be called is nothing that type checkers see by themselves
     from ftrun.hooks.beat import Beat
+    from ftrun.hooks.stage import Stage
 
     beat: Beat
+    stage: Stage

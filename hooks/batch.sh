@@ -21,10 +21,10 @@
 
 # shellcheck disable=SC2154,SC2317  # variables come from the composed file, which also ends before the payload
 # shellcheck disable=SC3013,SC3045  # -nt and ulimit -S: all three shells have them, and failing costs little
-# shellcheck disable=SC1007,SC2015,SC2044
+# shellcheck disable=SC1007,SC2006,SC2015,SC2044
 
 # Functions exported by bash must not stand in for the tools below.
-unset -f ln readlink mkdir mv rm sed chmod date stat mktemp mkfifo sleep perl env setsid \
+unset -f ln readlink mkdir mv rm sed chmod date stat mktemp mkfifo sleep perl env setsid id \
     command cd echo printf read kill wait jobs trap '[' true 2>/dev/null
 
 _ft_nl='
@@ -113,11 +113,17 @@ _ft_within() {
         _ft_is_over "$2" && return
         sleep "$_ft_nap"
     done
-    _ft_quarters=$(($1 * 4))
-    while [ "$_ft_quarters" -gt 0 ]; do
+    # What takes a second, as the checks do, is not to take another quarter.
+    _ft_parts=$(($1 * 20)) _ft_soon=$(($1 * 20 - 40))
+    while [ "$_ft_parts" -gt 0 ]; do
         _ft_is_over "$2" && return
-        sleep 0.25
-        _ft_quarters=$((_ft_quarters - 1))
+        if [ "$_ft_parts" -gt "$_ft_soon" ]; then
+            sleep 0.05
+            _ft_parts=$((_ft_parts - 1))
+        else
+            sleep 0.25
+            _ft_parts=$((_ft_parts - 5))
+        fi
     done
     _ft_is_over "$2" || _ft_status=124
 }
@@ -127,11 +133,18 @@ _ft_is_over() { # process $1; its status into _ft_status if so
     case $_ft_s in '' | [ZX]) ;; *) return 1 ;; esac
     wait "$1" 2>/dev/null
     _ft_status=$?
-    [ "$_ft_status" -eq 145 ] || return 0
-    # In bash the child's own end, SIGCHLD, may cut the wait for it short; the next one tells. In dash there is no next one.
-    wait "$1" 2>/dev/null
-    _ft_again=$?
-    [ "$_ft_again" -eq 127 ] || _ft_status=$_ft_again
+    # In bash the end of any child, SIGCHLD, may cut the wait short, as often as children end, or for good: its list tells then.
+    for _ft_c in 1 2 3 4; do
+        [ "$_ft_status" -eq 145 ] || return 0
+        wait "$1" 2>/dev/null
+        _ft_c=$?
+        [ "$_ft_c" -ne 127 ] || break
+        _ft_status=$_ft_c
+    done
+    [ -n "${BASH_VERSION-}" ] && [ -e "$_ft_tmp/jobs" ] || return 0
+    jobs -l >>"$_ft_tmp/jobs"
+    [ "$_ft_status" -ne 145 ] || ! _ft_listed "$1" || _ft_status=$_ft_c
+    return 0
 }
 
 # Returns when the script may run; leaves otherwise.
@@ -185,21 +198,22 @@ _ft_record_lost() {
 _ft_look_at_logs() { # stderr is descriptor $1
     # Two lines "device inode size"; a log's size now is where this start's output begins.
     _ft_stat=
-    [ "$_ft_patience" -gt 0 ] && _ft_stat=$(stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/$1" 2>/dev/null)
-    _ft_out=$(readlink "/proc/$$/fd/1" 2>/dev/null)
-    _ft_err=$(readlink "/proc/$$/fd/$1" 2>/dev/null)
-    _ft_now=$(date +%s 2>/dev/null)
+    [ "$_ft_patience" -gt 0 ] && _ft_stat=`stat -L -c '%d %i %s' "/proc/$$/fd/1" "/proc/$$/fd/$1" 2>/dev/null`
+    _ft_out=`readlink "/proc/$$/fd/1" 2>/dev/null`
+    _ft_err=`readlink "/proc/$$/fd/$1" 2>/dev/null`
+    _ft_now=`date +%s 2>/dev/null`
 }
 
 _ft_record_launch() {
     [ -d "$_ft_place" ] || return
+    _ft_record_pick # first: who sees the launch, sees why
     _ft_lines "nodes=${SLURM_JOB_NODELIST-}" "nnodes=${SLURM_JOB_NUM_NODES-}" "pid=$$" | _ft_write "$_ft_place/launch.$_ft_launch"
 }
 
 _ft_lines() { # a record: the lines $@, and what is told of launches and of starts alike
     # shellcheck disable=SC2086
     set -- "job=${SLURM_JOB_ID-}" "restart=$_ft_launch" "cluster=$_ft_cluster" "host=$_ft_host" "started_s=$_ft_now" \
-        "resume_from=$_ft_from" "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}" "$@" \
+        "resume_from=$_ft_from" ${_ft_passed:+"passed=$_ft_passed"} "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}" "$@" \
         "stdout=$_ft_out" "stderr=$_ft_err" $_ft_stat
     while [ $# -gt 0 ]; do
         case $1 in
@@ -245,9 +259,10 @@ _ft_step_of() {
 _ft_is_complete() { # checkpoint $1
     case ${1##*/} in
         *.tmp | *.temp | *.partial | *.incomplete | *-tmp | *_tmp | *-tmp-* | tmp-* | tmp_* | .tmp* | *~) return 1 ;;
+        *.ftrun-manifest.json | *.ftrun-complete) return 1 ;; # beside a checkpoint that is a file
     esac
     case "$_ft_nl$_ft_skip$_ft_nl" in
-        *"$_ft_nl$1$_ft_nl"* | *"$_ft_nl$PWD/$1$_ft_nl"*) return 1 ;;
+        *"$_ft_nl$1$_ft_nl"* | *"$_ft_nl$PWD/$1$_ft_nl"*) _ft_lost=1 && return 1 ;;
     esac
     if [ -d "$1" ]; then
         if [ -n "$_ft_marker" ]; then
@@ -271,14 +286,20 @@ _ft_is_complete() { # checkpoint $1
 _ft_choose() {
     _ft_from=
     _ft_best=
+    _ft_lost=
+    _ft_use=
+    _ft_stuck=
+    _ft_passed=
     [ -n "$_ft_glob" ] || return
     # shellcheck disable=SC2088
     case $_ft_glob in '~/'*) _ft_glob=${HOME-}/${_ft_glob#'~/'} ;; esac
+    _ft_note_divergences
     IFS=$_ft_nl
     for _ft_c in $_ft_glob; do
         _ft_c=${_ft_c%/}
         _ft_is_complete "$_ft_c" || continue
         _ft_step_of "$_ft_c"
+        ! _ft_is_poisoned "$_ft_c" || { _ft_lost=1 && continue; }
         if [ -z "$_ft_from" ]; then
             :
         elif [ -n "$_ft_n" ] && [ -z "$_ft_best" ]; then
@@ -296,23 +317,32 @@ _ft_choose() {
         _ft_best=$_ft_n
     done
     unset IFS
+    _ft_settle_choice
 }
 
-_ft_fill() { # template $1 with {checkpoint} replaced, into _ft_text
+#ftrun-pick#
+
+# Template $1 with {checkpoint}, {step} and {checkpoint_root} replaced, into _ft_text. 1: it wants a step, and none is known.
+_ft_fill() {
     _ft_text=
     _ft_rest=$1
+    case $_ft_rest in *'{step}'*) [ -n "$_ft_best" ] || return 1 ;; esac
     while :; do
+        case $_ft_rest in *'{'*) ;; *) break ;; esac
+        _ft_text=$_ft_text${_ft_rest%%'{'*}
+        _ft_rest=${_ft_rest#*'{'}
         case $_ft_rest in
-            *'{checkpoint}'*)
-                _ft_text=$_ft_text${_ft_rest%%'{checkpoint}'*}$_ft_from
-                _ft_rest=${_ft_rest#*'{checkpoint}'}
-                ;;
+            'checkpoint}'*) _ft_text=$_ft_text$_ft_use ;;
+            'step}'*) _ft_text=$_ft_text$_ft_best ;;
+            'checkpoint_root}'*) _ft_text=$_ft_text$_ft_root ;;
             *)
-                _ft_text=$_ft_text$_ft_rest
-                return
+                _ft_text="$_ft_text{"
+                continue
                 ;;
         esac
+        _ft_rest=${_ft_rest#*'}'}
     done
+    _ft_text=$_ft_text$_ft_rest
 }
 
 # The user's script into a private folder of this node; the first place that takes it.
@@ -506,6 +536,16 @@ _ft_without() { # the numbers $1 that are not in _ft_sigs, into _ft_rest
     done
 }
 
+# Whether slurmstepd is at work: on a busy machine it has to wait between two processes that it signals.
+_ft_is_sending() {
+    for _ft_i in /proc/"$PPID"/task/*/stat; do
+        { read -r _ft_s <"$_ft_i"; } 2>/dev/null || continue
+        _ft_s=${_ft_s##*) }
+        case $_ft_s in R*) return 0 ;; esac
+    done
+    return 1
+}
+
 # Hands on what reached this shell and not the script.
 _ft_forward() {
     if [ "$_ft_rescued" ]; then
@@ -526,6 +566,11 @@ _ft_forward() {
         _ft_sigs=$_ft_sigs$_ft_got
         _ft_got=
         sleep 0.1
+        _ft_tries=10
+        while [ "$_ft_tries" -gt 0 ] && _ft_is_sending; do
+            _ft_tries=$((_ft_tries - 1))
+            sleep 0.1
+        done
     done
     _ft_told="$_ft_told $_ft_sigs"
     _ft_ask
@@ -559,6 +604,8 @@ _ft_listen() {
         trap "_ft_got=\"\$_ft_got $_ft_i\"" "$_ft_i" 2>/dev/null
     done
     # Bash forgets how a child ended as soon as it has said so: keep the list of jobs at each end.
+    # From here on this shell takes commands' output by backquotes: bash 5.2 reads $() anew each time, and where this trap comes in
+    # between it takes both for one command without an end, and is gone (1 of 1,000 behind a child that has just ended).
     # shellcheck disable=SC2154
     [ -n "${BASH_VERSION-}" ] && trap 'jobs -l >>"$_ft_tmp/jobs"' CHLD
 }
@@ -603,21 +650,18 @@ _ft_await() {
     fi
     jobs -l >>"$_ft_tmp/jobs" 2>/dev/null
     if [ -n "${BASH_VERSION-}" ]; then
-        # The first answer may have been "a child ended"; 127 is "no longer known", or the script's.
-        wait "$_ft_child" 2>/dev/null
-        _ft_i=$?
+        # The first answers may have been "a child ended"; 127 is "no longer known", or the script's.
+        for _ft_c in 1 2 3 4; do
+            wait "$_ft_child" 2>/dev/null
+            _ft_i=$?
+            [ "$_ft_i" -eq 145 ] || break
+        done
         [ "$_ft_i" -eq 127 ] || _ft_rc=$_ft_i
         [ "$_ft_rc" -gt 128 ] || return
     fi
+    # No wait told of the script: the list has it, in words.
+    [ "$_ft_rc" -ne 145 ] || ! _ft_listed "$_ft_child" || { _ft_rc=$_ft_c _ft_sig=$_ft_by && return; }
     while read -r _ft_line; do
-        # Both waits told of other things: the list has it, in words.
-        if [ "$_ft_rc" -eq 145 ] && [ "$_ft_i" -eq 127 ]; then
-            case $_ft_line in
-                *" $_ft_child "*"Done("[0-9]*) _ft_line=${_ft_line#*Done(} && _ft_rc=${_ft_line%%)*} && return ;;
-                *" $_ft_child "*"Exit "[0-9]*) _ft_line=${_ft_line#*Exit } && _ft_rc=${_ft_line%% *} && return ;;
-                *" $_ft_child "*Done*) _ft_rc=0 && return ;;
-            esac
-        fi
         case $_ft_line in
             *" $_ft_child "*"($_ft_rc)"*) return ;;
             *" $_ft_child "*"($_ft_i)"*) _ft_rc=$_ft_i && return ;;
@@ -627,12 +671,38 @@ _ft_await() {
     [ "$_ft_sig" -le 64 ] || _ft_sig=0
 }
 
+# What the list of jobs says of the end of child $1: its code into _ft_c, its signal or 0 into _ft_by; 1: nothing.
+_ft_listed() {
+    [ -e "$_ft_tmp/jobs" ] || return 1
+    _ft_by=0
+    while read -r _ft_line; do
+        case $_ft_line in
+            *" $1 "*"Done("[0-9]*) _ft_c=${_ft_line#*Done(} && _ft_c=${_ft_c%%)*} && return ;;
+            *" $1 "*"Exit "[0-9]*) _ft_c=${_ft_line#*Exit } && _ft_c=${_ft_c%% *} && return ;;
+            *" $1 "*Done*) _ft_c=0 && return ;;
+            *" $1 Hangup"*) _ft_by=1 ;;
+            *" $1 Interrupt"*) _ft_by=2 ;;
+            *" $1 Quit"*) _ft_by=3 ;;
+            *" $1 Aborted"*) _ft_by=6 ;;
+            *" $1 Bus error"*) _ft_by=7 ;;
+            *" $1 Killed"*) _ft_by=9 ;;
+            *" $1 User defined signal 1"*) _ft_by=10 ;;
+            *" $1 Segmentation fault"*) _ft_by=11 ;;
+            *" $1 User defined signal 2"*) _ft_by=12 ;;
+            *" $1 Terminated"*) _ft_by=15 ;;
+        esac
+        [ "$_ft_by" -eq 0 ] || { _ft_c=$((_ft_by + 128)) && return; }
+    done <"$_ft_tmp/jobs"
+    return 1
+}
+
 # Removes what killed jobs of this user left on this node: folders older than an hour whose parent is
 # gone.  A pipe that nobody reads cannot be opened for writing, whatever container the reader is in.
 _ft_sweep() {
     _ft_is_read "$_ft_tmp/ask.1" || return # no such dd here
     IFS=$_ft_nl
-    for _ft_i in $(find "${_ft_tmp%/*}" -maxdepth 1 -name 'ftrun.??????' -user "$(id -u)" -mmin +60); do
+    _ft_text=`id -u`
+    for _ft_i in `find "${_ft_tmp%/*}" -maxdepth 1 -name 'ftrun.??????' -user "$_ft_text" -mmin +60`; do
         [ -p "$_ft_i/ask.1" ] && ! _ft_is_read "$_ft_i/ask.1" && rm -rf "$_ft_i"
     done
     unset IFS
@@ -643,33 +713,7 @@ _ft_is_read() { dd if=/dev/null of="$1" oflag=nonblock conv=notrunc,nocreat 2>/d
 # What looks at the nodes of the job beside the script. It fails open: without srun, Python 3.9 or the node side of ftrun
 # nothing looks.
 
-# Becomes srun with one task on every node, which shares everything and asks for nothing, so that the script's own steps
-# find all of it free. Arguments are the words for ftrun-hook. srun hands on USR1 and USR2 and no more, and not before it
-# is ready; until then an early USR2 must end nobody.
-_ft_on_nodes() {
-    # The file itself, not the link to it: a newer one may come while it is read.
-    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
-    PATH=$PATH:$_ft_path
-    _ft_n=${SLURM_JOB_NUM_NODES:-1}
-    # The shape of the job is not the shape of this step.
-    for _ft_i in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
-        case $_ft_i in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$_ft_i" ;; esac
-    done
-    trap '' USR2
-    # A group of its own: signals that are sent to the shell's group are for the script.
-    # shellcheck disable=SC2046
-    exec $(command -v setsid) srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
-        --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
-        /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
-}
-# shellcheck disable=SC2016
-_ft_node_side='
-trap "" USR1 USR2
-PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
-export PATH
-for p in /usr/bin/python3 python3 "$0"; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
-done'
+#ftrun-nodes#
 
 # Where it was asked for, the nodes are checked before the script starts, for 20 s at most. Where a minority of them is bad the job
 # ends here, and the supervisor sends the next attempt elsewhere. Only one status says so; everything else starts the script.
@@ -730,6 +774,7 @@ _ft_dismiss_watch() {
         kill -USR2 "$_ft_watcher" 2>/dev/null
         sleep "$_ft_nap"
     done
+    [ -z "$_ft_keep" ] || _ft_sit_out_keepers
     _ft_is_over "$_ft_watcher" || kill -9 "$_ft_watcher" 2>/dev/null
     _ft_watcher=
 }
@@ -738,11 +783,16 @@ _ft_dismiss_watch() {
 # after a script that failed at once, which is a mistake in it.
 _ft_look_after() {
     [ -n "$_ft_after" ] && [ "$_ft_rc" -ne 0 ] && [ "$_ft_place" = "$_ft_whole" ] || return
-    [ $(($(date +%s) - _ft_since)) -ge 5 ] 2>/dev/null || return
+    _ft_i=`date +%s 2>/dev/null`
+    [ $((_ft_i - _ft_since)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
     ( trap - EXIT; _ft_on_nodes after --since "$_ft_since" --start "$_ft_no" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
-    _ft_quarters=72
+    _ft_sit_through 72
+}
+
+_ft_sit_through() { # what runs on the nodes as $_ft_watcher, for $1 quarters of a second at most; whoever ends the job ends it too
+    _ft_quarters=$1
     until _ft_is_over "$_ft_watcher"; do
         _ft_quarters=$((_ft_quarters - 1))
         if [ "$_ft_quarters" -le 0 ] || _ft_is_ended_by_others; then
@@ -796,7 +846,7 @@ _ft_begin_with_hook() { # once, however often the script is started
     [ -n "$_ft_prehook" ] || return
     eval "_ft_user_hook pre-hook \"\$_ft_prehook\" $_ft_list"
     _ft_prehook=
-    _ft_now=$(date +%s 2>/dev/null) # the script begins only now
+    _ft_now=`date +%s 2>/dev/null` # the script begins only now
 }
 
 _ft_hook_await() { # how the command ended into _ft_status, and into _ft_why what ended it: itself, limit or signal
@@ -835,16 +885,19 @@ _ft_finish() {
     _ft_sig=${2:-0}
     trap _ft_leave EXIT
     _ft_since=$_ft_now
-    _ft_now=${_ft_ended:-$(date +%s 2>/dev/null)}
+    _ft_now=${_ft_ended:-`date +%s 2>/dev/null`}
     ( trap - EXIT; _ft_record_exit ) &
     _ft_writer=$!
     _ft_dismiss_agent
+    _ft_dismiss_counter
     if [ -n "$_ft_tmp" ]; then
         _ft_dismiss
         rm -rf "$_ft_tmp"
     fi
     _ft_within 10 "$_ft_writer"
+    [ -z "$_ft_keep" ] || _ft_close_stage
     [ -n "$_ft_child" ] && _ft_look_after # the supervisor knows by now that the script is over, and ends nothing
+    [ -n "$_ft_child" ] && _ft_close_caches
     [ -n "$_ft_child" ] && [ -n "$_ft_posthook" ] && eval "_ft_user_hook post-hook \"\$_ft_posthook\" $_ft_list"
     _ft_leave
 }
@@ -917,35 +970,51 @@ _ft_export_list() {
 
 #ftrun-starts#
 
+#ftrun-spans#
+
+#ftrun-caches#
+
+#ftrun-stage#
+
 # What this start of the script is told and given, into _ft_list, as the arguments of _ft_start. Arguments: the user's own.
 _ft_compose() {
     _ft_shape_start
+    _ft_count_world
     _ft_choose_meeting
     _ft_brief_shim
     _ft_names=FTRUN_RUN_ID,FTRUN_ATTEMPT,FTRUN_RESTART,FTRUN_RESUME_FROM,FTRUN_LAST_FAULT,FTRUN_EXCLUDED,FTRUN_RUN_DIR,FTRUN_NNODES
-    _ft_names=$_ft_names,FTRUN_JOB_ID,FTRUN_START,FTRUN_START_TOKEN,FTRUN_ATTEMPT_DIR,FTRUN_BEAT_DIR,FTRUN_MASTER_ADDR,FTRUN_MASTER_PORT
+    _ft_names=$_ft_names,FTRUN_JOB_ID,FTRUN_START,FTRUN_START_TOKEN,FTRUN_ATTEMPT_DIR,FTRUN_BEAT_DIR,FTRUN_MASTER_ADDR,FTRUN_MASTER_PORT,FTRUN_WORLD_SIZE,FTRUN_DP_SCALE
+    [ -z "$_ft_accum" ] || _ft_names=$_ft_names,FTRUN_GRAD_ACCUM
     if [ -n "$_ft_from" ]; then
         IFS=$_ft_nl
         set -f
         for _ft_i in $_ft_rarg; do
-            _ft_fill "$_ft_i"
+            _ft_fill "$_ft_i" || continue
             set -- "$@" "$_ft_text"
         done
         set +f
         unset IFS
     fi
     set -- "FTRUN_RUN_ID=$_ft_run" "FTRUN_ATTEMPT=$_ft_attempt" "FTRUN_RESTART=$((${_ft_restart:-0} + _ft_launch + _ft_no - 1))" \
-        "FTRUN_RESUME_FROM=$_ft_from" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
+        "FTRUN_RESUME_FROM=$_ft_use" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
         "FTRUN_RUN_DIR=$_ft_dir" "FTRUN_NNODES=$_ft_width" "FTRUN_START=$_ft_no" "FTRUN_START_TOKEN=$_ft_present" \
         "FTRUN_ATTEMPT_DIR=$_ft_place" "FTRUN_BEAT_DIR=$_ft_place/beats/$_ft_launch.$_ft_no" \
         "FTRUN_MASTER_ADDR=$_ft_meet" "FTRUN_MASTER_PORT=$_ft_meet_port" "FTRUN_JOB_ID=${SLURM_JOB_ID-}" \
+        "FTRUN_WORLD_SIZE=$_ft_world" "FTRUN_DP_SCALE=${_ft_scale:-1}" \
         "$_ft_script" "$_ft_interp" "$_ft_iarg" "$@"
-    _ft_count=15
+    _ft_count=17
     _ft_told_now=$_ft_shape
+    [ -z "$_ft_accum" ] || _ft_told_now=${_ft_told_now}FTRUN_GRAD_ACCUM=$_ft_accum$_ft_nl
+    if [ -n "$_ft_glob" ]; then
+        _ft_told_now=${_ft_told_now}FTRUN_RESUME_STEP=$_ft_best${_ft_nl}FTRUN_RESUME_ROOT=$_ft_root$_ft_nl
+        _ft_names=$_ft_names,FTRUN_RESUME_STEP,FTRUN_RESUME_ROOT
+    fi
     _ft_exported=
     if [ -n "$_ft_talk" ]; then
         _ft_export_records
     fi
+    _ft_tell_caches
+    _ft_tell_stage
     # A first start is what it is under sbatch: two trainings beside each other in one job choose a port each, and would not if they found one.
     if [ -n "$_ft_talk" ] && [ "$_ft_no" -gt 1 ]; then
         _ft_told_now=${_ft_told_now}SLURM_OVERLAP=1${_ft_nl}SLURM_NO_KILL=set$_ft_nl
@@ -960,7 +1029,7 @@ _ft_compose() {
     done
     if [ -n "$_ft_from" ]; then
         for _ft_i in $_ft_renv; do
-            _ft_fill "$_ft_i"
+            _ft_fill "$_ft_i" || continue
             set -- "$_ft_text" "$@"
             _ft_count=$((_ft_count + 1))
             _ft_names=$_ft_names,${_ft_i%%=*}
@@ -992,15 +1061,19 @@ _ft_main() {
     _ft_choose
     _ft_look_at_logs 2
     _ft_look_inside
+    _ft_pick_first
     ( trap - EXIT; _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
-    _ft_unpack
+    [ -n "$_ft_tmp" ] || _ft_unpack
     _ft_open_talk
     _ft_within "$_ft_patience" "$_ft_writer"
     [ "$_ft_status" -eq 1 ] && { rm -rf "$_ft_tmp"; _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"; }
     _ft_set_token "$_ft_status"
+    [ -z "$_ft_stuck" ] || { rm -rf "$_ft_tmp"; _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: $_ft_stuck"; }
     _ft_look_before
+    _ft_open_caches
     _ft_check_interpreter
+    _ft_open_stage
     _ft_compose "$@"
     { true; } >"$_ft_tmp/seen.1" 2>/dev/null
     { true; } >"$_ft_tmp/seen.2" 2>/dev/null
@@ -1027,7 +1100,7 @@ _ft_main() {
         _ft_dismiss
         _ft_next || break
     done
-    _ft_dismiss_watch
+    [ -n "$_ft_keep" ] || _ft_dismiss_watch
     _ft_finish "$_ft_rc" "$_ft_sig"
 }
 
@@ -1041,6 +1114,10 @@ _ft_tmp=
 _ft_script=
 _ft_child=
 _ft_claimed=
+_ft_cached=
+_ft_keep=
+_ft_staged=
+_ft_stage_to=
 _ft_list=
 _ft_direct=
 _ft_rescued=
@@ -1051,6 +1128,7 @@ _ft_told=
 _ft_talk=
 _ft_path_told=
 _ft_agent_pid=
+_ft_counter=
 _ft_ended=
 _ft_no=1
 _ft_perl=

@@ -7,10 +7,10 @@
 # two are in a folder of this node, so nothing here waits for a shared file system.  What a job without agent and spares does of
 # all this is to tell its script a few more variables.
 
-# shellcheck shell=sh disable=SC1007,SC2015,SC2030,SC2031,SC2034,SC2154
+# shellcheck shell=sh disable=SC1007,SC2006,SC2015,SC2030,SC2031,SC2034,SC2154
 
 _ft_look_inside() { # whether anything of this concerns this job, into _ft_inside
-    _ft_inside= _ft_all= _ft_active= _ft_moved=
+    _ft_inside= _ft_all= _ft_active= _ft_moved= _ft_spans= _ft_far= _ft_counter=
     case $_ft_spares in '' | *[!0-9]*) _ft_spares=0 ;; esac
     [ -n "$_ft_agent" ] || [ "$_ft_spares" -gt 0 ] || return 0
     [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURM_HET_SIZE-}" ] && [ "$_ft_place" = "$_ft_whole" ] && _ft_inside=1
@@ -52,7 +52,7 @@ _ft_hosts() { # the nodes of list $1 as words, into _ft_text
     _ft_text=
     case $1 in
         '' | *[!][A-Za-z0-9._,-]*) return 0 ;;
-        *'['*) _ft_text=$(PATH=$PATH:$_ft_path; scontrol show hostnames "$1" 2>/dev/null) ;;
+        *'['*) _ft_text=`PATH=$PATH:$_ft_path; scontrol show hostnames "$1" 2>/dev/null` ;;
         *)
             IFS=,
             # shellcheck disable=SC2086
@@ -140,32 +140,53 @@ _ft_share() { # tasks $1 over nodes $2, as Slurm deals them out, into _ft_picked
     done
 }
 
+_ft_share_gpus() { # GPUs of the nodes that were asked for, $1 as TYPE:4,2, for those of this start, into _ft_text
+    _ft_text=
+    IFS=,
+    # shellcheck disable=SC2086
+    set -- $1
+    unset IFS
+    for _ft_i in "$@"; do
+        _ft_times=${_ft_i##*:}
+        case $_ft_times in '' | *[!0-9]*) ;; *) _ft_i=${_ft_i%"$_ft_times"}$((_ft_times * _ft_width / _ft_active_n)) ;; esac
+        _ft_text=$_ft_text,$_ft_i
+    done
+    _ft_text=${_ft_text#,}
+}
+
 # What tells the script that the job is its active nodes: NAME=VALUE, one a line, into _ft_shape; a NAME alone is unset. Slurm numbers the nodes of a step
 # in the order of the job, whatever the order they are asked for; so that order is kept.
 _ft_shape_start() {
     _ft_shape= _ft_width=${SLURM_JOB_NUM_NODES-} _ft_names_active=${SLURM_JOB_NODELIST-}
-    [ -n "$_ft_active" ] || return 0
     for _ft_i in $_ft_hidden; do _ft_shape="$_ft_shape$_ft_i$_ft_nl"; done
-    [ -z "$_ft_active_gpus" ] || _ft_tell SLURM_GPUS "$_ft_active_gpus"
+    _ft_count_anew
+    [ -n "$_ft_active" ] || return 0
     # shellcheck disable=SC2086
     set -- $_ft_active
-    _ft_width=$#
     IFS=,
     _ft_text=$*
     unset IFS
-    _ft_names_active=$(PATH=$PATH:$_ft_path; scontrol show hostlist "$_ft_text" 2>/dev/null)
+    _ft_names_active=`PATH=$PATH:$_ft_path; scontrol show hostlist "$_ft_text" 2>/dev/null`
     _ft_names_active=${_ft_names_active:-$_ft_text}
+    _ft_name_far
+    # shellcheck disable=SC2086
+    set -- $_ft_active $_ft_far
+    _ft_width=$#
+    case $_ft_active_n in '' | *[!0-9]* | 0) _ft_active_n=$_ft_width ;; esac
+    _ft_share_gpus "$_ft_active_gpus"
+    [ -z "$_ft_text" ] || _ft_tell SLURM_GPUS "$_ft_text"
     for _ft_i in SLURM_JOB_NODELIST SLURM_NODELIST; do _ft_tell "$_ft_i" "$_ft_names_active"; done
     for _ft_i in SLURM_JOB_NUM_NODES SLURM_NNODES; do _ft_tell "$_ft_i" "$_ft_width"; done
     if [ -n "${SLURM_JOB_CPUS_PER_NODE-}" ]; then
         _ft_pick "$SLURM_JOB_CPUS_PER_NODE"
+        _ft_pick_far
         # shellcheck disable=SC2086
         _ft_fold $_ft_picked
         _ft_tell SLURM_JOB_CPUS_PER_NODE "$_ft_text"
     fi
     case $_ft_active_tasks in
-        '' | *[!0-9]*) _ft_pick "${SLURM_TASKS_PER_NODE-}" ;;
-        *) _ft_share "$_ft_active_tasks" "$_ft_width" ;;
+        '' | *[!0-9]*) _ft_pick "${SLURM_TASKS_PER_NODE-}" && _ft_pick_far ;;
+        *) _ft_share $((_ft_active_tasks * _ft_width / _ft_active_n)) "$_ft_width" ;;
     esac
     _ft_sum=0
     for _ft_i in $_ft_picked; do
@@ -177,6 +198,51 @@ _ft_shape_start() {
     [ -n "${SLURM_NTASKS-}" ] && _ft_tell SLURM_NTASKS "$_ft_sum"
     [ -n "${SLURM_NPROCS-}" ] && _ft_tell SLURM_NPROCS "$_ft_sum"
     return 0
+}
+
+# A job that was made smaller in the queue: Slurm 22.05 counted its tasks when it was submitted, and a plain srun would start that many.
+_ft_count_anew() {
+    [ -n "$_ft_sized" ] && [ "$((${_ft_sized%% *} + ${_ft_spares:-0}))" != "${SLURM_JOB_NUM_NODES-}" ] || return 0
+    _ft_unfold "${SLURM_TASKS_PER_NODE-}"
+    _ft_sum=0
+    for _ft_i in $_ft_text; do
+        case $_ft_i in *[!0-9]*) return 0 ;; esac
+        _ft_sum=$((_ft_sum + _ft_i))
+    done
+    [ "$_ft_sum" -gt 0 ] || return 0
+    for _ft_i in SLURM_NTASKS SLURM_NPROCS; do
+        eval "[ -n \"\${$_ft_i-}\" ]" || continue
+        eval "$_ft_i=\$_ft_sum"
+        [ -n "$_ft_active" ] || _ft_tell "$_ft_i" "$_ft_sum"
+    done
+}
+
+# What the number of nodes of this start means for the batch: the full size over it, in lowest terms, into _ft_scale, and the micro steps that each
+# replica adds up into _ft_accum. Five numbers are told: see compose.
+_ft_count_batch() {
+    _ft_scale=1 _ft_accum=
+    # shellcheck disable=SC2086
+    set -- $_ft_sized
+    [ $# -eq 5 ] && [ "${_ft_width:-0}" -gt 0 ] || return 0
+    _ft_i=$2 _ft_times=$_ft_width
+    while [ "$_ft_times" -gt 0 ]; do
+        _ft_last=$((_ft_i % _ft_times))
+        _ft_i=$_ft_times _ft_times=$_ft_last
+    done
+    _ft_scale=$(($2 / _ft_i))
+    [ "$_ft_width" = "$_ft_i" ] || _ft_scale=$_ft_scale/$((_ft_width / _ft_i))
+    _ft_times=$(($4 * (_ft_width / $3)))
+    [ "$_ft_times" -eq 0 ] || [ $(($5 % _ft_times)) -ne 0 ] || _ft_accum=$(($5 / _ft_times))
+}
+
+# How many tasks a plain srun of this start makes, into _ft_world: what Slurm was told of tasks, else one for each node.
+_ft_count_world() {
+    _ft_count_batch
+    _ft_world=$_ft_width
+    case ${SLURM_NTASKS_PER_NODE-} in '' | *[!0-9]*) ;; *) _ft_world=$((_ft_width * SLURM_NTASKS_PER_NODE)) ;; esac
+    [ -n "${SLURM_NTASKS-}" ] || return 0
+    _ft_world=$SLURM_NTASKS
+    [ -z "$_ft_active" ] || _ft_world=$_ft_sum
 }
 
 _ft_tell() { _ft_shape="$_ft_shape$1=$2$_ft_nl"; }
@@ -235,7 +301,7 @@ _ft_brief_shim() {
     _ft_not=
     if [ -n "$_ft_active" ]; then
         for _ft_i in $_ft_all; do
-            case " $_ft_active " in *" $_ft_i "*) ;; *) _ft_not=$_ft_not,$_ft_i ;; esac
+            case " $_ft_active $_ft_far " in *" $_ft_i "*) ;; *) _ft_not=$_ft_not,$_ft_i ;; esac
         done
     fi
     _ft_front=
@@ -245,21 +311,23 @@ _ft_brief_shim() {
     [ "$_ft_labels" = auto ] && [ "$_ft_width" -gt 1 ] && _ft_label=1
     _ft_again_side=
     [ "$_ft_rejoin" = 1 ] && _ft_again_side=${_ft_dir%/runs/*}/tools/ftrun-hook.pyz
-    _ft_quote "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
+    set -- "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
+    [ -z "$_ft_spans" ] || set -- "$@" "$_ft_spans" "$_ft_names_active"
+    _ft_quote "$@"
     printf 'set -- %s\n' "$_ft_quoted" >"$_ft_talk/shim.$_ft_no"
 } 2>/dev/null
 
 # Makes this start the present one of the attempt, for whoever holds the token of another. 1: the attempt is closed.
 # 2: cannot be done; then nobody is told a token that nobody could check.
 _ft_make_current() {
-    [ "$_ft_no" -gt 1 ] && [ "$(readlink "$_ft_place/current")" = closed ] && return 1
+    [ "$_ft_no" -le 1 ] || case `readlink "$_ft_place/current"` in closed) return 1 ;; esac
     ln -s "$_ft_launch.$_ft_no" "$_ft_place/current.$$" 2>/dev/null
     mv -f "$_ft_place/current.$$" "$_ft_place/current" 2>/dev/null || { rm -f "$_ft_place/current.$$" && return 2; }
     [ -z "$_ft_timeouts" ] || mkdir "$_ft_place/stacks" "$_ft_place/stacks/$_ft_launch.$_ft_no"
     # Who closes an attempt closes the next claim first: whatever the order of these two, one of them sees the other.
     _ft_name_of $((_ft_launch + 1)) "$_ft_place"
     [ -L "$_ft_claim" ] || return 0
-    case $(readlink "$_ft_claim" 2>/dev/null) in closed.*) ;; *) return 0 ;; esac
+    case `readlink "$_ft_claim" 2>/dev/null` in closed.*) ;; *) return 0 ;; esac
     ln -s closed "$_ft_place/current.$$" && mv -f "$_ft_place/current.$$" "$_ft_place/current"
     return 1
 } 2>/dev/null
@@ -274,9 +342,11 @@ _ft_record_start() {
     [ -n "$_ft_talk" ] || return 0
     (
         trap - EXIT
-        _ft_lines "start=$_ft_no" "pid=$_ft_child" "nodes=$_ft_names_active" "nnodes=$_ft_width" "token=$_ft_launch.$_ft_no" "exported=$_ft_exported" >"$_ft_talk/started.$$"
+        _ft_lines "start=$_ft_no" "pid=$_ft_child" "nodes=$_ft_names_active" "nnodes=$_ft_width" "token=$_ft_launch.$_ft_no" "exported=$_ft_exported" "spans=${_ft_spans# }" >"$_ft_talk/started.$$"
         mv -f "$_ft_talk/started.$$" "$_ft_talk/started.$_ft_no"
-        [ -d "$_ft_place" ] && _ft_write "$_ft_place/begun.$_ft_launch.$_ft_no" <"$_ft_talk/started.$_ft_no"
+        [ -d "$_ft_place" ] || exit
+        [ "$_ft_no" -eq 1 ] || _ft_record_pick # that of the first is with the launch's own record
+        _ft_write "$_ft_place/begun.$_ft_launch.$_ft_no" <"$_ft_talk/started.$_ft_no"
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
 }
 
@@ -312,7 +382,7 @@ _ft_post_guard() {
         _ft_left=${_ft_left:-30}
         for _ft_k in 1 2 3 4 5; do # a supervisor that starts with the job may not have put anything there yet
             _ft_n=0
-            while [ "$_ft_n" -lt "$_ft_left" ]; do
+            while [ "$_ft_n" -lt "$_ft_left" ] && [ -z "$_ft_keep" ]; do
                 sleep 1 &
                 _ft_i=$!
                 wait "$_ft_i"
@@ -320,8 +390,10 @@ _ft_post_guard() {
                 [ "$_ft_n" -ge 5 ] && [ -e "$_ft_talk/calls.1" ] && break
             done
             [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+            [ -z "$_ft_keep" ] || sleep 1
         done
-        set -- guard --attempt-folder "$_ft_place" --launch "$_ft_launch"
+        _ft_note_mpi
+        set -- guard --attempt-folder "$_ft_place" --launch "$_ft_launch" ${_ft_keep:+--keep "$_ft_keep"}
         [ -n "$_ft_watch" ] || _ft_on_nodes "$@" --watch-after 1000000000 --
         _ft_on_nodes "$@" --watch-after $((_ft_left - _ft_n)) -- \
             --period "${_ft_watch% *}" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
@@ -339,7 +411,8 @@ _ft_uptime() { # whole seconds of a clock that nobody sets, into _ft_seconds
 # the job ends as the script ended.
 _ft_next() {
     trap _ft_leave EXIT
-    _ft_ended=$(date +%s 2>/dev/null)
+    _ft_ended=`date +%s 2>/dev/null`
+    _ft_end_stage
     [ -n "$_ft_agent_pid" ] || return 1
     printf 'code=%s\nsignal=%s\nended_s=%s\n' "$_ft_rc" "$_ft_sig" "$_ft_ended" >"$_ft_talk/over.$$"
     mv -f "$_ft_talk/over.$$" "$_ft_talk/over.$_ft_no"
@@ -373,32 +446,48 @@ _ft_hear_agent() {
 }
 
 _ft_take_answer() {
-    _ft_text= _ft_wanted= _ft_class= _ft_added=
+    _ft_text= _ft_wanted= _ft_class= _ft_added= _ft_joined= _ft_diverged= _ft_view= _ft_stands= _ft_reached=
     {
         read -r _ft_text
         while IFS= read -r _ft_line; do
             case $_ft_line in
                 nodes=*) _ft_wanted=${_ft_line#*=} ;;
+                span=*) _ft_joined="$_ft_joined ${_ft_line#*=}" ;;
                 fault=*) _ft_class=${_ft_line#*=} ;;
                 skip=*) _ft_added=$_ft_added$_ft_nl${_ft_line#*=} ;;
+                poison=*) _ft_diverged=$_ft_diverged${_ft_line#*=}$_ft_nl ;;
+                had=1) _ft_had=1 ;; # the run has had a checkpoint
+                view=*) _ft_view=${_ft_line#*=} ;; # it lies in the nodes' memory
+                from=*) _ft_stands=${_ft_line#*=} ;;
+                step=*) _ft_reached=${_ft_line#*=} ;;
                 checked=1) _ft_after= ;; # the nodes have been checked after this start
             esac
         done
     } <"$_ft_talk/next.$_ft_no"
-    [ "$_ft_text" = again ] && _ft_activate "$_ft_wanted" || return 1
+    [ "$_ft_text" = again ] && _ft_activate "$_ft_wanted" "$_ft_joined" || return 1
+    _ft_post_counter
     _ft_skip=$_ft_added # all that is set aside now: what was written anew since is good again
+    _ft_poison=$_ft_diverged
     _ft_fault=$_ft_class
     _ft_no=$((_ft_no + 1)) _ft_ended=
     # What the script left behind in its own group.
     [ "$_ft_own" ] && kill -9 "-$_ft_child" 2>/dev/null
     _ft_look_at_logs 8
-    _ft_choose
+    if [ -n "$_ft_view" ]; then
+        _ft_use=$_ft_view _ft_from=$_ft_stands _ft_best=$_ft_reached _ft_root=${_ft_view%/*} _ft_stuck= _ft_passed=
+        printf '%s\n' "from=$_ft_from" "why=it is the newest, and in the memory of the nodes" "step=$_ft_best" "use=$_ft_use" "root=$_ft_root" end=1 >"$_ft_tmp/pick"
+    else
+        _ft_choose
+        { _ft_ask_hook; } 2>&8
+    fi
+    [ -z "$_ft_stuck" ] || return 1 # the supervisor tells why
     ( trap - EXIT; _ft_make_current ) &
     _ft_within "$_ft_patience" $!
-    [ "$_ft_status" -ne 1 ] || return 1
+    case $_ft_status in 0 | 2) ;; *) return 1 ;; esac # closed, or nobody can tell: never one run twice
     _ft_set_token "$_ft_status"
     # As at the first start: a file that the script was given to read begins anew.
     command exec 9<"/proc/$$/fd/9"
+    _ft_await_stage 10
     eval "_ft_compose $_ft_argv"
     # A signal that nobody was there to get is nobody's; one that ends the job still does.
     _ft_is_ended_by_others && return 1
@@ -406,27 +495,30 @@ _ft_take_answer() {
     return 0
 }
 
-# The nodes of list $1 become the active ones. 1: they are not all of this job. Who took whose place is kept for node names that
-# stand in the script itself.
+# The nodes of list $1 become the active ones; those of the companions $2, words `job:nodes`, are among them: one that this job had
+# and lost may be back there. 1: they are not all of these jobs, or none is of this one. Who took whose place is kept for node names that stand in the script itself.
 _ft_activate() {
     _ft_look_at_job
+    _ft_before_it="${_ft_active:-$_ft_all} $_ft_far"
+    _ft_take_spans "$2" || return 1
     _ft_hosts "$1"
     [ -n "$_ft_all" ] && [ -n "$_ft_text" ] || return 1
     _ft_picked= _ft_gone= _ft_come=
     for _ft_i in $_ft_text; do
-        case " $_ft_all " in *" $_ft_i "*) ;; *) return 1 ;; esac
+        case " $_ft_all $_ft_far " in *" $_ft_i "*) ;; *) return 1 ;; esac
     done
-    _ft_before_it=${_ft_active:-$_ft_all}
     for _ft_i in $_ft_all; do
-        case " $_ft_text " in
-            *" $_ft_i "*)
-                _ft_picked="$_ft_picked $_ft_i"
-                case " $_ft_before_it " in *" $_ft_i "*) ;; *) _ft_come="$_ft_come $_ft_i" ;; esac
-                ;;
-            *) case " $_ft_before_it " in *" $_ft_i "*) _ft_gone="$_ft_gone $_ft_i" ;; esac ;;
-        esac
+        case " $_ft_far " in *" $_ft_i "*) continue ;; esac
+        case " $_ft_text " in *" $_ft_i "*) _ft_picked="$_ft_picked $_ft_i" ;; esac
     done
+    [ -n "$_ft_picked" ] || return 1
     _ft_active=$_ft_picked
+    for _ft_i in $_ft_active $_ft_far; do
+        case " $_ft_before_it " in *" $_ft_i "*) ;; *) _ft_come="$_ft_come $_ft_i" ;; esac
+    done
+    for _ft_i in $_ft_before_it; do
+        case " $_ft_active $_ft_far " in *" $_ft_i "*) ;; *) _ft_gone="$_ft_gone $_ft_i" ;; esac
+    done
     # shellcheck disable=SC2086
     set -- $_ft_come
     for _ft_i in $_ft_gone; do

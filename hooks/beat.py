@@ -64,6 +64,9 @@ class _Heart:
         self.parent = parent  # the process that beats already, of which this one is a fork
         self.thread: Any = None
         self.refused_s: Optional[float] = None  # when no thread could be started
+        self.turn = [
+            True
+        ]  # who takes it out starts the thread: of two, the one would write over what the other told last
         self.step: Any = None
         self.phase = ""
         self.n = 0
@@ -132,6 +135,10 @@ def _start(heart: _Heart) -> None:
         return
     if heart.refused_s is not None and _clock() - heart.refused_s < EVERY_S_MAX:
         return
+    try:
+        heart.turn.pop()
+    except IndexError:  # another thread of the training is about to
+        return
     import threading
 
     heart.ident = threading.get_ident()
@@ -141,6 +148,7 @@ def _start(heart: _Heart) -> None:
         thread.start()
     except RuntimeError:  # no more threads, or the interpreter ends
         heart.refused_s = _clock()
+        heart.turn.append(True)
         return
     heart.thread = thread
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, Finding
@@ -144,7 +143,7 @@ def _odd_in(check: str, device: str, rows: Mapping[str, Row], *, is_known_make: 
         peers = _word(usual, next(iter(rows.values())))
     else:
         numbers = {node: float(value or 0) for node, value in values.items()}
-        middle = median(numbers.values())
+        middle = _median(sorted(numbers.values()))
         floor = middle * how.floor
         if how.kind == LEAST:
             odd = [node for node, number in numbers.items() if number < middle * how.amount]
@@ -181,6 +180,12 @@ def _word(value: Any, row: Row) -> str:
     return f"{value:g} {row.get('unit') or ''}".strip() if isinstance(value, float) else str(value)
 
 
+def _median(ordered: Sequence[float]) -> float:
+    """Of numbers in their order. A job waits while `statistics` is imported."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
     """The nodes whose `ulimit` is lower than that of most peers, or too low where most have enough."""
     tellers = 0
@@ -202,7 +207,7 @@ def _low_limits(reports: Mapping[str, Rows]) -> list[Odd]:
             higher = known[bisect_right(known, mine_is) :]
             enough = tellers - len(known)
             if (node, kind) in judged and (len(higher) + enough) * 2 > tellers - 1:
-                peers = f"{median(higher):g}" if higher else "enough"
+                peers = f"{_median(higher):g}" if higher else "enough"
                 found.append(Odd(node, "ulimit", kind, f"{mine_is:g}", peers, counts=True, fault="config"))
     return found
 

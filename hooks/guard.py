@@ -6,7 +6,8 @@ start, or the attempt is closed, it ends at once, by KILL, what is of an earlier
 that cannot be read, and a folder that is gone, say nothing.
 
 It holds next to nothing: whatever must be imported is imported by a child that looks, kills, and is gone; a child that hangs in the kernel
-is left behind. The watch over the node, which begins later, can be its child, so that both need one step of Slurm.
+is left behind. The watch over the node, which begins later, can be its child, and the keeper of staged checkpoints too, so that all need one step of
+Slurm.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import sys
 import time
 
+from ftrun.hooks.cachetend import TENDED, Tender
 from ftrun.hooks.errors import UsageError
 
 TYPE_CHECKING = False
@@ -29,8 +31,11 @@ AGAIN_S = (1.0, 5.0, 30.0)
 """After a change: a process that was being forked, or hung, at the first look is found by a later one."""
 CHILD_S = 20.0
 LEAVE_S = 1.0  # how long its children are waited for when it is asked to leave
+KEEP_LEAVE_S = 25.0  # the keeper gives back memory
+GIVES_UP = 3
 USAGE = (
-    "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--watch-after SECONDS -- WATCH WORDS]\n"
+    "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--keep KEEP WORDS, ONE A LINE]\n"
+    "                        [--watch-after SECONDS -- WATCH WORDS]\n"
     "Ends, once a second, what earlier starts of a run left on this node, until the job ends."
 )
 
@@ -126,6 +131,7 @@ class _Words:
     node = ""
     job = ""
     watch_after = ""
+    keep = ""
     watch: list[str] = []  # noqa: RUF012  set once
 
     def __init__(self, arguments: list[str]) -> None:
@@ -135,6 +141,7 @@ class _Words:
             "--node": "node",
             "--job": "job",
             "--watch-after": "watch_after",
+            "--keep": "keep",
         }
         waiting = list(arguments)
         while waiting:
@@ -158,11 +165,15 @@ def _is_seconds(text: str) -> bool:
         return False
 
 
-class _Watch:
-    """The watch as a child: its words, when it begins, its pid."""
+class _Child:
+    """A process of the guard's: its command's name and words, when it begins, its pid (0: it does not run).
 
-    def __init__(self, words: list[str], due_s: Optional[float]) -> None:
-        self.words, self.due_s, self.pid = words, due_s, 0
+    `again`: it is started again when it ends, unless it says by GIVES_UP that there is no use.
+    """
+
+    def __init__(self, name: str, words: list[str], due_s: Optional[float], *, again: bool = False) -> None:
+        self.name, self.words, self.due_s, self.again, self.pid = name, words, due_s, again, 0
+        self.pause_s = AGAIN_S[0]
 
     def tend(self, now_s: float) -> None:
         """Start it when it is time; take its end."""
@@ -173,13 +184,20 @@ class _Watch:
             ]
             own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else [sys.argv[0]]
             self.pid = os.posix_spawn(
-                sys.executable, [sys.executable, *flags, *own, "watch", *self.words], os.environ
+                sys.executable,
+                [sys.executable, *flags, *own, self.name, *self.words],
+                {**os.environ, TENDED: "1"},
             )
         if self.pid:
             try:
-                self.pid = self.pid if os.waitpid(self.pid, os.WNOHANG)[0] == 0 else 0
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
+                pid, status = self.pid, 0
+            if pid:
                 self.pid = 0
+                if self.again and status >> 8 != GIVES_UP:
+                    self.due_s = now_s + self.pause_s
+                    self.pause_s = min(self.pause_s * 2, AGAIN_S[-1])
 
 
 def main(arguments: list[str]) -> int:
@@ -191,26 +209,47 @@ def main(arguments: list[str]) -> int:
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     guard = Guard(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
     began_s = time.monotonic()
-    watch = _Watch(words.watch, began_s + float(words.watch_after) if words.watch_after else None)
-    _hold_back(guard, watch)
+    watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
+    keep = _Child("keep", words.keep.splitlines(), began_s if words.keep else None, again=True)
+    caches = Tender(os.path.join(words.folder, "nodes"), words.launch, began_s)
+    _hold_back(guard, watch, keep, caches)
     parent = os.getppid()
-    while os.getppid() == parent:
+    while os.getppid() == parent and not _is_done(keep):
         now_s = time.monotonic()
         guard.look(now_s)
         watch.tend(now_s)
+        keep.tend(now_s)
+        caches.tend(now_s)
         time.sleep(PERIOD_S)
     return 0
 
 
-def _hold_back(guard: Guard, watch: _Watch) -> None:
+def _is_done(keep: _Child) -> bool:
+    """Somebody ends the job, and the keeper has published what it could."""
+    return _Ending.asked and not keep.pid
+
+
+class _Ending:
+    """Whether somebody ends the job, for the handler of signals."""
+
+    asked = False
+
+
+def _hold_back(guard: Guard, watch: _Child, keep: _Child, caches: Tender) -> None:
     """Leave without a word when asked to, the watch first; signals that are meant for the job's own steps do nothing here."""
 
     def leave(number: int, _frame: object) -> None:
+        caches.leave()
         try:
-            if watch.pid:
-                os.kill(watch.pid, number)
-            for pid in (watch.pid, guard.child):  # what it ended is still noted
-                give_up_s = time.monotonic() + LEAVE_S
+            for child in (watch, keep):
+                if child.pid:
+                    os.kill(child.pid, number)
+            if number != signal.SIGUSR2 and keep.pid:
+                keep.again, _Ending.asked = False, True
+                return
+            # What was ended is still noted.
+            for pid, limit_s in ((watch.pid, LEAVE_S), (guard.child, LEAVE_S), (keep.pid, KEEP_LEAVE_S)):
+                give_up_s = time.monotonic() + limit_s
                 while pid and time.monotonic() < give_up_s and not os.waitpid(pid, os.WNOHANG)[0]:
                     time.sleep(0.01)
         except OSError:

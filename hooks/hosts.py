@@ -1,15 +1,13 @@
 """The hosts of the job: which they are, whether their names resolve, whether they answer. (I/O)
 
 How it thinks. A resolver that waits for a dead server does so for half a minute and longer, so each name is asked by a thread of its own
-in a process that can be left behind; what had no answer in time has none.
+in a process that can be left behind; what had no answer in time has none. Most nodes have no host to ask for: what that takes is imported then.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
@@ -39,6 +37,8 @@ def asked(
     """What `question` says of each host, asked side by side; NO_ANSWER where the time is up."""
 
     def all_answers() -> bytes:
+        import threading
+
         answers: dict[str, str] = {}
         waiting = list(hosts)
         give_up = time.monotonic() + limit_s
@@ -64,6 +64,8 @@ def asked(
 
 def resolve(host: str) -> str:
     """The addresses of a host, separated by spaces; "!" and the reason where there are none."""
+    import socket
+
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -73,6 +75,8 @@ def resolve(host: str) -> str:
 
 def connect(host: str, port: int, limit_s: float) -> str:
     """ "ok", "refused" (the host answers, nothing listens), or "!" and the reason."""
+    import socket
+
     try:
         with socket.create_connection((host, port), limit_s):
             return "ok"

@@ -2,6 +2,7 @@
 
 How it thinks. The first rule that matches speaks. What other checks judge by better means (a driver's own codes, counters) is not told twice.
 Lines of the error level that no rule knows are left to the caller: they are shown, because tomorrow's fault is among them, and prove nothing.
+Hundreds of lines meet dozens of rules: whose words stand nowhere in the log is not tried.
 A rule names the thing: what stands in its group `device`, else a PCI address in the line.
 
 Severity: bad where the machine itself says that data, a device or the kernel is lost; degraded where it says that it recovered or was late.
@@ -13,26 +14,42 @@ NVIDIA/Mellanox (mlx5_core), AMD (amdgpu), Intel (habanalabs, i40e, ice), and in
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK
+from ftrun.hooks.kernel_words import WORDS
 
-__all__ = ["RULES", "Rule", "device_of", "rule_of"]
+__all__ = ["RULES", "TABLE", "Rule", "device_of", "rule_of", "rules_for"]
 
 
 class Rule(NamedTuple):
-    """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where nobody is to blame."""
+    """One kind of line. `severity` is "ok" for lines that say nothing against the node; `fault` is "" where nobody is to blame.
+
+    One of `words` stands in each line that `expression` matches; () where that cannot be told.
+    """
 
     severity: str
     fault: str
     title: str
-    pattern: re.Pattern[str]
+    expression: str
+    words: tuple[str, ...] = ()
+
+    def search(self, text: str) -> Optional[re.Match[str]]:
+        """As of `re`; compiled when it is asked for the first time, which for most rules is never."""
+        return _pattern(self.expression).search(text)
+
+
+@cache
+def _pattern(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
 
 
 _HARDWARE, _GPU, _NETWORK, _STORAGE, _NODE = "hardware-other", "hardware-gpu", "network", "storage", "node"
 
 # severity, fault, title, pattern; the order counts.
-_TABLE: tuple[tuple[str, str, str, str], ...] = (
+TABLE: tuple[tuple[str, str, str, str], ...] = (
     # Judged by gpu-xid, mce, edac, pcie-aer, each by counters or codes.
     (OK, "", "another check judges it", r"NVRM: Xid|nvidia-nvswitch\S*: SXid|\bEDAC MC\d+:|Node\d+: DRAM .*ECC [Ee]rror|: Machine Check(?: Exception)?: \w+ Bank|AER: |PCIe Bus Error: severity=|pcieport \S+:\s+\[ ?\d+\] \w+|\[Hardware Error\]: CPU:\d+ .*_STATUS\["),
     (OK, "", "it went well", r"recovery succeeded|recovered after timeout|GPU reset succeeded|but soft recovered|no user action is needed|device recovery successful|nfs: server \S+ OK$|Connection restored to"),
@@ -96,18 +113,24 @@ _TABLE: tuple[tuple[str, str, str, str], ...] = (
     (OK, "", "empty or virtual drives", r"I/O error, dev (?:loop|sr|fd)\d|Buffer I/O error on dev(?:ice)? (?:loop|sr|fd)\d"),
 )  # fmt: skip
 
-RULES = tuple(Rule(severity, fault, title, re.compile(pattern)) for severity, fault, title, pattern in _TABLE)
+RULES = tuple(Rule(*row, words) for row, words in zip(TABLE, WORDS))
 _ADDRESS = re.compile(r"\b[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]\b")
 
 
-def rule_of(text: str) -> Optional[Rule]:
+def rules_for(texts: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules that any of these lines may be of, in their order: on a healthy machine a few."""
+    whole = "\n".join(texts)
+    return tuple(rule for rule in RULES if not rule.words or any(word in whole for word in rule.words))
+
+
+def rule_of(text: str, among: Sequence[Rule] = RULES) -> Optional[Rule]:
     """The rule for a line (without its time); None for a line that nobody knows."""
-    return next((rule for rule in RULES if rule.pattern.search(text)), None)
+    return next((rule for rule in among if rule.search(text)), None)
 
 
 def device_of(rule: Rule, text: str) -> str:
     """Which device, drive or processor a line is about; "" where it does not tell."""
-    found = rule.pattern.search(text)
+    found = rule.search(text)
     named = next((name for name in (found.groups() if found else ()) if name), "")
     address = _ADDRESS.search(text)
     return named or (address.group() if address else "")

@@ -1,22 +1,25 @@
 """The machine that a check looks at: commands and files, each with a deadline. (I/O)
 
 How it thinks. A sick machine does not answer: a command hangs on a lost device, a file on a dead mount. So nothing is read without a
-time limit, and what may hang in the kernel is asked by a child process that can be left behind.
+time limit, and what may hang in the kernel is asked by a child process that can be left behind; or, in a process that can be left
+behind itself, by a thread, which costs a twentieth. What only some checks need is imported when it is needed: all the nodes of a job begin at once.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import fcntl
 import json
 import os
 import select
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO, Callable, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 __all__ = ["Machine", "NoAnswer", "Output"]
 
@@ -42,13 +45,22 @@ class Output(NamedTuple):
 class Machine:
     """This machine. `root` ("/" but for tests) is where /proc, /sys and /etc are looked for; `deadline_s` is monotonic.
 
-    `shelf` is a folder where checks that run side by side leave what a slow command said, so that it is asked once.
+    `shelf` is a folder where checks that run side by side leave what a slow command said, so that it is asked once. `disposable`: this
+    process may itself be left behind with whatever hangs in it, as nobody waits for its end.
     """
 
-    def __init__(self, root: str = "/", deadline_s: Optional[float] = None, shelf: str = "") -> None:
+    def __init__(
+        self,
+        root: str = "/",
+        deadline_s: Optional[float] = None,
+        shelf: str = "",
+        *,
+        disposable: bool = False,
+    ) -> None:
         self.root = root
         self._deadline_s = deadline_s
         self._shelf = shelf
+        self._disposable = disposable
 
     def path(self, name: str) -> str:
         """An absolute path below `root`."""
@@ -56,7 +68,11 @@ class Machine:
 
     def tool(self, name: str) -> Optional[str]:
         """The full path of a command: from PATH or the usual places of drivers; None where it is not installed."""
-        return shutil.which(name) or shutil.which(name, path=USUAL_PATH)
+        if "/" in name:
+            return name if _is_command(name) else None
+        folders = [*os.environ.get("PATH", os.defpath).split(":"), *USUAL_PATH.split(":")]
+        paths = (os.path.join(folder, name) for folder in dict.fromkeys(folders) if folder)
+        return next(filter(_is_command, paths), None)
 
     def left_s(self, limit_s: float) -> float:
         """`limit_s`, or what is left of the check's own time."""
@@ -70,6 +86,8 @@ class Machine:
         path = self.tool(argv[0])
         if path is None:
             raise NoAnswer(f"{argv[0]} is not installed")
+        import subprocess
+
         try:
             with subprocess.Popen(
                 [path, *argv[1:]],
@@ -92,30 +110,36 @@ class Machine:
 
     def once(self, argv: Sequence[str], limit_s: float = 10.0) -> Output:
         """As `run`, but whoever asks the same on the same shelf gets the first answer, be it that there was none."""
-        leaf = self._leaf("\0".join(argv))
-        if leaf is None:
+        if not self._shelf:
             return self.run(argv, limit_s)
+        answer = self.shared("\0".join(argv), lambda: self._answered(argv, limit_s), limit_s, argv[0])
+        if isinstance(answer, str):
+            raise NoAnswer(answer)
+        return Output._make(answer)
+
+    def shared(self, question: str, ask: Callable[[], Any], limit_s: float, about: str) -> Any:
+        """What `ask` answers (plain data, as JSON has it), or has answered to who asked the same on the same shelf. Raises NoAnswer."""
+        leaf = self._leaf(question)
+        if leaf is None:
+            return ask()
         try:
             give_up = time.monotonic() + self.left_s(limit_s)
             while not _locked(leaf):
                 if time.monotonic() > give_up:
-                    raise NoAnswer(f"{argv[0]} did not end within {limit_s:g} s")
+                    raise NoAnswer(f"{about} did not end within {limit_s:g} s")
                 time.sleep(0.02)
-            told = os.pread(leaf, OUTPUT_BYTES_MAX * 4, 0) or _kept(leaf, self._answered(argv, limit_s))
+            told = os.pread(leaf, OUTPUT_BYTES_MAX * 4, 0) or _kept(leaf, ask())
         finally:
             os.close(leaf)
-        answer = json.loads(told)
-        if isinstance(answer, str):
-            raise NoAnswer(answer)
-        return Output._make(answer)
+        return json.loads(told)
 
     def _leaf(self, question: str) -> Optional[int]:
         """The open file that holds the answer to a question, or will; None where there is no shelf."""
         if not self._shelf:
             return None
-        import hashlib  # a quarter of the memory of a watch, which has no shelf
+        import zlib  # hashlib takes as long as all other imports together
 
-        name = hashlib.sha256(question.encode()).hexdigest()
+        name = f"{zlib.crc32(question.encode()):08x}{zlib.adler32(question.encode()):08x}{len(question)}"
         try:
             return os.open(os.path.join(self._shelf, name), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
@@ -130,11 +154,7 @@ class Machine:
     def read(self, name: str, limit_s: float = 2.0) -> Optional[str]:
         """The text of a small file; None where there is none or it may not be read. Raises NoAnswer where it hangs."""
 
-        def content() -> bytes:
-            with open(self.path(name), "rb") as stream:
-                return _whole(stream)
-
-        answer = self.ask(content, limit_s, name)
+        answer = self.ask(lambda: _whole(self.path(name)), limit_s, name)
         return None if answer is None else _text(answer)
 
     def read_all(self, names: Sequence[str], limit_s: float = 3.0) -> dict[str, str]:
@@ -161,8 +181,7 @@ class Machine:
     def peek(self, name: str) -> Optional[str]:
         """As `read`, but without a child of its own: for the many small files of /proc and /sys, which do not hang."""
         try:
-            with open(self.path(name), "rb") as stream:
-                return _text(_whole(stream))
+            return _text(_whole(self.path(name)))
         except OSError:
             return None
 
@@ -180,6 +199,8 @@ class Machine:
         self, questions: Mapping[str, Callable[[], bytes]], limit_s: float
     ) -> dict[str, Union[bytes, NoAnswer, None]]:
         """As `ask`, many side by side: by what was asked about, its answer, None, or the NoAnswer of one that hangs."""
+        if self._disposable:
+            return _by_threads(questions, self.left_s(limit_s))
         readers: dict[int, str] = {}
         children = []
         for about, question in questions.items():
@@ -202,7 +223,7 @@ class Machine:
                     os.waitpid(child, os.WNOHANG)
 
 
-def _kept(leaf: int, answer: Union[Output, str]) -> bytes:
+def _kept(leaf: int, answer: Any) -> bytes:
     """Write an answer for whoever asks next; where there is no room for it, they ask themselves."""
     told = json.dumps(answer).encode()
     try:
@@ -220,6 +241,44 @@ def _locked(descriptor: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _by_threads(
+    questions: Mapping[str, Callable[[], bytes]], limit_s: float
+) -> dict[str, Union[bytes, NoAnswer, None]]:
+    give_up = time.monotonic() + limit_s
+    answers: dict[str, Union[bytes, NoAnswer, None]] = {}
+    waiting = {}
+    for about, question in questions.items():
+        waiting[about] = lock = _thread.allocate_lock()
+        lock.acquire()
+        _thread.start_new_thread(_put, (question, answers, about, lock))
+    for about, lock in waiting.items():
+        if not lock.acquire(timeout=max(0.0, give_up - time.monotonic())):
+            answers[about] = NoAnswer(f"{about} did not answer within {limit_s:g} s")
+    return answers.copy()  # one that comes later must not change it
+
+
+def _put(
+    question: Callable[[], bytes],
+    answers: dict[str, Union[bytes, NoAnswer, None]],
+    about: str,
+    lock: _thread.LockType,
+) -> None:
+    """A thread's part: the answer into `answers`, None for an error as a child that dies of it says nothing."""
+    answer = None
+    try:
+        answer = question()
+    except Exception as error:  # noqa: BLE001  a mistake of ours is told as one of a child would be: not at all
+        if not isinstance(error, OSError):
+            os.write(2, f"ftrun-hook: {about}: {type(error).__name__}: {error}\n".encode())
+    finally:
+        answers[about] = answer
+        lock.release()
+
+
+def _is_command(path: str) -> bool:
+    return os.access(path, os.X_OK) and not os.path.isdir(path)
 
 
 def _answer(question: Callable[[], bytes], writer: int) -> None:
@@ -257,25 +316,31 @@ def _received(readers: Mapping[int, str], limit_s: float) -> dict[str, Union[byt
     return answers
 
 
-def _let_go(child: subprocess.Popen[bytes]) -> None:
+def _let_go(child: Popen[bytes]) -> None:
     """Close our ends and wait a moment; a child in the kernel's hands is not waited for."""
+    from subprocess import TimeoutExpired
+
     for stream in (child.stdout, child.stderr):
         if stream is not None:
             stream.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(TimeoutExpired):
         child.wait(1.0)
     child.returncode = child.returncode if child.returncode is not None else -signal.SIGKILL
 
 
-def _whole(stream: BinaryIO) -> bytes:
-    """All of a file, in pieces: a file of /proc/sys refuses to be read by megabytes."""
+def _whole(path: str) -> bytes:
+    """All of a file, in pieces: a file of /proc/sys refuses to be read by megabytes. Without a stream, for there are thousands of them."""
     pieces, left = [], OUTPUT_BYTES_MAX
-    while left > 0:
-        piece = stream.read(min(left, PIECE_BYTES))
-        if not piece:
-            break
-        pieces.append(piece)
-        left -= len(piece)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while left > 0:
+            piece = os.read(descriptor, min(left, PIECE_BYTES))
+            if not piece:
+                break
+            pieces.append(piece)
+            left -= len(piece)
+    finally:
+        os.close(descriptor)
     return b"".join(pieces)
 
 

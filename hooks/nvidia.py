@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
-from xml.etree import ElementTree as ET
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.findings import OK, SKIPPED, UNKNOWN, Finding
 from ftrun.hooks.machine import Machine, Output
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 __all__ = [
     "CHECK_LIMIT_S", "LOST_WORDS", "Answer", "Gpu", "Process", "chosen", "judged", "number", "probe", "tokens", "understood",
@@ -108,6 +110,8 @@ def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Answer:
 
 def understood(output: Output) -> Answer:
     """The document that nvidia-smi printed, or its trouble in one line."""
+    from xml.etree import ElementTree as ET  # a node without GPUs needs none
+
     code = output.code if output.code is not None else -1
     at = output.out.find("<nvidia_smi_log")
     try:
@@ -185,7 +189,7 @@ def _names(gpu: Gpu, token: str) -> bool:
     return bool(low) and gpu.address.lower().endswith(low)
 
 
-def _gpu(place: int, element: ET.Element) -> Gpu:
+def _gpu(place: int, element: Element) -> Gpu:
     facts: dict[str, str] = {}
     _flatten(element, "", facts)
     processes = tuple(
@@ -217,7 +221,7 @@ def _short(address: str) -> str:
     return f"{domain[-4:]}:{rest}" if rest else domain
 
 
-def _flatten(element: ET.Element, path: str, facts: dict[str, str]) -> None:
+def _flatten(element: Element, path: str, facts: dict[str, str]) -> None:
     for child in element:
         if child.tag in UNREAD:
             continue

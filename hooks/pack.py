@@ -24,8 +24,13 @@ __all__ = ["REMOTE", "archive", "content", "sent"]
 UNPACKED = (
     "batch.py",
     "batch.sh",
+    "batch_caches.sh",
+    "batch_nodes.sh",
+    "batch_spans.sh",
     "batch_starts.sh",
+    "companion.sh",
     "shim.sh",
+    "shim_span.sh",
     "pack.py",
     "probe.py",
     "ssh_config.py",
@@ -34,23 +39,10 @@ UNPACKED = (
 )
 """What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
 
+ENTRY = "entry.py"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
 FILE_MODE = 0o100644 << 16
 FOLDER_MODE = (0o40755 << 16) | 0x10
-
-MAIN = b'''"""Entry of the zip application."""
-import sys
-
-if sys.version_info < (3, 9):
-    # 0: a node that cannot be looked at is no sick node.
-    print("ftrun-hook: needs Python 3.9, this is " + sys.version.split()[0], file=sys.stderr)
-    sys.exit(0)
-
-from ftrun.hooks.main import main
-
-sys.exit(main())
-'''
-
 
 # One line without single quotes, for any login shell.  120 is what a Python that is too old ends with.
 REMOTE = (
@@ -97,10 +89,11 @@ def archive(home: str) -> str:
 
 def content(sources: dict[str, bytes] | None = None) -> bytes:
     """The bytes of the zip application: the same for the same sources. `sources`: what lies in hooks/, by path."""
-    told = dict(_sources()) if sources is None else sources
+    told = dict(_sources()) if sources is None else dict(sources)
+    main = told.pop(ENTRY)
     facts = f"ftrun-{_version()}.dist-info/METADATA"
     files = {
-        "__main__.py": MAIN,
+        "__main__.py": main,
         # A package of its own: what is installed on the node under this name is not looked at.
         "ftrun/__init__.py": b"",
         **{f"ftrun/hooks/{name}": source for name, source in told.items()},
@@ -144,7 +137,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 def _hash(sources: dict[str, bytes]) -> str:
     """12 hexadecimal digits for what is packed; not of the packed bytes, which another zlib makes otherwise."""
-    digest = hashlib.sha256(MAIN)
+    digest = hashlib.sha256()
     for name in sorted(sources):
         digest.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])
     return digest.hexdigest()[:12]

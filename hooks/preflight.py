@@ -4,7 +4,7 @@ How it thinks. Two calls, both made by the opening of an attempt. The first runs
 folder; what it finds bad it looks at twice. The second, `--verdict`, runs on the first node when all are done or their time is up, and reads the
 reports: what a minority of the nodes shows is those nodes' fault, what most of them show is the site's, and what is missing or
 unknown is nobody's (see `compare`). Only its status EXIT_HELD keeps the script from starting; a mistake of ours, a full disk, a Python that
-dies start it.
+dies start it. Each call imports only what it is for: the job waits.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks import hosts, nodefile, runner, thresholds
-from ftrun.hooks.compare import Verdict, verdict
+from ftrun.hooks import nodefile, thresholds
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, SEVERITIES, TIERS, Check
 from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.report import parsed
+from ftrun.hooks.report import SCHEMA, parsed
+
+if TYPE_CHECKING:
+    from ftrun.hooks.compare import Verdict
 
 __all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
 
@@ -47,6 +49,8 @@ def main(arguments: list[str]) -> int:
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     settings = thresholds.read(words.settings, node)
     if settings is not None:
+        from ftrun.hooks import runner
+
         chosen = runner.checks(words.tier, words.names)
         words.root = words.root.replace("{node}", node)
         nodefile.put(words.folder, words.launch, _report(node, chosen, settings, words))
@@ -57,6 +61,8 @@ def _report(
     node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
 ) -> dict[str, Any]:
     """The report of these checks; what is bad was so twice."""
+    from ftrun.hooks import runner
+
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
     bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
     if bad:
@@ -69,6 +75,8 @@ def _report(
 
 
 def _summed_up(words: argparse.Namespace) -> int:
+    from ftrun.hooks.compare import verdict
+
     reports = {}
     start = os.path.join(words.folder, f"{KIND}.{words.launch}.")
     for path in glob.glob(f"{glob.escape(start)}*.json"):
@@ -81,7 +89,7 @@ def _summed_up(words: argparse.Namespace) -> int:
     for line in [*_items(reports), *_told(found, len(reports), words.nodes, held=held)]:
         print(f"ftrun: preflight: {line}", file=sys.stderr)
     record = {
-        "schema": runner.SCHEMA,
+        "schema": SCHEMA,
         "launch": words.launch,
         "held": held,
         "nodes": words.nodes,
@@ -120,6 +128,8 @@ def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 def _nodes() -> Sequence[str]:
     """The names of the job's nodes: one that gave no report may be told of by its peers. () where they are not known."""
+    from ftrun.hooks import hosts
+
     try:
         return hosts.all_of(Machine(), {"hosts": "", "hosts_file": ""})
     except NoAnswer:

@@ -1,24 +1,24 @@
-"""Runs the checks of a node side by side, each in a process of its own and none for longer than it may take. (I/O)
+"""Runs the checks of a node side by side, in processes that take nobody along, and none for longer than it may take. (I/O)
 
-How it thinks. A check looks at a machine that may be sick, so it may hang, crash the interpreter or eat memory; in a process of its own
-it takes nobody along, and at its deadline it is left behind. What is wrong with a check itself (a mistake of ours, a tool of an
-unknown version) is `unknown`: it is told, and never held against the node.
+How it thinks. A check looks at a machine that may be sick, so it may hang, crash the interpreter or eat memory. It is done by a worker, a process that does one
+check at a time; at the check's deadline the worker is left behind with it, and others do the rest. Most checks read a few small files, and a process
+costs more than that: so one worker does one after the other, and another begins only where a check waits, by design or since the machine lets it. What
+is wrong with a check itself (a mistake of ours, a tool of an unknown version) is `unknown`: it is told, and never held against the node.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
-import pkgutil
 import select
-import shutil
 import signal
-import tempfile
+import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks import checks as packed
 from ftrun.hooks.around import DRIVERS, around
@@ -33,6 +33,8 @@ BUDGETS_S = {"fast": 15.0, "recheck": 300.0, "burn-in": 3600.0}
 """All checks of a tier, and of the tiers before it, together end within this."""
 
 AT_ONCE = 8
+PATIENCE_S = 0.1
+"""A worker that is longer at one check than this, and sleeps, is not waited for where there are others to be done; one that computes needs no company."""
 MESSAGE_CHARS = 300
 SECTIONS = ("prolog", "epilog", "health", "drain")
 """What a settings file holds beside checks: the switches of the hooks that Slurm calls."""
@@ -103,68 +105,98 @@ def run(
 def _run(
     chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], give_up: float, root: str, shelf: str
 ) -> list[Report]:
-    waiting = list(chosen)
-    told = around(os.environ, has_driver=any(Machine(root).tool(name) for name in DRIVERS))
     done: dict[str, Report] = {}
-    living: list[_Child] = []
-    try:
-        while waiting or living:
-            while waiting and len(living) < AT_ONCE:
-                check = waiting.pop(0)
-                own = dict(settings.get(check.name, {}))
-                reason, wrong = _why_not(check, own, root), _misfit(check, own)
-                if reason or wrong:
-                    severity = SKIPPED if reason else UNKNOWN
-                    done[check.name] = Report(
-                        check.name, (Finding(check.name, severity, reason or wrong),), 0.0
-                    )
-                else:
-                    implied = {name: value for name, value in told.items() if name in check.thresholds}
-                    living.append(_Child(check, {**check.thresholds, **implied, **own}, give_up, root, shelf))
-            living = [child for child in living if not _ended(child, done)]
-            if living:
-                soonest = min(child.deadline_s for child in living)
-                select.select(
-                    [child.reader for child in living], [], [], max(0.0, soonest - time.monotonic())
-                )
-    finally:
-        for child in living:  # only where somebody ended us: a check goes with whoever asked
-            _kill(child.pid)
+    orders: list[_Order] = []
+    here = _Here(Machine(root))
+    told = around(os.environ, has_driver=any(here.has(name) for name in DRIVERS))
+    for check in chosen:
+        own = dict(settings.get(check.name, {}))
+        reason, wrong = _why_not(check, own, here), _misfit(check, own)
+        if reason or wrong:
+            severity = SKIPPED if reason else UNKNOWN
+            done[check.name] = Report(check.name, (Finding(check.name, severity, reason or wrong),), 0.0)
+        else:
+            implied = {name: value for name, value in told.items() if name in check.thresholds}
+            orders.append(_Order(check, {**check.thresholds, **implied, **own}))
+    # What waits by design begins first.
+    orders.sort(key=lambda one: not one.waits)
+    _work_off(orders, done, give_up, root, shelf)
     return [done[check.name] for check in chosen]
+
+
+def _work_off(orders: list[_Order], done: dict[str, Report], give_up: float, root: str, shelf: str) -> None:
+    """Have workers do all orders; what had no time is unknown."""
+    living: list[_Worker] = []
+    try:
+        while orders or any(worker.order for worker in living):
+            for worker in living:
+                if orders and worker.order is None:
+                    worker.begin(orders.pop(0), give_up)
+            while orders and len(living) < AT_ONCE and all(worker.is_held_up for worker in living):
+                living.append(_Worker(living, orders.copy(), give_up, root, shelf))
+                orders.pop(0)
+            busy = [worker for worker in living if worker.order]
+            soonest = min(worker.deadline_s for worker in busy)
+            if orders and len(living) < AT_ONCE:
+                soonest = min(soonest, max(worker.look_s for worker in busy))
+            select.select([worker.reader for worker in busy], [], [], max(0.0, soonest - time.monotonic()))
+            for worker in busy:
+                report = worker.heard()
+                if report is not None:
+                    done[report.check] = report
+            for worker in [worker for worker in living if worker.is_over]:
+                living.remove(worker)
+                worker.end()
+    finally:
+        for worker in living:  # a check goes with whoever asked
+            worker.end()
 
 
 @contextlib.contextmanager
 def _shelf() -> Iterator[str]:
     """A folder for what checks ask in common, in memory where there is one: a disk may hang; "" where none can be made."""
     folder = ""
-    for place in ("/dev/shm", None):  # noqa: S108  made by mkdtemp, for this user only
+    for place in ("/dev/shm", os.environ.get("TMPDIR", ""), "/tmp"):  # noqa: S108  made anew, for this user only
+        path = os.path.join(place, f"ftrun-check-{os.urandom(8).hex()}")
         with contextlib.suppress(OSError):
-            folder = tempfile.mkdtemp(prefix="ftrun-check-", dir=place)
+            os.mkdir(path, 0o700)
+            folder = path
             break
     try:
         yield folder
     finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder) if folder else ():
+                os.unlink(os.path.join(folder, name))
+            os.rmdir(folder)
 
 
 def _all() -> Iterator[Check]:
     """Every check of the package, in the order of their files."""
-    # pkgutil and not the folder: on a node without ftrun the package lies in a zip file.
-    for name in sorted(one.name for one in pkgutil.iter_modules(packed.__path__)):
+    for name in packed.NAMES:
         yield importlib.import_module(f"ftrun.hooks.checks.{name}").CHECK
 
 
-def _why_not(check: Check, own: dict[str, Any], root: str) -> str:
+class _Here:
+    """What is on this machine; each thing is looked for once, however many checks need it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._found: dict[str, bool] = {}
+
+    def has(self, need: str) -> bool:
+        """Whether a path is there, or a command."""
+        if need not in self._found:
+            path = self._machine.path(need) if need.startswith("/") else ""
+            self._found[need] = os.path.exists(path) if path else self._machine.tool(need) is not None
+        return self._found[need]
+
+
+def _why_not(check: Check, own: dict[str, Any], here: _Here) -> str:
     """Why a check is not run; "" where it is. Takes the switch out of its settings."""
     if own.pop("enabled", True) is False:
         return "switched off"
-    machine = Machine(root)
-    for need in check.needs:
-        there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
-        if not there:
-            return f"{need} is not here"
-    return ""
+    return next((f"{need} is not here" for need in check.needs if not here.has(need)), "")
 
 
 def _misfit(check: Check, own: Mapping[str, Any]) -> str:
@@ -182,63 +214,119 @@ def _misfit(check: Check, own: Mapping[str, Any]) -> str:
     return ""
 
 
-class _Child:
-    """One check in a process of its own."""
+class _Order(NamedTuple):
+    """A check to be done, and with which thresholds."""
+
+    check: Check
+    thresholds: Mapping[str, Any]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it compares two looks, with a pause between them."""
+        return "window_s" in self.thresholds
+
+
+class _Worker:
+    """A process that does one check after the other. `order` is what it is doing, None when it is idle."""
 
     def __init__(
-        self, check: Check, thresholds: Mapping[str, Any], give_up: float, root: str, shelf: str
+        self, others: Sequence[_Worker], orders: Sequence[_Order], give_up: float, root: str, shelf: str
     ) -> None:
-        self.check = check
-        self.began_s = time.monotonic()
-        self.deadline_s = min(give_up, self.began_s + check.limit_s)
-        self.got = b""
-        self.reader, writer = os.pipe()
+        """It begins with the first of the orders; `others` are those that there are beside it."""
+        self._orders = orders
+        # What all of them wait for, as for one tool of a driver, is not there sooner for more who wait.
+        self._patience_s = PATIENCE_S * (1 + sum(not one.order.waits for one in others if one.order))
+        self._got = b""
+        self.is_over = False
+        asked, self._writer = os.pipe()
+        self.reader, told = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self.reader)
-            _tell(check, thresholds, Machine(root, self.deadline_s, shelf), writer)
-        os.close(writer)
+            # Else they would hold each other's ends, and none would see that nobody asks any more.
+            for one in (self, *others):
+                one.let_go()
+            _serve(orders, asked, told, root, shelf)
+        os.close(asked)
+        os.close(told)
+        self.begin(orders[0], give_up)
 
-    def report(self, findings: Sequence[Finding]) -> Report:
-        return Report(self.check.name, tuple(findings), round(time.monotonic() - self.began_s, 3))
+    def begin(self, order: _Order, give_up: float) -> None:
+        """Have it do one of the orders that there were when it was made."""
+        self.order: Optional[_Order] = order
+        self.began_s = time.monotonic()
+        self.look_s = self.began_s if order.waits else self.began_s + self._patience_s
+        self.deadline_s = min(give_up, self.began_s + order.check.limit_s)
+        with contextlib.suppress(BrokenPipeError):  # it died: what it says next is nothing
+            number = next(place for place, one in enumerate(self._orders) if one is order)
+            os.write(self._writer, struct.pack("=Id", number, self.deadline_s))
 
-
-def _ended(child: _Child, done: dict[str, Report]) -> bool:
-    """Take what a child has said; True when it has said all, or its time is up."""
-    name = child.check.name
-    if select.select([child.reader], [], [], 0)[0]:
-        chunk = os.read(child.reader, 1 << 16)
-        if chunk:
-            child.got += chunk
+    @property
+    def is_held_up(self) -> bool:
+        """Whether others had better not wait for what it does; it is looked at again at `look_s` where they had."""
+        now_s = time.monotonic()
+        if self.order is None or now_s < self.look_s:
             return False
-        done[name] = child.report(_understood(name, child.got))
-    elif time.monotonic() < child.deadline_s:
+        if self.order.waits or not _computes(self.pid):
+            return True
+        self.look_s = now_s + self._patience_s
         return False
-    else:
-        took = time.monotonic() - child.began_s
-        done[name] = child.report([Finding(name, UNKNOWN, f"no answer within {took:.1f} s")])
-    os.close(child.reader)
-    _kill(child.pid)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(child.pid, os.WNOHANG if not child.got else 0)
-    return True
+
+    def heard(self) -> Optional[Report]:
+        """What has become of its order, where that is known; it is idle then, or over."""
+        assert self.order is not None
+        name = self.order.check.name
+        took = time.monotonic() - self.began_s
+        if select.select([self.reader], [], [], 0)[0]:
+            chunk = os.read(self.reader, 1 << 16)
+            self._got += chunk
+            if chunk and not self._got.endswith(b"\n"):
+                return None
+            self.is_over = not chunk
+            findings = _understood(name, self._got)
+        elif time.monotonic() < self.deadline_s:
+            return None
+        else:
+            self.is_over = True
+            findings = [Finding(name, UNKNOWN, f"no answer within {took:.1f} s")]
+        self.order, self._got = None, b""
+        return Report(name, tuple(findings), round(took, 3))
+
+    def let_go(self) -> None:
+        """Close this process's ends of the pipes."""
+        os.close(self.reader)
+        os.close(self._writer)
+
+    def end(self) -> None:
+        """End it and what it started; it may not lead its group yet, and one that hangs in the kernel is not waited for."""
+        self.let_go()
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):
+                end(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
 
 
-def _kill(pid: int) -> None:
-    """End a child that was not waited for yet, and what it started; it may not lead its group yet."""
-    for end in (os.killpg, os.kill):
-        with contextlib.suppress(OSError):
-            end(pid, signal.SIGKILL)
+def _computes(pid: int) -> bool:
+    """Whether a process runs or wants to: on a node that is short of processors another one would only take from it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb", 0) as stream:
+        return stream.read(4096).rpartition(b")")[2].split(None, 1)[:1] == [b"R"]
+    return False
 
 
-def _tell(check: Check, thresholds: Mapping[str, Any], machine: Machine, writer: int) -> None:
-    """The child's part: probe, judge, write, and leave without any cleaning up."""
+def _serve(orders: Sequence[_Order], asked: int, told: int, root: str, shelf: str) -> None:
+    """A worker's part: probe, judge, write a line, as long as somebody asks; and leave without any cleaning up."""
     try:
         with contextlib.suppress(OSError):
             os.setsid()
-        told = json.dumps([list(one) for one in _judged(check, thresholds, machine)]).encode()
-        while told:
-            told = told[os.write(writer, told) :]
+        gc.disable()
+        size = struct.calcsize("=Id")
+        while len(order := os.read(asked, size)) == size:
+            number, deadline_s = struct.unpack("=Id", order)
+            check, thresholds = orders[number]
+            machine = Machine(root, deadline_s, shelf, disposable=True)
+            answer = json.dumps([list(one) for one in _judged(check, thresholds, machine)]).encode() + b"\n"
+            while answer:
+                answer = answer[os.write(told, answer) :]
     finally:
         os._exit(0)
 

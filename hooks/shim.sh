@@ -44,16 +44,16 @@ _ft_read_word() {
             _ft_long "$1"
             case $1 in
                 # Those that take no value, or one behind = only; the others are as many again.
-                --bcast | --compress | --contig* | --debugger-test | --disable-status | --exact | --exclusive | --external | --get-user-env | --help | \
-                    --hold | --imm* | --interactive | --kill-* | --lab* | --multi* | --nice | --no-* | --overc* | --overl* | --overs* | --preserve* | --propagate | \
+                --async | --bcast | --compress | --consol* | --contig* | --debugger-test | --disable-status | --exact | --exclusive | --external | --get-user-env | --help | \
+                    --hold | --imm* | --interactive | --kill-* | --lab* | --multi* | --nice | --no-* | --oom* | --overc* | --overl* | --overs* | --pars* | --preserve* | --propagate | \
                     --pty | --quie* | --quit* | --reboot | --resv-* | --send* | --share | --spread* | --stepmgr | --test* | --unb* | --usa* | --use-* | --verb* | \
-                    --vers* | --whole | --x11) ;;
+                    --vers* | --wait-for* | --whole | --x11) ;;
                 # So do these of a container plug-in that many sites have.
                 --container-mount-home | --container-remap-root | --container-writable | --container-readonly | --container-entrypoint*) ;;
-                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --chd* | --clus* | --comm* | --cons* | --container | --container-[eimnws]* | --core* | --cpu* | \
+                --accel* | --acco* | --acct* | --bb* | --bcast-* | --beg* | --auto* | --chd* | --clus* | --comm* | --const* | --container | --container-[eimnstw]* | --context | --core* | --cpu* | \
                     --dead* | --delay* | --dep* | --dist* | --epi* | --err* | --exclude | --export* | --extra* | --gid | --gpu* | --gres* | --het* | --hint | \
-                    --inp* | --job* | --lic* | --mail* | --mcs* | --mem* | --minc* | --mins* | --mint* | --mpi | --msg* | --netw* | --node* | --nt* | --oom* | \
-                    --open* | --out* | --pack* | --part* | --power* | --pref* | --prio* | --prof* | --prol* | --qos | --rela* | --rese* | --seg* | --sig* | \
+                    --ign* | --inp* | --job* | --lic* | --mail* | --mcs* | --mem* | --minc* | --mins* | --mint* | --mpi | --msg* | --netw* | --node* | --nt* | \
+                    --open* | --out* | --pack* | --part* | --power* | --pref* | --prio* | --prof* | --prol* | --qos | --rela* | --rese* | --reso* | --seg* | --sig* | \
                     --slurmd* | --sock* | --swi* | --task* | --thre* | --time* | --tmp | --tree* | --tres* | --uid | --wait | --wck*) _ft_due=$_ft_opt ;;
                 # An option of a plug-in: nobody knows whether the next word is its value or the command.
                 *) _ft_open= _ft_opt= _ft_unsure=1 ;;
@@ -125,9 +125,11 @@ _ft_now_of() {
 # What the call is, by its words: _ft_through is set where it is handed through.
 _ft_look() {
     _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
+    _ft_lone= _ft_fed=1 _ft_nodes_said= _ft_tasks_said= _ft_each_said= _ft_mpi_said=${SLURM_MPI_TYPE-}
     for _ft_word in "$@"; do
         _ft_read_word "$_ft_word"
         [ -n "$_ft_open" ] || break
+        [ -n "$_ft_due" ] || _ft_weigh_word
         case $_ft_opt in
             [hloeuV]) _ft_seen=$_ft_seen$_ft_opt ;;
             w) [ -z "$_ft_due" ] && _ft_now_of "$_ft_val" && _ft_named=$_ft_named,$_ft_names ;;
@@ -144,6 +146,78 @@ _ft_look() {
     # Nobody's rank: what starts the ranks of its node.
     case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy) _ft_wrapped= ;; esac
     [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped=
+    _ft_weigh
+}
+
+# What the word that was read means for a start that spans several jobs: the numbers of the call, and into _ft_lone why it cannot.
+_ft_weigh_word() {
+    case $_ft_opt in
+        N | --nodes) _ft_nodes_said=$_ft_val ;;
+        n | --ntasks) _ft_tasks_said=$_ft_val ;;
+        --ntasks-per-n* | --tasks-p*) _ft_each_said=$_ft_val ;;
+        --mpi) _ft_mpi_said=$_ft_val ;;
+        m | --dist*) case $_ft_val in arb* | plane*) _ft_lone="--distribution=$_ft_val counts the nodes of one job" ;; esac ;;
+        w | x | r) _ft_lone=${_ft_lone:-"-$_ft_opt names nodes of one job"} ;;
+        G | --gpus | --ntasks-per-*) _ft_lone="$_ft_opt counts what one job has" ;;
+        i | --inp*) _ft_fed= && _ft_weigh_file "$_ft_val" ;;
+        o | e) _ft_weigh_file "$_ft_val" ;;
+        --multi* | --pty | --nodef* | --resv-p*) _ft_lone="$_ft_opt is for one job" ;;
+    esac
+}
+
+_ft_weigh_file() { # what a stream goes to or comes from, as -i, -o or -e say it
+    case $_ft_opt:$1 in
+        [!oe]*:*%* | *:*%[sJ]*) _ft_lone="$1 would be another file in each job" ;;
+        *:*[!0-9]* | *:) ;;
+        *) _ft_lone="task $1 is in one job" ;;
+    esac
+}
+
+_ft_weigh_stdin() { # a script is fed nothing; what it feeds its tasks itself would be read in one job, and the others would end well without it
+    [ -n "${SLURM_STDINMODE-}" ] || [ ! -e /proc/self/fd/0 ] || [ /proc/self/fd/0 -ef /dev/null ] ||
+        _ft_lone="what it is fed on stdin goes to one job (-i none: nobody reads it)"
+}
+
+# $1 into _ft_c where it is a number that the shell can reckon with: 08, as seq -w writes it, would be an octal one and the end of this script.
+_ft_plain() {
+    _ft_c=$1
+    while :; do
+        case $_ft_c in 0?*) _ft_c=${_ft_c#0} ;; *) break ;; esac
+    done
+    case $_ft_c in '' | *[!0-9]* | ??????????*) return 1 ;; esac
+}
+
+# How many nodes the call asks for into _ft_want (0: nobody knows), and tasks on each of them into _ft_each.
+_ft_weigh() {
+    case $_ft_mpi_said in
+        none | openmpi) ;;
+        '') { read -r _ft_c <"$_ft_talk/mpi"; } 2>/dev/null && _ft_lone="srun prepares MPI ($_ft_c) where nobody chose: --mpi=none says that this is no MPI program" ;;
+        *) _ft_lone="--mpi=$_ft_mpi_said makes one world in one job" ;;
+    esac
+    case ${SLURM_DISTRIBUTION-} in arb* | plane*) _ft_lone="SLURM_DISTRIBUTION=$SLURM_DISTRIBUTION counts the nodes of one job" ;; esac
+    [ -z "${SLURM_HOSTFILE-}${SLURM_NTASKS_PER_GPU-}" ] || _ft_lone="SLURM_HOSTFILE or SLURM_NTASKS_PER_GPU counts what one job has"
+    [ -z "$_ft_fed" ] || _ft_weigh_stdin
+    _ft_opt=i && _ft_weigh_file "${SLURM_STDINMODE-}"
+    _ft_opt=o && _ft_weigh_file "${SLURM_STDOUTMODE-}" && _ft_weigh_file "${SLURM_STDERRMODE-}"
+    case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy | mpispawn) _ft_lone="mpirun makes one world in one job (${_ft_word##*/})" ;; esac
+    [ -z "$_ft_open$_ft_unsure" ] || _ft_lone="nobody knows what $_ft_word means"
+    _ft_want=${_ft_nodes_said:-${SLURM_JOB_NUM_NODES:-${SLURM_NNODES:-0}}} _ft_each=1
+    [ "${_ft_want%%-*}" != "${_ft_want#*-}" ] || _ft_want=${_ft_want%%-*}
+    if ! _ft_plain "$_ft_want"; then
+        _ft_lone="-N $_ft_want is no plain number"
+        _ft_plain "${_ft_want#*-}" || _ft_c=0
+        _ft_want=$_ft_c
+        return
+    fi
+    _ft_want=$_ft_c
+    [ "$_ft_want" -gt 0 ] || return 0
+    if _ft_plain "${_ft_each_said:-${SLURM_NTASKS_PER_NODE:-1}}"; then _ft_each=$_ft_c; fi
+    _ft_tasks=${_ft_tasks_said:-${SLURM_NTASKS:-${SLURM_NPROCS:-$((_ft_want * _ft_each))}}}
+    if _ft_plain "$_ft_tasks"; then _ft_tasks=$_ft_c; else _ft_tasks=$_ft_want; fi
+    [ "$_ft_tasks" -ge "$_ft_want" ] || _ft_want=$_ft_tasks
+    [ "$_ft_want" -gt 0 ] || return 0
+    _ft_each=$((_ft_tasks / _ft_want))
+    [ $((_ft_each * _ft_want)) -eq "$_ft_tasks" ] || _ft_lone="$_ft_tasks tasks do not fill $_ft_want nodes evenly"
 }
 
 # The nodes that this call may not use, into _ft_not: a script that counts from the first node on counts active ones, and whoever
@@ -177,12 +251,21 @@ done
 exec "$@"'
 
 # Arguments of the record of this start: job, token, attempt, nodes not to use, active ones, who took whose place, options, whether
-# lines are labelled, the job's log, the node side of ftrun.
+# lines are labelled, the job's log, the node side of ftrun; where it spans several jobs, the others' nodes, and all names.
 _ft_take_brief() {
     . "$_ft_talk/shim.$FTRUN_START"
     _ft_job=$1 _ft_token=$2 _ft_place=$3 _ft_not=$4 _ft_active=$5 _ft_moved=$6 _ft_front=$7 _ft_label=$8
     shift 8
-    _ft_log=$1 _ft_pyz=$2
+    _ft_log=$1 _ft_pyz=$2 _ft_spans=${3-} _ft_job_names=${4-}
+}
+
+# Unbuffered, each piece that a task writes would become a line of its own; and where lines go by SLURM_STDOUTMODE they are not the log's.
+_ft_is_labelled() {
+    case $_ft_label:$_ft_seen$_ft_unsure${SLURM_STDOUTMODE+o}${SLURM_STDERRMODE+e}${SLURM_UNBUFFEREDIO+u} in
+        1:*[loeup1]*) return 1 ;;
+        1:*) [ /proc/self/fd/1 -ef "$_ft_log" ] ;;
+        *) return 1 ;;
+    esac
 }
 
 case ${FTRUN_START-} in '' | *[!0-9]*) exec "$_ft_real" "$@" ;; esac
@@ -202,6 +285,10 @@ _ft_look "$@"
 [ -z "$_ft_through" ] || exec "$_ft_real" "$@"
 
 { printf '%s %s %s\n' "$(date +%s)" "$$" "$*" >>"$_ft_talk/calls.$FTRUN_START"; } 2>/dev/null
+# Who asks for a companion must know whether every call can do with one; one node is always in one job.
+[ -z "$_ft_lone" ] || [ "$_ft_want" = 1 ] || { printf '%s\n' "$_ft_lone" >>"$_ft_talk/nospan.$FTRUN_START"; } 2>/dev/null
+[ -n "$_ft_lone$_ft_mpi_said" ] || [ "$_ft_want" = 1 ] || { true >>"$_ft_talk/unchosen.$FTRUN_START"; } 2>/dev/null
+[ -z "$_ft_spans" ] || . "$_ft_talk/span.sh"
 
 if [ -n "$_ft_not" ]; then
     _ft_exclude
@@ -256,11 +343,7 @@ if [ -n "$_ft_alone" ]; then
     unset SLURM_OVERLAP
     case $_ft_front in *--overlap*) _ft_front=${_ft_front%%--overlap*} ;; esac
 fi
-# Unbuffered, each piece that a task writes would become a line of its own; and where lines go by SLURM_STDOUTMODE they are not the log's.
-case $_ft_label:$_ft_seen$_ft_unsure${SLURM_STDOUTMODE+o}${SLURM_STDERRMODE+e}${SLURM_UNBUFFEREDIO+u} in
-    1:*[loeup1]*) ;;
-    1:*) [ /proc/self/fd/1 -ef "$_ft_log" ] && set -- --label "$@" ;;
-esac
+if _ft_is_labelled; then set -- --label "$@"; fi
 FTRUN_SHIM=$FTRUN_START
 export FTRUN_SHIM
 # shellcheck disable=SC2086

@@ -94,6 +94,21 @@ def ranks_here(here: Here, node: str) -> list[Rank]:
     return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
 
 
+def ranks_of_task(folder: str, token: str, job: str, node: str) -> list[Rank]:
+    """The ranks of a task of an array on this node: it has no starts that could be fenced, so the environment alone tells who is its own."""
+    processes = sweep.listed()
+    told = {pid: variables(text) for pid, text, _ in sweep.environments(sorted(processes))}
+    names = {folder, os.path.realpath(folder)}
+    ours = {
+        pid: processes[pid]
+        for pid, one in told.items()
+        if one.get("FTRUN_ATTEMPT_DIR") in names
+        and (one.get("FTRUN_START_TOKEN"), one.get("SLURM_JOB_ID")) == (token, job)
+        and _is_of(node, one)
+    }
+    return [Rank(ours[pid], told[pid], _below(pid, ours)) for pid in ranks_of(ours, told)]
+
+
 def _below(pid: int, members: Mapping[int, Process]) -> list[int]:
     """What a rank started, as loaders of data: they work for it."""
     found = [pid]
@@ -340,7 +355,9 @@ def main(arguments: list[str]) -> int:
     parser = _Parser(
         prog="ftrun-hook stacks", description="Write down what the ranks on this node are doing."
     )
-    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
+    parser.add_argument(
+        "--attempt-folder", required=True, help="the folder of the present attempt, or of a task"
+    )
     parser.add_argument("--token", required=True, help="of the present start, LAUNCH.START")
     parser.add_argument("--out", required=True, help="the folder for NODE.PID.txt and NODE.json")
     parser.add_argument("--limit", type=float, default=USUAL_LIMIT_S, help="seconds that all of it may take")
@@ -351,10 +368,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
     words = parser.parse_args(arguments)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    here = sweep.here_of(
-        words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", "")
-    )
-    ranks = ranks_here(here, node)
+    folder, _, task = words.attempt_folder.rstrip("/").rpartition("/tasks/")
+    if folder and task.isdigit():
+        ranks = ranks_of_task(words.attempt_folder.rstrip("/"), words.token, words.job, node)
+    else:
+        cluster = os.environ.get("SLURM_CLUSTER_NAME", "")
+        ranks = ranks_here(sweep.here_of(words.attempt_folder, words.token, words.job, cluster), node)
     table = {
         "schema": 1,
         "node": node,

@@ -37,6 +37,7 @@ from ftrun.hooks.starts import (
 __all__ = ["Swept", "end", "environments", "here_of", "listed", "main", "of_starts", "sweep"]
 
 USUAL_GRACE_S = 1.0
+LAUNCHER_S = 0.3  # an srun that waits for a lost node hears no TERM; one that is killed leaves a process that ends its step
 DEATH_S = 1.0  # how long a KILL may take
 ROUNDS_MAX = 8
 PAUSE_S = (
@@ -148,7 +149,11 @@ def end(victims: Sequence[Process], grace_s: float) -> list[Process]:
     if grace_s > 0:
         for one in victims:
             _signal(one, signal.SIGKILL if one.state in "Tt" else signal.SIGTERM)
-        victims = _outlived(victims, grace_s)
+        victims = _outlived(victims, min(LAUNCHER_S, grace_s))
+        for one in victims:
+            if one.name == "srun":
+                _signal(one, signal.SIGKILL)
+        victims = _outlived(victims, max(0.0, grace_s - LAUNCHER_S))
     for one in victims:
         _signal(one, signal.SIGKILL)
     return _outlived(victims, DEATH_S)
@@ -215,14 +220,14 @@ class _Jobs:
 # ---------------------------------------------------------------------- reading, in a child
 
 
-def environments(pids: Iterable[int]) -> Iterator[tuple[int, str, str]]:
-    """pid, environment, command line; one that hangs or may not be read is left out."""
+def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
+    """pid, environment, command line; one that hangs is left out, and, but for `empty`, one that may not be read or has none."""
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:
         done = 0
         for pid, text, words in _read_in_child(waiting):
             done += 1
-            if text:
+            if text or empty:
                 yield pid, text, words
         hung += done < len(waiting)
         waiting = waiting[done + 1 :]  # the one behind the last answer holds its reader
@@ -316,6 +321,15 @@ def main(arguments: list[str]) -> int:
     if words.spare_check:
         line["unfit"] = _unfit(words.attempt_folder, swept)
     print(json.dumps(line), flush=True)
+    if os.path.isdir(os.path.join(words.attempt_folder, "stage")):
+        from ftrun.hooks import keepbase  # only where checkpoints are staged
+
+        own = keepbase.job_folder(words.attempt_folder)
+        keepbase.clear_dead(os.path.dirname(own), own)
+    if os.path.exists(os.path.join(words.attempt_folder, "..", "..", "caches", "where")):
+        from ftrun.hooks import cache  # only where the next start is told of caches
+
+        cache.mend(words.attempt_folder)
     return 0
 
 

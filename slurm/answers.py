@@ -9,7 +9,7 @@ take a submission for refused that Slurm has accepted (a run would run twice). S
    state). Never a refusal.
 For a read, 1 and 2 are the same: nothing has changed and nothing is known.
 
-The words were seen on 22.05, 24.11 and 26.05 or stand in Slurm's list of errors; they have been stable for ten years.
+The words were seen on 22.05, 24.11 and 26.05 or stand in Slurm's list of errors, which the tests hold against this table for each release.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import Enum
 
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
 
-__all__ = ["GONE", "Call", "is_gone", "sort_failure"]
+__all__ = ["GONE", "Call", "is_gone", "is_known", "sort_failure"]
 
 
 class Call(Enum):
@@ -82,6 +82,19 @@ _UNSENT: tuple[str, ...] = (
 _FOR_NOW: tuple[str, ...] = (
     "slurm temporarily unable to accept job",
     "job queue full",
+    "maxjobcount limit reached",
+    "rate limit exceeded, please retry",
+    "licenses currently unavailable",
+    "max powered up nodes reached",
+    "required nodes lack available resources",
+    "insufficient resources in topology unit",
+    "weight-based selection could not satisfy",
+    "exceeded maximum node limit during topology allocation",
+    "no available nodes in topology",
+    "reservation is in use",
+    "lua function",  # a site's job_submit.lua broke: nothing was asked of the scheduler yet
+    "lua script",
+    "lua state",
     "resource temporarily unavailable",
     "unable to create job record, try again",
     "slurm backup controller in standby mode",
@@ -123,6 +136,32 @@ _FOR_GOOD: tuple[str, ...] = (
     "invalid qos specification",
     "invalid wckey specification",
     "invalid license specification",
+    "invalid or unknown association",
+    "invalid container id specified",
+    "invalid extra constraints specification",
+    "invalid configuration for external job",
+    "invalid cluster feature specification",
+    "requested topology configuration is not available",
+    "required nodes do not fit topology",
+    "no suitable topology unit found",
+    "restrictedcorespergpu:",
+    "preemption is required but is disabled on this system",
+    "multiple knl numa and/or mcdram constraints",
+    "current switchtype does not permit arbitrary task distribution",
+    "job cannot be submitted without the current working directory",
+    "cannot modify scrontab jobs through scontrol",
+    "cannot cancel scrontab jobs without --cron flag",
+    "job not heterogeneous job",
+    "job is current suspended",
+    "job has already started",
+    "cannot signal job",
+    "larger than acceptable range",  # ids of jobs, tasks, components and steps
+    "includes unexpected non-numeric characters",
+    "id must not be an empty string",
+    "component must not be an empty string",
+    "can not be a negative number",
+    "id can not be zero",
+    "component can not be zero",
     "invalid mcs_label specified",
     "invalid feature specification",
     "invalid preferred feature specification",
@@ -236,6 +275,11 @@ def is_gone(stderr: str) -> bool:
     """The words say that the job is over or unknown: every line of them."""
     lines = [line.lower() for line in stderr.splitlines() if line.strip()]
     return bool(lines) and all(any(word in line for word in GONE) for line in lines)
+
+
+def is_known(text: str) -> bool:
+    """Slurm's own words for a refusal, or for not being reached: they stand in the table."""
+    return _kind_of(text) is not None
 
 
 def _kind_of(text: str) -> type[SlurmError] | None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from ftrun.slurm.pending import PendingJobs
+
 __all__ = [
     "ACTIVE_STATES",
     "Cluster",
@@ -118,6 +120,7 @@ _ENDED = frozenset(
 
 
 CUT_SHORT_S = 120.0  # limits are counted in minutes
+NO_LIMIT_S = 360 * 86_400.0  # what has none ends never, or a year from its start, as versions have it
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,14 @@ class JobRow:
     raw_job_id: str = ""  # the plain number behind an array task, where known
     restarts: int | None = None  # how often Slurm started it again; None where the bulk query cannot tell
     time_limit_s: float | None = None  # None = unlimited or not said
-    planned_end_s: float | None = None  # of a running job with a limit: when Slurm will end it, as it is now
+    planned_end_s: float | None = None  # of a running job: when Slurm will end it, as it is now
 
     @property
     def is_cut_short(self) -> bool:
         """Slurm will end it before its time limit: it is preempted, and in its time of grace it still counts as running."""
-        planned_s, limit_s = self.planned_end_s, self.limit_end_s
+        planned_s, limit_s, started_s = self.planned_end_s, self.limit_end_s, self.start_time_s
+        if limit_s is None and started_s is not None:
+            limit_s = started_s + NO_LIMIT_S
         return planned_s is not None and limit_s is not None and planned_s < limit_s - CUT_SHORT_S
 
     @property
@@ -179,6 +184,12 @@ class JobDetails:
     time_limit_s: float | None  # None = unlimited
     user: str
     fields: Mapping[str, str] = field(default_factory=dict)  # every Key=Value, as printed
+
+    @property
+    def is_preempted(self) -> bool:
+        """Slurm has taken its nodes for another job. Said from the first moment of its time of grace [tried on 22.05], and after an end in
+        it, whatever state that end has; not of a job that was requeued."""
+        return self.fields.get("PreemptTime", "None") not in {"", "None", "N/A", "Unknown"}
 
 
 @dataclass(frozen=True)
@@ -260,6 +271,8 @@ class ClusterFacts:
     requeue_default: bool  # JobRequeue
     tracking: str = ""  # ProctrackType
     munge_socket: str = ""  # of AuthInfo; "" = munge's own default
+    switch: str = ""  # SwitchType
+    preemption_signals: bool = False  # a preempted job is sent the signal of its --signal instead of TERM
 
 
 @dataclass(frozen=True)
@@ -289,7 +302,7 @@ class Submitted:
     stderr: str
 
 
-class Cluster(Protocol):
+class Cluster(PendingJobs, Protocol):
     """What ftrun asks of a cluster. Every method may raise the errors of `ftrun.slurm.errors`.
 
     Reads are repeated a few times inside the implementation when that is safe; effects never are.
@@ -327,6 +340,10 @@ class Cluster(Protocol):
 
     def facts(self) -> ClusterFacts:
         """Name, version and the settings that judgement rests on."""
+        ...
+
+    def contended(self, partitions: Collection[str]) -> bool:
+        """Whether pending jobs of anybody wait for nodes there, as far as this user may see."""
         ...
 
     def ping(self) -> bool:

@@ -27,16 +27,17 @@ from ftrun.slurm.client import (
     Submitted,
 )
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
-from ftrun.slurm.nodeset import fold
+from ftrun.slurm.nodeset import expand, fold
 from ftrun.slurm.process import Answer, Context, check_configuration, reading_env, run, tool
 
-__all__ = ["CommandCluster"]
+__all__ = ["JOB_ID", "CommandCluster", "known_node", "needs_drain"]
 
 # One argument may have 128 KiB on Linux; beyond this the user's whole queue is asked for and filtered here.
 _LONGEST_ID_LIST = 100_000
-_JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
+JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 _QUICK_S = 3.0  # a failure that took longer is not tried again: the caller polls anyway
 _PING_S = 10.0
+_WAITS = frozenset({"Resources", "Priority"})
 
 
 class CommandCluster:
@@ -90,7 +91,7 @@ class CommandCluster:
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
         """The rows of these jobs by their own ids, in one call. Ids that are no job ids are unknown, as missing ones are."""
-        wanted = sorted({job_id for job_id in job_ids if _JOB_ID.fullmatch(job_id)})
+        wanted = sorted({job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)})
         if not wanted:
             return {}
         listed = ",".join(wanted)
@@ -139,6 +140,14 @@ class CommandCluster:
         """What shares a leaf switch or a block, as the controller's topology plugin says."""
         return topology.leaves(self._read(["scontrol", "show", "topology"], accept=topology.is_none).stdout)
 
+    def reserved(self, name: str) -> tuple[str, ...]:
+        """The nodes of a reservation, of a running one as of one to come."""
+        shown = self._read(
+            ["scontrol", "-o", "show", "reservation"]
+        ).stdout  # that one alone is missing is no clear answer
+        found = re.search(rf"^ReservationName={re.escape(name)} .*?\bNodes=(\S+)", shown, re.MULTILINE)
+        return expand(found[1]) if found is not None and found[1] != "(null)" else ()
+
     def facts(self) -> ClusterFacts:
         """Name, version and time-outs from the running controller's configuration."""
         return parse.parse_config(self._read(["scontrol", "show", "config"]).stdout)
@@ -148,6 +157,11 @@ class CommandCluster:
         argv = ["squeue", "-h", "-a", "-t", "PENDING", "-u", self._user, "-O", parse.DEPENDENCY_FORMAT]
         found = parse.parse_dependencies(self._read(argv).stdout)
         return {waiting: text for waiting, text in found.items() if parse.depends_on(text, job_id)}
+
+    def contended(self, partitions: Collection[str]) -> bool:
+        """Whether pending jobs wait for resources, or for jobs before them that do."""
+        argv = ["squeue", "-h", "-a", "-t", "PENDING", "-p", ",".join(sorted(partitions)), "-o", "%r"]
+        return bool(partitions) and bool(_WAITS & set(self._read(argv).stdout.split()))
 
     def ping(self) -> bool:
         """True when a controller, primary or backup, answers within 10 s; never raises."""
@@ -214,20 +228,23 @@ class CommandCluster:
         """Set ExcNodeList of a pending job; an empty sequence clears it."""
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"ExcNodeList={fold(nodes)}"])
 
+    def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
+        """One update with an upper end for the nodes, which 22.05 would leave as it was, and none for the CPUs, which none allows."""
+        shape = (f"NumNodes={nodes}-{nodes}", f"NumTasks={tasks}", f"NumCPUs={cpus}")
+        self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", *shape])
+
+    def prefer(self, job_id: str, update: str) -> None:
+        """Put a pending job of anybody ahead by this word for `scontrol update` (Nice=-100, Priority=7, QOS=high). Root and SlurmUser only."""
+        self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", update])
+
     def set_dependency(self, job_id: str, dependency: str) -> None:
         """Replace the dependency of a pending job; "" removes it."""
         self._effect(["scontrol", "update", f"JobId={_checked(job_id)}", f"Dependency={dependency}"])
 
     def drain(self, node: str, reason: str) -> None:
         """Drain a node after one more look at it (see `Cluster.drain`)."""
-        row = self._node(node)
-        if row.reason == reason and row.drained:
-            return
-        if row.spoken_for:
-            raise RefusedForGood(f"{node} already has a reason, which is not overwritten: {row.reason}")
-        if row.drained:
-            raise RefusedForGood(f"{node} is drained already, without a reason")
-        self._effect(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
+        if needs_drain(self._node(node), reason):
+            self._effect(["scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"])
 
     def resume(self, node: str, reason: str) -> bool:
         """Give a node back if its reason, read once more, is exactly this one."""
@@ -245,10 +262,7 @@ class CommandCluster:
         return True
 
     def _node(self, name: str) -> NodeRow:
-        row = self.nodes([name]).get(name)
-        if row is None:
-            raise RefusedForGood(f"Slurm knows no node {name}")
-        return row
+        return known_node(self.nodes([name]), name)
 
     # ---------------------------------------------------------------- asking
 
@@ -303,12 +317,30 @@ class CommandCluster:
         )
 
 
+def known_node(rows: Mapping[str, NodeRow], name: str) -> NodeRow:
+    """The node of this name. Raises RefusedForGood where there is none."""
+    if name not in rows:
+        raise RefusedForGood(f"Slurm knows no node {name}")
+    return rows[name]
+
+
+def needs_drain(row: NodeRow, reason: str) -> bool:
+    """Whether a node is still to be drained for this reason. Raises RefusedForGood where somebody else holds it back (see `Cluster.drain`)."""
+    if row.reason == reason and row.drained:
+        return False
+    if row.spoken_for:
+        raise RefusedForGood(f"{row.name} already has a reason, which is not overwritten: {row.reason}")
+    if row.drained:
+        raise RefusedForGood(f"{row.name} is drained already, without a reason")
+    return True
+
+
 def _only_unknown_ids(stderr: str) -> bool:
     """The controller did answer, and said that it knows none of these ids."""
     return is_gone(stderr)
 
 
 def _checked(job_id: str) -> str:
-    if not _JOB_ID.fullmatch(job_id):
+    if not JOB_ID.fullmatch(job_id):
         raise RefusedForGood(f"{job_id!r} is no Slurm job id")
     return job_id

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from ftrun.slurm.options import split
 
-__all__ = ["directives", "drop_directives"]
+__all__ = ["directives", "drop_directives", "line_of", "words_of"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from ftrun.slurm.options import Version
 
@@ -54,12 +54,8 @@ def drop_directives(
     for position, (number, words, starts_component) in enumerate(head):
         if not any(place == position for place, _ in doomed):
             continue
-        left = [
-            _quote(new) for index, word in enumerate(words) for new in doomed.get((position, index), (word,))
-        ]
-        prefix = ["hetjob"] if starts_component else []
-        line = " ".join(["#SBATCH", *prefix, *left]) if left or prefix else "#"
-        lines[number] = line.encode("utf-8", "surrogateescape")
+        left = [new for index, word in enumerate(words) for new in doomed.get((position, index), (word,))]
+        lines[number] = line_of("#SBATCH", ["hetjob", *left] if starts_component else left)
     return b"\n".join(lines)
 
 
@@ -112,15 +108,18 @@ def _directive_lines(script: bytes) -> list[tuple[int, str]]:
 
 
 def _words(text: str) -> tuple[list[str], bool]:
-    """The words of one directive, and whether it opens a new component.
-
-    Quotes of both kinds group; a backslash takes the next character as it is; `#` outside quotes ends the line.
-    """
+    """The words of one directive, and whether it opens a new component."""
     rest = text.lstrip()
     first = rest.split(None, 1)[0].lower() if rest else ""
     starts_component = first in {"hetjob", "packjob"}
-    if starts_component:
-        rest = rest[len(first) :]
+    return words_of(rest[len(first) :] if starts_component else rest), starts_component
+
+
+def words_of(rest: str) -> list[str]:
+    """The words behind the magic one of a line.
+
+    Quotes of both kinds group; a backslash takes the next character as it is; `#` outside quotes ends the line.
+    """
     words: list[str] = []
     word: str | None = None
     quote = ""
@@ -149,7 +148,13 @@ def _words(text: str) -> tuple[list[str], bool]:
             word = (word or "") + char
     if word is not None:
         words.append(word)
-    return words, starts_component
+    return words
+
+
+def line_of(magic: str, words: Iterable[str]) -> bytes:
+    """A line that says these words; an empty comment where there are none."""
+    left = [_quote(word) for word in words]
+    return (" ".join([magic, *left]) if left else "#").encode("utf-8", "surrogateescape")
 
 
 def _quote(word: str) -> str:

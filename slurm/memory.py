@@ -32,12 +32,12 @@ from ftrun.slurm.client import (
 )
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.slurm.memory_clock import Clock
-from ftrun.slurm.memory_depend import is_dependency, judge
+from ftrun.slurm.memory_depend import is_dependency, waiting_for
 from ftrun.slurm.memory_engine import Engine
 from ftrun.slurm.memory_faults import Faults, quietly
-from ftrun.slurm.memory_options import Wanted, job_of, read_options
-from ftrun.slurm.memory_records import Job, Node, Timing
-from ftrun.slurm.parse import bears, clean_dependency, depends_on
+from ftrun.slurm.memory_options import Wanted, fits, job_of, read_options
+from ftrun.slurm.memory_records import Job, Node, Timing, facts_of
+from ftrun.slurm.parse import bears, clean_dependency
 
 __all__ = ["Clock", "Engine", "Faults", "MemoryCluster", "Timing"]
 
@@ -71,7 +71,8 @@ class MemoryCluster:
         self._name = name
         self._luck = Random(seed)
         self._message_timeout_s = message_timeout_s
-        self._spend = spend
+        self._spend = spend if spend is not None else lambda _seconds: None
+        self.reservations: dict[str, tuple[str, ...]] = {}
         self._told_jobs: dict[str, JobRow] = {}
         self._told_nodes: dict[str, NodeRow] = {}
 
@@ -96,7 +97,7 @@ class MemoryCluster:
             self.engine.after(self.faults.late_s, lambda: self.engine.tell(late))
             raise self._no_answer()
         number = self._enqueue(wanted, request)
-        if not self._fits(wanted):
+        if not fits(wanted, self.engine.partitions[wanted.partition or self._default_partition()]):
             # Slurm refuses this only once the job exists: it stays to be seen, failed, until it is purged.
             self.engine.end(self.engine.jobs[number], JobState.FAILED, "BadConstraints")
             raise RefusedForGood("Requested node configuration is not available", exit_code=1)
@@ -114,14 +115,6 @@ class MemoryCluster:
             raise RefusedForGood("Invalid node name specified", exit_code=1)
         if wanted.dependency and not is_dependency(wanted.dependency):
             raise RefusedForGood("Job dependency problem", exit_code=1)
-
-    def _fits(self, wanted: Wanted) -> bool:
-        """Not so for a request that is too big without any exclusion: that one waits for nodes to come."""
-        usable = set(self.engine.partitions[wanted.partition or self._default_partition()]) - set(
-            wanted.excluded
-        )
-        short = wanted.node_count > len(usable) and wanted.excluded
-        return not short and usable.issuperset(wanted.required)
 
     def _enqueue(self, wanted: Wanted, request: SubmitRequest) -> int:
         engine = self.engine
@@ -202,22 +195,23 @@ class MemoryCluster:
         return dict(self.engine.switches)
 
     def facts(self) -> ClusterFacts:
-        """As a cluster of the oldest supported version would say."""
+        """What it says of itself."""
         self._reading()
-        timing = self.engine.timing
-        return ClusterFacts(
-            name=self._name,
-            version=(22, 5, 0),
-            slurmd_timeout_s=timing.slurmd_timeout_s,
-            kill_wait_s=timing.kill_wait_s,
-            max_script_size_bytes=4 * 1024 * 1024,
-            min_job_age_s=timing.min_job_age_s,
-            requeue_default=self.engine.requeue_default,
-        )
+        return facts_of(self._name, self.engine.timing, requeues=self.engine.requeue_default)
+
+    def reserved(self, name: str) -> tuple[str, ...]:
+        """The nodes that `reservations` sets aside; nobody is kept off them."""
+        return self.reservations.get(name, ())
 
     def ping(self) -> bool:
         """True when the controller answers."""
         return self.engine.controller == "up"
+
+    def contended(self, partitions: Collection[str]) -> bool:
+        """Whether a pending job of anybody waits for nodes there."""
+        self._reading()
+        waiting = [job for job in self.engine.jobs.values() if job.state is JobState.PENDING]
+        return any(job.reason in ("Resources", "Priority") and job.partition in partitions for job in waiting)
 
     def rights(self) -> Rights:
         """As given to the constructor."""
@@ -226,10 +220,7 @@ class MemoryCluster:
     def dependents(self, job_id: str) -> Mapping[str, str]:
         """Pending jobs of this user whose dependency names `job_id`; conditions that are met are dropped."""
         self._reading()
-        jobs = self.engine.jobs
-        waiting = [job for job in jobs.values() if job.user == self._user and job.state is JobState.PENDING]
-        left = {str(job.number): judge(job, jobs, self.engine.final)[1] for job in waiting if job.dependency}
-        return {number: text for number, text in left.items() if depends_on(text, job_id)}
+        return waiting_for(job_id, self._user, self.engine.jobs, self.engine.final)
 
     # --------------------------------------------------------------- effects
 
@@ -276,6 +267,16 @@ class MemoryCluster:
             if any(name not in self.engine.nodes for name in nodes):
                 raise RefusedForGood(f"Invalid node name specified for job {job_id}", exit_code=1)
             job.excluded = tuple(sorted(set(nodes)))
+            self.engine.schedule_soon()
+
+        self.effect(change)
+
+    def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
+        """Another number of nodes for a pending job; tasks and CPUs mean nothing here."""
+        del tasks, cpus
+
+        def change() -> None:
+            self._pending(job_id).node_count = nodes
             self.engine.schedule_soon()
 
         self.effect(change)
@@ -343,13 +344,11 @@ class MemoryCluster:
         return probability > 0 and self._luck.random() < probability
 
     def _no_answer(self) -> OutcomeUnknown:
-        if self._spend is not None:
-            self._spend(self._message_timeout_s)
+        self._spend(self._message_timeout_s)
         return OutcomeUnknown(_NO_ANSWER, exit_code=1)
 
     def _no_controller(self) -> Unreachable:
-        if self._spend is not None:
-            self._spend(self._message_timeout_s)
+        self._spend(self._message_timeout_s)
         return Unreachable(_NO_CONTROLLER, exit_code=1)
 
     def _reading(self) -> None:

@@ -19,6 +19,7 @@ class Clock:
         self._now = start_s
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
+        self._until = start_s  # how far the innermost advance goes
 
     def now(self) -> float:
         """The present moment."""
@@ -31,26 +32,33 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         """Let time pass. An event may advance the clock itself (a call that takes long): time never goes back."""
-        until = self._now + seconds
-        while self._events and self._events[0][0] <= until:
-            self._step()
-        self._now = max(self._now, until)
+        before, self._until = self._until, self._now + seconds
+        while self.step():
+            pass
+        self._now = max(self._now, self._until)
+        self._until = before
 
     def advance_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
         """Let time pass from event to event until the condition holds; False when the limit passed first."""
-        until = self._now + limit_s
-        while not condition():
-            if not self._events or self._events[0][0] > until:
-                self._now = max(self._now, until)
-                return condition()
-            self._step()
-        return True
+        before, self._until = self._until, self._now + limit_s
+        try:
+            while not condition():
+                if not self.step():
+                    self._now = max(self._now, self._until)
+                    return condition()
+            return True
+        finally:
+            self._until = before
 
     def next_event_s(self) -> float | None:
         """When the next event is due; None = nothing will ever happen by itself."""
         return self._events[0][0] if self._events else None
 
-    def _step(self) -> None:
+    def step(self) -> bool:
+        """The next event, where the advance that is under way comes to it; False where it does not. For what goes on in the middle of an event."""
+        if not self._events or self._events[0][0] > self._until:
+            return False
         due, _, action = heapq.heappop(self._events)
         self._now = max(self._now, due)
         action()
+        return True

@@ -8,8 +8,9 @@ from enum import Enum
 
 from ftrun.slurm.client import JobState
 from ftrun.slurm.memory_records import Job
+from ftrun.slurm.parse import depends_on
 
-__all__ = ["Verdict", "is_dependency", "judge"]
+__all__ = ["Verdict", "is_dependency", "judge", "waiting_for"]
 
 
 class Verdict(Enum):
@@ -43,6 +44,15 @@ def judge(job: Job, known: Mapping[int, Job], final: Mapping[int, JobState]) -> 
     if verdict is Verdict.MET:
         return verdict, ""
     return verdict, ("?" if either else ",").join(c for c, v in verdicts.items() if v is not Verdict.MET)
+
+
+def waiting_for(
+    job_id: str, user: str, jobs: Mapping[int, Job], final: Mapping[int, JobState]
+) -> dict[str, str]:
+    """Pending jobs of this user whose dependency names `job_id`, and what is left of it."""
+    waiting = [job for job in jobs.values() if job.user == user and job.state is JobState.PENDING]
+    left = {str(job.number): judge(job, jobs, final)[1] for job in waiting if job.dependency}
+    return {number: text for number, text in left.items() if depends_on(text, job_id)}
 
 
 def _conditions(term: str) -> list[str]:

@@ -184,7 +184,7 @@ class Engine:
 
     def _start(self, job: Job, nodes: tuple[str, ...]) -> None:
         job.state, job.reason, job.nodes = JobState.RUNNING, "None", nodes
-        job.start_s, job.end_s = self.clock.now(), None
+        job.start_s, job.end_s, job.grace_end_s = self.clock.now(), None, None
         launch = Launch(self, job, nodes, job.restarts, self.clock.now(), job.request)
         job.launch = launch
         for name in nodes:

@@ -11,7 +11,7 @@ from ftrun.slurm.errors import RefusedForGood
 from ftrun.slurm.memory_engine import Engine
 from ftrun.slurm.memory_records import Job
 
-__all__ = ["Faults", "crash_controller", "hold_launch", "preempt", "quietly", "requeue"]
+__all__ = ["Faults", "crash_controller", "hold_launch", "preempt", "preempt_later", "quietly", "requeue"]
 
 
 @dataclass(slots=True)
@@ -89,6 +89,18 @@ def requeue(engine: Engine, job_id: int | str, *, hold: bool = False) -> None:
 def preempt(engine: Engine, job_id: int | str, *, cancel: bool = False) -> None:
     """Slurm takes a running job's nodes for another: requeued, or ended as PREEMPTED."""
     engine.end(engine.jobs[int(job_id)], JobState.PREEMPTED if cancel else JobState.PENDING, "Preempted")
+
+
+def preempt_later(engine: Engine, job_id: int | str, grace_s: float, *, cancel: bool = False) -> None:
+    """The same after a time of grace, which begins now: the job is RUNNING, and may leave by itself before."""
+    job = engine.jobs[int(job_id)]
+    launch, job.grace_end_s = job.launch, engine.now() + grace_s
+
+    def end() -> None:
+        if job.launch is launch and job.state is JobState.RUNNING:
+            preempt(engine, job_id, cancel=cancel)
+
+    engine.after(grace_s, lambda: engine.tell(end))
 
 
 def hold_launch(engine: Engine, job_id: int | str) -> None:

@@ -6,16 +6,17 @@ Everything else is accepted and ignored. Job arrays and heterogeneous jobs are r
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 from ftrun.slurm.client import SubmitRequest
 from ftrun.slurm.errors import RefusedForGood
 from ftrun.slurm.memory_records import Job
 from ftrun.slurm.nodeset import expand
 from ftrun.slurm.parse import parse_seconds
+from ftrun.slurm.records import dataclass
 
-__all__ = ["Wanted", "job_of", "read_options"]
+__all__ = ["Wanted", "fits", "job_of", "read_options"]
 
 _SHORT_WITH_VALUE = "AaBbCcDdeFGiJLMmNnopqStwx"
 _LONG_OF_SHORT = {
@@ -57,6 +58,13 @@ def read_options(argv: Sequence[str], script: bytes | None) -> Wanted:
     for name, value in (*_pairs(_directives(script or b"")), *_pairs(argv)):
         wanted = _with(wanted, name, value)
     return wanted
+
+
+def fits(wanted: Wanted, members: Collection[str]) -> bool:
+    """Whether a partition of these nodes takes it. Not so for a request that is too big without any exclusion: that one waits for nodes to come."""
+    usable = set(members) - set(wanted.excluded)
+    short = wanted.node_count > len(usable) and wanted.excluded
+    return not short and usable.issuperset(wanted.required)
 
 
 def job_of(wanted: Wanted, number: int, user: str, request: SubmitRequest, now_s: float) -> Job:

@@ -7,13 +7,26 @@ Two truths are kept apart, because the difference between them is what ftrun has
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, Protocol
 from zlib import crc32
 
-from ftrun.slurm.client import JobDetails, JobRow, JobState, NodeRow, Stay, SubmitRequest
+from ftrun.slurm.client import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, Stay, SubmitRequest
+from ftrun.slurm.records import dataclass
 
-__all__ = ["Controller", "Fault", "Job", "Launch", "Node", "Processes", "Script", "Step", "Timing", "World"]
+__all__ = [
+    "Controller",
+    "Fault",
+    "Job",
+    "Launch",
+    "Node",
+    "Processes",
+    "Script",
+    "Step",
+    "Timing",
+    "World",
+    "facts_of",
+]
 
 Fault = Literal["", "crash", "freeze", "slurmd"]
 Controller = Literal["up", "down", "hung"]
@@ -40,6 +53,19 @@ class Timing:
     def down_s(self) -> float:
         """From a node's silence to DOWN: the time-out runs from the last ping heard, and pings are rare."""
         return 1.6 * self.slurmd_timeout_s
+
+
+def facts_of(name: str, timing: Timing, *, requeues: bool) -> ClusterFacts:
+    """What such a Slurm says of itself: the oldest supported version."""
+    return ClusterFacts(
+        name,
+        version=(22, 5, 0),
+        slurmd_timeout_s=timing.slurmd_timeout_s,
+        kill_wait_s=timing.kill_wait_s,
+        max_script_size_bytes=4 << 20,
+        min_job_age_s=timing.min_job_age_s,
+        requeue_default=requeues,
+    )
 
 
 class World(Protocol):
@@ -114,6 +140,7 @@ class Launch:
     over: bool = False
     steps: list[Step] = field(default_factory=list)  # those that the controller has not seen the end of
     made: int = 0  # steps so far
+    shrunk: int = 0  # so often its owner gave nodes back
 
     @property
     def job_id(self) -> str:
@@ -218,7 +245,7 @@ class Node:
         busy = "allocated" if len(self.jobs) >= self.slots else "mixed"
         return NodeRow(
             name=self.name,
-            state="down" if self.down else busy if self.jobs else "idle",
+            state="down" if self.down else busy if self.jobs or not self.slots else "idle",
             flags=frozenset(flag for flag, there in flags.items() if there),
             reason=self.reason,
             reason_time_s=self.reason_s,
@@ -262,6 +289,7 @@ class Job:
     launch: Launch | None = None
     completing: set[str] = field(default_factory=set)
     becomes: JobState = JobState.COMPLETED  # when nothing of it is left on a node; PENDING = requeue
+    grace_end_s: float | None = None  # preempted: when its time of grace is over
 
     def row(self) -> JobRow:
         """As squeue shows it."""
@@ -281,6 +309,7 @@ class Job:
             raw_job_id=str(self.number),
             restarts=self.restarts,
             time_limit_s=self.time_limit_s,
+            planned_end_s=self.grace_end_s if self.state is JobState.RUNNING else None,
         )
 
     def stays(self) -> tuple[Stay, ...]:
@@ -312,4 +341,8 @@ class Job:
             batch_host=self.launch.head if self.launch is not None else self.nodes[0] if self.nodes else "",
             time_limit_s=self.time_limit_s,
             user=self.user,
+            fields={
+                "PreemptTime": "None" if self.grace_end_s is None else "2026-01-01T00:00:00",
+                **{name: str(self.node_count) for name in ("NumNodes", "NumTasks", "NumCPUs")},
+            },
         )

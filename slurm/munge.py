@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ftrun.slurm.errors import RefusedForGood, Unreachable
 from ftrun.slurm.process import Answer, run, tool
+from ftrun.slurm.records import dataclass
 
 __all__ = ["EXPIRED", "GOOD", "REPLAYED", "REWOUND", "TTL_MAX_S", "Credential", "opened", "sign"]
 

@@ -5,16 +5,18 @@ and that word is the script. So the split needs one fact per option, whether it 
 them: one unknown option that takes a value and the script would be taken for that value.
 
 - Long names may be shortened as long as they stay unambiguous, and what is ambiguous depends on the version. The table
-  therefore says from which version to which an option exists; `split` raises Ambiguous where that matters and the
+  (of releases) therefore says from which version to which an option exists; `split` raises Ambiguous where that matters and the
   version was not given. Options of SPANK plugins are in no table: `plugin_options` reads them from `sbatch --help`.
 - A lone `:` separates the components of a heterogeneous job, anywhere before the script.
 - sbatch takes the directives of the script first, then SBATCH_* variables, then the command line: the last one wins.
 - What is not asked about stays as it was typed; nothing is normalised on the way through.
 
-`ftrun sbatch` starts with this module, so it imports nothing.
+`ftrun sbatch` starts with this module, so it imports nothing but that table.
 """
 
 from __future__ import annotations
+
+from ftrun.slurm.releases import NONE, OLDEST, OPTIONAL, OPTIONS, REQUIRED
 
 __all__ = [
     "Ambiguous",
@@ -32,10 +34,7 @@ if TYPE_CHECKING:
 
     Version = tuple[int, int]
 
-NONE, REQUIRED, OPTIONAL = 0, 1, 2
-OLDEST: Version = (22, 5)
-
-# Short name or "", whether a value follows, the first and the last version that knows it (None = up to the newest).
+# Long name, and the short one where there is one: what all releases know. What only some know stands in the table of releases.
 # Facts: the tables of src/common/slurm_opt.c of 22.05 to 26.05.
 _ALWAYS_REQUIRED = """
 account:A acctg-freq array:a batch bb bbf begin:b chdir:D cluster cluster-constraint clusters:M comment constraint:C
@@ -52,24 +51,6 @@ contiguous help:h hold:H ignore-pbs no-requeue overcommit:O oversubscribe:s pars
 usage use-min-nodes verbose:v version:V wait:W
 """
 _ALWAYS_OPTIONAL = "exclusive get-user-env nice no-kill:k propagate requeue"
-_SOMETIMES: tuple[tuple[str, int, Version, Version | None], ...] = (
-    ("power", REQUIRED, OLDEST, (23, 11)),
-    ("autocomplete", REQUIRED, (23, 2), None),
-    ("container-id", REQUIRED, (23, 2), None),
-    ("extra", REQUIRED, (23, 2), None),
-    ("tres-per-task", REQUIRED, (23, 2), None),
-    ("tres-bind", REQUIRED, (23, 11), None),
-    ("resv-ports", OPTIONAL, (24, 5), None),
-    ("segment", REQUIRED, (24, 5), None),
-    ("stepmgr", NONE, (24, 5), None),
-    ("oom-kill-step", OPTIONAL, (24, 11), None),
-    ("external", NONE, (25, 5), None),
-    ("consolidate-segments", NONE, (25, 11), None),
-    ("resources", REQUIRED, (25, 11), None),
-    ("spread-segments", NONE, (25, 11), None),
-    ("container-type", REQUIRED, (26, 5), None),
-    ("mem-update", REQUIRED, (26, 5), None),
-)
 # Two names for one thing: one of them serves all who ask.
 _SAME = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 
@@ -112,7 +93,7 @@ def _tables() -> tuple[dict[str, tuple[int, Version, Version | None]], dict[str,
             long[name] = (takes, OLDEST, None)
             if letter:
                 short[letter] = name
-    for name, takes, since, until in _SOMETIMES:
+    for name, takes, since, until in OPTIONS:
         long[name] = (takes, since, until)
     return long, short
 
@@ -191,6 +172,16 @@ class CommandLine:
             part += word.tokens == (":",)
             words.append(word)
         return self._with(words[:-1])
+
+    def widened(self, parts: int) -> CommandLine:
+        """The same with so many parts at least, the last one repeated: what sbatch itself does where the script has more parts."""
+        ends = [at for at, word in enumerate(self.words) if word.tokens == (":",)]
+        last = self.words[ends[-1] + 1 if ends else 0 :]
+        again = [word for word in last if word.tokens != ("--",)]
+        front = [*self.words[: len(self.words) - len(last)], *again]
+        for _ in range(parts - self.components):
+            front += [Word((":",)), *again]
+        return self._with([*front, *last[len(again) :]])
 
     def replacing(self, name: str, value: str) -> CommandLine:
         """The same with exactly one such option in each part."""
@@ -307,7 +298,13 @@ def _long(
 
 def _resolve(typed: str, version: Version | None, extra: Mapping[str, int]) -> tuple[str, int]:
     if version is None and typed in LONG:
-        return typed, LONG[typed][0]
+        takes, since, until = LONG[typed]
+        others = [name for name in LONG if name.startswith(typed) and name != typed]
+        if others and (
+            since > OLDEST or until is not None
+        ):  # `--extra` once was short for `--extra-node-info`
+            raise Ambiguous(typed, (typed, *others))
+        return typed, takes
     known = {name: takes for name, (takes, since, until) in LONG.items() if _exists(since, until, version)}
     known.update(extra)
     if typed in known:

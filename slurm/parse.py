@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from ftrun.slurm.client import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow, Stay
 from ftrun.slurm.nodeset import expand
+from ftrun.slurm.nodestates import has_outlived, parse_node_state
 
 __all__ = [
     "DEPENDENCY_FORMAT",
@@ -57,26 +58,6 @@ STAY_ROW = _row_format("JobID", "UserID", "State", "StartTime", "EndTime", "Node
 
 # Slurm prints these for "nothing".
 _NULL = frozenset({"", "(null)", "N/A", "None", "none", "NONE", "Unknown", "UNKNOWN"})
-
-# One character behind a node's state, with the flag that it stands for.
-_STATE_MARKS = {
-    "*": "not_responding",
-    "~": "powered_down",
-    "#": "powering_up",
-    "!": "power_down",
-    "%": "powering_down",
-    "$": "maint",
-    "@": "reboot_requested",
-    "^": "reboot_issued",
-    "-": "planned",
-}
-# A node in such a state with no flag but these is held back by nothing.
-_AT_WORK = frozenset({"idle", "mixed", "allocated"})
-_PASSING = frozenset({"not_responding", "completing", "planned"})
-# States that say "drain" in one word (sinfo's short form) and the base state that they hide.
-_DRAIN_WORDS = {"drained": "idle", "draining": "mixed", "drain": "idle", "drng": "mixed"}
-# Slurm's own words for a flag, where the records use another.
-_FLAG_WORDS = {"no_respond": "not_responding", "maintenance": "maint", "resv": "reserved"}
 
 _ENDING = frozenset({state for state in JobState if state.ended} | {JobState.COMPLETING})
 
@@ -142,7 +123,7 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
             start_time_s=_time(started),
             # Before the end, versions differ in what they expect (never, or a year from now): that is no fact.
             end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
-            planned_end_s=_time(ended) if parse_state(state) is JobState.RUNNING and parse_seconds(limit) else None,
+            planned_end_s=_time(ended) if parse_state(state) is JobState.RUNNING else None,
             restarts=int(restarts) if restarts.isdigit() else None,
             time_limit_s=parse_seconds(limit),
             name=name,
@@ -166,8 +147,7 @@ def parse_nodes(text: str) -> dict[str, NodeRow]:
         if name in nodes:
             partitions = tuple(dict.fromkeys(nodes[name].partitions + partitions))
         state, flags = parse_node_state(state_text)
-        # 24.11 leaves the reason of a drain standing after the resume.
-        outlived = reason in _NULL or (state in _AT_WORK and flags <= _PASSING)
+        outlived = reason in _NULL or has_outlived(state, flags)
         nodes[name] = NodeRow(
             name=name,
             state=state,
@@ -178,24 +158,6 @@ def parse_nodes(text: str) -> dict[str, NodeRow]:
             gres=_text(gres),
         )
     return nodes
-
-
-def parse_node_state(text: str) -> tuple[str, frozenset[str]]:
-    """Base state and flags, lower case: `IDLE+DRAIN`, `down*`, `mixed+not_responding`, `draining@`."""
-    flags: set[str] = set()
-    words: list[str] = []
-    for part in text.strip().lower().split("+"):
-        word = part
-        while word and word[-1] in _STATE_MARKS:
-            flags.add(_STATE_MARKS[word[-1]])
-            word = word[:-1]
-        words.append(_FLAG_WORDS.get(word, word))
-    base = words[0] or "unknown"
-    if base in _DRAIN_WORDS:
-        flags.add("drain")
-        base = _DRAIN_WORDS[base]
-    flags.update(word for word in words[1:] if word)
-    return base, frozenset(flags)
 
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=")
@@ -320,9 +282,9 @@ def parse_config(text: str) -> ClusterFacts:
         if separator:
             settings.setdefault(key.strip(), value.strip())
     size = re.search(r"max_script_size=(\d+)", settings.get("SchedulerParameters", ""))
-    numbers = [int(number) for number in re.findall(r"\d+", settings.get("SLURM_VERSION", ""))]
-    major, minor, micro, *_ = [*numbers, 0, 0, 0]
+    major, minor, micro, *_ = *map(int, re.findall(r"\d+", settings.get("SLURM_VERSION", ""))), 0, 0, 0
     socket = re.search(r"(?:^|,)(?:socket=)?(/[^,]*)", settings.get("AuthInfo", ""))
+    preemption = [settings.get(key, "") for key in ("SlurmctldParameters", "PreemptParameters")]
     return ClusterFacts(
         name=_text(settings.get("ClusterName", "")),
         version=(major, minor, micro),
@@ -333,6 +295,8 @@ def parse_config(text: str) -> ClusterFacts:
         requeue_default=settings.get("JobRequeue", "1") != "0",
         tracking=_text(settings.get("ProctrackType", "")),
         munge_socket=socket.group(1) if socket else "",
+        switch=_text(settings.get("SwitchType", "")),
+        preemption_signals="send_user_signal" in " ".join(preemption),
     )
 
 
@@ -355,10 +319,8 @@ _SUBMITTED = (
 def parse_submitted(stdout: str) -> tuple[str, str] | None:
     """(job id, cluster or "") from what sbatch printed on success, with or without --parsable; None = no id there."""
     for form in _SUBMITTED:
-        found = form.findall(stdout)
-        if found:
-            job_id, cluster = found[-1]
-            return job_id, cluster
+        if found := form.findall(stdout):
+            return found[-1][0], found[-1][1]
     return None
 
 

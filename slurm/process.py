@@ -12,9 +12,9 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ftrun.slurm.errors import RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.slurm.records import dataclass
 
 __all__ = ["Answer", "Context", "check_configuration", "reading_env", "run", "tool"]
 

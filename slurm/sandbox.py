@@ -43,6 +43,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
     gpus: int = 0,
     ssh: bool = False,
     accounting: bool = False,
+    shm_mib: int = 0,
     slurmd_timeout_s: int = 10,
     conf: Mapping[str, str] | None = None,
     base_port: int | None = None,
@@ -53,7 +54,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
     """Bring a sandbox up in a folder of its own and return when all nodes are idle.
 
     `gpus` is per node; `conf` overrides slurm.conf (see `slurm_conf`); with `uts=False` no host names of
-    nodes are attempted. A living sandbox with the same nodes in that folder is returned as it is; a dead
+    nodes are attempted. With `shm_mib` every node has a /dev/shm of its own, so large, which is gone when the node crashes. A living sandbox with the same nodes in that folder is returned as it is; a dead
     one is cleaned up first. `on_start` is called once all checks have passed and daemons are about to start.
     Raises SandboxError: what is missing and what to install, or what went wrong.
     """
@@ -83,6 +84,7 @@ def up(  # noqa: PLR0917 - all but the folder are given by name
             gpus=gpus,
             ssh=ssh,
             accounting=accounting,
+            shm_mib=shm_mib,
             slurmd_timeout_s=slurmd_timeout_s,
             conf=dict(conf or {}),
         )
@@ -94,6 +96,8 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
     plan = replace(
         plan, uts=names.named, hosts=names.resolved, marked=names.marked, uts_refused=names.refused
     )
+    if plan.shm_mib:
+        sandbox_boot.require_own_memory(plan)
     try:
         # Until every daemon is seen to have its port no other sandbox may choose ports.
         with machine_lock():

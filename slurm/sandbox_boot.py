@@ -12,9 +12,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ftrun.slurm import sandbox_procs
+from ftrun.slurm.records import dataclass
+from ftrun.slurm.releases import since
 from ftrun.slurm.sandbox_plan import Plan, SandboxError, cgroup_conf, gres_conf, hosts_file, slurm_conf
 
 __all__ = [
@@ -22,9 +24,11 @@ __all__ = [
     "Names",
     "find_tool",
     "gpu_files",
+    "last_lines",
     "make_folders",
     "node_wrapper",
     "own_names",
+    "require_own_memory",
     "require_tools",
     "search_path",
     "slurm_version",
@@ -123,10 +127,19 @@ def node_wrapper(plan: Plan, node: str) -> list[str]:
     namespace with an /etc/hosts of the sandbox's own lets every node resolve every other: training scripts
     meet at the first node's name, and newer slurmctlds answer an srun by the name of the host it runs on
     (24.11 stands still for 10 s when it cannot). Where nobody could resolve the name, there is the mark alone.
+    Memory of a node's own is a tmpfs in that mount namespace: gone with the last process of the node, as it is
+    gone when a machine loses power.
     """
     if not plan.marked:
         return []
-    return _namespaces(plan.hosts_path if plan.hosts else None, node if plan.uts else None, uts=True)
+    hosts, name = plan.hosts_path if plan.hosts else None, node if plan.uts else None
+    if plan.shm_mib and os.geteuid() == 0:
+        found = [process for process in sandbox_procs.members(plan).nodes[node] if process.state != "Z"]
+        # A daemon has left its parent behind; one that has not is about to, or lives as long as a moment.
+        living = [process.pid for process in found if process.ppid == 1] or [process.pid for process in found]
+        if living:  # whatever joins a node finds the memory that the node has
+            return ["nsenter", "--mount", "--uts", f"--target={min(living)}", "--"]
+    return _namespaces(hosts, name, uts=True, shm_mib=plan.shm_mib)
 
 
 def controller_wrapper(plan: Plan) -> list[str]:
@@ -141,19 +154,34 @@ def own_names(version: tuple[int, int]) -> Names:
     if not refused:
         return Names(named=True, resolved=True, marked=True, refused="")
     # 22.05 answers an srun on the address it called from, and is content with names that nobody resolves.
-    if version < (23, 2) and not _probe(_namespaces(None, probe, uts=True), probe):
+    if not since("hosts-by-name", version) and not _probe(_namespaces(None, probe, uts=True), probe):
         return Names(named=True, resolved=False, marked=True, refused="")
     marked = not _probe(_namespaces(None, None, uts=True), "")
     return Names(named=False, resolved=False, marked=marked, refused=refused)
 
 
-def _namespaces(hosts: str | None, node: str | None, *, uts: bool) -> list[str]:
+def require_own_memory(plan: Plan) -> None:
+    """Raise SandboxError where nodes cannot have a /dev/shm of their own."""
+    refused = plan.uts_refused or _probe(_namespaces(None, None, uts=True, shm_mib=1), "")
+    if refused or not plan.marked:
+        raise SandboxError(f"nodes cannot have a /dev/shm of their own here: {refused or 'no namespaces'}")
+    if plan.ssh and os.geteuid():
+        raise SandboxError(
+            "only root can give nodes both an sshd and a /dev/shm of their own: ask for one of them",
+            wrong_usage=True,
+        )
+
+
+def _namespaces(hosts: str | None, node: str | None, *, uts: bool, shm_mib: int = 0) -> list[str]:
     # An ordinary user is root in a namespace of its own for as long as this takes, and itself again after.
     ordinary = os.geteuid() != 0
     unshare = ["unshare", *(["--map-root-user"] if ordinary else []), *(["--uts"] if uts else [])]
     script = ""
-    if hosts:
+    if hosts or shm_mib:
         unshare += ["--mount", "--propagation", "slave"]
+    if shm_mib:
+        script += f"mount -t tmpfs -o mode=1777,nosuid,nodev,size={shm_mib}m ftrun-sandbox /dev/shm && "
+    if hosts:
         script += 'mount --bind "$0" /etc/hosts && '
     if node:
         script += 'hostname "$1" && '
@@ -309,12 +337,13 @@ def start_daemon(
             exit_code = -1
     if exit_code:
         daemon = next((Path(word).name for word in command if "sbin/" in word), Path(command[0]).name)
-        reason = _last_lines(said, before) or _last_lines(Path(log), 0) or f"exit code {exit_code}"
+        reason = last_lines(said, before) or last_lines(Path(log), 0) or f"exit code {exit_code}"
         raise SandboxError(f"{daemon} did not start: {reason} (log: {log})")
 
 
-def _last_lines(path: Path, offset: int) -> str:
-    # Two: Slurm's last line says that it gives up, the one before says why.
+def last_lines(path: Path, offset: int) -> str:
+    """The last words of a daemon's log behind `offset`; "" where it cannot be read."""
+    # Two lines: Slurm's last line says that it gives up, the one before says why.
     try:
         text = path.read_bytes()[offset:].decode(errors="replace")
     except OSError:

@@ -12,10 +12,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.slurm import sandbox_boot, sandbox_procs, sandbox_ssh
+from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox_plan import Plan, SandboxError
 
 __all__ = ["HOWS", "DaemonStatus", "NodeStatus", "Sandbox", "SandboxStatus", "clear"]
@@ -257,8 +257,13 @@ class Sandbox:
         ):
             if time.monotonic() > deadline:
                 raise SandboxError(
-                    f"{node} is {state} {timeout_s:g} s after it was mended (log: {self.plan.slurmd_log(node)})"
+                    f"{node} is {state} {timeout_s:g} s after it was mended (log: {self.plan.slurmd_log(node)}): "
+                    f"{sandbox_boot.last_lines(Path(self.plan.slurmd_log(node)), 0)}"
                 )
+            if (
+                f"slurmd-{node}" not in self.members().daemons
+            ):  # it gave up: the controller did not hear it in time
+                sandbox_boot.start_slurmd(self.plan, node)
             self.run(["scontrol", "update", f"nodename={node}", "state=resume"], timeout_s=ASK_TIMEOUT_S)
             time.sleep(0.3)
 

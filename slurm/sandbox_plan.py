@@ -17,8 +17,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from ftrun.slurm.records import dataclass
+from ftrun.slurm.releases import since
 
 __all__ = ["Plan", "SandboxError", "cgroup_conf", "gres_conf", "hosts_file", "slurm_conf", "usable_folder"]
 
@@ -46,7 +48,8 @@ class Plan:
     where `folder` is too long for Unix sockets. `version` is Slurm's (major, minor). `gpu_files` is the
     File= expression of gres.conf ("" without GPUs); `gpu_numbered` tells whether jobs see
     CUDA_VISIBLE_DEVICES. `uts`: nodes have host names of their own; `hosts`: they can resolve them; `marked`:
-    every node lives in a UTS namespace of its own, named or not. Ports: slurmctld `base_port`, then one per
+    every node lives in a UTS namespace of its own, named or not. `shm_mib`: every node has a /dev/shm of its own, so large
+    (0: that of the machine). Ports: slurmctld `base_port`, then one per
     slurmd, then one per sshd, then two for accounting.
     """
 
@@ -63,6 +66,7 @@ class Plan:
     gpu_numbered: bool = True
     ssh: bool = False
     accounting: bool = False
+    shm_mib: int = 0
     uts: bool = True
     hosts: bool = True
     marked: bool = True
@@ -259,4 +263,6 @@ def hosts_file(plan: Plan, machine: str) -> str:
 
 def cgroup_conf(version: tuple[int, int]) -> str:
     """The text of cgroup.conf for a release: no release may look for cgroups that it cannot have."""
-    return "CgroupPlugin=disabled\n" if version >= (23, 11) else "CgroupPlugin=cgroup/v1\n"
+    return (
+        "CgroupPlugin=disabled\n" if since("cgroup-plugin-disabled", version) else "CgroupPlugin=cgroup/v1\n"
+    )

@@ -18,9 +18,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox_plan import Plan
 
 __all__ = ["Members", "Process", "end", "members", "send", "send_until_stable"]

@@ -1,10 +1,7 @@
 """The steps of a running job: which there are, ending one, and asking nodes something by a step of one's own. (I/O)
 
 How it thinks. Inside an allocation the quickest witness of a node is whether it starts a small task: Slurm itself needs
-SlurmdTimeout to call a node down, a step answers in a tenth of a second. srun prints what the tasks say as they say it, but
-leaves a node only after its own time-outs (4 s where the connection is refused, beyond 10 s where nobody answers). So
-answers are read as they come, and who is silent long after all the others have spoken is not waited for. Such a step stands in /: a
-node whose shared file system stands still for a while is there all the same.
+SlurmdTimeout to call a node down, a step answers in a tenth of a second. Who is silent long after all the others have spoken is not waited for.
 
 Seen on 22.05: with --no-kill and --wait=0 one dead node costs the other tasks of a step nothing; a step that names a node
 which Slurm has already taken from the job is refused as a whole, so ask for the nodes that the job still has.
@@ -14,31 +11,23 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ftrun.slurm.answers import Call, is_gone, sort_failure
-from ftrun.slurm.errors import RefusedForGood, Unreachable
+from ftrun.slurm.doors import USUAL_PORT, Doors, SlurmdDoors, parse_doors
+from ftrun.slurm.errors import RefusedForGood, SlurmError
 from ftrun.slurm.nodeset import expand, fold
 from ftrun.slurm.process import check_configuration, reading_env, run, tool
+from ftrun.slurm.questions import Question, Reached, SrunQuestion
+from ftrun.slurm.records import dataclass
 
-__all__ = ["CommandSteps", "Reached", "StepRow", "Steps"]
-
-ANSWER = "ftrun-here"
-"""The word before a node's name, and what it has to say, in what a task prints."""
+__all__ = ["CommandSteps", "InsideSteps", "Reached", "StepRow", "Steps", "listened", "parse_steps"]
 
 _FORMAT = "%i|%N|%j"  # the name last: it is free text
 _STEP = re.compile(r"(\d+)\.(\d+)")
-_OUTPUT_BYTES_MAX = 4 * 1024 * 1024
-_ASKED = (
-    "--overlap", "--ntasks-per-node=1", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=NONE",
-    "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet", "--unbuffered", "--chdir=/",
-)  # fmt: skip
+_SLURMD_PORT = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +37,6 @@ class StepRow:
     id: str
     name: str
     nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """Who answered, with the lines that it printed, and what srun itself had to say."""
-
-    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    told: str = ""
 
 
 class Steps(Protocol):
@@ -87,12 +68,34 @@ class Steps(Protocol):
         ...
 
 
+class InsideSteps(Steps, Protocol):
+    """What is asked from inside an allocation, where others wait for the answer."""
+
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+        """As `ask`, of one node at least, and do not wait. Raises Unreachable where srun cannot be started."""
+        ...
+
+    def doors(self, nodes: Sequence[str]) -> Doors:
+        """Look at the slurmd of these nodes from outside, again and again."""
+        ...
+
+    def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
+        """A running job gives back all its nodes but these; the node of its script must be among them.
+
+        Returns once Slurm shows it so. Raises the errors of `ftrun.slurm.errors`; then Slurm shows that nothing has changed, or nothing at all.
+        """
+        ...
+
+
 class CommandSteps:
-    """`Steps` by squeue, scancel and srun."""
+    """`InsideSteps` by squeue, scancel and srun."""
 
     def __init__(self, env: Mapping[str, str] | None = None, *, timeout_s: float = 10.0) -> None:
-        self._env = reading_env(os.environ if env is None else env)
+        around = os.environ if env is None else env
+        self._env = reading_env(around)
         self._timeout_s = timeout_s
+        # A step of a job whose GPUs were counted in all (--gpus) wants them all, and is refused where a node of the job is lost.
+        self._gpus = around.get("SLURM_GPUS_PER_NODE", "") if "SLURM_GPUS" in around else ""
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         """See `Steps.steps`; batch and extern steps are none of srun's."""
@@ -104,6 +107,32 @@ class CommandSteps:
         if not _STEP.fullmatch(step_id):
             raise RefusedForGood(f"{step_id!r} is no step of a job")
         self._ask_slurm(Call.EFFECT, ["scancel", *([f"--signal={signal}"] if signal else []), step_id])
+
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+        """See `InsideSteps.begin`."""
+        check_configuration(self._env)
+        return SrunQuestion(self._env, _number(job_id), nodes, script, self._gpus)
+
+    def doors(self, nodes: Sequence[str]) -> Doors:
+        """See `InsideSteps.doors`."""
+        return SlurmdDoors(lambda: self._addresses(nodes))
+
+    def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
+        """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once in a job, and says no after 5 s from then on."""
+        wanted = f"NodeList={fold(nodes)}"
+        try:
+            self._ask_slurm(Call.EFFECT, ["scontrol", "update", f"JobId={_number(job_id)}", wanted])
+        except SlurmError:
+            if self._holds_more(job_id, nodes):
+                raise
+        else:
+            if self._holds_more(job_id, nodes):
+                raise RefusedForGood("Slurm took the smaller list of nodes and did not go by it")
+
+    def _holds_more(self, job_id: str, nodes: Sequence[str]) -> bool:
+        """Whether the job holds other nodes, too, or none at all."""
+        told = self._ask_slurm(Call.READ, ["squeue", "-h", "-j", _number(job_id), "-o", "%N"])
+        return not {*expand(told.strip())} <= {*nodes} or not told.strip()
 
     def ask(
         self,
@@ -118,29 +147,16 @@ class CommandSteps:
         """See `Steps.ask`."""
         if not nodes:
             return Reached()
-        check_configuration(self._env)
-        size = str(len(nodes))
-        line = f'printf "%s %s\\n" {ANSWER} "$SLURMD_NODENAME"; {script}'
-        argv = [
-            tool("srun", self._env), f"--jobid={_number(job_id)}", "--job-name=ftrun", *_ASKED, f"--nodes={size}",
-            f"--ntasks={size}", f"--nodelist={fold(nodes)}", "/bin/sh", "-c", line,
-        ]  # fmt: skip
-        try:
-            child = subprocess.Popen(
-                argv,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # signals that are sent to the job's group are not for it
-            )
-        except OSError as error:
-            raise Unreachable(f"cannot start srun: {error.strerror}") from error
-        try:
-            text = _listen(child, frozenset(nodes), limit_s=limit_s, quiet_s=quiet_s, alive=alive)
-        finally:
-            _let_go(child)
-        return parse_answers(text, nodes)
+        question = self.begin(job_id, nodes, script)
+        return listened(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive)
+
+    def _addresses(self, nodes: Sequence[str]) -> dict[str, tuple[str, int]]:
+        found = parse_doors(self._ask_slurm(Call.READ, ["scontrol", "-o", "show", "node", fold(nodes)]), 0)
+        if all(port for _, port in found.values()):
+            return found
+        told = _SLURMD_PORT.search(self._ask_slurm(Call.READ, ["scontrol", "show", "config"]))
+        usual = int(told[1]) if told else USUAL_PORT
+        return {node: (address, port or usual) for node, (address, port) in found.items()}
 
     def _ask_slurm(self, call: Call, argv: Sequence[str]) -> str:
         answer = run([tool(argv[0], self._env), *argv[1:]], self._env, timeout_s=self._timeout_s)
@@ -163,68 +179,31 @@ def parse_steps(text: str, job_id: str) -> tuple[StepRow, ...]:
     return tuple(found)
 
 
-def parse_answers(text: str, nodes: Collection[str]) -> Reached:
-    """What tasks printed: the lines of one task come one after another, since each says its node's name first. (pure)
-
-    A task says `ANSWER NODE` and then, for each thing that it has to say, `ANSWER NODE WORDS`.
-    """
-    answers: dict[str, list[str]] = {}
-    told = []
-    for line in text.splitlines():
-        word, _, rest = line.partition(" ")
-        node, _, words = rest.partition(" ")
-        if word == ANSWER and node in nodes:
-            answers.setdefault(node, []).extend([words] if words else [])
-        elif line.strip():
-            told.append(line.strip())
-    return Reached({node: tuple(words) for node, words in answers.items()}, "; ".join(told[:20]))
-
-
-def _listen(
-    child: subprocess.Popen[bytes],
-    nodes: frozenset[str],
+def listened(
+    question: Question,
     *,
     limit_s: float,
     quiet_s: float,
     alive: Callable[[], None],
-) -> str:
-    """What srun and its tasks print, until it is over or not worth the wait."""
-    assert child.stdout is not None
-    os.set_blocking(child.stdout.fileno(), False)
-    began = time.monotonic()
-    heard, answered, last_s = b"", 0, 0.0
-    with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ)
-        while (waited := time.monotonic() - began) < limit_s:
+    mono_s: Callable[[], float] = time.monotonic,
+) -> Reached:
+    """What is answered until the question is over, all lines have ended, or it is not worth the wait; then it is let go."""
+    began = mono_s()
+    answered, last_s = 0, 0.0
+    try:
+        while not question.over and (waited := mono_s() - began) < limit_s:
             alive()
-            if selector.select(0.2):
-                more = os.read(child.stdout.fileno(), 65536)
-                if not more:
-                    break
-                heard = (heard + more)[:_OUTPUT_BYTES_MAX]
-                said = len(parse_answers(heard.decode("utf-8", "replace"), nodes).answers)
-                if said > answered:
-                    answered, last_s = said, time.monotonic() - began
-            elif 0 < answered < len(nodes) and waited - last_s > max(quiet_s, 3 * last_s):
+            question.listen(0.2)
+            found = question.reached
+            if len(found.answers) > answered:
+                answered, last_s = len(found.answers), mono_s() - began
+            if len(found.ended) == len(question.nodes):
                 break
-    return heard.decode("utf-8", "replace")
-
-
-def _let_go(child: subprocess.Popen[bytes]) -> None:
-    """srun leaves its step when it is told to twice; the tasks that answered are over already."""
-    if child.poll() is None:
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(child.pid, number)
-                child.wait(0.3)
+            if 0 < answered < len(question.nodes) and waited - last_s > max(quiet_s, 3 * last_s):
                 break
-            except subprocess.TimeoutExpired:
-                continue
-            except ProcessLookupError:
-                break
-        child.wait()
-    if child.stdout is not None:
-        child.stdout.close()
+        return question.reached
+    finally:
+        question.let_go()
 
 
 def _number(job_id: str) -> str:

@@ -2,7 +2,8 @@
 
 How it thinks. A missing row is no end (P6): two answers far enough apart must lack it while the controller is up, and
 no job may bear its token. What it did last is then told by its own folder alone: the newest launch that it claimed is the
-one that ended, be it one that no look at Slurm ever showed.
+one that ended, be it one that no look at Slurm ever showed. Where the cluster has accounting, that is asked once then, and
+its answer stands in for the row (see `archive`).
 
 A job that claimed no start since it went into the queue never started. Slurm forgets what ended only after MinJobAge: if the
 job was there a moment ago, the controller has lost it, and it is submitted again. If nobody looked for that long, it was
@@ -15,7 +16,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.parse import bears
-from ftrun.supervisor import attempts, ends, sense
+from ftrun.supervisor import archive, attempts, ends, sense
 from ftrun.supervisor import rows as rows_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
 def seen(keeper: Keeper, world: World, row: JobRow) -> None:
     """Slurm shows the job."""
-    keeper.memory.partition = row.partition
+    keeper.memory.partition = row.partition or keeper.memory.partition
     keeper.memory.seen_s = world.mono_s
     keeper.memory.absent_since_s = None
 
@@ -41,13 +42,16 @@ def missed(keeper: Keeper, world: World) -> None:
     if not for_long(keeper, world):
         _adopt_another(keeper, world)
         return
-    reason = ends.UNWATCHED if keeper.memory.unwatched else ends.FORGOTTEN
-    if left_the_queue(keeper):
+    told = archive.word(keeper)
+    if told in (archive.ASKED, archive.TOLD):
+        return
+    reason = ends.UNWATCHED if keeper.memory.unwatched and told != archive.LOST else ends.FORGOTTEN
+    if left_the_queue(keeper) and told != archive.LOST:
         reason = ends.LEFT_THE_QUEUE
     launch = latest_launch(keeper)
     if launch != keeper.attempt.launch:
         keeper.forget(launch)  # its log begins elsewhere
-    keeper.record_end("job.ended", "GONE", reason, (), launch=launch)
+    keeper.record_end("job.ended", "GONE", reason, archive.nodes_of(keeper), launch=launch)
 
 
 def unseen(keeper: Keeper, world: World) -> None:
@@ -111,5 +115,4 @@ def _unwatched(keeper: Keeper, world: World) -> bool:
     if keeper.memory.seen_s is not None:
         return world.mono_s - keeper.memory.seen_s >= age_s
     told = (attempt.submitted_at_s, attempt.running_seen_at_s, attempt.ended_at_s)
-    known_s = max((at for at in told if at is not None), default=None)
-    return known_s is None or abs(world.now_s - known_s) >= age_s
+    return ends.forgettable(max((at for at in told if at is not None), default=None), world.now_s, age_s)

@@ -20,8 +20,9 @@ from collections.abc import Callable
 
 from ftrun.slurm import nodeset
 from ftrun.slurm.commands import CommandCluster
+from ftrun.slurm.spanning import SpanningSteps
 from ftrun.slurm.steps import CommandSteps
-from ftrun.supervisor import ladder
+from ftrun.supervisor import agent_deep, ladder
 from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_desk import Desk, GivenUp, Where, say
 from ftrun.supervisor.agent_rounds import Rounds
@@ -36,6 +37,7 @@ STANDSTILL_S = 45.0
 """So long the work may stand still while batch.sh waits for an answer: longer than any question to Slurm."""
 
 SLURM_TIMEOUT_S = 10.0
+SUBMIT_TIMEOUT_S = 20.0  # of a companion, while the script may be running
 
 
 def main(words: list[str] | None = None) -> int:
@@ -144,9 +146,14 @@ def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
             where,
             talk,
             book,
-            CommandCluster(timeout_s=SLURM_TIMEOUT_S),
-            CommandSteps(timeout_s=SLURM_TIMEOUT_S),
+            CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S),
+            SpanningSteps(
+                CommandSteps(timeout_s=SLURM_TIMEOUT_S),
+                where.job,
+                lambda: (*holder[0].spans, *holder[0].coming),
+            ),
             clock,
+            reader=agent_deep.begin,
         )
     )
     return holder[0]

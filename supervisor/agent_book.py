@@ -2,20 +2,24 @@
 
 How it thinks. The agent writes one file of its own in the attempt's folder; the supervisor copies it into the run's journal, sooner or
 later. So the run is folded from the run's journal without those copies, and then from our own records: what we decided a moment
-ago counts, copied or not. Intent is on disk before the act; a journal that cannot be written ends the ladder, never the job.
+ago counts, copied or not; so does what the agent of an earlier launch decided while no supervisor was there to copy it. Intent is on disk before the act; a journal that cannot be written ends the ladder, never the job.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.supervisor import haltfile, journal
+from ftrun.supervisor import haltfile, journal, store
 from ftrun.supervisor.events import Run, fold
 
 __all__ = ["Book", "BookClosed"]
+
+EARLIER_MAX_BYTES = 1 << 24
 
 Record = dict[str, Any]
 
@@ -49,6 +53,7 @@ class Book:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._pulse = os.path.join(folder, f"pulse.{launch}")
         self._beats = 0
+        self._earlier: dict[int, bytes] = {}  # launch -> what its agent wrote: it is over
 
     def record(self, kind: str, /, **data: Any) -> Record:
         """Write one record; it is durable when this returns. Raises OSError, BookClosed."""
@@ -94,7 +99,8 @@ class Book:
         run = fold(os.path.basename(self.run_dir), known)
         if run.attempt is None or run.attempt.number != self.attempt:
             raise BookClosed(f"attempt {self.attempt} is not the run's last")
-        if run.attempt.launch != self.launch:
+        run = self._caught_up(run, run.attempt.copied)
+        if run.attempt is not None and run.attempt.launch != self.launch:
             run = run.with_attempt(
                 launch=self.launch, resume_from="", inside=False, start=1, active=(), aside=()
             )
@@ -103,6 +109,19 @@ class Book:
         for record in self.records:
             run = run.after(record)
         return haltfile.wished(run, self.run_dir, self._now())
+
+    def _caught_up(self, run: Run, copied: Mapping[int, int]) -> Run:
+        """The run with what earlier launches' agents journalled and nobody has copied; a record that cannot be used is left out, as the copy leaves it."""
+        for launch in range(self.launch):
+            if launch not in self._earlier:
+                path = os.path.join(os.path.dirname(self.path), f"{launch}.jsonl")
+                self._earlier[launch] = store.content(path, EARLIER_MAX_BYTES) or b""
+            for line in self._earlier[launch].splitlines():
+                with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, AssertionError):
+                    record = json.loads(line)
+                    if record["seq"] >= copied.get(launch, 0):
+                        run = run.after(record)
+        return run
 
     def beat(self) -> None:
         """Tell the supervisor that the agent lives. Raises OSError."""

@@ -7,47 +7,58 @@ nobody else has so early: who of the nodes does not answer. Such a node counts a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor import grounds, ladder, nodefacts, policy
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.events import Run
+from ftrun.supervisor.hung import better
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.verdicts import plain
 
 if TYPE_CHECKING:
+    from ftrun.hooks.checkpoints.poison import Poison
+    from ftrun.supervisor.divergence import Sign
     from ftrun.supervisor.progress import Progress
     from ftrun.supervisor.signatures import Catalog
 
 __all__ = [
+    "GROWN",
     "LOST",
     "Seen",
     "cannot_load",
     "case_of",
     "decided",
+    "drained",
+    "grown",
+    "instead",
     "judge",
     "lost",
     "place_of",
     "planned",
     "ruled",
     "slow",
+    "unspent",
     "usable",
 ]
 
-EXCLUDE_UNTIL_MIN_S = 60.0
-LOST, SLOW = "node.silent", "straggler.swap"
-_NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
+LOST, SLOW, DRAINED, GROWN = "node.silent", "straggler.swap", "node.drained", "run.grows"
+COMPANION_OVER = "node.companion-over"
+SURE_OF_ITSELF = 0.5
+"""Signatures of any exception at all are less sure than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """All that is known of start `number` at its end.
 
-    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer; `suspicion` is why we ended it (None = it ended by itself), `facts` what the
-    nodes say of themselves, `now_s` Unix seconds.
+    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer, `gone` those of a companion that is over; `suspicion` is why we ended it (None = it ended by itself), `facts` what the
+    nodes say of themselves, `now_s` Unix seconds. `diverged` is the sign that its training went wrong, `spoilt` what that makes of its checkpoints,
+    `older` what the next start would load, `stuck` why it could load nothing.
     """
 
     number: int
@@ -61,9 +72,14 @@ class Seen:
     progress: Progress | None = None
     facts: NodeFacts = field(default_factory=NodeFacts)
     silent: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
     suspicion: Diagnosis | None = None
     step: int | None = None
     checkpoint: str = ""
+    diverged: Sign | None = None
+    spoilt: Poison | None = None
+    older: str = ""
+    stuck: str = ""
 
 
 def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
@@ -79,8 +95,12 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
     why = seen.suspicion
     if why is not None and not seen.silent:
         # What Slurm and the ranks say while we end them is no cause.
-        vague = found.fault in _NOTHING_BETTER and (not found.signature or found.fault is FaultClass.UNKNOWN)
-        found = why if vague or planned(why) else found
+        found = why if planned(why) else better(found, why)
+    if seen.gone and not seen.silent and why is None:
+        over = _without_companion(seen.gone)
+        # An exception that nobody knows by name is what ranks say who lost a peer, too.
+        vague = found.fault is FaultClass.USER_CODE and found.confidence < SURE_OF_ITSELF
+        found = over if vague else better(found, over)
     found = nodefacts.joined(found, seen.facts, seen.now_s)
     missing = tuple(node for node in seen.silent if node not in found.nodes)
     if seen.silent:
@@ -121,6 +141,9 @@ def case_of(run: Run, seen: Seen, diagnosis: Diagnosis, cluster: grounds.Cluster
         now_s=seen.now_s,
         step=seen.step,
         checkpoint=seen.checkpoint,
+        diverged=divergence.words(seen.diverged),
+        older=seen.older,
+        stuck=seen.stuck,
     )
 
 
@@ -151,8 +174,35 @@ def decided(incident: str, case: grounds.Case, ruling: grounds.Ruling, move: lad
         "class": case.diagnosis.fault.value,
         "signature": case.diagnosis.signature,
         "path": [list(one) for one in move.path],
-        "exclude_until_s": case.now_s + max(case.limits.exclude_for_s, EXCLUDE_UNTIL_MIN_S),
+        "exclude_until_s": case.exclude_until_s,
         "older_checkpoint": decision.older_checkpoint,
+        "sizes_aside": [decision.aside] if decision.aside else [],
+    }
+
+
+def unspent(
+    incident: str, case: grounds.Case, nodes: Sequence[str], aside: Sequence[str], reason: str
+) -> dict[str, Any]:
+    """The same of a start that begins again though nothing failed: every budget as it was, or full again where the run got further since, and nobody blamed."""
+    return {
+        "incident": incident,
+        "reason": reason,
+        "nodes": list(nodes),
+        "aside": list(aside),
+        "exclude": [],
+        "drain": [],
+        "ask": [],
+        "spent": dict(case.spent),
+        "retries": case.run.retries,
+        "used": {} if case.progressed else dict(case.run.rungs),
+        "step": case.step,
+        "checkpoint": case.checkpoint,
+        "class": "",
+        "signature": GROWN,
+        "path": [],
+        "exclude_until_s": 0.0,
+        "older_checkpoint": False,
+        "set_aside": [],
     }
 
 
@@ -167,16 +217,31 @@ def usable(
     excluded: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The spares that a start may use: they answer and no check calls them bad; degraded ones and those that the run avoids come last."""
-    held = [one for one in facts.findings if one.until_s is None]
-    shared = facts.everywhere()  # what every node shows is the site's, and spares none
-    bad = {one.node for one in held if one.severity == nodefacts.BAD and one.check not in shared}
-    degraded = {one.node for one in held} - bad
+    bad = _bad(facts)
+    degraded = {one.node for one in facts.findings if one.until_s is None and one.node not in bad}
     free = [
         node
         for node in nodes
         if node not in {*active, *aside} and node in answered and node not in bad and node not in unfit
     ]
     return tuple(sorted(free, key=lambda node: (node in degraded, node in excluded)))
+
+
+def spares_off(nodes: Iterable[str], unfit: Mapping[str, str], facts: NodeFacts) -> str:
+    """Why those of `nodes` that answer and are no spares are none; "" where there are none."""
+    bad = _bad(facts)
+    why = {node: unfit.get(node) or bad.get(node, "") for node in nodes}
+    return "; ".join(f"{node}: {words}" for node, words in why.items() if words)
+
+
+def _bad(facts: NodeFacts) -> dict[str, str]:
+    """The nodes that a check calls bad now, and the first such check; what every node shows is the site's, and spares none."""
+    shared = facts.everywhere()
+    bad: dict[str, str] = {}
+    for one in facts.findings:
+        if one.until_s is None and one.severity == nodefacts.BAD and one.check not in shared:
+            bad.setdefault(one.node, f"{one.check}: {one.message}")
+    return bad
 
 
 def place_of(
@@ -210,6 +275,7 @@ def place_of(
         start=seen.number,
         step_off=off,
         swap_off=swap_off,
+        batch_node=batch_node,
     )
 
 
@@ -222,6 +288,13 @@ def lost(nodes: tuple[str, ...]) -> Diagnosis:
     )
 
 
+def _without_companion(nodes: tuple[str, ...]) -> Diagnosis:
+    """A companion came to its end, or somebody ended it: its nodes are gone, and none of them is blamed."""
+    words = f"the companion that held {', '.join(nodes)} is over"
+    found = plain(FaultClass.NODE, "a companion is over", [words], confidence=0.9, sources=(Source.SLURM,))
+    return replace(found, signature=COMPANION_OVER)
+
+
 def slow(node: str, reason: str) -> Diagnosis:
     """Why a start is left for a spare that is to take a slow node's place."""
     found = plain(
@@ -230,9 +303,28 @@ def slow(node: str, reason: str) -> Diagnosis:
     return replace(found, signature=SLOW)
 
 
+def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
+    """Why a start is left for spares that are to take the place of nodes that somebody drained. Slurm's word for it; nobody is blamed."""
+    title = "a node is drained" if len(nodes) == 1 else "nodes are drained"
+    found = plain(FaultClass.NODE, title, [reason], names=nodes, confidence=0.9, sources=(Source.SLURM,))
+    return replace(found, signature=DRAINED, exclude=False)
+
+
+def grown(reason: str) -> Diagnosis:
+    """Why a start is left for one with more nodes. Nothing failed, and nobody is blamed."""
+    found = plain(FaultClass.NODE, "the run grows", [reason], confidence=0.9, sources=(Source.SLURM,))
+    return replace(found, signature=GROWN, exclude=False)
+
+
+def instead(nodes: Sequence[str], answered: Collection[str], unfit: Collection[str]) -> Diagnosis:
+    """What is said of a start that was to grow, where some of its own nodes turn out to be lost when it is over."""
+    gone = tuple(node for node in nodes if node not in answered or node in unfit)
+    return lost(gone) if gone else grown("it is not known which nodes are well")
+
+
 def planned(found: Diagnosis) -> bool:
     """Whether a start that was left for this was well: what its end printed is the end's own doing."""
-    return found.signature == SLOW
+    return found.signature in (SLOW, DRAINED, GROWN)
 
 
 def cannot_load(evidence: Sequence[Evidence], catalog: Catalog) -> bool:

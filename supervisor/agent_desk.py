@@ -13,12 +13,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Any
 
 from ftrun.slurm.client import Cluster
-from ftrun.slurm.steps import Steps
+from ftrun.slurm.records import dataclass
+from ftrun.slurm.spanning import Span
+from ftrun.slurm.steps import InsideSteps
 from ftrun.supervisor import signatures
 from ftrun.supervisor.agent_book import Book
+from ftrun.supervisor.agent_deep import Begin
+from ftrun.supervisor.agent_line import OwnNode, on_own_node
 from ftrun.supervisor.agent_talk import Talk
 from ftrun.supervisor.lease import Clock, SystemClock
 from ftrun.supervisor.signatures import Catalog
@@ -34,7 +39,7 @@ class GivenUp(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which launch of which run this is, on which node; `place` is the attempt's folder, `nodes` all of the job's."""
+    """Which launch of which run this is, on which node; `place` is the attempt's folder, `nodes` all of the job's own."""
 
     run_dir: str
     place: str
@@ -53,22 +58,40 @@ class Where:
 
 @dataclass
 class Desk:
-    """The parts at hand. `alive_s` and `busy` are for the watchdog, which sets `given_up`."""
+    """The parts at hand. `spans` are the companions that hold nodes for this job, `coming` those whose nodes no start may use yet, `expected` how many nodes
+    were asked for so; `left` are nodes of the job that it holds no more: Slurm took them out, or they were given back; `drained` are those that it keeps aside and that Slurm would not give to anybody; `beside` is done now and
+    then while anybody waits; `alive_s` is for the watchdog, which sets `given_up`."""
 
     where: Where
     talk: Talk
     book: Book
     cluster: Cluster
-    steps: Steps
+    steps: InsideSteps
     clock: Clock = field(default_factory=SystemClock)
     signal: Callable[[int, str], None] = field(default_factory=lambda: _signal_group)  # (process group, name)
+    own_node: OwnNode = on_own_node
+    reader: Begin | None = None  # begins what reads checkpoints to their end; None: nobody does
     alive_s: float = field(init=False)
     given_up: bool = False
+    spans: tuple[Span, ...] = ()
+    coming: tuple[Span, ...] = ()
+    expected: int = 0
+    left: frozenset[str] = frozenset()
+    drained: frozenset[str] = frozenset()
+    beside: Callable[[], None] | None = None
+    _is_beside: bool = False
     _beat_s: float = float("-inf")
     _catalog: Catalog | None = None
 
     def __post_init__(self) -> None:
         self.alive_s = self.clock.mono_s()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that the job has, in Slurm's order, and those of its companions behind them: one that left the job may be back as such a one."""
+        lent = tuple(node for span in self.spans for node in span.nodes)
+        away = self.left.union(lent)
+        return (*(node for node in self.where.nodes if node not in away), *lent)
 
     def alive(self) -> None:
         """Work goes on. Raises GivenUp, OSError (the attempt's folder)."""
@@ -81,6 +104,12 @@ class Desk:
                 OSError
             ):  # then the supervisor takes us for dead, and waits for the job's end
                 self.book.beat()
+        if self.beside is not None and not self._is_beside:
+            self._is_beside = True
+            try:
+                self.beside()
+            finally:
+                self._is_beside = False
 
     def rest(self, seconds: float) -> None:
         """Sleep, and be alive. Raises as `alive`."""
@@ -91,6 +120,11 @@ class Desk:
             if left_s <= 0:
                 return
             self.clock.sleep(min(0.2, left_s))
+
+    def answer(self, number: int, **words: Any) -> None:
+        """Tell batch.sh what comes after a start; the first answer counts. Raises OSError."""
+        if not self.talk.answer(number, **words):
+            say(f"start {number}: answered already")
 
     def catalog(self) -> Catalog:
         """The fault signatures, loaded at the first use. Raises CatalogError."""

@@ -12,9 +12,9 @@ Nothing of it costs anything while all is well: a read of the log that yields no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import (
     afterwards,
     agent_case,
@@ -58,7 +58,8 @@ class Suspicion:
 
 class Eye:
     """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `runs`
-    says whether the job runs and is not suspended, None where that is not known."""
+    says whether the job runs and is not suspended, None where that is not known; `survived` are the nodes' findings after which a start of this launch went
+    on, and takes up those of this one."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Eye:
         *,
         clock: Clock,
         runs: Callable[[], bool | None] = lambda: True,
+        survived: set[str] | None = None,
     ) -> None:
         self._where = where
         self.started = started
@@ -78,9 +80,12 @@ class Eye:
         self._judged_s: float | None = None
         self._held = False  # the job was found suspended
         self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
+        if survived is not None:
+            self.memory.survived = survived
         self._watcher: LogWatcher | None = None
         self._extra: frozenset[str] = frozenset()
         self._suspected = self._ending = False
+        self._news = False  # evidence that was not judged yet
         self._ending_s = 0.0
         self._began_s = self._quiet_since_s = self._clock.mono_s()
         self.to_first_step_s: float | None = None  # how long this start took to its first step
@@ -103,6 +108,7 @@ class Eye:
         memory, mono_s = self.memory, self._clock.mono_s()
         report = self._watcher.poll(self._clock.now_s(), fresh=fresh)
         memory.report = report
+        self._news = self._news or bool(report.new)
         for evidence in report.new:
             self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or self._clock.now_s())
         if report.last_growth_s != memory.growth:
@@ -122,6 +128,17 @@ class Eye:
         if any(one.signature in STEP_ENDS for one in report.new):
             self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
         return report
+
+    def stirs(self) -> bool:
+        """Look, and say whether srun has just said that a step ends: that is not left for the next turn."""
+        before_s = self._ending_s
+        self.look()
+        return self._ending and self._ending_s != before_s
+
+    @property
+    def is_ending(self) -> bool:
+        """srun says that it ends its step."""
+        return self._ending
 
     def quiet_s(self) -> float:
         """For how long no log has grown."""
@@ -158,11 +175,11 @@ class Eye:
         known, report = Topology(nodes=self.started.nodes), self.memory.report
         return report.seats.added_to(known) if report is not None else known
 
-    def facts(self) -> NodeFacts:
-        """What the nodes say of themselves, read anew."""
+    def facts(self, *, lives: bool = False) -> NodeFacts:
+        """What the nodes say of themselves, read anew. While the start `lives`, the checks of its end say nothing yet: some nodes may be at it still."""
         where, started = self._where, self.started
         return nodereports.read(
-            where.run_dir, where.attempt, where.launch, started.nodes, start=started.number
+            where.run_dir, where.attempt, where.launch, started.nodes, start=started.number + lives
         )
 
     # ------------------------------------------------------------------ judging
@@ -191,7 +208,8 @@ class Eye:
     def _provisional(self, report: WatchReport) -> Diagnosis | None:
         memory = self.memory
         # Under suspicion it is asked each time: steps that come after a line may take it back.
-        if report.new or (report.evidence and (memory.provisional is None or self._suspected)):
+        if self._news or (report.evidence and (memory.provisional is None or self._suspected)):
+            self._news = False
             memory.provisional = diagnose(
                 report.evidence,
                 self.topology(),
@@ -202,7 +220,7 @@ class Eye:
         if memory.due("node-reports", self._clock.mono_s(), REPORTS_EVERY_S):
             stamp = nodereports.stamp(self._where.run_dir, self._where.attempt)
             if stamp != memory.node_stamp:
-                memory.node_stamp, memory.node_facts = stamp, self.facts()
+                memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
         return while_alive(memory.provisional, memory.node_facts, memory.survived, self._clock.now_s())
 
     def _patience_is_over(self, report: WatchReport, diagnosis: Diagnosis) -> Suspicion | None:
@@ -241,9 +259,11 @@ class Eye:
         before, silent = self.memory.steps_seen, self._silent()
         twice = tuple(node for node in silent or () if node in self.unheard)
         self.unheard = silent or ()
-        if twice and self.quiet_s() >= ASKED_AGAIN_S:
+        # To ask takes seconds, in which a node that stood still may have come back.
+        still = bool(silent) and self.look(fresh=True) is not None and self.memory.steps_seen == before
+        if twice and still and self.quiet_s() >= ASKED_AGAIN_S:
             return Suspicion(agent_case.lost(twice), self.quiet_s())
-        if silent and self._ending and self.look(fresh=True) and self.memory.steps_seen == before:
+        if still and silent and self._ending:
             return Suspicion(agent_case.lost(silent), self.quiet_s())
         pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
         self._ask_after_s = self.quiet_s() + pause_s

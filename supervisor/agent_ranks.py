@@ -12,9 +12,10 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import agent_case, ladder, settle, store
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
@@ -120,7 +121,7 @@ class Ranks:
         case = agent_case.case_of(self.desk.book.run(), seen, diagnosis, ClusterView())
         off = self.off()
         place = ladder.Place(
-            nodes=where.nodes,
+            nodes=self.desk.nodes,
             active=started.nodes,
             start=started.number,
             rejoin=not off,

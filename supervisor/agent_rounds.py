@@ -8,32 +8,45 @@ where a rung took longer than its limit, the answer is `end`: the job ends as it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor import (
     agent_after,
     agent_case,
+    agent_joining,
+    agent_place,
     agent_reach,
+    agent_release,
+    agent_seen,
     agent_shim,
     agent_stop,
     agent_waiting,
     checkpoints,
-    context,
     grounds,
     ladder,
-    nodereports,
-    settle,
+    usable,
 )
+from ftrun.supervisor.agent_apart import Apart
+from ftrun.supervisor.agent_checks import Checks
+from ftrun.supervisor.agent_companion import Companions
+from ftrun.supervisor.agent_deep import Deep
 from ftrun.supervisor.agent_desk import Desk, say
+from ftrun.supervisor.agent_drain import Drained
+from ftrun.supervisor.agent_early import Early
 from ftrun.supervisor.agent_eye import Eye, Suspicion
-from ftrun.supervisor.agent_hang import Hangs, hung
+from ftrun.supervisor.agent_grow import Growth, Room
+from ftrun.supervisor.agent_hang import Hangs
 from ftrun.supervisor.agent_ranks import Ranks
 from ftrun.supervisor.agent_reach import Reach
+from ftrun.supervisor.agent_slow import Slow
+from ftrun.supervisor.agent_stage import Stage
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.hang import History, State
+from ftrun.supervisor.hung import hung
+from ftrun.supervisor.inplace import GROW
 from ftrun.supervisor.model import Diagnosis
 
 __all__ = ["Rounds"]
@@ -44,13 +57,25 @@ FIRST_STEP_LOOK_S = 0.2  # while a phase of an incident is still to be timed
 SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
 SHIM_EVERY_S = 60.0
 BEGINS_WITHIN_S = 120.0
-WORTH_S = 30.0
-"""Less time than this is left to no start, nor less than the last one took to its first step."""
+
+HERE = (ladder.Rung.STEP, ladder.Rung.SWAP, ladder.Rung.COMPANION, ladder.Rung.SHRINK)
+_Judged = tuple[agent_case.Seen, Diagnosis, Run]
+COMES_S = 8.0  # so long before its limit a companion must be there: its nodes are looked at then
+
+
+@dataclass(frozen=True, slots=True)
+class _Ruled:
+    """What comes of a failed start: its case, the policy's word, where the job stands, and the ladder's move."""
+
+    case: grounds.Case
+    ruling: grounds.Ruling
+    place: ladder.Place
+    move: ladder.Move
 
 
 @dataclass
 class Rounds:
-    """The starts of one launch. `aside` are nodes that no later one may use, `off` is why nothing is started again here."""
+    """The starts of one launch, and the companions that hold nodes for them. `aside` are nodes that no later one may use, `off` is why nothing is started again here."""
 
     desk: Desk
     settings: dict[str, Any]
@@ -58,33 +83,53 @@ class Rounds:
     aside: tuple[str, ...] = ()
     incident: str = ""  # the one that this start followed from, until its first step
     _shim_looks: list[float] = field(default_factory=list)
-    _boundary: agent_stop.Boundary | None = None
+    _growth: Growth | None = None
     _habits: History = field(default_factory=History)  # what earlier starts showed of their silences
+    _survived: set[str] = field(default_factory=set)  # findings of nodes after which some start went on
     _checked: bool = False  # the nodes were, after the start that failed last
+    _checks: Checks | None = None  # those after the present start
+    companions: Companions = field(init=False)
+    early: Early = field(init=False)
+    apart: Apart = field(init=False)
+    mending: agent_release.Mending = field(init=False)
+    stage: Stage = field(init=False)
+    deep: Deep = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.companions = Companions(self.desk, self.settings)
+        self.apart = Apart(self.desk)
+        self.mending = agent_release.Mending(self.desk, self.settings)
+        self.early = Early(self.desk, self.companions, self.apart, self.settings)
+        self.stage = Stage(self.desk, self.settings)
+        where = self.desk.where
+        self.deep = Deep(where.home, where.run_dir, self.settings, self.desk.reader)
 
     def run(self) -> None:
         """All starts, to the last. Raises OSError (journal), GivenUp."""
+        self._run_all()
+        self.stage.leave()
+        self.deep.close()
+        self.companions.end_all("the launch is over")
+
+    def _run_all(self) -> None:
         number = 1
         while (started := self._begun(number)) is not None:
             self.desk.book.start = number
-            self.desk.book.record(
-                "start.begun",
-                nodes=list(started.nodes),
-                token=started.token,
-                resume_from=started.launch.resume_from,
-                pid=started.pid,
-            )
-            eye = self._eye(started)
+            self.desk.book.record("start.begun", **agent_seen.begun(started))
+            self.stage.begun(started)
+            self.deep.begun(self.desk.book.run)
+            checks = self._checks = Checks(self.desk, started, self.settings)
+            eye = self._eye(started, checks)
             try:
                 over, suspicion = self._attend(eye)
                 self.desk.book.record(
                     "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
                 )
-                asked = over.failed or suspicion is not None
-                if not asked or not self._next(eye, over, suspicion):
+                if not (over.failed or suspicion) or not self._next(eye, over, suspicion, checks):
                     return
             finally:
                 eye.close()
+                checks.let_go()
             number += 1
 
     def _begun(self, number: int) -> Started | None:
@@ -97,17 +142,24 @@ class Rounds:
             self.desk.rest(TICK_S / 4)
         return started
 
-    def _eye(self, started: Started) -> Eye:
+    def _eye(self, started: Started, checks: Checks) -> Eye:
         self._shim_looks = [self.desk.clock.mono_s() + after_s for after_s in SHIM_LOOKS_S]
-        return Eye(
+
+        def doubted(heard: tuple[str, ...]) -> None:
+            if eye.is_ending and self.settings.get("after-checks") != "never":
+                checks.begin(tuple(node for node in heard if node not in self.aside))
+
+        eye = Eye(
             self.desk.where,
             started,
             self.settings,
             self.desk.catalog,
-            lambda: self._silent(started),
+            lambda: self._silent(started, doubted),
             clock=self.desk.clock,
             runs=lambda: agent_reach.runs(self.desk.cluster, self.desk.where.job),
+            survived=self._survived,
         )
+        return eye
 
     # ------------------------------------------------------------------ while it runs
 
@@ -116,9 +168,13 @@ class Rounds:
         number, suspicion, next_s = eye.started.number, None, 0.0
         ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
         hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started), self._habits)
+        drained = Drained(self.desk, eye, self.settings, lambda found, out: self._no_swap(eye, found, out))
+        slow = Slow(self.desk, eye, self.settings, hangs, lambda found: self._no_swap(eye, found))
+        room = self._room(lambda: slow.waits or drained.waits or eye.is_ending)
+        growth = self._growth = Growth(self.desk, eye, self.settings, room)
         while (over := self.desk.talk.over(number)) is None:
             self.desk.rest(TICK_S)
-            if self.desk.clock.mono_s() < next_s:
+            if self.desk.clock.mono_s() < next_s and not eye.stirs():
                 continue
             next_s = self.desk.clock.mono_s() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
             self._check_shim(eye.started)
@@ -127,40 +183,33 @@ class Rounds:
             verdict = hangs.look(eye.memory.report)
             if found is None and verdict is not None and verdict.state is State.HUNG:
                 found = Suspicion(hung(verdict, eye.started.nodes), verdict.quiet_s)
-            found = found or self._slow_node(eye, hangs)
+            found = found or slow.look() or drained.look() or growth.look()
+            busy = bool(found or suspicion or growth.busy or room.busy())
+            self.aside = self.mending.look(eye.started.nodes, self.aside, busy=busy)
             if found is not None and suspicion is None:
                 suspicion = found
                 say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
+                if found.diagnosis.signature == agent_case.LOST:
+                    self.early.ask(eye.started, found.diagnosis.nodes, self.aside, self._checks)
                 agent_stop.stop(self.desk, eye, found, self.settings)
-        if self._boundary is not None:
-            self._boundary.close()
-            self._boundary = None
+        drained.close()
+        growth.close()
+        slow.close()
         self._habits = hangs.history
         eye.look(fresh=True)
         self._first_step(eye)
         return over, suspicion
 
-    def _slow_node(self, eye: Eye, hangs: Hangs) -> Suspicion | None:
-        """A steadily slow node is left behind at the next checkpoint, where a spare can take its place then."""
-        if hangs.swap is None:
-            self._boundary = None
-            return None
-        wanted = Suspicion(agent_case.slow(hangs.swap.node, hangs.swap.reason), 0.0)
-        if self._boundary is None:
-            self._boundary = agent_stop.Boundary(self.desk, eye, self.settings)
-        verdict = self._boundary.look()
-        if not verdict.end:
-            return None
-        hangs.swap = None
-        if not verdict.saved:
-            say(f"{wanted.diagnosis.nodes[0]} stays: {verdict.reason}")
-            return None
+    def _no_swap(self, eye: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
+        """Why no spare takes the place of these nodes now, and none of `out`; "" = one does."""
+        self.aside = tuple(dict.fromkeys((*self.aside, *out)))
         reach = agent_after.reach_all(self.desk, eye.started.token, eye)
-        _, _, move = self._ruled(eye, Over(0, 0), wanted, reach)
-        if not reach.known or move.rung is not ladder.Rung.SWAP:
-            say(f"{wanted.diagnosis.nodes[0]} stays: {move.reason}")
-            return None
-        return wanted
+        move = self._ruled(eye, Over(0, 0), wanted, reach).move
+        return "" if reach.known and move.rung is ladder.Rung.SWAP else move.reason
+
+    def _room(self, leaves: Callable[[], bool]) -> Room:
+        left = "a node of the run is being left"
+        return Room(self.companions, self.apart, lambda: self.aside, lambda: left if leaves() else self.off)
 
     def _first_step(self, eye: Eye) -> None:
         if self.incident and eye.memory.step is not None:
@@ -179,16 +228,18 @@ class Rounds:
 
     def _free(self, started: Started) -> int:
         """How many nodes no start has used yet."""
-        return len([node for node in self.desk.where.nodes if node not in {*started.nodes, *self.aside}])
+        return len([node for node in self.desk.nodes if node not in {*started.nodes, *self.aside}])
 
-    def _silent(self, started: Started) -> tuple[str, ...] | None:
+    def _silent(self, started: Started, doubted: Callable[[tuple[str, ...]], None]) -> tuple[str, ...] | None:
         """The nodes of a live start that do not answer; None where that cannot be told."""
-        found = agent_after.reach_all(self.desk, f"{self.desk.where.launch}.{started.number}")
+        token = f"{self.desk.where.launch}.{started.number}"
+        wait_s = agent_after.shut_s(self.desk, started, self.settings, self.aside)
+        found = agent_after.reach_all(self.desk, token, doubted=doubted, shut_s=wait_s)
         return tuple(node for node in started.nodes if node in found.silent) if found.known else None
 
     # ------------------------------------------------------------------ when it failed
 
-    def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None) -> bool:
+    def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
         """Answer batch.sh. True = there is another start."""
         incident = f"{self.desk.where.attempt}.{self.desk.where.launch}.{eye.started.number}"
         after = agent_after.settled(
@@ -196,124 +247,61 @@ class Rounds:
             eye,
             suspicion,
             self.settings,
+            checks,
             aside=self.aside,
             judged=lambda reach: self._judged(eye, over, suspicion, reach)[1],
+            heard=lambda reach: self.early.ask(eye.started, reach.silent, self.aside, checks),
         )
         reach, self._checked = after.reach, after.checked
+        self.stage.heard(eye.started, reach)
         if not reach.running:
             return self._leave(eye, incident, reach.why)
-        case, ruling, move = self._ruled(eye, over, suspicion, reach, incident)
-        again = ruling.decision.kind == "resubmit" and not case.run.wish
-        if move.rung not in (ladder.Rung.STEP, ladder.Rung.SWAP):
+        if self._growth is not None and self._growth.nodes and suspicion is not None:
+            if nodes := self._growth.settled(reach):
+                return self._grown(eye, incident, nodes, self._judged(eye, over, suspicion, reach))
+            suspicion = Suspicion(agent_case.instead(eye.started.nodes, reach.answered, reach.unfit), 0.0)
+        self.apart.note(
+            eye.started.nodes, eye.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
+        )
+        ruled = self._ruled(eye, over, suspicion, reach, incident)
+        move = ruled.move
+        again = ruled.ruling.decision.kind == "resubmit" and not ruled.case.run.wish
+        if move.rung not in HERE:
             return self._leave(eye, incident, move.reason, path=move.path, again=again)
-        if (why := self._too_late(eye, reach)) != "":
+        if (why := agent_seen.too_late(self.desk, eye, reach)) != "":
             return self._leave(eye, incident, why, path=move.path, again=again)
-        return self._again(eye, incident, case, ruling, move)
+        return self._again(eye, incident, ruled, reach)
 
     def _ruled(
         self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
-    ) -> tuple[grounds.Case, grounds.Ruling, ladder.Move]:
+    ) -> _Ruled:
         """What the end means and what comes of it; with `incident`, the diagnosis is journalled under that name."""
         seen, diagnosis, run = self._judged(eye, over, suspicion, reach)
         if incident:
-            self.desk.book.record(
-                "start.diagnosed",
-                incident=incident,
-                diagnosis=settle.diagnosis_json(diagnosis),
-                step=seen.step,
-                first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
-            )
+            agent_seen.note(self.desk, eye, seen, incident, diagnosis)
             run = self.desk.book.run()
-        case = agent_case.case_of(run, seen, diagnosis, self._view())
-        return case, *agent_case.ruled(case, self._place(seen, reach, diagnosis, run))
-
-    def _judged(
-        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach
-    ) -> tuple[agent_case.Seen, Diagnosis, Run]:
-        run = self.desk.book.run()
-        seen = self._seen(eye, over, suspicion, reach, run)
-        return seen, agent_case.judge(seen, self.desk.catalog()), run
-
-    def _seen(
-        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, run: Run
-    ) -> agent_case.Seen:
-        started, settings = eye.started, self.settings
-        cwd = context.cwd(self.desk.where.run_dir)
-        newest = checkpoints.newest(
-            str(settings.get("checkpoint", "")),
-            marker=str(settings.get("checkpoint-marker", "")),
-            set_aside=checkpoints.still_aside(run.set_aside),
-            cwd=cwd,
-        )
-        before = run.best_checkpoint or started.launch.resume_from
-        since_s = started.launch.started_s or 0.0
-        report = eye.memory.report
-        return agent_case.Seen(
-            number=started.number,
-            nodes=started.nodes,
-            resume_from=started.launch.resume_from,
-            code=over.code,
-            signal=over.signal,
-            now_s=self.desk.clock.now_s(),
-            evidence=eye.evidence(over=True),
-            topology=eye.topology(),
-            progress=report.progress if report is not None else None,
-            facts=eye.facts(),
-            silent=tuple(node for node in started.nodes if node in reach.silent),
-            suspicion=suspicion.diagnosis if suspicion is not None else None,
-            step=eye.memory.step,
-            checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
-        )
-
-    def _place(self, seen: agent_case.Seen, reach: Reach, diagnosis: Diagnosis, run: Run) -> ladder.Place:
-        where = self.desk.where
-        facts = nodereports.read(where.run_dir, where.attempt, where.launch, where.nodes, start=seen.number)
-        spares = agent_case.usable(
-            where.nodes,
-            active=seen.nodes,
-            aside=self.aside,
-            answered=reach.answered,
-            unfit=reach.unfit,
-            facts=facts,
-            excluded=run.excluded_at(seen.now_s),
-        )
-        return agent_case.place_of(
+        around = agent_place.view(self.desk, self.settings, run)
+        case = agent_case.case_of(run, seen, diagnosis, around)
+        place = agent_place.place(
+            self.desk,
             seen,
-            where.nodes,
-            spares,
-            self.aside,
-            batch_node=where.node,
-            culprits=diagnosis.nodes,
-            called=bool(self.desk.talk.calls(seen.number)),
-            stuck=reach.unfit,
-            off=self.off or ("" if reach.known else f"it is not known which nodes are well: {reach.why}"),
+            reach,
+            diagnosis,
+            run,
+            aside=(*self.aside, *self.apart.useless),
+            off=self.off,
+            around=around,
+            companion_off=self.apart.after(seen.number, self.settings, diagnosis, reach.end_s),
         )
+        ruling, move = agent_case.ruled(case, place)
+        return _Ruled(case, ruling, place, move)
 
-    def _view(self) -> grounds.ClusterView:
-        """What Slurm says of the cluster; empty where it says nothing."""
-        cluster, where = self.desk.cluster, self.desk.where
-        try:
-            row = cluster.jobs((where.job,)).get(where.job)
-            nodes = cluster.nodes()
-            return settle.view_of(
-                cluster.partitions(),
-                nodes,
-                cluster.rights(),
-                names=row.partition.split(",") if row is not None else (),
-                lost=[node for node in where.nodes if node in nodes and not nodes[node].responding],
-                nodes_needed=len(where.nodes),
-                may_ask=bool(self.settings.get("operator-spool")),
-            )
-        except SlurmError:
-            return grounds.ClusterView()
-
-    def _too_late(self, eye: Eye, reach: Reach) -> str:
-        """Why another start in what is left of the job's time would not get far; "" where it would."""
-        if reach.end_s is None:
-            return ""
-        left_s = reach.end_s - self.desk.clock.now_s()
-        needed_s = max(WORTH_S, eye.to_first_step_s or 0.0)
-        return f"only {left_s:.0f} s are left of the job's time" if left_s < needed_s else ""
+    def _judged(self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Judged:
+        run = self.desk.book.run()
+        seen = agent_seen.seen_of(
+            self.desk, self.settings, run, eye, over=over, suspicion=suspicion, reach=reach
+        )
+        return seen, agent_case.judge(seen, self.desk.catalog()), run
 
     # ------------------------------------------------------------------ the answer
 
@@ -331,52 +319,82 @@ class Rounds:
         self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
         if again:
             agent_waiting.hold(self.desk)
-        self.desk.book.act("answer", lambda: _answer(self.desk, eye.started.number, checked=self._checked))
+        self.stage.leave()
+        self.companions.end_all("the job ends")
+        self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, checked=self._checked))
         return False
 
-    def _again(
-        self,
-        eye: Eye,
-        incident: str,
-        case: grounds.Case,
-        ruling: grounds.Ruling,
-        move: ladder.Move,
-    ) -> bool:
-        """Go on inside the allocation: decide, stop what is left, wait where waiting helps, answer."""
-        began_s = self.desk.clock.mono_s()
-        number, decision = eye.started.number, ruling.decision
-        skip = self._set_aside(eye, case, older=decision.older_checkpoint)
-        told = agent_case.decided(incident, case, ruling, move)
+    def _again(self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach) -> bool:
+        """Go on inside the allocation: decide, stop what is left, have a companion or wait where that helps, answer."""
+        began_s, case, move = self.desk.clock.mono_s(), ruled.case, ruled.move
+        skip = agent_seen.failed_checkpoint(
+            self.desk, eye, case, older=ruled.ruling.decision.older_checkpoint
+        )
+        told = agent_case.decided(incident, case, ruled.ruling, move)
         self.desk.book.record("start.decided", **told, set_aside=[list(one) for one in skip])
-        say(f"start {number}: {move.rung.value}: {move.reason}")
+        say(f"start {eye.started.number}: {move.rung.value}: {move.reason}")
         self.aside = move.aside
+        if why := agent_release.release(self.desk, reach.silent):
+            return self._leave(eye, incident, why, move.path, again=True)
         agent_stop.cancel_steps(self.desk)
         self.desk.book.record("start.stopped", incident=incident)
-        self.desk.rest(move.delay_s)
+        self.companions.end_broken({*reach.silent, *reach.gone, *self.apart.useless})
+        nodes = move.nodes
+        if move.rung is ladder.Rung.COMPANION:
+            joined = self._joined(eye, ruled, reach, began_s + move.limit_s - COMES_S)
+            if not joined.nodes:
+                return self._further_down(eye, incident, ruled, reach, joined)
+            nodes += joined.nodes
+        self.companions.end_ahead("another rung is taken")
+        self.desk.rest(max(0.0, began_s + move.delay_s - self.desk.clock.mono_s()))
         if self.desk.clock.mono_s() - began_s > move.limit_s:
             why = f"it took longer than limit-{move.rung.value}"
             return self._leave(eye, incident, why, move.path, again=True)
-        self.desk.book.record("start.placed", incident=incident, nodes=list(move.nodes))
-        aside = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
-        fault = case.diagnosis.fault.value
-        self.desk.book.act(
-            "answer",
-            lambda: _answer(
-                self.desk, number, nodes=move.nodes, fault=fault, skip=list(dict.fromkeys(aside))
-            ),
-        )
-        self.incident = incident
+        skipped = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
+        self._answered(eye, incident, nodes, case.diagnosis.fault.value, skipped)
         return True
 
-    def _set_aside(self, eye: Eye, case: grounds.Case, *, older: bool) -> list[tuple[str, str]]:
-        """The checkpoint that this start could not load, with its stamp; no later start loads it unless it is written anew."""
-        path = eye.started.launch.resume_from
-        if not path or path in checkpoints.still_aside(case.run.set_aside):
-            return []
-        told = agent_case.cannot_load(eye.evidence(), self.desk.catalog()) and eye.memory.step is None
-        return [(path, checkpoints.stamp(path))] if older or told else []
+    def _answered(self, eye: Eye, incident: str, nodes: tuple[str, ...], fault: str, skip: list[str]) -> None:
+        nodes, spans = agent_joining.arranged(self.desk, nodes)
+        self.aside = tuple(node for node in self.aside if node in self.desk.nodes)
+        self.desk.book.record("start.placed", incident=incident, nodes=list(nodes))
+        words = {"nodes": nodes, "spans": spans, "fault": fault, "skip": list(dict.fromkeys(skip))}
+        words |= usable.answer(self.desk.where.run_dir, self.desk.book.run())
+        found = self.stage.resume(eye.started, nodes, skip)
+        self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, resume=found, **words))
+        self.incident = incident
 
+    def _grown(self, eye: Eye, incident: str, nodes: tuple[str, ...], judged: _Judged) -> bool:
+        """Nothing had failed: the same once more, on more nodes. It spends nothing, and is no incident."""
+        (seen, why, run), around = judged, grounds.ClusterView()
+        if run.wish:
+            return self._leave(eye, incident, f"a person said {run.wish}")
+        self.aside = tuple(node for node in self.aside if node not in nodes)
+        case, reason = agent_case.case_of(run, seen, why, around), f"{why.title} {why.rests_on[0]}"
+        told = agent_case.unspent(incident, case, nodes, self.aside, reason)
+        self.desk.book.record("start.decided", **told, rung=GROW)
+        agent_stop.cancel_steps(self.desk)
+        self.desk.book.record("start.stopped", incident=incident)
+        self._answered(eye, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
+        return True
 
-def _answer(desk: Desk, number: int, **words: Any) -> None:
-    if not desk.talk.answer(number, **words):
-        say(f"start {number}: answered already")
+    def _joined(self, eye: Eye, ruled: _Ruled, reach: Reach, until_s: float) -> agent_joining.Joined:
+        """The companion's nodes that the next start wants."""
+        run, now_s = ruled.case.run, self.desk.clock.now_s()
+        away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
+        count, why = ruled.move.missing, ruled.move.reason
+        wanted = agent_joining.Wanted(eye.started, count, frozenset(away), reach.end_s, until_s, why)
+        return agent_joining.join(
+            self.desk, self.companions, self.settings, wanted, checks=self._checks, swept=self.early.taken()
+        )
+
+    def _further_down(
+        self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach, joined: agent_joining.Joined
+    ) -> bool:
+        """No companion came: what stands below, for the same incident."""
+        self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
+        place, rungs = replace(ruled.place, companion_off=joined.why), ladder.rungs_from(self.settings)
+        move = ladder.climb(ruled.case, ruled.ruling, rungs, place, ruled.move.used)
+        if move.rung not in HERE:
+            return self._leave(eye, incident, move.reason, path=move.path, again=True)
+        return self._again(eye, incident, replace(ruled, place=place, move=move), reach)

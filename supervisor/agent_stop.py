@@ -15,7 +15,7 @@ from typing import Any
 
 from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.steps import StepRow
-from ftrun.supervisor import agent_case, checkpoints, context, leaving
+from ftrun.supervisor import agent_case, checkpoints, context, leaving, savenow
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.model import FaultClass
@@ -26,7 +26,7 @@ OWN_STEPS = "ftrun"
 """So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
 
 STEPS_END_S = 8.0
-LOST_END_S = 1.0  # the ranks that are left are gone in a moment; their srun would wait for the lost node, up to a minute
+LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; whoever needs longer to leave is swept
 SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
 WRITING_EVERY_S = 0.5  # while a new one is being written
 TERM_S = 10.0
@@ -89,7 +89,7 @@ def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
     while desk.talk.over(number) is None:
         if desk.clock.mono_s() > until_s:
             return False
-        desk.rest(0.1)
+        desk.rest(0.05)
     return True
 
 
@@ -105,7 +105,7 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
     wanted, why = leaving.gasp(
         total=len(nodes),
         alive=len(nodes) - len(gone),
-        listens=bool(signal_name) or (reads and _beats(desk, eye.started.token)),
+        listens=bool(signal_name) or (reads and savenow.is_read(desk.where.place, eye.started.token)),
         asked=False,
         gasp_wait_s=float(settings.get("gasp-wait", 30.0)),
     )
@@ -116,9 +116,9 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
     known = sight(desk, eye, settings, desk.clock.mono_s(), None)
     ask = leaving.Ask(leaving.Occasion.GASP, known[0], wait_s)
     desk.book.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
-    path = os.path.join(desk.where.run_dir, "save-now")
+    token = _wish(desk, eye)
     try:
-        desk.book.act("save", lambda: _ask(desk, eye, path, signal_name, to_script=to_script))
+        desk.book.act("save", lambda: _ask(desk, eye, token, signal_name, to_script=to_script))
         began_s = desk.clock.mono_s()
         seen = known
         while True:
@@ -129,33 +129,33 @@ def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -
                 break
             desk.rest(0.5)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        savenow.unask(desk.where.run_dir, token)
     desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
 
 
 class Boundary:
     """The next checkpoint of a live start: asked for where somebody listens, else awaited for as long as it takes."""
 
-    def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        eye: Eye,
+        settings: Mapping[str, Any],
+        occasion: leaving.Occasion = leaving.Occasion.SWAP,
+        why: str = "a spare is to take a slow node's place",
+    ) -> None:
         self._desk, self._eye, self._settings = desk, eye, settings
         self._began_s = self._looked_s = desk.clock.mono_s()
         self._seen = sight(desk, eye, settings, self._began_s, None)
         signal_name, to_script = leaving.split_signal(str(settings.get("save-signal", "")))
-        asks = bool(signal_name) or _beats(desk, eye.started.token)
+        asks = bool(signal_name) or savenow.is_read(desk.where.place, eye.started.token)
         wait_s = float(settings.get("save-wait", 120.0)) if asks else None
-        self._ask = leaving.Ask(leaving.Occasion.SWAP, self._seen[0], wait_s)
-        self._path = os.path.join(desk.where.run_dir, "save-now")
+        self._ask = leaving.Ask(occasion, self._seen[0], wait_s)
+        self._token = _wish(desk, eye)
         if asks:
             known = self._seen[0].to_json()
-            desk.book.record(
-                "save.asked",
-                occasion="swap",
-                why="a spare is to take a slow node's place",
-                known=known,
-                wait_s=wait_s,
-            )
-            desk.book.act("save", lambda: _ask(desk, eye, self._path, signal_name, to_script=to_script))
+            desk.book.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
+            desk.book.act("save", lambda: _ask(desk, eye, self._token, signal_name, to_script=to_script))
 
     def look(self) -> leaving.Verdict:
         """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
@@ -174,8 +174,7 @@ class Boundary:
     def close(self) -> None:
         """Nothing is asked for any more, be it that the start ended meanwhile."""
         if self._ask.wait_s is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+            savenow.unask(self._desk.where.run_dir, self._token)
 
 
 def sight(
@@ -198,9 +197,12 @@ def sight(
     return now, since_s
 
 
-def _ask(desk: Desk, eye: Eye, path: str, signal_name: str, *, to_script: bool) -> None:
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write(f"{eye.started.token} {desk.clock.now_s():.3f}\n")
+def _wish(desk: Desk, eye: Eye) -> str:
+    return f"{eye.started.token} {desk.clock.now_s():.3f}"
+
+
+def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool) -> None:
+    savenow.ask(desk.where.run_dir, token, beside=True)
     if signal_name and to_script:
         with contextlib.suppress(ProcessLookupError, AttributeError):
             os.kill(eye.started.pid, getattr(signal, f"SIG{signal_name}"))
@@ -210,11 +212,3 @@ def _ask(desk: Desk, eye: Eye, path: str, signal_name: str, *, to_script: bool) 
                 desk.steps.end_step(step.id, signal=signal_name)
         except SlurmError as error:
             say(f"{signal_name} could not be sent: {error.message}")
-
-
-def _beats(desk: Desk, token: str) -> bool:
-    """Some rank of this start tells where it is by `beat`, so it reads the file, too."""
-    try:
-        return bool(os.listdir(os.path.join(desk.where.place, "beats", token)))
-    except OSError:
-        return False

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import store
+from ftrun.slurm.records import dataclass
+from ftrun.slurm.spanning import Span
+from ftrun.supervisor import attempts, store
 from ftrun.supervisor.attempts import Launch
 
-__all__ = ["Over", "Started", "Talk", "started_from"]
+__all__ = ["Over", "Resume", "Started", "Talk", "started_from"]
 
-_BYTES_MAX = 1 << 20
 _CALLS_MAX_BYTES = 1 << 16
 
 
@@ -30,6 +30,21 @@ class Started:
     nodes: tuple[str, ...]
     token: str
     launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the next start is led to: a folder of links on each of its nodes, the checkpoint that it stands for, its step (None = not in its name)."""
+
+    view: str
+    path: str
+    step: int | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """As batch.sh reads it; nothing where a path cannot be told in a line."""
+        told = (f"view={self.view}", f"from={self.path}", f"step={'' if self.step is None else self.step}")
+        return () if "\n" in "".join(told) else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +69,35 @@ class Talk:
 
     def started(self, number: int) -> Started | None:
         """Start `number`; None while it has not begun."""
-        values = _values(self._path("started", number))
+        values = attempts.key_values(self._path("started", number))
         return started_from(values, number) if values is not None else None
 
     def over(self, number: int) -> Over | None:
         """The end of start `number`; None while the script runs."""
-        values = _values(self._path("over", number))
-        return Over(_int(values.get("code")), _int(values.get("signal"))) if values is not None else None
+        values = attempts.key_values(self._path("over", number))
+        return (
+            Over(attempts.integer(values.get("code")), attempts.integer(values.get("signal")))
+            if values is not None
+            else None
+        )
 
     def answer(
         self,
         number: int,
         nodes: Sequence[str] = (),
         *,
+        spans: Sequence[Span] = (),
         fault: str = "",
         skip: Sequence[str] = (),
+        poison: Sequence[str] = (),
+        had: bool = False,
+        resume: Resume | None = None,
         checked: bool = False,
     ) -> bool:
         """Say what comes after start `number`: the script again on `nodes`, in this order, or the job's end where there are none.
 
-        `fault` is the class of the fault, `skip` are checkpoints that are set aside; `checked`: the nodes need no other look before
+        `spans` are the parts of `nodes` that lie in companions, `fault` is the class of the fault, `skip` are checkpoints that are set aside, `poison` lines of those
+        that a diverged training wrote, `had` that the run has had one, `resume` is what lies in the nodes' memory; `checked`: the nodes need no other look before
         the job ends. False where it was answered before.
         Raises OSError.
         """
@@ -83,7 +107,10 @@ class Talk:
             else ["again", f"nodes={','.join(nodes)}", f"fault={fault}"]
         )
         if nodes:
+            lines += [f"span={span.job}:{nodeset.fold(span.nodes)}" for span in spans]
             lines += [f"skip={path}" for path in skip if "\n" not in path]
+            lines += [*(f"poison={line}" for line in poison), *(["had=1"] if had else [])]
+            lines += [*resume.lines] if resume is not None else []
         target = self._path("next", number)
         temporary = f"{target}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
         text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
@@ -120,6 +147,12 @@ class Talk:
         finally:
             os.close(descriptor)
 
+    def no_span(self, number: int) -> str:
+        """Why a call of srun in start `number` cannot span several jobs; "" where each of them can."""
+        found = store.content(self._path("nospan", number), _CALLS_MAX_BYTES)
+        lines = (found or b"").decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in lines if line.strip()), "")
+
     def calls(self, number: int) -> tuple[int, ...]:
         """The processes that called srun through the shim in start `number`."""
         found = store.content(self._path("calls", number), _CALLS_MAX_BYTES)
@@ -133,33 +166,5 @@ class Talk:
 
 def started_from(values: Mapping[str, str], number: int) -> Started:
     """A start from the lines of its record. (pure)"""
-    launch = Launch(
-        number=number,
-        job=values.get("job", ""),
-        host=values.get("host", ""),
-        nodes=nodeset.expand(values.get("nodes", "")),
-        stdout=values.get("stdout", ""),
-        stdout_offset_bytes=_int(values.get("stdout_offset")),
-        stdout_dev=_int(values.get("stdout_dev")),
-        stdout_ino=_int(values.get("stdout_ino")),
-        stderr=values.get("stderr", ""),
-        stderr_offset_bytes=_int(values.get("stderr_offset")),
-        stderr_dev=_int(values.get("stderr_dev")),
-        stderr_ino=_int(values.get("stderr_ino")),
-        resume_from=values.get("resume_from", ""),
-        started_s=float(_int(values.get("started_s"))) or None,
-    )
-    return Started(number, _int(values.get("pid")), launch.nodes, values.get("token", ""), launch)
-
-
-def _values(path: str) -> dict[str, str] | None:
-    found = store.content(path, _BYTES_MAX)
-    if found is None:
-        return None
-    pairs = (line.partition("=") for line in found.decode("utf-8", "surrogateescape").splitlines())
-    return {key: value for key, sep, value in pairs if sep}
-
-
-def _int(text: str | None) -> int:
-    text = (text or "").partition(".")[0]
-    return int(text) if text.lstrip("-").isdigit() else 0
+    launch = attempts.launch_from(values, number)
+    return Started(number, attempts.integer(values.get("pid")), launch.nodes, values.get("token", ""), launch)

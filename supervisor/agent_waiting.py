@@ -19,13 +19,13 @@ __all__ = ["hold"]
 def hold(desk: Desk) -> None:
     """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
     try:
-        waiting = dependents.to_hold(desk.cluster, desk.where.job)
+        waiting, since = dependents.to_hold(desk.cluster, desk.where.job)
     except SlurmError as error:
         say(f"what waits for this job is not known: {error.message}")
         return
     if not waiting:
         return
-    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting)
+    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
     for job in sorted(waiting):
         try:
             desk.book.act("hold", partial(desk.cluster.hold, job))

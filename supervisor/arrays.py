@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import arrayspec, attempts, context, policy, rows
+from ftrun.supervisor import arrayspec, attempts, context, divergences, hung, policy, rows
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
 
@@ -29,7 +29,7 @@ __all__ = ["all_went_well", "given_up", "judged", "note_failed", "tasks_of", "wa
 
 def note_failed(keeper: Keeper, world: World) -> None:
     """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not. Raises OSError."""
-    ended = rows.failed_tasks(keeper.rows(world))
+    ended = rows.failed_tasks(keeper.rows(world), keeper.attempt.ended_tasks)
     failed = sorted(set(ended) - set(keeper.attempt.failed_tasks))
     if failed:
         keeper.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
@@ -43,12 +43,16 @@ def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
     """
     attempt = case.attempt
     launches = attempts.task_records(keeper.run_dir, attempt.number, attempt.failed_tasks)
-    if not attempt.failed_tasks or _share_a_log(launches.values()):
+    found = _unable_to_load(keeper)
+    if not attempt.failed_tasks or (_share_a_log(launches.values()) and not found):
         return case
-    found = {
-        task: _diagnosed(keeper, task, launches.get(task), case.diagnosis, lost)
-        for task in attempt.failed_tasks
-    }
+    for task in attempt.failed_tasks:
+        if task not in found:
+            found[task] = (
+                case.diagnosis
+                if _share_a_log(launches.values())
+                else _diagnosed(keeper, task, launches.get(task), case.diagnosis, lost)
+            )
     stops = {task for task, cause in found.items() if _stops(case, cause)}
     again = [cause for task, cause in found.items() if task not in stops]
     if not again:
@@ -74,6 +78,18 @@ def _share_a_log(launches: Iterable[Launch]) -> bool:
     return len(set(logs)) < len(logs)
 
 
+def _unable_to_load(keeper: Keeper) -> dict[int, Diagnosis]:
+    """The failed tasks that found nothing which they may load, as their own records say; their script did not run."""
+    attempt, found = keeper.attempt, {}
+    for task in attempt.failed_tasks:
+        is_over = attempts.task_exit(keeper.run_dir, attempt.number, task) is not None
+        if attempt.task_states.get(task, "FAILED") == "FAILED" and not is_over:
+            why = attempts.task_stuck(keeper.run_dir, attempt.number, task)
+            if why:
+                found[task] = divergences.none_usable(why)
+    return found
+
+
 def _diagnosed(
     keeper: Keeper, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
 ) -> Diagnosis:
@@ -88,10 +104,13 @@ def _diagnosed(
         state=state,
         exit_code=written.code if written is not None else None,
         exit_signal=written.signal if written is not None else None,
+        by_us=task in attempt.ended_tasks,
         nodes_down=tuple(node for node in lost if node in nodes),
     )
     evidence = [line for line in keeper.memory.evidence if line.file in logs]
-    return diagnose(evidence, Topology(nodes=nodes), ended=ended, catalog=keeper.office.catalog())
+    found = diagnose(evidence, Topology(nodes=nodes), ended=ended, catalog=keeper.office.catalog())
+    why = attempt.hung_tasks.get(task) if task in attempt.ended_tasks else None
+    return hung.better(found, hung.hung(why.verdict, nodes)) if why is not None else found
 
 
 def _stops(case: Case, cause: Diagnosis) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ftrun.supervisor.config import Config
 
+_ELASTIC = ("nodes", "nodes-valid", "global-batch", "micro-batch", "replicas", "on-queue-timeout")
 # sbatch answers these and submits nothing.
 _ASIDE = ("help", "usage", "version", "autocomplete")
 
@@ -67,8 +68,10 @@ class Asked:
 
     @property
     def job_name(self) -> str:
-        """The name that Slurm gives the job."""
-        chosen = self.line.get("job-name") or self.env.get("SBATCH_JOB_NAME") or self.head[0].get("job-name")
+        """The name that Slurm gives the job; of several parts, the first."""
+        chosen = (
+            self.line.get("job-name", 0) or self.env.get("SBATCH_JOB_NAME") or self.head[0].get("job-name")
+        )
         return (
             chosen
             or os.path.basename(self.line.script or "")
@@ -80,6 +83,16 @@ class Asked:
         """The first half of the run's id."""
         return self.config.text("name") or self.job_name
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the lines of the script are read by."""
+        return {
+            "argv": self.argv,
+            "slurm_version": self.version,
+            "plugin_options": self.extra,
+            "foreign": "SBATCH_IGNORE_PBS" not in self.env,
+        }
+
     def kept(self, run: str, token: str) -> dict[str, Any]:
         """The submission context of this process as submit/context.json has it."""
         shape, array = submit.shape_of(self.line, self.head, self.env)
@@ -90,7 +103,7 @@ class Asked:
             **context.capture(),
             "run": run,
             "run_token": token,
-            "argv": self.argv,
+            **self.told,
             "script_args": list(self.line.script_args),
             "script_path": self.script_path,
             "script_name": os.path.basename(self.line.script or ""),
@@ -101,9 +114,8 @@ class Asked:
             "array": array,
             "wait": wait,
             "slurm_conf": self.env.get("SLURM_CONF", ""),
-            "slurm_version": self.version,
-            "plugin_options": self.extra,
             "python": sys.executable,
+            "cache_name": os.urandom(8).hex(),
             **self._widened(),
             "settings": self.config.values,
             "settings_from": self.config.layers(),
@@ -111,8 +123,8 @@ class Asked:
 
     def _widened(self) -> dict[str, int]:
         """How many nodes the user means, where spares come on top of them."""
-        wide = inside.widened(self.config.values, self.line, self.head, self.env)
-        return {} if wide is None else {"active": wide.active}
+        wide = inside.resized(self.config.values, self.line, self.head, self.env)
+        return {"active": wide.active} if wide is not None and wide.spares else {}
 
 
 class Plain(Exception):
@@ -214,15 +226,11 @@ def _read_script(asked: Asked) -> None:
         except OSError:
             raise Plain from None  # sbatch cannot open it either, and says so
     try:
-        asked.head = submit.directive_lines(
-            asked.script, {"slurm_version": asked.version, "plugin_options": asked.extra}
-        )
+        asked.head = submit.directive_lines(asked.script, asked.told)
     except (options.Ambiguous, options.UnknownOption):
         _ask_sbatch(asked)
         try:
-            asked.head = submit.directive_lines(
-                asked.script, {"slurm_version": asked.version, "plugin_options": asked.extra}
-            )
+            asked.head = submit.directive_lines(asked.script, asked.told)
         except OptionError:
             raise Plain("its #SBATCH options were not understood") from None
     except OptionError:
@@ -255,10 +263,14 @@ def _refuse_ladder(asked: Asked) -> None:
     """What cannot be recovered as it was asked for is told now, and not at night."""
     try:
         inside.refuse(asked.config, submit.shape_of(asked.line, asked.head, asked.env)[0])
-        wide = inside.widened(asked.config.values, asked.line, asked.head, asked.env)
+        if asked.config.meant("recover") or any(asked.config.values[key] for key in _ELASTIC):
+            from ftrun.supervisor import elastic
+
+            elastic.refuse(asked.config, asked.line, asked.head, asked.env)
+        wide = inside.resized(asked.config.values, asked.line, asked.head, asked.env)
     except (settings.SettingError, SubmitImpossible) as error:
-        raise UserError(str(error)) from None
-    if wide is not None:
+        raise UserError(asked.config.blame(str(error))) from None
+    if wide is not None and wide.spares:
         _refuse_too_wide(asked, wide.active, wide.spares)
 
 
@@ -284,9 +296,16 @@ def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
 
 
 def _refuse_other_clusters(asked: Asked) -> None:
-    """A run lives on one cluster, the one that SLURM_CONF names."""
-    named = asked.line.get("clusters") or asked.env.get("SBATCH_CLUSTERS") or asked.env.get("SLURM_CLUSTERS")
-    named = named or asked.head[0].get("clusters")
+    """A run lives on one cluster, the one that SLURM_CONF names: its ids, its nodes and its states are that cluster's.
+
+    A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused before anything is made.
+    The local cluster's own name goes through to sbatch, which asks slurmdbd what it is.
+    """
+    federal = asked.line.get("cluster-constraint") or asked.head[0].get("cluster-constraint")
+    if federal:
+        told = "a run cannot move between the clusters of a federation; leave it out, or use plain sbatch"
+        raise UserError(f"--cluster-constraint={federal}: {told}")
+    source, named = _clusters(asked)
     if not named:
         return
     from ftrun.slurm.commands import CommandCluster
@@ -295,8 +314,17 @@ def _refuse_other_clusters(asked: Asked) -> None:
     try:
         here = CommandCluster(asked.env).facts().name
     except SlurmError as error:
-        raise UserError(f"--clusters={named}: {error.message}", 1) from None
+        raise UserError(f"{source}{named}: {error.message}", 1) from None
     if named != here:
-        raise UserError(
-            f"--clusters={named}: ftrun looks after jobs of the local cluster ({here}) only; use plain sbatch"
-        )
+        mend = f"leave it out, submit on a login node of {named}, or use plain sbatch"
+        raise UserError(f"{source}{named}: ftrun looks after jobs of the local cluster ({here}) only; {mend}")
+
+
+def _clusters(asked: Asked) -> tuple[str, str]:
+    """Who names clusters, as sbatch takes it (the command line, then variables, then the script), and which."""
+    if typed := asked.line.get("clusters"):
+        return "--clusters=", typed
+    for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
+        if asked.env.get(name):
+            return f"{name}=", asked.env[name]
+    return "#SBATCH --clusters=", asked.head[0].get("clusters") or ""

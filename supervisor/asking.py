@@ -1,7 +1,8 @@
-"""A run whose user may not drain asks the operator, once for each node and decision, and waits for no answer. (I/O)
+"""A run asks the operator for what its user may not do, once for each node and decision, once for each job that waits; and waits for no answer. (I/O)
 
 How it thinks. Intent, act, fact: the id of the request is journalled before it is signed and left in the spool; after a crash the same
-id is left again, and the operator answers an id once. The answer is looked for while the run is looked after, and by `ftrun status`;
+id is left again, and the operator answers an id once. A drain is asked for where a decision wants one; to be put ahead of others, where the site does that (`operator-priority`) and the
+job goes on for one that a broken node took. The answer is looked for while the run is looked after, and by `ftrun status`;
 nothing of the recovery depends on it: the run avoids the node anyway.
 """
 
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import SlurmError
 from ftrun.supervisor.events import Run
+from ftrun.supervisor.grounds import CLASS_RULES
+from ftrun.supervisor.model import FaultClass
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["answers", "ask", "up_to_date"]
+__all__ = ["ahead", "answers", "ask", "up_to_date"]
 
 ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody answers it any more
 SETTING = "operator-spool"
@@ -37,24 +40,57 @@ def ask(keeper: Keeper, world: World, decision: Mapping[str, Any]) -> None:
         if not before:
             request_id = secrets.token_hex(16)
             keeper.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave(keeper, world, request_id, node, decision)
+            _leave(keeper, world, request_id, decision, node=node)
         elif before[-1][1]["step"] == "intended":
-            _leave(keeper, world, before[-1][0], node, decision)
+            _leave(keeper, world, before[-1][0], decision, node=node)
 
 
-def _leave(keeper: Keeper, world: World, request_id: str, node: str, decision: Mapping[str, Any]) -> None:
+def ahead(keeper: Keeper, world: World) -> None:
+    """Leave a request for the job that waits, where another one was lost with a broken node. Raises LeaseLost, Stale."""
+    run, attempt = keeper.run, keeper.attempt
+    last = run.incidents[-1] if run.incidents else None
+    lost = next((one for one in reversed(run.attempts[:-1]) if one.nodes), None)
+    if not (keeper.settings.get(SETTING) and keeper.settings.get("operator-priority")) or lost is None:
+        return
+    if last is None or last.attempt != lost.number or not CLASS_RULES[FaultClass(last.fault)].drain:
+        return
+    decision = {"class": last.fault, "signature": last.diagnosis.get("signature", "")}
+    before = [(i, a) for i, a in run.asked.items() if a.get("job") == attempt.job]
+    if not before:
+        request_id = secrets.token_hex(16)
+        keeper.record(
+            "raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job
+        )
+        _leave(keeper, world, request_id, decision, lost=lost.job)
+    elif before[-1][1]["step"] == "intended":
+        _leave(keeper, world, before[-1][0], decision, lost=lost.job)
+
+
+def _leave(
+    keeper: Keeper,
+    world: World,
+    request_id: str,
+    decision: Mapping[str, Any],
+    *,
+    node: str = "",
+    lost: str = "",
+) -> None:
+    kind = "raise.asked" if lost else "drain.asked"
+    put = partial(_put, keeper, request_id, world.now_s, decision, node=node, lost=lost)
     try:
-        keeper.office.act("ask", world, partial(_put, keeper, request_id, node, world.now_s, decision))
+        keeper.office.act("ask", world, put)
     except SlurmError as error:
-        keeper.record("drain.asked", step="failed", id=request_id, node=node, why=error.message)
+        keeper.record(kind, step="failed", id=request_id, node=node, why=error.message)
     except OSError as error:
         why = f"{keeper.settings[SETTING]}: {error.strerror}"
-        keeper.record("drain.asked", step="failed", id=request_id, node=node, why=why)
+        keeper.record(kind, step="failed", id=request_id, node=node, why=why)
     else:
-        keeper.record("drain.asked", step="left", id=request_id, node=node)
+        keeper.record(kind, step="left", id=request_id, node=node)
 
 
-def _put(keeper: Keeper, request_id: str, node: str, now_s: float, decision: Mapping[str, Any]) -> None:
+def _put(
+    keeper: Keeper, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
+) -> None:
     """Sign and leave. Raises SlurmError (munge), OSError (spool)."""
     from ftrun.slurm import munge
     from ftrun.supervisor import request, spool
@@ -65,11 +101,13 @@ def _put(keeper: Keeper, request_id: str, node: str, now_s: float, decision: Map
         id=request_id,
         cluster=facts.name,
         node=node,
-        job=re.split(r"[_+]", attempt.job)[0],
+        job=re.split(r"[_+]", attempt.holder(node))[0],
         run=keeper.run.id,
         fault=str(decision.get("class", "")),
         signature=re.sub(r"[^\w.-]", "-", str(decision.get("signature") or decision.get("class", "")))[:64],
         seen_s=attempt.slurm_end_s or attempt.ended_at_s or now_s,
+        want="raise" if lost else "drain",
+        lost=re.split(r"[_+]", lost)[0],
     )
     credential = munge.sign(request.to_payload(asked), for_uid=spool.owner(path), socket=facts.munge_socket)
     spool.leave(path, request_id, credential)
@@ -78,7 +116,8 @@ def _put(keeper: Keeper, request_id: str, node: str, now_s: float, decision: Map
 def answers(keeper: Keeper) -> None:
     """Journal what the operator has answered since. Raises OSError (journal)."""
     for request_id, told in _news(keeper.run, keeper.office.clock.now_s()).items():
-        keeper.record("drain.asked", step="answered", id=request_id, **told)
+        kind = "drain.asked" if told["node"] else "raise.asked"
+        keeper.record(kind, step="answered", id=request_id, **told)
 
 
 def up_to_date(run: Run, now_s: float) -> Run:

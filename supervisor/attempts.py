@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ftrun.slurm import nodeset
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import held, store
 
 __all__ = [
@@ -26,15 +27,22 @@ __all__ = [
     "has_tasks",
     "held_path",
     "held_record",
+    "integer",
+    "key_values",
     "last_start",
     "latest_launch",
     "launch_after",
+    "launch_from",
     "launch_record",
     "lost_record",
     "owner",
     "start_record",
+    "stuck",
+    "task_dir",
     "task_exit",
+    "task_over",
     "task_records",
+    "task_stuck",
     "tasks_started",
 ]
 
@@ -64,7 +72,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One launch as batch.sh recorded it, or one start of the script inside it. Paths are real paths on the node; offsets are
-    bytes at the start; `nodes` are those of the job, or those that the start uses."""
+    bytes at the start; `nodes` are those of the job, or those that the start uses; `passed` says which newer checkpoint was not loaded, and why."""
 
     number: int
     job: str
@@ -81,6 +89,7 @@ class Launch:
     resume_from: str
     started_s: float | None
     start: int = 1
+    passed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +203,16 @@ def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, 
     return found
 
 
+def task_over(run_dir: str, attempt: int, task: int, launch: int) -> bool:
+    """Whether this launch of a task has left the record of its script's end."""
+    return (_task_dir(run_dir, attempt, task) / f"exit.{launch}").exists()
+
+
+def task_dir(run_dir: str, attempt: int, task: int) -> str:
+    """The folder of a task of an array."""
+    return str(_task_dir(run_dir, attempt, task))
+
+
 def task_exit(run_dir: str, attempt: int, task: int) -> Exit | None:
     """How the script of the last launch of a task ended; None where it wrote nothing."""
     folder = _task_dir(run_dir, attempt, task)
@@ -226,25 +245,28 @@ def has_tasks(run_dir: str, attempt: int) -> bool:
 
 
 def _launch(path: Path, launch: int) -> Launch | None:
-    values = _key_values(path)
-    if values is None:
-        return None
-    number = _number
+    values = key_values(path)
+    return launch_from(values, launch) if values is not None else None
+
+
+def launch_from(values: Mapping[str, str], launch: int) -> Launch:
+    """A launch, or a start inside it, from the lines of its record. (pure)"""
     return Launch(
         number=launch,
         job=values.get("job", ""),
         host=values.get("host", ""),
         nodes=nodeset.expand(values.get("nodes", "")),
         stdout=values.get("stdout", ""),
-        stdout_offset_bytes=number(values.get("stdout_offset")),
-        stdout_dev=number(values.get("stdout_dev")),
-        stdout_ino=number(values.get("stdout_ino")),
+        stdout_offset_bytes=integer(values.get("stdout_offset")),
+        stdout_dev=integer(values.get("stdout_dev")),
+        stdout_ino=integer(values.get("stdout_ino")),
         stderr=values.get("stderr", ""),
-        stderr_offset_bytes=number(values.get("stderr_offset")),
-        stderr_dev=number(values.get("stderr_dev")),
-        stderr_ino=number(values.get("stderr_ino")),
+        stderr_offset_bytes=integer(values.get("stderr_offset")),
+        stderr_dev=integer(values.get("stderr_dev")),
+        stderr_ino=integer(values.get("stderr_ino")),
         resume_from=values.get("resume_from", ""),
         started_s=_seconds(values.get("started_s")),
+        passed=values.get("passed", ""),
     )
 
 
@@ -264,10 +286,10 @@ def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:
 
 
 def _exit(path: Path) -> Exit | None:
-    values = _key_values(path)
+    values = key_values(path)
     if values is None or "code" not in values:
         return None
-    return Exit(_number(values["code"]), _number(values.get("signal")), _seconds(values.get("ended_s")))
+    return Exit(integer(values["code"]), integer(values.get("signal")), _seconds(values.get("ended_s")))
 
 
 def script_over(run_dir: str, attempt: int, launch: int) -> bool:
@@ -275,9 +297,23 @@ def script_over(run_dir: str, attempt: int, launch: int) -> bool:
     return os.path.exists(os.path.join(store.attempt_dir(run_dir, attempt), f"exit.{launch}"))
 
 
+def stuck(run_dir: str, attempt: int, launch: int) -> str:
+    """Why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" where it did, or says nothing."""
+    values = key_values(Path(store.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
+    return values.get("stuck", "") if values is not None else ""
+
+
+def task_stuck(run_dir: str, attempt: int, task: int) -> str:
+    """The same of the last launch of a task of an array."""
+    folder = _task_dir(run_dir, attempt, task)
+    launch = _last(folder, "launch.")
+    values = key_values(folder / f"pick.{launch}.1") if launch is not None else None
+    return values.get("stuck", "") if values is not None else ""
+
+
 def lost_record(run_dir: str, attempt: int, launch: int) -> str:
     """The job whose start of this launch was not the first, so that batch.sh did not run the script; "" for none."""
-    values = _key_values(Path(store.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
+    values = key_values(Path(store.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
     return values.get("job", "") if values is not None else ""
 
 
@@ -300,7 +336,8 @@ def held_path(run_dir: str, attempt: int, launch: int) -> str:
     return os.path.join(store.attempt_dir(run_dir, attempt), f"preflight.{launch}")
 
 
-def _key_values(path: Path) -> dict[str, str] | None:
+def key_values(path: Path | str) -> dict[str, str] | None:
+    """The lines `key=value` of a small file that a node wrote; None where there is none."""
     found = store.content(str(path), _RECORD_BYTES_MAX)
     if found is None:
         return None
@@ -308,7 +345,8 @@ def _key_values(path: Path) -> dict[str, str] | None:
     return {key: value for key, sep, value in pairs if sep}
 
 
-def _number(text: str | None) -> int:
+def integer(text: str | None) -> int:
+    """A number that a shell wrote; 0 where it is none."""
     return int(text) if text and text.lstrip("-").isdigit() else 0
 
 

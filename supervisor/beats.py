@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import frames
 from ftrun.supervisor.stillness import Activity, Rank, Stacks
 from ftrun.supervisor.straggler import Sample
@@ -62,11 +62,15 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What a look at all beats gives. `stacks` and `activity` are new at the looks that complete a sample, else None."""
+    """What a look at all beats gives. `stacks` and `activity` are new at the looks that complete a sample, else None.
+
+    `readable`: files that were there before could be read; else their standing still says nothing of their ranks.
+    """
 
     ranks: tuple[Rank, ...] = ()
     stacks: Stacks | None = None
     activity: Activity | None = None
+    readable: bool = True
 
 
 def parse(line: bytes) -> Beat | None:
@@ -126,8 +130,11 @@ class BeatReader:
         if self._listed_s is None or now_s - self._listed_s >= LIST_EVERY_S:
             self._listed_s = now_s
             self._names = _ranks_in(self._folder) or self._names
+        read, gone = 0, 0
         for name in self._due():
-            beat = parse(_line(os.path.join(self._folder, name)))
+            line = _line(os.path.join(self._folder, name))
+            read, gone = read + (line is not None), gone + (line is None)
+            beat = parse(line or b"")
             if beat is not None and str(beat.rank) == name:
                 self._take(beat, now_s)
         stacks, activity = self._complete()
@@ -142,7 +149,7 @@ class BeatReader:
             )
             for one in self.beats
         )
-        return Pulse(ranks, stacks, activity)
+        return Pulse(ranks, stacks, activity, readable=bool(read) or not gone)
 
     def samples(self) -> tuple[Sample, ...]:
         """What stragglers are found by: own time so far of each rank that measures it."""
@@ -206,9 +213,9 @@ def _ranks_in(folder: str) -> list[str]:
         return []
 
 
-def _line(path: str) -> bytes:
+def _line(path: str) -> bytes | None:
     try:
         with open(path, "rb") as stream:
             return stream.read(LINE_BYTES_MAX)
     except OSError:
-        return b""
+        return None

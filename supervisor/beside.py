@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor import attempts, journal, store
+from ftrun.supervisor import attempts, companion_fold, journal, store
 from ftrun.supervisor.lifecycle import INSIDE
 from ftrun.supervisor.model import Action, FaultClass, Source
 
@@ -167,6 +167,8 @@ def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
     """Journal one record of the agent's. Returns why it was left out; "" where it was not."""
     data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
     data |= {"agent_seq": record["seq"], "at_s": record["at"]}
+    if record["kind"].startswith("companion."):
+        data[companion_fold.JOB] = companion_fold.job_of(record["data"])
     number = keeper.attempt.number
     start = record["start"] or 1
     copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
@@ -185,7 +187,7 @@ def said(run: Run, incident: str, found: Diagnosis) -> Diagnosis:
         return found
     told = next((one.diagnosis for one in run.incidents if one.id == incident), {})
     attempt = run.attempt
-    nodes = tuple(node for node in told.get("nodes", ()) if attempt is not None and node in attempt.nodes)
+    nodes = tuple(node for node in told.get("nodes", ()) if attempt is not None and node in attempt.reach)
     if not nodes or len(nodes) != len(told["nodes"]):
         return found
     try:

@@ -10,31 +10,26 @@ from __future__ import annotations
 
 import glob as globbing
 import os
-import re
 from collections.abc import Iterable
 
-__all__ = ["newer", "newest", "stamp", "step_of", "still_aside", "written_s"]
+from ftrun.hooks.checkpoints.names import is_temporary, step_of
 
-_WORDS = ("step", "iter", "epoch")
-_BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
-_LAST_NUMBER = re.compile(r"([0-9]+)(?![\s\S]*[0-9])")
-_TEMPORARY = re.compile(r"(\.tmp|\.temp|\.partial|\.incomplete|[-_]tmp|~)$|-tmp-|^tmp[-_]|^\.tmp")
-_DIGITS_MAX = 18  # what a shell can compare
+__all__ = ["complete", "newer", "newest", "stamp", "step_of", "still_aside", "written_s"]
 
 
 def newest(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> str:
     """The path of the newest complete checkpoint; "" where there is none (or no pattern)."""
+    return max(complete(pattern, marker=marker, set_aside=set_aside, cwd=cwd), key=_rank, default="")
+
+
+def complete(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> list[str]:
+    """The paths of all complete checkpoints, in no order."""
     if not pattern:
-        return ""
+        return []
     paths = globbing.glob(os.path.join(cwd, os.path.expanduser(pattern)))
     aside = {os.path.join(cwd, path) for path in set_aside}
     usable = [path.rstrip("/") for path in paths]
-    usable = [
-        p
-        for p in usable
-        if p not in aside and not _TEMPORARY.search(os.path.basename(p)) and _complete(p, marker)
-    ]
-    return max(usable, key=_rank, default="")
+    return [p for p in usable if p not in aside and not is_temporary(p) and _complete(p, marker)]
 
 
 def newer(path: str, than: str, since_s: float) -> bool:
@@ -69,21 +64,6 @@ def written_s(path: str) -> float | None:
         return os.stat(path).st_mtime
     except OSError:
         return None
-
-
-def step_of(path: str) -> int | None:
-    """The step in a checkpoint's name; None where the name has no number."""
-    name = os.path.basename(path)
-    for word in _WORDS:
-        _, found, rest = name.lower().rpartition(word)
-        number = _BEHIND_WORD.match(rest) if found else None
-        if number:
-            return int(number[1].lstrip("0")[-_DIGITS_MAX:] or "0")
-    stem, dot, extension = name.rpartition(".")
-    if dot and extension[:1].isascii() and extension[:1].isalpha() and re.search(r"[0-9]", stem):
-        name = stem
-    last = _LAST_NUMBER.search(name)
-    return int(last[1].lstrip("0")[-_DIGITS_MAX:] or "0") if last else None
 
 
 def _rank(path: str) -> tuple[int, int, str]:

@@ -1,7 +1,7 @@
 """The file that sbatch gets: the user's directives, our variables, batch.sh, then the user's script. (pure)
 
 How it thinks. sbatch reads directives from the top of a file up to the first line that is neither blank nor a comment
-(`_opt_batch_script` in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05; #PBS and #BSUB lines are scanned alike).
+(`_opt_batch_script` in Slurm's src/sbatch/opt.c, the same in 22.05 and 26.05). #PBS and #BSUB lines it finds behind that, too: those come up.
 So the user's block comes first, and the first line of ours ends it. The user's script stands behind the last line of
 batch.sh, byte for byte, and is never parsed by the shell: batch.sh leaves before it gets there, and cuts it out of its
 own file by the line before it. Nothing needs quoting, and a filter that inserts lines at the top (`sbatch --bbf`, a
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 
-from ftrun.hooks.batch import BATCH_SH, SHIM_SH
+from ftrun.hooks.batch import BATCH_SH, SHIM_SH, SPAN_SH
 
-__all__ = ["ScriptError", "compose", "directives", "ftrun_directives", "payload", "shebang"]
+__all__ = ["ScriptError", "compose", "directives", "ftrun_directives", "payload", "shebang", "with_variables"]
 
 _SPACE = b" \t\n\v\f\r"  # isspace() in the C locale
 
@@ -35,6 +35,10 @@ _VARIABLES = {
     "_ft_glob": "checkpoint_glob",
     "_ft_marker": "checkpoint_marker",
     "_ft_skip": "checkpoint_skip",
+    "_ft_poison": "checkpoint_poison",
+    "_ft_judge": "checkpoint_judge",
+    "_ft_fresh": "checkpoint_fresh",
+    "_ft_had": "checkpoint_had",
     "_ft_rarg": "resume_arg",
     "_ft_renv": "resume_env",
     "_ft_cluster": "cluster",
@@ -56,6 +60,10 @@ _VARIABLES = {
     "_ft_rejoin": "rejoin",
     "_ft_save_signal": "save_signal",
     "_ft_timeouts": "timeouts",
+    "_ft_sized": "sized",
+    "_ft_caches": "caches",
+    "_ft_cache_exports": "cache_exports",
+    "_ft_stage": "stage",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 
@@ -69,13 +77,21 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
 
     `attempt` has run, attempt, token and run_dir, and may have
     - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE that tell a task of the whole array);
-    - checkpoint_glob, checkpoint_marker, checkpoint_skip, resume_arg, resume_env;
+    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.poison), checkpoint_judge ("quick": Python
+      looks into them), checkpoint_fresh ("1": with none that may be loaded the script begins from nothing), checkpoint_had ("1": the run had one);
+    - resume_arg, resume_env;
     - pre_hook, post_hook (commands of a shell), hook_limit_s (seconds);
     - watch ("PERIOD DELAY", seconds), after ("1": the nodes of a failed script are checked), before ("hold": the nodes are
       checked first, and a bad minority keeps the script from starting; "report": it does not), checks (a file of thresholds);
     - agent (the interpreter that the agent runs under; "" for no agent), spares (how many nodes of the job no start uses at
       first), active (how many nodes the script uses; "" for all), active_tasks (its --ntasks, where the user gave one and the
-      job's is wider), active_gpus (its --gpus, likewise), hidden (names of variables that only the wider job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE), rejoin ("1": a process may join again), save_signal.
+      job's is wider), active_gpus (its --gpus, likewise), hidden (names of variables that only the wider job has), labels ("auto" or "never"), timeouts (lines NAME[,ALIAS...]=VALUE), rejoin ("1": a process may join again), save_signal;
+    - sized (five numbers: the nodes that are asked for, the full size, the nodes of a unit, the samples of a unit's micro step, those of the
+      whole batch, 0 = not told; "" = the run has but one size).
+    - caches (the limit in bytes and the folder of compile caches on a node; "" = the script is told of none), cache_exports (lines
+      NAME[,ALIAS...]=VALUE);
+    - stage (seven lines: the folder that staged checkpoints are published to, the one on each node, how much memory, bytes in a second, how many
+      stay, "auto" or "never" for copies on other nodes, seconds to wait at the end; "" = none are staged).
     Several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises
     ScriptError for a script that sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
     """
@@ -84,14 +100,16 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
         attempt[key]
     interpreter, argument = shebang(script)
     values = {name: attempt.get(key, "") for name, key in _VARIABLES.items()}
-    assignments = [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
+    assignments = _assigned(values)
     inside = values["_ft_agent"] or values["_ft_spares"] not in ("", "0")
     assignments.append(b"_ft_shim=" + _quoted(SHIM_SH if inside else b""))
+    assignments.append(b"_ft_shim_span=" + _quoted(SPAN_SH if values["_ft_agent"] else b""))
     assignments += [b"_ft_interp=" + _quoted(interpreter), b"_ft_iarg=" + _quoted(argument)]
     before = b"".join(
         (
             b"#!/bin/sh\n",
             *(_as_sh_sees_it(line) + b"\n" for line in directives(script)),
+            *(line + b"\n" for line in _late(script)),
             b"\n".join(assignments),
             b"\n",
         )
@@ -99,6 +117,16 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     # A comment or a value of the user's may hold the line itself: take one that occurs nowhere before.
     mark = next(mark for n in count() if (mark := b"#ftrun-payload-%d#" % n) not in before)
     return b"".join((before, b"_ft_mark='", mark, b"'\n", BATCH_SH.partition(b"\n")[2], mark, b"\n", script))
+
+
+def with_variables(text: bytes, values: Mapping[str, str]) -> bytes:
+    """A script of our own, its `#!` line included, with these variables set behind that line. Raises ValueError for a NUL byte."""
+    first, _, rest = text.partition(b"\n")
+    return b"\n".join((first, *_assigned(values), rest))
+
+
+def _assigned(values: Mapping[str, str]) -> list[bytes]:
+    return [name.encode() + b"=" + _quoted(_encoded(value)) for name, value in values.items()]
 
 
 def payload(composed: bytes) -> bytes:
@@ -121,6 +149,16 @@ def directives(script: bytes) -> list[bytes]:
             break
         block.append(line)
     return block
+
+
+def _late(script: bytes) -> list[bytes]:
+    """#PBS or #BSUB lines behind the first command, where sbatch still looks for them, and would not behind ours."""
+    if b"\n#PBS" not in script and b"\n#BSUB" not in script:
+        return []
+    from ftrun.slurm import foreign
+
+    above = len(directives(script))
+    return [line for number, line in foreign.foreign_lines(script) if number > above]
 
 
 def ftrun_directives(script: bytes) -> list[str]:

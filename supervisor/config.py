@@ -54,7 +54,7 @@ _ALLOWED = {
 _NOT_SETTINGS = frozenset(
     """RUN_ID ATTEMPT RESTART RESUME_FROM LAST_FAULT EXCLUDED RUN_DIR NNODES SITE_CONFIG CLAIM_WAIT_S HOOK HOOKS STATE JOB_ID
     FAULT SIGNATURE NODES REASON DECISION OBSERVED TITLE CULPRITS EXIT_CODE EXIT_SIGNAL START START_TOKEN SHIM BEAT_DIR
-    ATTEMPT_DIR MASTER_ADDR MASTER_PORT FENCE""".split()  # noqa: SIM905
+    ATTEMPT_DIR MASTER_ADDR MASTER_PORT FENCE WORLD_SIZE DP_SCALE GRAD_ACCUM STAGE_DIR STAGE_TO CACHE_DIR""".split()  # noqa: SIM905
 )
 
 
@@ -80,6 +80,10 @@ class Config:
         """A setting that is true or false."""
         return self.values[key] is True
 
+    def meant(self, key: str) -> bool:
+        """Whether somebody said it of this very job, and not of all of a site's or a user's."""
+        return self.origin[key][0] not in (DEFAULT, SITE, USER)
+
     def apply(self, layer: str, where: str, pairs: Iterable[Pair]) -> None:
         """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to be set here."""
         place = where or layer
@@ -94,10 +98,17 @@ class Config:
                 site = self.origin["lock"][1]
                 raise UserError(f"{place}: {key} is locked by the site ({site}); leave it out")
             if layer not in _ALLOWED[SETTINGS[key].scope]:
-                allowed = ", ".join(_ALLOWED[SETTINGS[key].scope])
+                nameless = key.upper() in _NOT_SETTINGS
+                places = _ALLOWED[SETTINGS[key].scope]
+                allowed = ", ".join(one for one in places if one != ENVIRONMENT or not nameless)
                 raise UserError(f"{place}: {key} cannot be set here, only in: {allowed}")
         self.values.update(found)
         self.origin.update((key, (layer, where)) for key in found)
+
+    def blame(self, message: str) -> str:
+        """A complaint about a setting with the place in front that said so; what stands on the command line is before everybody's eyes."""
+        layer, where = self.origin.get(message.partition(":")[0], (DEFAULT, ""))
+        return message if layer in (DEFAULT, COMMAND_LINE) else f"{where or layer}: {message}"
 
     def home(self, env: Mapping[str, str]) -> str:
         """The folder of all runs as an absolute path."""
@@ -134,6 +145,10 @@ def load(
     for variable, pairs in _from_environment(env):
         config.apply(ENVIRONMENT, variable, pairs)
     config.apply(COMMAND_LINE, "", [(key, True if value is None else value) for key, value in own])
+    if config.values["stage"] and not config.values["checkpoint"]:
+        # What is staged is resumed from where it is published.
+        config.values["checkpoint"] = f"{config.text('stage').rstrip('/')}/*"
+        config.origin["checkpoint"] = config.origin["stage"]
     return config
 
 

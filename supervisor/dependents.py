@@ -1,27 +1,32 @@
 """Jobs of the same user that wait for a job of this run: what waits for an attempt waits for the run (P5). (I/O)
 
 How it thinks. Where ftrun ends an attempt its dependents are held first, so that an end of ours sets nobody off; once the
-next attempt has a job, they wait for that one and are released. Both steps do no harm when done twice, and are done
+next attempt has a job, they wait for that one and are released. While a run is paused they stay held. Both steps do no harm when done twice, and are done
 again after a crash until the journal says that they are done. A dependent that is gone, or that somebody changed in the
 meantime, is told and never holds the run up.
+
+An id alone is no identity, the dependents' own as little as ours: one that has another time of submission by now is another job and is
+left alone, and what waits for an old id of ours that is another job's by now waits for that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import context
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.rows import base_id, own
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import Cluster
+    from ftrun.slurm.client import Cluster, JobRow
+    from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["hold", "let_go", "move", "to_hold"]
+__all__ = ["are_left", "hold", "let_go", "move", "to_hold"]
 
 AGAIN_AFTER_S = 15.0
 
@@ -32,22 +37,41 @@ def hold(keeper: Keeper, world: World) -> None:
         return
     cluster = keeper.office.cluster
     if not keeper.attempt.dependents_held:
-        waiting = to_hold(cluster, keeper.attempt.job)
+        waiting, since = to_hold(cluster, keeper.attempt.job)
         if not waiting:
             return
-        keeper.record("dependents.held", jobs=sorted(waiting), waits=waiting)
-    for job in keeper.attempt.dependents_held:
+        keeper.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
+    for job in _still_they(keeper, keeper.attempt.dependents_held):
         _try(keeper, world, "hold", job, partial(cluster.hold, job))
 
 
-def to_hold(cluster: Cluster, job: str) -> dict[str, str]:
-    """What waits for this job and may be held: job -> the whole of what it waits for. Raises SlurmError."""
+def to_hold(cluster: Cluster, job: str) -> tuple[dict[str, str], dict[str, float]]:
+    """What waits for this job and may be held: job -> the whole of what it waits for; and since when each is submitted. Raises SlurmError."""
     waiting = dict(cluster.dependents(job))
-    for row in cluster.jobs(waiting).values() if waiting else ():
+    shown = cluster.jobs(waiting) if waiting else {}
+    for row in shown.values():
         if "JobHeld" in row.reason:  # by a person, who alone may release it; nothing sets it off
             waiting.pop(row.raw_job_id, None)
             waiting.pop(row.job_id, None)
-    return waiting
+    since = _submitted(shown.values())
+    return waiting, {job: since[job] for job in waiting if job in since}
+
+
+def _submitted(shown: Iterable[JobRow]) -> dict[str, float]:
+    """Id -> time of submission, under every name that a job goes by. (pure)"""
+    names: dict[str, float] = {}
+    for row in shown:
+        if row.submit_time_s is not None:
+            names |= dict.fromkeys((row.job_id, row.raw_job_id, base_id(row.job_id)), row.submit_time_s)
+    return names
+
+
+def _still_they(keeper: Keeper, jobs: Iterable[str]) -> list[str]:
+    """Those of the jobs that we hold which are not other ones by now. What Slurm does not show is left to it. Raises SlurmError."""
+    since = {job: at for attempt in keeper.run.attempts for job, at in attempt.dependents_since.items()}
+    known = [job for job in jobs if job in since]
+    shown = _submitted(keeper.office.cluster.jobs(known).values()) if known else {}
+    return [job for job in jobs if job not in since or shown.get(job, since[job]) == since[job]]
 
 
 def move(keeper: Keeper, world: World) -> None:
@@ -74,9 +98,17 @@ def move(keeper: Keeper, world: World) -> None:
 
 def let_go(keeper: Keeper, world: World) -> None:
     """The run is over: what was held for a next attempt meets the end as it is."""
-    released = _release(keeper, world)
-    if released:
-        keeper.record("dependents.moved", jobs=sorted(released), to="")
+    if _held(keeper.run):
+        keeper.record("dependents.moved", jobs=sorted(_release(keeper, world)), to="")
+
+
+def are_left(run: Run) -> bool:
+    """Whether a run is over and not paused, and what waited for it is held still."""
+    return run.final and not run.paused and bool(_held(run))
+
+
+def _held(run: Run) -> set[str]:
+    return {job for attempt in run.attempts for job in attempt.dependents_held}
 
 
 def _earlier_jobs(keeper: Keeper) -> list[str]:
@@ -92,18 +124,30 @@ def _move_from(keeper: Keeper, world: World, old: str) -> set[str]:
     written = {
         job: text for a in keeper.run.attempts if a.job == old for job, text in a.dependents_held.items()
     }
+    written = {job: written[job] for job in _still_they(keeper, written)}
+    live = {} if _is_anothers(keeper, old) else cluster.dependents(old)
     done = set()
-    for job, text in sorted({**written, **cluster.dependents(old)}.items()):
+    for job, text in sorted({**written, **live}.items()):
         deed = partial(cluster.set_dependency, job, context.replace_job(text, old, new))
         if _try(keeper, world, "dependency", job, deed):
             done.add(job)
     return done
 
 
+def _is_anothers(keeper: Keeper, old: str) -> bool:
+    """The id of an attempt that is over belongs to another job now. Raises SlurmError."""
+    shown = [row for row in keeper.office.cluster.jobs((old,)).values() if base_id(row.job_id) == old]
+    user, mine = keeper.run.submitter.get("user", ""), [a for a in keeper.run.attempts if a.job == old]
+    return bool(shown) and not any(own(shown, attempt, user=user) for attempt in mine)
+
+
 def _release(keeper: Keeper, world: World) -> set[str]:
     cluster = keeper.office.cluster
-    held = {job for attempt in keeper.run.attempts for job in attempt.dependents_held}
-    return {job for job in sorted(held) if _try(keeper, world, "release", job, partial(cluster.release, job))}
+    return {
+        job
+        for job in _still_they(keeper, sorted(_held(keeper.run)))
+        if _try(keeper, world, "release", job, partial(cluster.release, job))
+    }
 
 
 def _try(keeper: Keeper, world: World, name: str, job: str, deed: Callable[[], None]) -> bool:

@@ -13,9 +13,10 @@ Confidence is earned: from the signature's own, up with each source that agrees,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import culprits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
 from ftrun.supervisor.order import as_written
@@ -137,7 +138,8 @@ def _node_lost(case: Case) -> Diagnosis | None:
     if not seen and not held and ended.state not in {"NODE_FAIL", "BOOT_FAIL"}:
         return None
     words = [f"Slurm: {ended.state or 'no state'}{', ' + ended.reason if ended.why else ''}"]
-    names = case.down or (case.topology.nodes if len(case.topology.nodes) == 1 else ())
+    alone = len(case.topology.nodes) == 1 and not ended.unused
+    names = case.down or (case.topology.nodes if alone else ())
     told = case.log.first_of({FaultClass.NODE})
     if not names and told is not None:
         # No source but the log names the node, so the log alone is what the blame rests on.

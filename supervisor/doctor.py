@@ -13,16 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ftrun.slurm import releases
 from ftrun.slurm.client import Cluster
 from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import sights
 
 __all__ = ["Finding", "crontab_lines", "examine", "operator_crontab", "unit_file"]
 
-OLDEST_SLURM = (22, 5, 0)
 CLOCK_SKEW_MAX_S = 5.0
 MIN_JOB_AGE_S = 60.0
 PROBE_TIMEOUT_S = 60.0
@@ -44,6 +44,7 @@ def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) ->
     """Every check in turn, as it is answered."""
     yield _commands(env)
     yield from _slurm(cluster)
+    yield _client(env)
     yield from _operator(env)
     yield _folder(home)
     yield _shared(home, cluster)
@@ -79,8 +80,13 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
         return
     major, minor, micro = facts.version
     version = f"{major}.{minor:02}.{micro}"
-    if facts.version < OLDEST_SLURM:
-        yield Finding("Slurm's release", "bad", version, "22.05 is the oldest that was tried")
+    if facts.version[:2] < releases.OLDEST:
+        yield Finding(
+            "Slurm's release",
+            "bad",
+            version,
+            f"{releases.spelled(releases.OLDEST)} is the oldest that was tried",
+        )
     else:
         yield Finding("Slurm's release", "ok", f"{version}, cluster {facts.name}")
     if rights.may_drain:
@@ -103,6 +109,13 @@ def _slurm(cluster: Cluster) -> Iterator[Finding]:
             f"{facts.min_job_age_s:.0f} s: an ended job is forgotten before its exit code is read",
             "MinJobAge=300 in slurm.conf; until then the exit record of the job itself is used",
         )
+
+
+def _client(env: dict[str, str]) -> Finding:
+    """How the supervisor would ask Slurm; where that is pyslurm, it is asked something."""
+    from ftrun.supervisor import config, slurmclient
+
+    return Finding("asking Slurm", *slurmclient.examine(config.load(os.getcwd(), env), env))
 
 
 def _operator(env: dict[str, str]) -> Iterator[Finding]:

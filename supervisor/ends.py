@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.parse import bears
-from ftrun.supervisor import arrays, attempts
+from ftrun.supervisor import archive, arrays, attempts
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 
 if TYPE_CHECKING:
@@ -37,9 +37,11 @@ __all__ = [
     "as_logged",
     "as_requeued",
     "end_data",
+    "forgettable",
     "incident_id",
     "of_last_start",
     "told",
+    "with_companions",
 ]
 
 STARTED_TWICE = "started twice by Slurm"
@@ -63,7 +65,7 @@ def end_data(
     launch: int,
     started_at_s: float | None = None,
 ) -> dict[str, Any]:
-    """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal, derived_exit_code.
+    """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal, derived_exit_code, preempted.
 
     `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises
     SlurmError.
@@ -80,7 +82,10 @@ def end_data(
             "exit_code": details.exit_code,
             "exit_signal": details.exit_signal,
             "derived_exit_code": details.derived_exit_code,
+            "preempted": details.is_preempted,
         }
+    elif (kept := archive.exit_of(keeper, job, launch)) and job:
+        data |= kept
     elif written is not None:
         data |= {"exit_code": written.code, "exit_signal": written.signal}
     if state == "GONE" and written is not None and not written.code and not written.signal:
@@ -146,6 +151,28 @@ def of_last_start(attempt: Attempt) -> Attempt:
     steps of the job tells of the starts before it. (pure)"""
     derived = attempt.derived_exit_code if attempt.start == 1 else 0
     return replace(attempt, nodes=attempt.used, derived_exit_code=derived)
+
+
+def with_companions(attempt: Attempt, found: Diagnosis) -> Diagnosis:
+    """`found`, unless nothing explains the end but that a companion was lost which this start used: what srun says of its steps is not said of the job. (pure)"""
+    used = [
+        one
+        for one in attempt.companions
+        if one.launch == attempt.launch and set(one.nodes) & set(attempt.used)
+    ]
+    lost = next((one for one in used if one.lost), None)
+    if (
+        lost is None
+        or attempt.end_state not in ("FAILED", "GONE")
+        or attempt.ended_by_us
+        or found.fault not in _OF_STEPS
+    ):
+        return found
+    rests_on = (
+        f"Slurm: companion job {lost.job} on {','.join(lost.nodes)} is {lost.end_state}",
+        *_COMPANION_OVER.rests_on,
+    )
+    return replace(_COMPANION_OVER, rests_on=rests_on, because=found.because)
 
 
 def incident_id(attempt: Attempt) -> str:
@@ -226,6 +253,15 @@ _LOST_TRACK = Diagnosis(
     sources=(Source.SLURM,),
 )
 
+
+def forgettable(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:
+    """Whether a job that was there at `known_s` (None: nobody knows when) could end and be forgotten by Slurm before this look. (pure)
+
+    The two times may be of two hosts: where their clocks differ by that much, nobody can tell, and then it could.
+    """
+    return known_s is None or abs(looked_s - known_s) >= min_job_age_s
+
+
 LEFT = Diagnosis(
     fault=FaultClass.CANCELLED,
     retry=False,
@@ -250,6 +286,29 @@ _CANCELLED_BY_US = Diagnosis(
     signature="slurm.cancelled-by-ftrun",
     title="cancelled by ftrun when its run was to end",
     rests_on=("a cancel of ours was journalled",),
+    sources=(Source.SLURM,),
+)
+
+_OF_STEPS = frozenset(
+    {
+        FaultClass.UNKNOWN,
+        FaultClass.CANCELLED,
+        FaultClass.TIMELIMIT,
+        FaultClass.PREEMPTED,
+        FaultClass.NETWORK,
+        FaultClass.HANG,
+    }
+)
+_COMPANION_OVER = Diagnosis(
+    fault=FaultClass.NODE,
+    retry=True,
+    action=Action.RESUBMIT,
+    nodes=(),
+    exclude=False,
+    confidence=0.8,
+    signature="node.companion-over",  # as the agent inside the job calls it
+    title="a companion is over",
+    rests_on=("nothing else explains the end",),
     sources=(Source.SLURM,),
 )
 

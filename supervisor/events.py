@@ -11,9 +11,11 @@ Everything the supervisor remembers beyond one tick is in here, so a supervisor 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import halts, inplace, persons, rulings
 from ftrun.supervisor.lifecycle import FINAL, INSIDE, State, next_state
 from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, asked, hooked, progressed
@@ -42,7 +44,9 @@ class Run:
     rungs: Mapping[str, int] = field(default_factory=dict)  # rung of the ladder -> used since the last refill
     best_step: int | None = None
     best_checkpoint: str = ""
+    sizes_aside: tuple[int, ...] = ()  # sizes that provoked a fault
     set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
+    poisoned: tuple[Poison, ...] = ()  # what trainings that diverged have saved
     drained: tuple[str, ...] = ()
     undrained: tuple[tuple[str, str], ...] = ()  # (incident, node) whose drain was refused
     given_up: tuple[GivenUp, ...] = ()  # tasks of an array that are not tried again
@@ -80,6 +84,11 @@ class Run:
     def job_ids(self) -> tuple[str, ...]:
         """Every job this run ever had, oldest first."""
         return tuple(a.job for a in self.attempts if a.job)
+
+    @property
+    def companion_ids(self) -> tuple[str, ...]:
+        """Every job that held nodes for one of those, oldest first."""
+        return tuple(one.job for a in self.attempts for one in a.companions if one.job)
 
     def after(self, record: Record) -> Run:
         """The run after one record. Raises IllegalEvent for a record that cannot follow."""
@@ -136,12 +145,15 @@ def _opened(run: Run, record: Record) -> Run:
         excluded=tuple(data.get("excluded", ())),
         tasks=tuple(data.get("tasks", ())),
         spares_asked=data.get("spares"),
+        size=int(data.get("size", 0)),
     )
     return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
 
 
 def _submit_intended(run: Run, record: Record) -> Run:
-    return run.with_attempt(submission="intended", token=record["data"].get("token", ""))
+    return run.with_attempt(
+        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
+    )
 
 
 def _submit_done(run: Run, record: Record) -> Run:
@@ -172,8 +184,12 @@ def _started(run: Run, record: Record) -> Run:
     data = record["data"]
     before = run.attempt
     run = _at_launch(run, record["launch"])
-    if before is not None and before.end_state and not data.get("over"):
+    if before is not None and (before.end_state or data.get("stays")) and not data.get("over"):
         run = _without_intents(run)
+    resizing = run.attempt.resizing if run.attempt is not None else 0
+    if resizing:  # it started while it was being made smaller: its nodes tell whether that came first
+        done = len(data["nodes"]) == resizing
+        run = run.with_attempt(resizing=0, **({"size": resizing, "resized": True} if done else {}))
     started = data.get("started_at_s")
     starts = {} if started is None else {record["launch"]: started}
     run = run.with_attempt(
@@ -184,7 +200,11 @@ def _started(run: Run, record: Record) -> Run:
         nodes=tuple(data["nodes"]),
         partition=data.get("partition", "") or (run.attempt.partition if run.attempt else ""),
         known_as=tuple(data.get("known_as", ())) or (run.attempt.known_as if run.attempt else ()),
+        submitted_s=data.get("submitted_s") or (run.attempt.submitted_s if run.attempt else None),
         requeued=False,
+        moved=False,
+        waited_s=0.0,
+        sized_at_s=0.0,
         end_state="",
         over=False,
         ended_at_s=None,
@@ -205,6 +225,7 @@ _FIRST_START: Mapping[str, Any] = {
     "aside": (),
     "ladder_off": "",
     "no_agent": "",
+    "passed_over": "",
 }
 
 
@@ -230,7 +251,7 @@ def _launch_seen(run: Run, record: Record) -> Run:
     if data.get("nodes"):
         changes["nodes"] = tuple(data["nodes"])
     if "resume_from" in data:
-        changes["resume_from"] = data["resume_from"]
+        changes |= {"resume_from": data["resume_from"], "passed_over": data.get("passed", "")}
     if "active" in data:  # a later start inside the same launch
         number = record["start"]
         changes |= {"start": number, "start_seen": number, "active": tuple(data["active"])}
@@ -250,6 +271,7 @@ def _ended(run: Run, record: Record) -> Run:
         "ended_at_s": record["at"],
         "slurm_end_s": data.get("slurm_end_s"),
         "requeued": record["kind"] == "job.requeued",
+        "preempted": bool(data.get("preempted")),
         "over": False,
     }
     left = run.attempts[-1].nodes if run.attempts else ()
@@ -258,6 +280,23 @@ def _ended(run: Run, record: Record) -> Run:
     ):  # Slurm takes lost nodes out of a job that goes on
         changes["nodes"] = tuple(data["nodes"])
     return run.with_attempt(**changes)
+
+
+def _moved(run: Run, record: Record) -> Run:
+    first = run.attempt is not None and not run.attempt.nodes
+    return replace(run.with_attempt(moved=first), decision=record["data"]["decision"])
+
+
+def _resizing(run: Run, record: Record) -> Run:
+    return run.with_attempt(resizing=int(record["data"]["size"]))
+
+
+def _resized(run: Run, record: Record) -> Run:
+    data = record["data"]
+    waited_s = float(data["waited_s"])
+    return run.with_attempt(
+        size=int(data["size"]), resizing=0, resized=True, waited_s=waited_s, sized_at_s=waited_s
+    )
 
 
 def _end_intended(run: Run, record: Record) -> Run:
@@ -302,6 +341,14 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     ),
     "job.ended": _ended,
     "job.requeued": _ended,
+    "queue.moved": _moved,
+    "queue.waited": lambda run, record: run.with_attempt(waited_s=float(record["data"]["waited_s"])),
+    "resize.intended": _resizing,
+    "resize.done": _resized,
+    "resize.refused": lambda run, record: run.with_attempt(resizing=0, fixed=True),
+    "exclude.done": lambda run, record: (
+        run.with_attempt(excluded=tuple(record["data"]["left"])) if "left" in record["data"] else run
+    ),
     "end.intended": _end_intended,
     "cancel.intended": lambda run, record: (
         run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
@@ -310,6 +357,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "dependents.moved": _dependents_moved,
     "tasks.failed": persons.tasks_failed,
     "tasks.given-up": persons.tasks_given_up,
+    "tasks.end.intended": persons.task_ending,
     "evidence": lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
     "launch.progress": _progress,
     "diagnosed": rulings.diagnosed,
@@ -321,6 +369,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
         run, undrained=(*run.undrained, (record["data"].get("incident", ""), record["data"]["node"]))
     ),
     "drain.asked": lambda run, record: replace(run, asked=asked(run.asked, record)),
+    "raise.asked": lambda run, record: replace(run, asked=asked(run.asked, record)),
     "checkpoint.set-aside": lambda run, record: replace(
         run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
     ),
@@ -329,6 +378,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "run.stopped": rulings.final,
     "run.abandoned": rulings.final,
     "run.resumed": persons.resumed,
+    "run.given-up": persons.given_up,
     "hook.intended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "hook.ended": lambda run, record: replace(run, hooks=hooked(run.hooks, record["data"])),
     "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),

@@ -9,9 +9,9 @@ before its limit is made again by the next job.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.leaving import LIMIT_SHARE, MARGIN_S
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ class Run:
             token=attempt_token,
             dependency=_dependency(self.asked, self.home),
         )
-        if self.kept["settings"]["preflight"] or self.kept["settings"]["rejoin"]:
+        if any(self.kept["settings"][key] for key in ("preflight", "rejoin", "stage")):
             _put_hooks(self.home)
         context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
         self.journal = journal.Journal.open_first(self.run_dir)
@@ -181,9 +181,14 @@ class Run:
         from ftrun.supervisor import spawn
 
         try:
-            spawn.ensure(self.home, self.asked.env)
+            spawn.ensure(self.home, self.asked.env | self._for_supervisor())
         except OSError as error:
             say(f"no supervisor could be started ({error.strerror}); start one: ftrun supervise")
+
+    def _for_supervisor(self) -> dict[str, str]:
+        """What this submission says of the supervisor that it starts."""
+        settings = self.asked.config
+        return {"FTRUN_SLURM_CLIENT": settings.text("slurm-client")} if settings.meant("slurm-client") else {}
 
     def discard(self) -> None:
         """Nothing came of it: no run is left behind."""
@@ -201,7 +206,7 @@ def _put_hooks(home: str) -> None:
         nodetools.provide(home)
     except OSError as error:
         say(
-            f"{error.filename}: {error.strerror}; no node is checked before the script, and no rank starts again alone"
+            f"{error.filename}: {error.strerror}; no node is checked before the script, no rank starts again alone, and no checkpoint is staged"
         )
 
 
@@ -210,12 +215,12 @@ def _dependency(asked: Asked, home: str) -> str | None:
     typed = asked.line.get("dependency") or asked.head[0].get("dependency")
     if not typed:
         return None
-    renamed = context.map_jobs(typed, lambda job: _present_job(home, job))
+    renamed = context.map_jobs(typed, lambda job: _present_job(asked, home, job))
     return renamed if renamed != typed else None
 
 
-def _present_job(home: str, job: str) -> str:
-    """The job that a run has now, where `job` is one of its earlier ones."""
+def _present_job(asked: Asked, home: str, job: str) -> str:
+    """The job that a run has now, where `job` is one of its earlier ones, and no other job has that id by now."""
     run_dir = store.resolve(home, job)
     if run_dir is None:
         return job
@@ -227,7 +232,25 @@ def _present_job(home: str, job: str) -> str:
         ]
     except (OSError, journal.JournalDamaged, journal.JournalTooNew):
         return job
-    return submitted[-1] if submitted and job in submitted else job
+    if job not in submitted[:-1] or _is_anothers(asked, run_dir, job):
+        return job
+    return str(submitted[-1])
+
+
+def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
+    """Slurm shows a job of this id, and it is none of the run's. Asked in the rare case alone that an id would be replaced."""
+    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.errors import SlurmError
+    from ftrun.supervisor import events, rows
+    from ftrun.supervisor.lifecycle import IllegalEvent
+
+    try:
+        shown = CommandCluster(asked.env, timeout_s=10.0).jobs((job,)).values()
+        run = events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
+    except (SlurmError, OSError, IllegalEvent):
+        return False
+    mine = [attempt for attempt in run.attempts if attempt.job == job]
+    return bool(shown) and not any(rows.own(shown, one, user=run.submitter.get("user", "")) for one in mine)
 
 
 def say(message: str) -> None:

@@ -6,9 +6,10 @@ The table of classes is the design's; docs/policy.md shows it; settings (`budget
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
 from ftrun.supervisor.settings import rule
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 UNLIMITED = 1_000_000
+EXCLUDE_FOR_MIN_S = 60.0  # the next attempt at least is kept off
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,12 @@ class ClusterView:
     ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
     may_drain: bool = False
     may_ask: bool = False  # the site has an operator who drains on request
+    nodes_least: int = 0  # of an elastic run: as few as it can go on with; 0 = it needs them all
+
+    @property
+    def least(self) -> int:
+        """How many nodes must be left to a run whose bad ones are left out."""
+        return self.nodes_least or self.nodes_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,9 @@ class Case:
     """Everything one ruling rests on.
 
     `common` says why the fault is held to be no node's own ("" = it may be): then nobody is drained for it.
-    `step` is the highest step seen in this launch; `checkpoint` the newest complete checkpoint where it is newer than the
+    `diverged` says that its training had diverged ("" = it had not), and `older` is where the next start would go back to, a checkpoint from before that;
+    `stuck` says why no start could load anything, so that the run must not begin from nothing.
+    `step` is the highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete checkpoint where it is newer than the
     best that was known before, else ""; `running_again` says that Slurm has started the requeued job already.
     """
 
@@ -128,6 +138,9 @@ class Case:
     checkpoint: str = ""
     running_again: bool = False
     common: str = ""
+    diverged: str = ""
+    older: str = ""
+    stuck: str = ""
 
     @property
     def saved(self) -> bool:
@@ -140,6 +153,11 @@ class Case:
         if self.checkpoint:
             return True
         return self.step is not None and (self.run.best_step is None or self.step > self.run.best_step)
+
+    @property
+    def exclude_until_s(self) -> float:
+        """Until when what is left out now stays left out (Unix seconds)."""
+        return self.now_s + max(self.limits.exclude_for_s, EXCLUDE_FOR_MIN_S)
 
     @property
     def culprits(self) -> tuple[str, ...]:

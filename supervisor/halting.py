@@ -12,13 +12,21 @@ cannot reach it before the limit, and in all its time it has saved nothing unask
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import RefusedForGood
-from ftrun.supervisor import checkpoints, expected, haltfile, leaving, settle, store, warned
+from ftrun.supervisor import (
+    checkpoints,
+    drained,
+    expected,
+    haltfile,
+    leaving,
+    preempted,
+    savenow,
+    settle,
+    warned,
+)
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
 from ftrun.supervisor.lifecycle import State
@@ -26,25 +34,26 @@ from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 from ftrun.supervisor.nodefacts import HARDWARE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ftrun.slurm.client import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
 __all__ = [
-    "SAVE_NOW",
     "ask",
+    "asked",
     "awaited",
     "leave",
     "left_in_time",
+    "listens",
     "live",
     "look",
     "near_limit",
+    "save_wait_s",
     "sight",
 ]
 
-SAVE_NOW = "save-now"
 SLURM = "slurm"
 AT_LIMIT = "its time limit is near"
 _OVER = frozenset({State.SETTLING, State.RECOVERING})
@@ -55,26 +64,30 @@ def look(keeper: Keeper, world: World) -> None:
     if keeper.run.final:
         return
     if keeper.run.state in _OVER:
-        _remove(keeper)  # it was meant for a launch that is over
+        savenow.clear(keeper.run_dir)  # it was meant for a launch that is over
     halt = _read(keeper)
     if halt is not None and halt.token != keeper.run.halt.get("token", ""):
         keeper.record("halt.set", halt=halt.to_json())
-        _remove(keeper)
+        _unask(keeper)
     known = Halt.from_json(keeper.run.halt)
     if not known.wanted or keeper.run.wish:
         return
-    why = known.due(step=keeper.memory.step, now_s=world.now_s, save_wait_s=_save_wait_s(keeper))
+    why = known.due(step=keeper.memory.step, now_s=world.now_s, save_wait_s=save_wait_s(keeper))
     if why:
         keeper.record("halt.due", want=known.word, by=known.by, why=why)
 
 
 def live(keeper: Keeper, world: World, row: JobRow) -> None:
     """What a person, or the time limit, wants of a live attempt. Raises SlurmError."""
+    drained.tidy(keeper, world)
     if keeper.run.wish == "cancel":
         keeper.intend_end(f"cancel by {keeper.run.wish_by or 'request'}")
     elif keeper.run.wish:
         leave(keeper, world)
-    else:
+    elif not preempted.look(keeper, world, row):
+        drained.look(keeper, world, row)
+        if keeper.run.state is State.ENDING:
+            return
         near_limit(keeper, world, row)
 
 
@@ -87,8 +100,8 @@ def leave(keeper: Keeper, world: World) -> None:
     if not halt.wanted:  # a request without conditions
         halt = Halt(after_checkpoint=True)
     occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
-    if not _asked(keeper, occasion) or run.leaving.get("halt") != halt.token:
-        wait_s = halt.wait_s(now_s=world.now_s, save_wait_s=_save_wait_s(keeper), listens=_listens(keeper))
+    if not asked(keeper, occasion) or run.leaving.get("halt") != halt.token:
+        wait_s = halt.wait_s(now_s=world.now_s, save_wait_s=save_wait_s(keeper), listens=listens(keeper))
         ask(keeper, world, occasion, wait_s, halt=halt.token)
         return
     verdict = awaited(keeper, world)
@@ -107,14 +120,16 @@ def ask(
     known: Mapping[str, Any] | None = None,
     unasked: bool = True,
     by: str = "",
+    nodes: Sequence[str] = (),
 ) -> None:
     """Ask the present launch for a checkpoint, which is awaited for `wait_s` seconds (None = until there is one).
 
     `known`: what was there before, where that is not what is there now; `unasked`: it may save without being asked; `by`: SLURM where that
-    one asks. Raises SlurmError: then it is intended, and `awaited` asks again.
+    one asks; `nodes` are those for which it is to be left. Raises SlurmError: then it is intended, and `awaited` asks again.
     """
     signal = str(keeper.settings.get("save-signal", "")) if by_signal else ""
     keeper.office.fresh(world)
+    drained.unask(keeper)
     keeper.record(
         "leave.intended",
         token=str(int(world.now_s * 1000)),
@@ -125,6 +140,7 @@ def ask(
         known=known if known is not None else sight(keeper, world).to_json(),
         unasked=unasked,
         by=by,
+        nodes=list(nodes),
     )
     if by != SLURM:
         _tell(keeper, world)
@@ -137,18 +153,19 @@ def awaited(keeper: Keeper, world: World) -> Verdict:
         return Verdict(True, told["stage"] == "saved", str(told.get("why", "")))
     if told["stage"] == "intended" and told.get("by") != SLURM:
         _tell(keeper, world)
-    asked = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
+    asking = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
     now = sight(keeper, world)
     waited_s = keeper.memory.for_how_long(f"leave:{told['token']}", world.mono_s)
-    verdict = leaving.decide(asked, now, waited_s)
+    verdict = leaving.decide(asking, now, waited_s)
     if not verdict.end:
         return verdict
     if verdict.saved:
         keeper.record("leave.saved", why=verdict.reason, path=now.path, waited_s=round(waited_s, 1))
     else:
         keeper.record("leave.missed", why=verdict.reason, waited_s=round(waited_s, 1))
-        keeper.record("warned", message=f"attempt {keeper.attempt.number}: {verdict.reason}")
-    _remove(keeper)
+        if asking.occasion is not Occasion.GASP:
+            keeper.record("warned", message=f"attempt {keeper.attempt.number}: {verdict.reason}")
+    _unask(keeper)
     return verdict
 
 
@@ -158,11 +175,11 @@ def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
     if keeper.watch_only or limit_s is None or end_s is None:
         return
     left_s = end_s - world.now_s
-    near = leaving.limit_is_near(limit_s, left_s, _save_wait_s(keeper))
-    if _asked(keeper, Occasion.TIMELIMIT):
+    near = leaving.limit_is_near(limit_s, left_s, save_wait_s(keeper))
+    if asked(keeper, Occasion.TIMELIMIT):
         _hear(keeper, world, left_s, near=near)
         return
-    if not (keeper.settings.get("checkpoint") or _listens(keeper)):
+    if not (keeper.settings.get("checkpoint") or listens(keeper)):
         return
     if keeper.memory.warned is None:
         keeper.memory.warned = (warned.ahead_s(keeper.run_dir),)
@@ -206,15 +223,16 @@ def _hear(keeper: Keeper, world: World, left_s: float, *, near: bool) -> None:
 
 
 def left_in_time(keeper: Keeper, found: Diagnosis) -> Diagnosis:
-    """`found`, unless nothing but our own leaving explains the end: a person asked for it, or the time limit was near and the script
-    had saved, or left by itself when it was asked to."""
+    """`found`, unless nothing but our own leaving explains the end: a person asked for it, a node of it was drained, or the time limit was
+    near; and the script had saved, or left by itself when it was asked to."""
     attempt = keeper.attempt
-    if attempt.ended_by_us and attempt.end_intended.startswith(AT_LIMIT):
-        # Whatever it prints when it is ended is the end's own doing; broken hardware is not.
-        return found if found.fault in HARDWARE else replace(_ENDED_IN_TIME, because=found.because)
+    for began, meant in ((AT_LIMIT, _ENDED_IN_TIME), (drained.AWAY, _MOVED_OFF)):
+        if attempt.ended_by_us and attempt.end_intended.startswith(began):
+            # Whatever it prints when it is ended is the end's own doing; broken hardware is not.
+            return found if found.fault in HARDWARE else replace(meant, because=found.because)
     if found.fault is FaultClass.HANG and not found.signature and keeper.run.wish and attempt.ended_by_us:
         return replace(_LEFT_AS_ASKED, because=found.because)
-    if found.fault is not FaultClass.UNKNOWN or not _asked(keeper, Occasion.TIMELIMIT):
+    if found.fault is not FaultClass.UNKNOWN or not asked(keeper, Occasion.TIMELIMIT):
         return found
     return replace(_LEFT_IN_TIME, because=found.because)
 
@@ -242,43 +260,48 @@ def sight(keeper: Keeper, world: World) -> Sight:
 def _tell(keeper: Keeper, world: World) -> None:
     """The file for scripts that look, the signal for scripts that listen."""
     told = keeper.run.leaving
-    path = os.path.join(keeper.run_dir, SAVE_NOW)
     try:
-        keeper.office.act(
-            "save-now", world, lambda: store.write_atomically(path, f"{told['token']}\n".encode(), mode=0o644)
-        )
+        keeper.office.act("save-now", world, lambda: savenow.ask(keeper.run_dir, told["token"]))
     except OSError as error:
-        keeper.record("warned", message=f"{path} cannot be written: {error.strerror}")
+        keeper.record(
+            "warned", message=f"{keeper.run_dir}/{savenow.FILE} cannot be written: {error.strerror}"
+        )
     name, to_script = leaving.split_signal(told["signal"])
     if name:
-        job, cluster = keeper.attempt.job, keeper.office.cluster
+        attempt, cluster = keeper.attempt, keeper.office.cluster
+        jobs = (attempt.job,) if to_script else (attempt.job, *attempt.joined)
+
+        def send() -> None:
+            for job in jobs:
+                cluster.cancel(job, signal=name, batch=to_script)
+
         try:
-            keeper.office.act("signal", world, lambda: cluster.cancel(job, signal=name, batch=to_script))
+            keeper.office.act("signal", world, send)
         except RefusedForGood as error:
             keeper.record("warned", message=f"the signal {told['signal']} cannot be sent: {error.message}")
     keeper.record("leave.asked", token=told["token"])
 
 
-def _remove(keeper: Keeper) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(keeper.run_dir, SAVE_NOW))
+def _unask(keeper: Keeper) -> None:
+    savenow.unask(keeper.run_dir, str(keeper.run.leaving.get("token", "")))
 
 
 # ---------------------------------------------------------------------- what is known
 
 
-def _asked(keeper: Keeper, occasion: Occasion) -> bool:
+def asked(keeper: Keeper, occasion: Occasion) -> bool:
     """This launch was asked for a checkpoint, for this reason."""
     told, attempt = keeper.run.leaving, keeper.attempt
     place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
     return place == (occasion.value, attempt.number, attempt.launch)
 
 
-def _save_wait_s(keeper: Keeper) -> float:
+def save_wait_s(keeper: Keeper) -> float:
+    """How long a new checkpoint is waited for."""
     return float(keeper.settings.get("save-wait", 120.0))
 
 
-def _listens(keeper: Keeper) -> bool:
+def listens(keeper: Keeper) -> bool:
     """The script is known to save when it is asked to."""
     return bool(keeper.settings.get("save-signal"))
 
@@ -323,4 +346,15 @@ _ENDED_IN_TIME = replace(
     signature="slurm.ended-before-limit",
     title="ended by ftrun once it had saved: it could not be through before its time limit",
     rests_on=("the time limit was near", "a new checkpoint was complete", "ftrun ended it"),
+)
+_MOVED_OFF = replace(
+    _ENDED_IN_TIME,
+    fault=FaultClass.PREEMPTED,
+    signature="slurm.moved-off-drained",
+    title="ended by ftrun once it had saved: somebody had drained a node of it",
+    rests_on=(
+        "Slurm: a node of the job was drained, not by ftrun",
+        "a new checkpoint was complete",
+        "ftrun ended it",
+    ),
 )

@@ -10,17 +10,19 @@ budgets as they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.leaving import MARGIN_S
 
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Attempt, Run
 
-__all__ = ["APPLY", "FILE", "BadHalt", "Halt", "left_early"]
+__all__ = ["APPLY", "FILE", "LATEST_S", "BadHalt", "Halt", "left_early", "stays"]
 
 FILE = "halt.json"
+LATEST_S = 250_000_000_000.0  # in the year 9892: calendars go no further than 9999
 Record = Mapping[str, Any]
 
 
@@ -74,7 +76,8 @@ class Halt:
         step, before_s = data.get("at_step"), data.get("before_s")
         if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
             raise BadHalt(f"at_step: a step is wanted, not {step!r}")
-        if before_s is not None and (isinstance(before_s, bool) or not isinstance(before_s, (int, float))):
+        number = isinstance(before_s, (int, float)) and not isinstance(before_s, bool)
+        if before_s is not None and not (number and 0 <= before_s <= LATEST_S):
             raise BadHalt(f"before_s: a time in Unix seconds is wanted, not {before_s!r}")
         token, by = data.get("token", ""), data.get("by", "")
         return cls(
@@ -163,6 +166,16 @@ def _leaving(stage: str) -> Callable[[Run, Record], Run]:
     return apply
 
 
+def stays(run: Run, record: Record) -> Run:
+    """The agent was to leave nodes behind, and cannot: nothing was saved, or nothing can take their place."""
+    data = record["data"]
+    if data.get("token") != run.leaving.get("token"):
+        return run
+    return replace(
+        run, leaving={**run.leaving, "stage": "stays" if data["saved"] else "missed", "why": data["why"]}
+    )
+
+
 APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "halt.set": _set,
     "halt.due": _due,
@@ -170,4 +183,5 @@ APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "leave.asked": _leaving("asked"),
     "leave.saved": _leaving("saved"),
     "leave.missed": _leaving("missed"),
+    "leave.dropped": _leaving("dropped"),
 }

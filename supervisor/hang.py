@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.stillness import (
     HOLDS_S,
     NEVER,
@@ -63,6 +63,7 @@ STEPS = 10.0  # median steps without one
 RUNS_OFF = 3.0  # times `min_s`: where all wait in a collective nothing else runs off for longer, however long the silence was before
 WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, wherever they wait
 PHASE_TIMES = 3.0  # the longest so far of an announced phase
+UNSEEN_TIMES = 2.0  # from afar, where no activity is known
 SURE_PAIRS, SURE_ALONE = (
     5,
     7,
@@ -101,11 +102,16 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds. The settings hang-min, hang-max, hang-grace."""
+    """Seconds. The settings hang-min, hang-max, hang-grace.
+
+    `afar`: whoever watches is not on the job's nodes. What rests on beats alone, or on stacks where nobody knows what is used, must last longer then, and
+    of a script that has shown neither step nor beat only sure witnesses are believed: it may be one that waits to be called.
+    """
 
     min_s: float = 60.0
     max_s: float = 1800.0
     grace_s: float = 1800.0
+    afar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,7 @@ class _Case:
     most_s: float  # what weak witnesses need
     talks: bool  # output goes on
     idle_s: float  # for so long nothing was used; 0 = something is, or that is not known
+    unseen_times: float  # what is used is not known to whoever is not there
     works: bool  # something that no hang does was seen
     device_rests: bool
     device_spins: bool
@@ -143,8 +150,8 @@ class _Case:
     sure_long: bool  # nor in the last minutes, and nothing works in them
 
 
-def limits_from(settings: Mapping[str, Any]) -> Limits | None:
-    """What the settings say; None where hangs are not looked for."""
+def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limits | None:
+    """What the settings say; None where hangs are not looked for. `from_afar`: for whoever is not on the job's nodes."""
     if settings.get("hang", "auto") == "never":
         return None
     usual = Limits()
@@ -152,6 +159,7 @@ def limits_from(settings: Mapping[str, Any]) -> Limits | None:
         min_s=float(settings.get("hang-min", usual.min_s)),
         max_s=max(float(settings.get("hang-max", usual.max_s)), float(settings.get("hang-min", usual.min_s))),
         grace_s=float(settings.get("hang-grace", usual.grace_s)),
+        afar=from_afar,
     )
 
 
@@ -204,6 +212,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         most_s=_most_s(history, allowed_s, limits),
         talks=at_s - history.output_s < min(limits.min_s, 0.5 * quiet_s),
         idle_s=at_s - used_s if known else 0.0,
+        unseen_times=UNSEEN_TIMES if limits.afar and not known else 1.0,
         works=max(witness.io_s, witness.gpu_s) >= resting,
         device_rests=rests and (history.device_moves or not witness.spins),
         device_spins=rests and witness.spins,
@@ -250,6 +259,8 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
 def _weakly(history: History, case: _Case, limits: Limits, frozen: bool) -> tuple[float | None, str]:
     """The same, where nobody is seen to wait for the others."""
     witness, moves = history.witness, history.moves
+    if limits.afar and moves.kind in {"", "output"}:
+        return None, "it has shown neither step nor beat"
     moved = witness.moved_s > NEVER
     if case.idle_s > HOLDS_S and (not moved or frozen):
         still = "no processor, file or accelerator is used" + (", no stack moves" if witness.frozen else "")
@@ -260,12 +271,13 @@ def _weakly(history: History, case: _Case, limits: Limits, frozen: bool) -> tupl
     if case.works:
         return None, "files or accelerators are at work"
     if witness.frozen >= _pairs(MANY_PAIRS, MANY_ALONE, witness.ranks) and case.frozen_long:
-        times = 1.0 if witness.waiting else 2.0
+        times = case.unseen_times * (1.0 if witness.waiting else 2.0)
         return times * case.most_s, "all stacks were the same in many samples"
     if moved:
         return None, "stacks move: it works on something"
     if moves.kind == "beats":
-        return max(case.most_s, PHASE_TIMES * moves.longest_s), "the beats of all ranks have stopped"
+        least_s = max(case.most_s, PHASE_TIMES * moves.longest_s)
+        return case.unseen_times * least_s, "the beats of all ranks have stopped"
     return None, "nothing but silence speaks of a hang"
 
 

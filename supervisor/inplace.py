@@ -10,11 +10,15 @@ All times of what goes on inside come from one clock, that of the agent's node, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Incident, Start, higher
+from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.supervisor import companion_fold, halts
+from ftrun.supervisor.hung import verdict_of
+from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher
 
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Run
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["after", "uncounted"]
 
 Record = Mapping[str, Any]
+_NAME = re.compile(r"[0-9.]{1,64}")
+
+GROW = "grow"
+"""The rung of a start that was ended for one with more nodes."""
 
 
 def after(run: Run, record: Record) -> Run:
@@ -96,11 +104,15 @@ def _begun(run: Run, record: Record) -> Run:
     if owner is None:
         return run
     nodes, resume_from = tuple(data.get("nodes", ())), data.get("resume_from", "")
-    start = Start(record["launch"], record["start"], nodes, _at_s(record), resume_from)
+    passed = data.get("passed", "")
+    start = Start(record["launch"], record["start"], nodes, _at_s(record), resume_from, passed_over=passed)
     known = tuple(one for one in owner.begun if (one.launch, one.number) != (start.launch, start.number))
     run = _with_owner(run, record, begun=(*known, start))
     if _of_present(run, record):
-        run = run.with_attempt(inside=True, start=start.number, active=nodes, resume_from=resume_from)
+        aside = tuple(node for node in owner.aside if node not in nodes)  # it may be back by a companion
+        run = run.with_attempt(
+            inside=True, start=start.number, active=nodes, resume_from=resume_from, aside=aside
+        )
     last = run.incidents[-1] if run.incidents else None
     follows = last is not None and (last.attempt, last.launch, last.start + 1) == (
         record["attempt"],
@@ -120,6 +132,18 @@ def _ending(run: Run, record: Record) -> Run:
         for one in owner.begun
     )
     return _with_owner(run, record, begun=tuple(begun))
+
+
+def _hung(run: Run, record: Record) -> Run:
+    """Why the present start is to be ended; whoever decided it may die before he does."""
+    if run.attempt is None or not _of_present(run, record):
+        return run
+    data = record["data"]
+    task, verdict = data.get("task"), verdict_of(data)
+    if task is None:
+        return run.with_attempt(hung=Hung(record["launch"], record["start"], verdict))
+    found = Hung(int(data["task_launch"]), 1, verdict)
+    return run.with_attempt(hung_tasks={**run.attempt.hung_tasks, int(task): found})
 
 
 def _over(run: Run, record: Record) -> Run:
@@ -175,6 +199,8 @@ def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
 
 def _decided(run: Run, record: Record) -> Run:
     data = record["data"]
+    if data["rung"] == GROW:  # nothing had failed
+        return _growth(run, record)
     known = next((one for one in run.incidents if one.id == data["incident"]), None)
     late = _judged_by_us(run, record)
     if late and known is not None and known.decision:
@@ -197,12 +223,57 @@ def _decided(run: Run, record: Record) -> Run:
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
         set_aside=tuple(dict.fromkeys((*run.set_aside, *_failed_checkpoints(data)))),
+        sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
     )
     if run.attempt is not None and _of_present(run, record):
         run = run.with_attempt(aside=tuple(dict.fromkeys((*run.attempt.aside, *data.get("aside", ())))))
     decision = {**data, "kind": data["rung"]}
     run = _left(run, record)
-    return _changed(run, data["incident"], decision=decision, decided_at_s=_at_s(record), before=before)
+    at_s = _at_s(record)
+    if (
+        known is not None and known.before is not None
+    ):  # a companion did not come: decided once more, of one and the same fault
+        before, at_s = known.before, known.decided_at_s or at_s
+    return _changed(run, data["incident"], decision=decision, decided_at_s=at_s, before=before)
+
+
+def _growth(run: Run, record: Record) -> Run:
+    """A word about growing: the run goes on, or has more nodes soon. It is no incident, spends nothing and blames nobody. What the start had reached
+    that is ended for it counts as ever, or a fault of the next one would count as a fault without progress."""
+    data, owner = record["data"], _owner(run, record)
+    if owner is None:
+        return run
+    failed = (*owner.growth_failed, _at_s(record)) if data.get("failed") else owner.growth_failed
+    run = _with_owner(run, record, growth=str(data["reason"]), growth_failed=failed)
+    if "rung" not in data or run.attempt is None or not _of_present(run, record):
+        return run
+    place = (record["launch"], record["start"])
+    begun = tuple(
+        replace(one, grown=True) if (one.launch, one.number) == place else one for one in run.attempt.begun
+    )
+    run = run.with_attempt(aside=tuple(data.get("aside", ())), begun=begun)
+    if _judged_by_us(run, record):
+        return run
+    return replace(
+        run,
+        spent=dict(data.get("spent", run.spent)),
+        rungs=dict(data.get("used", run.rungs)),
+        best_step=higher(run.best_step, data.get("step")),
+        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
+    )
+
+
+def _poisoned(run: Run, record: Record) -> Run:
+    """A start's training had diverged; whoever notes it a second time adds nothing."""
+    data = record["data"]
+    name, step, since_s = data["name"], data["before_step"], data["since_s"]
+    if not _NAME.fullmatch(name):  # it names a file
+        raise ValueError(name)
+    if any(one.name == name for one in run.poisoned):
+        return run
+    since_s = None if since_s is None else float(since_s)
+    known = Poison(name, None if step is None else int(step), since_s, float(data["until_s"]))
+    return replace(run, poisoned=(*run.poisoned, known))
 
 
 def _failed_checkpoints(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -244,14 +315,23 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "ladder.off": _off,
     "start.begun": _begun,
     "start.over": _over,
+    "hang.decided": _hung,
     "steps.cancel.intended": _ending,
     "script.end.intended": _ending,
+    "checkpoint.poisoned": _poisoned,
     "start.diagnosed": _diagnosed,
     "start.decided": _decided,
     "start.left": _left,
-    "dependents.held": lambda run, record: run.with_attempt(dependents_held=record["data"].get("waits", {})),
+    "start.stays": halts.stays,
+    "grow.stays": _growth,
+    "grow.begun": _growth,
+    "grow.dropped": _growth,
+    "dependents.held": lambda run, record: run.with_attempt(
+        dependents_held=record["data"].get("waits", {}), dependents_since=record["data"].get("since", {})
+    ),
     "start.stopped": _phase("stopped_at_s"),
     "start.placed": _phase("placed_at_s"),
     "rank.again": _phase("running_again_at_s"),
     "start.first-step": _phase("first_step_at_s"),
+    **companion_fold.APPLY,
 }

@@ -7,7 +7,7 @@ the defaults: most submissions do not.
 
 from __future__ import annotations
 
-from ftrun.supervisor import nodelists, settings, spares, timeouts
+from ftrun.supervisor import cache_exports, nodelists, settings, spares, timeouts
 from ftrun.supervisor.settings import SettingError
 
 __all__ = [
@@ -16,10 +16,11 @@ __all__ = [
     "facts",
     "fewer",
     "known_signatures",
+    "outlives",
     "refuse",
+    "resized",
     "spares_now",
     "spares_of",
-    "widened",
     "with_agent",
 ]
 
@@ -34,38 +35,41 @@ if TYPE_CHECKING:
     from ftrun.supervisor.parts import Attempt
     from ftrun.supervisor.signatures import Signature
 
-_GENERAL = frozenset({"default", "site", "user"})  # layers that were not written for one job
 
-
-def widened(
+def resized(
     chosen: Mapping[str, Any],
     line: CommandLine,
     head: Sequence[CommandLine],
     env: Mapping[str, str],
     fewer: int | None = None,
     *,
+    size: int = 0,
     exclude: Sequence[str] = (),
     idle: Sequence[str] = (),
-) -> spares.Widened | None:
-    """The submission with its spares; None where it has none. `fewer` of them than the settings want, if given.
+    agent: bool = True,
+    cwd: str = "",
+) -> spares.Resized | None:
+    """The submission with its spares, for `size` nodes (0 = as many as the user says); None where it stays as it was typed.
 
-    Where the user named the nodes, those in `exclude` that none of `idle` can stand in for are done without, as long as they are spares.
-    Raises SubmitImpossible.
+    `fewer` spares than the settings want, if given. Where the user named the nodes, those in `exclude` that none of `idle` can stand in for
+    are done without, as long as they are spares. `agent`: one can run beside the script; `cwd` is where it was submitted ("" = here). Raises SubmitImpossible.
     """
     wanted = int(chosen.get("spares", 0) or 0)
     if not wanted:
-        return None
+        equal = agent and outlives(chosen, "single") and _sized(chosen)
+        made = spares.resized(line, head, env, None, size=size, equal=equal) if size or equal else None
+        return made if made is not None and (equal or made.active != made.full) else None
     number = wanted if fewer is None else min(fewer, wanted)
-    named = nodelists.required(line, head)
+    named = nodelists.required(line, head, cwd)
     if named and exclude:
         usable = {*named, *idle} - {*exclude}
-        needed = spares.widened(line, head, env, 0).active
+        needed = spares.resized(line, head, env, 0).active
         number = max(0, min(number, len(usable) - needed))
-    wide = spares.widened(line, head, env, number, named=named)
-    if number < wanted and len(named) > wide.active + number:
-        first = sorted(named, key=lambda node: node in exclude)[: wide.active + number]
-        wide.options["nodelist"] = ",".join(node for node in named if node in first)
-    return wide
+    made = spares.resized(line, head, env, number, size=size, named=named)
+    if number < wanted and len(named) > made.active + number:
+        first = sorted(named, key=lambda node: node in exclude)[: made.active + number]
+        made.options["nodelist"] = ",".join(node for node in named if node in first)
+    return made
 
 
 def active(kept: Mapping[str, Any]) -> int:
@@ -89,11 +93,11 @@ def spares_of(chosen: Mapping[str, Any], attempt: Attempt) -> int:
 
 
 def spares_now(
-    chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str]
+    chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str], size: int = 0
 ) -> int | None:
     """How many spares the next attempt is submitted with, as many as the partition has room for; None where none were asked for.
 
-    What is down or busy comes back, what is drained or left out does not. `before` was refused with them: none. Where Slurm does not
+    `size` is how many nodes it uses; 0 = as many as `view` says. What is down or busy comes back, what is drained or left out does not. `before` was refused with them: none. Where Slurm does not
     show the partition, as many as were asked for.
     """
     wanted = int(chosen.get("spares", 0))
@@ -104,7 +108,7 @@ def spares_now(
     if not view.partition:
         return wanted
     left = (view.available | view.lost) - set(exclude)
-    return max(0, min(wanted, len(left) - view.nodes_needed))
+    return max(0, min(wanted, len(left) - (size or view.nodes_needed)))
 
 
 def fewer(spares: int, wanted: int) -> str:
@@ -121,11 +125,31 @@ def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
 
         return rungs_from(chosen).in_place
     words = str(chosen.get("recover", "")).split(",")
-    usable = {"rank": bool(chosen.get("rejoin")), "step": True, "swap": bool(chosen.get("spares"))}
+    usable = {
+        "rank": bool(chosen.get("rejoin")),
+        "step": True,
+        "swap": bool(chosen.get("spares")),
+        "companion": True,
+        "shrink": _sized(chosen),
+    }
     return any(usable.get(word.strip(), False) for word in words)
 
 
-def facts(kept: Mapping[str, Any], shape: str, wide: spares.Widened | None) -> dict[str, str]:
+def outlives(chosen: Mapping[str, Any], shape: str) -> bool:
+    """Whether a job is to go on without a node that it lost: where that is what was asked for, by sizes or a companion."""
+    if not with_agent(chosen, shape):
+        return False
+    lists = (str(chosen.get("recover", "")), *map(str, chosen.get("policy") or ()))
+    if any("companion" in words for words in lists if words != _default()):
+        return True
+    return _sized(chosen) and any("shrink" in words for words in lists)
+
+
+def _sized(chosen: Mapping[str, Any]) -> bool:
+    return bool(chosen.get("nodes") or chosen.get("nodes-valid"))
+
+
+def facts(kept: Mapping[str, Any], shape: str, made: spares.Resized | None) -> dict[str, str]:
     """What the submitted file says about recovery inside the allocation. Contexts of older versions have no agent."""
     chosen = kept["settings"]
     told = {
@@ -134,22 +158,32 @@ def facts(kept: Mapping[str, Any], shape: str, wide: spares.Widened | None) -> d
         "timeouts": timeouts.lines(chosen.get("timeouts", "never")),
         "rejoin": "1" if chosen.get("rejoin") else "",
         "save_signal": chosen.get("save-signal", ""),
+        "stage": _staged(chosen),
+        **cache_exports.facts(kept, shape),
     }
-    if wide is not None:
+    if made is not None and (chosen.get("spares") or told["agent"]):
         told |= {
-            "spares": str(wide.spares),
-            "active": str(wide.active),
-            "active_tasks": str(wide.active_tasks or ""),
-            "active_gpus": wide.active_gpus,
-            "hidden": " ".join(wide.hidden),
+            "spares": str(made.spares),
+            "active": str(made.active),
+            "active_tasks": str(made.active_tasks or ""),
+            "active_gpus": made.active_gpus,
+            "hidden": " ".join(made.hidden),
         }
     return told
+
+
+def _staged(chosen: Mapping[str, Any]) -> str:
+    """Where checkpoints are staged and published, and within what bounds, a line each. Contexts of older versions have none of it."""
+    if not chosen.get("stage"):
+        return ""
+    keys = ("stage", "stage-dir", "stage-limit", "stage-rate", "stage-keep", "stage-partner", "stage-wait")
+    return "\n".join(str(chosen[key]) for key in keys)
 
 
 def refuse(config: Config, shape: str) -> None:
     """Refuse settings of the ladder that cannot be meant for this job. Raises SettingError in one line that names the place."""
     chosen = config.values
-    meant = {key for key in ("recover", "policy", "spares") if config.origin[key][0] not in _GENERAL}
+    meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
     if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]
         raise SettingError(
             f"hang-min ({settings.show('hang-min', chosen['hang-min'])}) is longer than"
@@ -162,6 +196,10 @@ def refuse(config: Config, shape: str) -> None:
     if shape != "single" and "recover" in meant and chosen["recover"] not in ("resubmit", _default()):
         what = "an array" if shape == "array" else "a heterogeneous job"
         raise SettingError(f"recover: {what} recovers by a new submission only: recover=resubmit")
+    if shape != "single" and "on-queue-timeout" in meant:
+        raise SettingError(
+            "on-queue-timeout: arrays and heterogeneous jobs wait as Slurm lets them: leave it out"
+        )
     if chosen["spares"] and "spares" in meant and not _may_swap(config, shape):
         raise SettingError("spares: nothing would ever use them: " + _why_not(config, shape))
 
@@ -175,9 +213,8 @@ def known_signatures() -> Mapping[str, Signature]:
     return signatures.load([f for f in os.environ.get("FTRUN_CATALOG", "").split(":") if f]).by_id
 
 
-_OF_RUNGS = frozenset(
-    {"recover", *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in ("rank", "step", "swap"))}
-)
+_IN_PLACE = ("rank", "step", "swap", "companion", "shrink")
+_OF_RUNGS = frozenset({"recover", *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in _IN_PLACE)})
 
 
 def _refuse_rungs(config: Config, meant: Collection[str]) -> None:

@@ -15,18 +15,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.parse import bears
 from ftrun.supervisor import (
     absent,
     arrays,
     asking,
     beside,
+    companions,
     dependents,
     drains,
     ends,
     halting,
+    hanging,
+    hanging_tasks,
     journal,
+    lastgasp,
     outcome,
+    queue_desk,
     recover,
     rows,
     sense,
@@ -140,10 +144,10 @@ class Keeper:
 
     def job_ids(self) -> tuple[str, ...]:
         """The jobs whose rows the next look must bring."""
-        attempt = self.run.attempt
+        attempt, beside_it = self.run.attempt, companions.job_ids(self.run)
         if self.run.final or attempt is None or not attempt.job:
-            return ()
-        return (attempt.job,)
+            return beside_it
+        return (attempt.job, *beside_it)
 
     def step(self, world: World) -> None:
         """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
@@ -164,6 +168,7 @@ class Keeper:
             return  # the world was looked at when nobody asked for its job
         strays.beside(self, world)
         dependents.move(self, world)
+        companions.look(self, world)
         asking.answers(self)
         for _ in range(STEPS_MAX):
             before = (self.run.state, len(self.run.attempts))
@@ -186,8 +191,13 @@ class Keeper:
         report = sense.watch(self, world)
         if beside.in_charge(self, world):
             suspect.leave_alone(self)
-        elif report is not None and not any("_" in row.job_id for row in self.rows(world)):
-            suspect.judge(self, world, report)  # a broken task must not end its array
+            hanging.leave_alone(self)
+        elif any("_" in row.job_id for row in self.rows(world)):
+            hanging_tasks.look(self, world)
+        elif report is not None:
+            suspect.judge(self, world, report)  # of an array: a broken task must not end it
+            if self.run.state in (State.RUNNING, State.SUSPECT):
+                hanging.look(self, world, report)
 
     def _handlers(self) -> Mapping[State, Callable[[World], None]]:
         return {
@@ -199,7 +209,7 @@ class Keeper:
             State.ENDING: self._ending,
             State.SETTLING: lambda world: settle.settle(self, world),
             State.RECOVERING: lambda world: recover.recover(self, world),
-            State.FINISHED: lambda _: None,
+            State.FINISHED: lambda world: recover.let_go(self, world),
             State.STOPPED: lambda world: recover.abandoned(self, world),
         }
 
@@ -236,9 +246,9 @@ class Keeper:
         """Every row of this attempt's submission. A row that bears another token has got our id anew."""
         attempt, memory = self.attempt, self.memory
         family = world.families.get(attempt.job, ())
-        shown = (row for row in family if bears(row.comment, attempt.token))
-        memory.known_as = next(((row.user, row.name) for row in shown), memory.known_as)
-        return rows.own(family, attempt.token, memory.known_as or attempt.known_as, attempt.started_at_s)
+        memory.learn(family, attempt.token)
+        user = self.run.submitter.get("user", "")
+        return rows.own(family, attempt, memory.known_as, memory.submitted_s, user=user)
 
     def _queued(self, world: World) -> None:
         row = self.row(world)
@@ -260,6 +270,7 @@ class Keeper:
             self.intend_end(f"{self.run.wish} by {self.run.wish_by or 'request'}")
         else:
             waiting.spare(self, world, row)
+            queue_desk.look(self, world, row)
 
     def _started(self, row: JobRow) -> None:
         launch = row.restarts if row.restarts is not None else absent.latest_launch(self)
@@ -270,6 +281,7 @@ class Keeper:
             started_at_s=row.start_time_s,
             partition=row.partition,
             known_as=self.memory.known_as,
+            submitted_s=self.memory.submitted_s,
             limit_s=row.time_limit_s,
         )
         self.forget(launch)
@@ -277,8 +289,9 @@ class Keeper:
     def forget(self, launch: int) -> None:
         """A new launch or attempt begins: nothing that was seen of the last one counts."""
         self.memory.close()
-        seen_s, partition = self.memory.seen_s, self.memory.partition
-        self.memory = Memory(attempt=self.attempt.number, launch=launch, seen_s=seen_s, partition=partition)
+        known = ("seen_s", "looked_s", "partition")
+        kept = {name: getattr(self.memory, name) for name in known}
+        self.memory = Memory(attempt=self.attempt.number, launch=launch, **kept)
 
     def _running(self, world: World) -> None:
         row = self.row(world)
@@ -301,6 +314,7 @@ class Keeper:
             return
         if row.state is JobState.RUNNING:
             self._watch(world)
+            hanging_tasks.end(self, world)
             if len(self.rows(world)) == 1 and self.run.state in (State.RUNNING, State.SUSPECT):
                 beside.headless(self, world, row)
                 beside.look_for(self, world)
@@ -320,8 +334,9 @@ class Keeper:
         sense.note_launch(self, world)
         beside.look_for(self, world, over=True)
         arrays.note_failed(self, world)
-        state = row.state.value
-        if self.attempt.failed_tasks and row.state is JobState.COMPLETED:
+        state, ours = row.state.value, self.attempt.ended_tasks
+        theirs = row.state is JobState.CANCELLED and rows.cancelled_by_others(self.rows(world), ours)
+        if self.attempt.failed_tasks and row.state in (JobState.COMPLETED, JobState.CANCELLED) and not theirs:
             state = JobState.FAILED.value
         self.record_end("job.ended", state, row.reason, row.nodes, row=row)
 
@@ -356,7 +371,8 @@ class Keeper:
         elif row.state.live and self.started_again(row):  # the launch that was to be ended is over
             self.record_end("job.requeued", row.state.value, row.reason, ())
         elif not self.attempt.end_done:
-            recover.end_attempt(self, world)
+            if not lastgasp.holds(self, world, row):
+                recover.end_attempt(self, world)
         elif self.memory.for_how_long("cancelled", world.mono_s) > 30.0:
             self.memory.since["cancelled"] = world.mono_s
             self.office.act("cancel", world, lambda: self.office.cluster.cancel(self.attempt.job))

@@ -16,21 +16,31 @@ from ftrun.supervisor import attempts
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
 
-__all__ = ["stopped"]
+__all__ = ["given_up", "stopped"]
 
 TAIL_BYTES = 1 << 16
 
 
 def stopped(keeper: Keeper, fields: Mapping[str, Any]) -> None:
     """Journal the end of a run that does not go on (`fields` as in run.stopped), its line in the log first."""
-    keeper.office.prove()
-    path = _write(keeper, fields)
-    if path:
-        keeper.record("final.line", path=path)
+    _say(keeper, fields, paused=keeper.run.wish == "pause")
     keeper.record("run.stopped", **fields)
 
 
-def _write(keeper: Keeper, fields: Mapping[str, Any]) -> str:
+def given_up(keeper: Keeper, fields: Mapping[str, Any]) -> None:
+    """The same of a paused run that does not come back."""
+    _say(keeper, fields, paused=False)
+    keeper.record("run.given-up", **fields)
+
+
+def _say(keeper: Keeper, fields: Mapping[str, Any], *, paused: bool) -> None:
+    keeper.office.prove()
+    path = _write(keeper, fields, paused=paused)
+    if path:
+        keeper.record("final.line", path=path)
+
+
+def _write(keeper: Keeper, fields: Mapping[str, Any], *, paused: bool) -> str:
     """The log that got the line; "" where none can be written or where the line stands already."""
     attempt, settings = keeper.attempt, keeper.settings
     nodes = (keeper.run.incidents[-1].nodes if keeper.run.incidents else ()) or ("-",)
@@ -38,7 +48,7 @@ def _write(keeper: Keeper, fields: Mapping[str, Any]) -> str:
     launch = attempts.latest_launch(keeper.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""
-    what = "paused,exiting" if keeper.run.wish == "pause" else "error,exiting"
+    what = "paused,exiting" if paused else "error,exiting"
     head = (
         f"ftrun: {what} run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
     )

@@ -20,10 +20,10 @@ import contextlib
 import os
 import re
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import store
 
 __all__ = ["Clock", "Holder", "Lease", "LeaseLost", "SystemClock", "look"]
@@ -85,7 +85,7 @@ class Holder:
 
 def look(home: str) -> Holder:
     """Read the lease afresh. Raises OSError where the folder cannot be read (other than not existing)."""
-    folder = Path(home) / "lease"
+    folder = os.path.join(home, "lease")
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -93,9 +93,10 @@ def look(home: str) -> Holder:
     epoch = max((int(m[1]) for m in map(_EPOCH.match, names) if m), default=0)
     if not epoch:
         return Holder(0, "", "")
-    writer = os.readlink(folder / f"epoch-{epoch:06d}")
+    writer = os.readlink(f"{folder}/epoch-{epoch:06d}")
     try:
-        counter = (folder / f"counter-{epoch:06d}").read_text()
+        with open(f"{folder}/counter-{epoch:06d}", encoding="ascii", errors="replace") as stream:
+            counter = stream.read()
     except FileNotFoundError:
         counter = ""
     return Holder(epoch, writer, counter)
@@ -189,7 +190,7 @@ class Lease:
         self._write_counter(str(self._count))
 
     def _write_counter(self, text: str) -> None:
-        store.write_atomically(str(self._folder / f"counter-{self.epoch:06d}"), text.encode(), sync=False)
+        store.write_atomically(f"{self._folder}/counter-{self.epoch:06d}", text.encode(), sync=False)
 
     def _living_rival(self) -> int:
         """Whoever released the lease, or is provably dead, writes no more; of the others nobody knows."""

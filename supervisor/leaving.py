@@ -16,9 +16,10 @@ The dying gasp is the same with fewer words: after a fault that left most proces
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from ftrun.slurm.records import dataclass
 
 __all__ = [
     "MARGIN_S",

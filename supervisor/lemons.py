@@ -16,8 +16,8 @@ least: what one job's log claims makes none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.nodes import Entry, NodeRecord, strike_key
 
 __all__ = ["LEMON_AT", "RUNS_LEAST", "WEIGHTS", "WINDOW_S", "Score", "score"]

@@ -15,8 +15,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.losses import Seen
 from ftrun.supervisor.model import Evidence, Role, Source
 from ftrun.supervisor.order import stamp
 from ftrun.supervisor.progress import Progress, ProgressReader
@@ -77,10 +80,18 @@ class Book:
         return self._order
 
 
+class _Mark(NamedTuple):
+    """Where the progress reader was when it had read a line."""
+
+    advances: int
+    calm_lines: int
+    step: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     evidence: Evidence
-    advances: int  # of the progress reader, when it had read the line
+    mark: _Mark
 
 
 class _Kept:
@@ -109,11 +120,18 @@ class _Kept:
         """One more, not kept: later ones of the same batch will push it out anyway."""
         self._total += 1
 
-    def evidence(self, provisional: Sequence[_Found], advances: int) -> list[Evidence]:
-        """All kept ones as if `provisional` had been added; `advances` is where the progress reader is now."""
+    def evidence(self, provisional: Sequence[_Found], now: _Mark) -> list[Evidence]:
+        """All kept ones as if `provisional` had been added; `now` is where the progress reader is."""
         every = [*self._first, *self._last, *provisional]
         shown = every[: self._first_max] + every[self._first_max :][-self._last_max :]
-        told = [replace(one.evidence, progress_after=advances > one.advances + 1) for one in shown]
+        told = [
+            replace(
+                one.evidence,
+                progress_after=now.advances > one.mark.advances + 1,
+                calm_after=now.calm_lines > one.mark.calm_lines,
+            )
+            for one in shown
+        ]
         told[-1] = replace(told[-1], count=1 + self._total + len(provisional) - len(shown))
         return told
 
@@ -139,6 +157,7 @@ class LogFile:
             tuple[int, str], int
         ] = {}  # (offset, signature) -> running number of what was provisional
         self._rested = True
+        self.losses = Seen()
         self._advances = 0  # as shown by `evidence`
         self._shown: tuple[Evidence, ...] = ()
 
@@ -159,7 +178,7 @@ class LogFile:
             new |= self._confirm(data[:whole], piece, now_s, behind=behind)
         self._pending = data[whole:]
         self._read_steps(piece, piece.offset_bytes + len(piece.data), now_s, behind=behind)
-        self._show(self.reader.progress, self.reader.advances)
+        self._show(self.reader.progress, self.reader.advances, self.reader.losses.seen)
         self._rested = False
         return new
 
@@ -168,13 +187,16 @@ class LogFile:
         if self._rested:
             return set()
         self._rested = True
-        progress, advances = self.reader.at_rest()
-        self._show(progress, advances)
+        progress, advances, losses = self.reader.at_rest()
+        self._show(progress, advances, losses)
         if not self._pending:
             return set()
         known = set(self._numbers.values())
         hits = self._book.scan(self._pending)
-        self._provisional = [_Found(self._evidence(hit, now_s, self._number(hit)), advances) for hit in hits]
+        mark = _Mark(advances, losses.calm_lines, progress.step if progress is not None else None)
+        self._provisional = [
+            _Found(self._evidence(hit, now_s, self._number(hit), mark), mark) for hit in hits
+        ]
         numbers = {one.evidence.order for one in self._provisional}
         self._numbers = {_key(one.evidence): one.evidence.order for one in self._provisional}
         self.changed = self.changed or bool(numbers)
@@ -186,23 +208,24 @@ class LogFile:
         new: set[int] = set()
         if self._pending:
             hits = self._book.scan(self._pending)
-            new = self._keep(hits, [(at, self.reader.advances) for at in range(len(hits))], now_s)
+            new = self._keep(hits, [(at, self._mark()) for at in range(len(hits))], now_s)
             self._offset += len(self._pending)
             self._pending = b""
-        self._show(self.reader.progress, self.reader.advances)
+        self._show(self.reader.progress, self.reader.advances, self.reader.losses.seen)
         return new
 
     def evidence(self) -> tuple[Evidence, ...]:
         """All that is kept, by running number."""
         if self.changed:
             self.changed = False
+            now = _Mark(self._advances, self.losses.calm_lines, None)
             by_signature: dict[str, list[_Found]] = {signature: [] for signature in self._kept}
             for found in self._provisional:
                 by_signature.setdefault(found.evidence.signature, []).append(found)
             told = [
                 evidence
                 for signature, found in by_signature.items()
-                for evidence in (self._kept.get(signature) or self._room()).evidence(found, self._advances)
+                for evidence in (self._kept.get(signature) or self._room()).evidence(found, now)
             ]
             self._shown = tuple(sorted(told, key=lambda one: one.order))
         return self._shown
@@ -219,13 +242,13 @@ class LogFile:
     def _confirm(self, segments: bytes, piece: Piece, now_s: float | None, *, behind: bool) -> set[int]:
         """Scan whole segments that begin at `_offset`, and keep what is found together with the steps up to there."""
         hits = self._book.scan(segments)
-        marked: list[tuple[int, int]] = []
+        marked: list[tuple[int, _Mark]] = []
         for at in self._worth_keeping(hits):
             begins = hits[at].offset_bytes - self._book.scanned.size_bytes
             ends = _SEPARATOR.search(segments, begins, begins + SEGMENT_BYTES + 1)
             end = ends.end() if ends is not None else begins + SEGMENT_BYTES
             self._read_steps(piece, self._offset + end, now_s, behind=behind)
-            marked.append((at, self.reader.advances))
+            marked.append((at, self._mark()))
         new = self._keep(hits, marked, now_s)
         self._offset += len(segments)
         if self._line is not None:
@@ -242,9 +265,11 @@ class LogFile:
             at for places in by_signature.values() for at in (*places[:few], *places[few:][-KEPT_LAST:])
         )
 
-    def _keep(self, hits: Sequence[Hit], marked: Sequence[tuple[int, int]], now_s: float | None) -> set[int]:
-        """Keep the hits at `marked` (index, advances), count the others; return the running numbers of the new ones."""
-        advances = dict(marked)
+    def _keep(
+        self, hits: Sequence[Hit], marked: Sequence[tuple[int, _Mark]], now_s: float | None
+    ) -> set[int]:
+        """Keep the hits at `marked` (index, mark), count the others; return the running numbers of the new ones."""
+        marks = dict(marked)
         new: set[int] = set()
         for at, hit in enumerate(hits):
             known = (self._place(hit), hit.signature) in self._numbers
@@ -252,11 +277,11 @@ class LogFile:
             kept = self._kept.get(hit.signature)
             if kept is None:
                 kept = self._kept[hit.signature] = self._room()
-            if at not in advances:
+            if at not in marks:
                 kept.count()
                 continue
             before = kept.size
-            kept.add(_Found(self._evidence(hit, now_s, number), advances[at]))
+            kept.add(_Found(self._evidence(hit, now_s, number, marks[at]), marks[at]))
             self._book.kept += kept.size - before
             if not known:
                 new.add(number)
@@ -277,7 +302,12 @@ class LogFile:
         """Return where in the file the hit is: what was scanned last begins at `_offset`."""
         return self._offset + hit.offset_bytes - self._book.scanned.size_bytes
 
-    def _evidence(self, hit: Hit, now_s: float | None, number: int) -> Evidence:
+    def _mark(self) -> _Mark:
+        progress = self.reader.progress
+        step = progress.step if progress is not None else None
+        return _Mark(self.reader.advances, self.reader.losses.calm_lines, step)
+
+    def _evidence(self, hit: Hit, now_s: float | None, number: int, mark: _Mark) -> Evidence:
         written = written_s(hit.text)
         return Evidence(
             source=self._source,
@@ -289,6 +319,7 @@ class LogFile:
             order=number,
             at_s=now_s if written is None else written,
             captures=hit.captures,
+            step=mark.step,
         )
 
     def _read_steps(self, piece: Piece, target: int, now_s: float | None, *, behind: bool) -> None:
@@ -299,11 +330,12 @@ class LogFile:
         self.reader.feed(text, 0.0 if now_s is None else now_s, behind=behind or now_s is None)
         self._read_to = target
 
-    def _show(self, progress: Progress | None, advances: int) -> None:
+    def _show(self, progress: Progress | None, advances: int, losses: Seen) -> None:
         self.progress = progress
-        if advances != self._advances:
+        if (advances, losses.calm_lines) != (self._advances, self.losses.calm_lines):
             self._advances = advances
             self.changed = self.changed or bool(self._kept or self._provisional)
+        self.losses = losses
 
 
 def _key(evidence: Evidence) -> tuple[int, str]:

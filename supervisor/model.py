@@ -7,8 +7,10 @@ loop. No behaviour beyond small derived facts; the life of a run is in `lifecycl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from ftrun.slurm.records import dataclass
 
 __all__ = [
     "Action",
@@ -131,6 +133,8 @@ class Evidence:
     captures: Mapping[str, str] = field(default_factory=dict)
     count: int = 1
     progress_after: bool = False  # training went on after this line: it was survived
+    step: int | None = None  # the highest that its file had printed by then
+    calm_after: bool = False  # a loss as low as before was printed after this line
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,5 +217,6 @@ class Decision:
     spends: str = ""  # the class whose budget pays for it; "" = free
     older_checkpoint: bool = False  # set the checkpoint aside that this attempt resumed from
     anyway: bool = False  # the next script starts whatever the checks before it find
+    aside: int = 0  # a size of the run that provoked the fault, and is not used again; 0 = none
     advice: str = ""
     notes: tuple[str, ...] = ()  # what was considered on the way, for `explain`

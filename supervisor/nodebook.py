@@ -97,7 +97,7 @@ class NodeBook:
         if attempt is None or not attempt.end_state or now_s - run.last_at_s > A_DAY_S:
             return []
         run_dir = os.path.join(self._home, "runs", run.id)
-        left = nodereports.left(run_dir, attempt.number, attempt.launch, attempt.nodes)
+        left = nodereports.left(run_dir, attempt.number, attempt.launch, attempt.reach)
         found = [
             entry
             for reports in left.values()
@@ -129,7 +129,7 @@ class NodeBook:
 def common(keeper: Keeper, diagnosis: Diagnosis, now_s: float) -> str:
     """Why the fault is held to be no node's own: what the ledger and this diagnosis tell together; "" where it may be one's."""
     attempt = keeper.attempt
-    culprits = tuple(node for node in diagnosis.nodes if node in attempt.nodes)
+    culprits = tuple(node for node in diagnosis.nodes if node in attempt.reach)
     if not culprits:
         return ""
     this = Entry(
@@ -164,13 +164,15 @@ def kept_away(keeper: Keeper, now_s: float) -> tuple[str, ...]:
 
 
 def excluded(keeper: Keeper, now_s: float) -> tuple[str, ...]:
-    """The run's own exclusions, less the nodes that a person has released since."""
-    own = [e for e in keeper.run.excluded if e.until_s > now_s]
+    """The run's own exclusions, less the nodes that a person has released since; the newest first."""
+    own = sorted(
+        (e for e in keeper.run.excluded if e.until_s > now_s), key=lambda e: (e.until_s, e.node), reverse=True
+    )
     if not own:
         return ()
     known, for_s = _book(keeper).nodes, rules_from(keeper.settings).base_s
     released = {name: record.released_at_s for name, record in known.items()}
-    return tuple(sorted({e.node for e in own if released.get(e.node, 0.0) <= e.until_s - for_s}))
+    return tuple(dict.fromkeys(e.node for e in own if released.get(e.node, 0.0) <= e.until_s - for_s))
 
 
 def _book(keeper: Keeper) -> Book:

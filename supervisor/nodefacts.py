@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ftrun.hooks import compare
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import scenario
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, plain, sure
@@ -116,9 +117,16 @@ class NodeFacts:
         return tuple(sorted(few, key=lambda one: (one.severity != BAD, one.fault not in HARDWARE, one.node)))
 
     def everywhere(self) -> tuple[str, ...]:
-        """The checks that fail on every node of several: the site's or the job's."""
-        shown = Counter(check for check, _ in {(one.check, one.node) for one in self.findings})
-        return tuple(sorted(c for c, n in shown.items() if n == len(self.nodes) > 1))
+        """The checks that fail on every node of several: the site's or the job's.
+
+        A node that is lost tells nothing more: where most nodes answered a full check, those are enough.
+        """
+        most = 2 * len(self.asked) > len(self.nodes) and len(self.asked) > 1
+        told = self.asked if most else frozenset(self.nodes)
+        shown: dict[str, set[str]] = {}
+        for one in self.findings:
+            shown.setdefault(one.check, set()).add(one.node)
+        return tuple(sorted(check for check, nodes in shown.items() if len(told) > 1 and told <= nodes))
 
     def scenario(self, now_s: float, *, ended: bool) -> scenario.Scenario:
         """The row of the table that these facts are."""

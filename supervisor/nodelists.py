@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from ftrun.supervisor.errors import SubmitImpossible
 
-__all__ = ["avoiding", "required"]
+__all__ = ["avoiding", "excluded", "required"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,29 +15,45 @@ if TYPE_CHECKING:
     from ftrun.slurm.options import CommandLine
 
 
-def required(line: CommandLine, head: Sequence[CommandLine]) -> list[str]:
-    """The nodes that a job of one part names by -w or -F. Raises SubmitImpossible where its file cannot be read."""
+def required(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
+    """The nodes that a job of one part names by -w or -F. `cwd` is where it was submitted ("" = here). Raises SubmitImpossible where its file cannot be read."""
+    named, file = (line.get(name) or head[0].get(name) for name in ("nodelist", "nodefile"))
+    return _expanded(named, file, cwd)
+
+
+def excluded(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
+    """The nodes that the user of a job of one part leaves out by -x. Raises SubmitImpossible where its file cannot be read."""
+    from ftrun.slurm import nodeset
+
+    return list(nodeset.expand(listed(line.get("exclude") or head[0].get("exclude") or "", cwd)))
+
+
+def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
     from ftrun.slurm import nodeset  # most submissions name no node
 
-    named = line.get("nodelist") or head[0].get("nodelist") or ""
-    file = line.get("nodefile") or head[0].get("nodefile") or ""
-    return list(nodeset.expand(listed(named) or (listed(file) if file else "")))
+    return list(nodeset.expand(listed(named or "", cwd) or (_from_file(file, cwd) if file else "")))
 
 
 def avoiding(
-    changed: CommandLine, head: Sequence[CommandLine], exclude: Sequence[str], idle: Sequence[str]
+    changed: CommandLine,
+    head: Sequence[CommandLine],
+    exclude: Sequence[str],
+    idle: Sequence[str],
+    cwd: str = "",
 ) -> CommandLine:
-    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced."""
-    from ftrun.slurm import nodeset
+    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced.
 
+    A component of the script that names nodes of its own may get a part of the command line of its own.
+    """
+    from ftrun.slurm import nodeset
+    from ftrun.supervisor.components import said_of_each, with_room_for
+
+    own, named, files = (said_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_room_for(changed, own, named, files)
     for part in range(changed.components):
-        above = head[min(part, len(head) - 1)]
-        own = listed(changed.get("exclude", part) or above.get("exclude") or "")
-        merged = ",".join(filter(None, (own, nodeset.fold(exclude))))
-        named = changed.get("nodelist", part) or above.get("nodelist") or ""
-        file = changed.get("nodefile", part) or above.get("nodefile") or ""
+        merged = ",".join(filter(None, (listed(own[part] or "", cwd), nodeset.fold(exclude))))
+        wanted = _expanded(named[part], files[part], cwd)
         changed = changed.with_option("exclude", merged, part)
-        wanted = nodeset.expand(listed(named) or (listed(file) if file else ""))
         if set(wanted) & set(exclude):
             changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
     return changed
@@ -51,12 +69,16 @@ def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[s
     return [spares.pop(0) if node in exclude else node for node in wanted]
 
 
-def listed(nodes: str) -> str:
-    """A node list as given to -w and -x: with a slash in it, it names a file of nodes."""
-    if "/" not in nodes:
-        return nodes
+def listed(nodes: str, cwd: str = "") -> str:
+    """A node list as given to -w and -x: with a slash in it, it names a file of nodes. Raises SubmitImpossible."""
+    return _from_file(nodes, cwd) if "/" in nodes else nodes
+
+
+def _from_file(path: str, cwd: str) -> str:
+    """The names in a file of nodes, as sbatch reads it: lines, lists, `n1*2` for a name twice, `#` for a remark."""
     try:
-        with open(nodes, encoding="utf-8") as stream:
-            return ",".join(stream.read().split())
+        with open(os.path.join(cwd, path), encoding="utf-8") as stream:
+            lines = [text.partition("#")[0] for text in stream]
     except OSError as error:
-        raise SubmitImpossible(f"the node list {nodes} cannot be read: {error.strerror}") from None
+        raise SubmitImpossible(f"the node list {path} cannot be read: {error.strerror}") from None
+    return ",".join(word.partition("*")[0] for word in " ".join(lines).split())

@@ -7,6 +7,7 @@ run whose nodes are well costs one question.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from ftrun.supervisor import store
 from ftrun.supervisor.nodefacts import NodeFacts, gathered, number
 
-__all__ = ["KINDS", "folder", "json_of", "left", "read", "stamp"]
+__all__ = ["KINDS", "folder", "json_of", "left", "put_by", "read", "stamp"]
 
 KINDS = ("preflight", "watch", "after")
 REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
@@ -74,6 +75,16 @@ def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[
         }
         for kind in KINDS
     }
+
+
+def put_by(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
+    """What these nodes said of themselves before counts no more; it is kept beside, under `before-NAME.`. A file that cannot be moved stays."""
+    place = folder(run_dir, attempt)
+    with contextlib.suppress(OSError):
+        for old in os.listdir(place):
+            kind, _, rest = old.partition(".")
+            if kind in KINDS and rest.endswith(".json") and rest.partition(".")[2][:-5] in nodes:
+                os.replace(os.path.join(place, old), os.path.join(place, f"before-{name}.{old}"))
 
 
 def json_of(path: str) -> object:

@@ -43,6 +43,7 @@ def mark(run: Run) -> tuple[Any, ...]:
         run.drained,
         len(run.attempts),
         (attempt.launch, attempt.ended_at_s) if attempt else None,
+        sum(one.gone for attempt in run.attempts for one in attempt.companions),
     )
 
 
@@ -109,7 +110,20 @@ def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: F
 
 
 def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
-    """The hours of the attempt's last known launch, once it is over."""
+    """The hours of the attempt's last known launch, once it is over, and of its companions; a node that left its job and came back by one of these has them once."""
+    for one in attempt.companions:
+        nodes = tuple(node for node in one.nodes if node not in attempt.nodes)
+        if not nodes or one.gone_at_s is None or one.here_at_s is None:
+            continue
+        if one.gone_at_s > one.here_at_s:
+            yield Entry(
+                at_s=one.gone_at_s,
+                what="served",
+                nodes=nodes,
+                id=f"{run.token}:{attempt.number}.{one.launch}:companion.{one.number}:served",
+                run=run.id,
+                detail={"hours": round((one.gone_at_s - one.here_at_s) / HOUR_S, 4)},
+            )
     if not attempt.nodes or attempt.started_at_s is None or not attempt.end_state:
         return
     end_s = attempt.slurm_end_s or attempt.ended_at_s

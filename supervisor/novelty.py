@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["SHOWN_MAX", "Line", "shape", "shapes", "suspects"]
 

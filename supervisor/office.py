@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
-from ftrun.slurm.client import Cluster, ClusterFacts, JobRow, NodeRow
+from ftrun.slurm.client import Cluster, ClusterFacts, JobRow, NodeRow, SubmitRequest, Submitted
+from ftrun.slurm.records import dataclass
+from ftrun.slurm.steps import Steps
 from ftrun.supervisor import signatures
+from ftrun.supervisor.archive import Archive
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.nodebook import NodeBook
 from ftrun.supervisor.signatures import Catalog
 
-__all__ = ["STALE_AFTER_S", "Crash", "Lead", "Office", "Stale", "World"]
+__all__ = ["STALE_AFTER_S", "Crash", "Errand", "Lead", "Office", "Stale", "World"]
 
 STALE_AFTER_S = 10.0
 EVERYBODY = ""
@@ -33,6 +37,15 @@ class Stale(Exception):
 
 class Crash(BaseException):
     """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
+
+
+class Errand(Protocol):
+    """Something that is done beside the loop."""
+
+    @property
+    def over(self) -> bool:
+        """It is done."""
+        ...
 
 
 class Lead(Protocol):
@@ -82,18 +95,34 @@ class Office:
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )
     log: Any = None  # a structlog logger, or None
+    asks: Mapping[str, str] = field(
+        default_factory=dict
+    )  # `by` what Slurm is asked, and `why` not by pyslurm; {} = by commands alone
     children: set[int] = field(default_factory=set)  # processes: the parents of the users' commands
+    promised: dict[str, tuple[float, int]] = field(
+        default_factory=dict
+    )  # run that is to move -> since when (monotonic), and how many idle nodes it will take
+    steps: Steps | None = None  # steps of our own in jobs; None = there are none to be had
+    beside: Callable[[Callable[[], None]], None] = field(
+        default_factory=lambda: _beside
+    )  # what takes long is done there
+    errands: list[Errand] = field(default_factory=list)  # what is being done there
+    uncalled: set[str] = field(
+        default_factory=set
+    )  # tokens whose sbatch this process has announced and not called
     _unseen: dict[str, float] = field(
         default_factory=dict
     )  # who cannot see Slurm -> since when (Unix seconds)
     _proven_s: float = float("-inf")
     nodebook: NodeBook = field(init=False)
+    archive: Archive = field(init=False)  # what accounting tells of jobs that Slurm has forgotten
     _facts: ClusterFacts | None = None
     _domains: Mapping[str, tuple[str, ...]] | None = None
     _catalog: Catalog | None = None
 
     def __post_init__(self) -> None:
         self.nodebook = NodeBook(self.home, self.clock.now_s, self.tell)
+        self.archive = Archive(self.clock.mono_s, self.tell)
 
     def facts(self) -> ClusterFacts:
         """The cluster's settings, asked for once. Raises SlurmError."""
@@ -122,6 +151,11 @@ class Office:
         result = deed()
         self.crash(f"{name}:after")
         return result
+
+    def submit(self, request: SubmitRequest) -> Submitted:
+        """The call of sbatch, which is known to have been made from here on. Raises SlurmError."""
+        self.uncalled.discard(request.token)
+        return self.cluster.submit(request)
 
     def fresh(self, world: World) -> None:
         """Who stood still looks again before anything more is decided or done (P8). Raises Stale."""
@@ -167,6 +201,10 @@ class Office:
         """A line in the supervisor's own log."""
         if self.log is not None:
             self.log.info(event, **fields)
+
+
+def _beside(deed: Callable[[], None]) -> None:
+    threading.Thread(target=deed, name="beside", daemon=True).start()
 
 
 def crash_plan(text: str) -> Callable[[str], None]:

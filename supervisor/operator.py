@@ -13,9 +13,9 @@ Every refusal is a sentence for the user who asked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from ftrun.slurm.client import NodeRow, PartitionRow, Stay
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.recheck import PREFIX, Report
 from ftrun.supervisor.request import Request

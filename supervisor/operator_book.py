@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftrun.supervisor.raising import Raised
+
 __all__ = ["Book"]
 
 HOUR_S = 3600.0
@@ -22,6 +24,7 @@ class Book:
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # id of a request -> the answer
     answered: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # user:hash -> the answer
     draining: dict[str, set[str]] = field(default_factory=dict)  # id -> the reasons announced
+    raised: dict[str, Raised] = field(default_factory=dict)  # id -> the job, be it that it came about or not
     drained_s: list[float] = field(
         default_factory=list
     )  # when a drain was announced, be it that it came about or not
@@ -46,6 +49,9 @@ class Book:
         elif kind == "draining":
             self.draining.setdefault(record["id"], set()).add(record["reason"])
             self.drained_s.append(float(record["at"]))
+        elif kind == "raising":
+            job = Raised(int(record["uid"]), str(record["job"]), float(record["at"]))
+            self.raised.setdefault(record["id"], job)
 
     def asked(self, uid: int, now_s: float) -> int:
         """How many requests of this user were opened within the last hour."""

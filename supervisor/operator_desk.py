@@ -13,17 +13,19 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ftrun.slurm import munge
 from ftrun.slurm.client import Cluster, NodeRow, PartitionRow
 from ftrun.slurm.errors import RefusedForGood
-from ftrun.supervisor import ledger, nodes, operator, request
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor import ledger, nodes, operator, raising, request
 from ftrun.supervisor.daybook import Daybook
 from ftrun.supervisor.looks import Look
 from ftrun.supervisor.operator import Limits
 from ftrun.supervisor.operator_book import Book
+from ftrun.supervisor.raising import NOTHING, Rule
 from ftrun.supervisor.recheck import Report
 from ftrun.supervisor.request import BadRequest, Request
 from ftrun.supervisor.spool import Folder, Waiting
@@ -35,7 +37,8 @@ AT_ONCE_MAX = 32  # requests that are looked into in one round
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one request. `verdict`: drained, refused, already, observed (would drain), noted (the site drains nothing)."""
+    """What became of one request. `verdict`: drained, raised, refused, already, observed (would be done), noted (the site does nothing). `node` is
+    empty where it is about a job."""
 
     id: str
     uid: int
@@ -62,7 +65,7 @@ def folder(home: str) -> str:
 @dataclass
 class Desk:
     """The operator's desk. `look` runs the checks on nodes, `opened` reads a credential; with `observe` or another `action` than
-    drain nothing is drained."""
+    drain nothing is drained. `prefer` puts a job ahead by a word for `scontrol update`, as far as `rule` allows."""
 
     home: str
     cluster: Cluster
@@ -73,6 +76,8 @@ class Desk:
     now: Callable[[], float] = time.time
     action: str = "drain"
     observe: bool = False
+    rule: Rule = NOTHING
+    prefer: Callable[[str, str], None] | None = None
     crash: Callable[[str], None] = lambda point: None
     answers: list[Answer] = field(default_factory=list)
 
@@ -143,7 +148,7 @@ class Desk:
             return f"what was signed is no request: {error}"
         if told.id != waiting.id:
             return "it was left under another name than it is signed for"
-        if told.id in self._book.draining:
+        if told.id in self._book.draining or told.id in self._book.raised:
             return _Case(
                 waiting, key, credential.uid, told
             )  # it was granted in time, and a crash came between
@@ -169,6 +174,10 @@ class Desk:
 
     def _judge(self, cases: list[_Case]) -> None:
         rows, partitions = self.cluster.nodes(), self.cluster.partitions()
+        for case in cases:
+            if case.request.want == "raise":
+                self._raise(case, rows)
+        cases = [case for case in cases if case.request.want == "drain"]
         left = [case for case in cases if not self._refused_unseen(case, rows, partitions)]
         if not left:
             return
@@ -181,6 +190,50 @@ class Desk:
             self._conclude(
                 case, reports.get(node, Report("unseen")), [reports[p] for p in peers[node] if p in reports]
             )
+
+    def _raise(self, case: _Case, rows: Mapping[str, NodeRow]) -> None:
+        """Put a waiting job ahead, or say why not."""
+        asked, rule = case.request, self.rule
+        if not rule.how or self.prefer is None:
+            self._answer(case.waiting, case.key, "noted", "this site puts no job ahead of others", "")
+            return
+        try:
+            waits = self.cluster.details(asked.job)
+            stays = [stay for stay in self.cluster.stays(asked.lost) if stay.uid == case.uid]
+            lost = raising.Lost(self.cluster.details(asked.lost), stays[-1] if stays else None, rows)
+        except RefusedForGood as error:
+            self._refuse(case.waiting, case.key, f"Slurm was asked about your jobs: {error.message}")
+            return
+        wrong = "" if asked.cluster in {"", self.cluster.facts().name} else f"it is meant for {asked.cluster}"
+        wrong = wrong or raising.refused(case.uid, asked.run, waits, lost, now_s=self.now(), rule=rule)
+        before = [job for key, job in self._book.raised.items() if key != asked.id]
+        wrong = wrong or raising.refused_cap(case.uid, asked.job, before, self.now(), rule)
+        if wrong or waits is None:
+            self._refuse(case.waiting, case.key, wrong)
+        elif raising.bettered(waits, rule):
+            mine = asked.id in self._book.raised
+            verdict, why = ("raised", rule.update) if mine else ("already", "it stands no worse than that")
+            self._answer(case.waiting, case.key, verdict, f"job {asked.job}: {why}", "")
+        elif self.observe:
+            self._answer(case.waiting, case.key, "observed", f"job {asked.job} would get {rule.update}", "")
+        else:
+            self._prefer(case, self.prefer)
+
+    def _prefer(self, case: _Case, prefer: Callable[[str, str], None]) -> None:
+        asked, rule = case.request, self.rule
+        self._note("raising", id=asked.id, job=asked.job, uid=case.uid, update=rule.update, lost=asked.lost)
+        self.crash("raise:before")
+        try:
+            prefer(asked.job, rule.update)
+        except RefusedForGood as error:
+            self._refuse(case.waiting, case.key, f"Slurm refused: {error.message}")
+            return
+        self.crash("raise:after")
+        shown = self.cluster.details(asked.job)
+        if shown is None or not raising.bettered(shown, rule):
+            self._refuse(case.waiting, case.key, f"Slurm took {rule.update} and does not show it")
+            return
+        self._answer(case.waiting, case.key, "raised", f"job {asked.job}: {rule.update}", "")
 
     def _refused_unseen(
         self, case: _Case, rows: Mapping[str, NodeRow], partitions: Mapping[str, PartitionRow]

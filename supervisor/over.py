@@ -14,6 +14,7 @@ from ftrun.supervisor import absent, attempts, ends, sense
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.parts import Companion
 
 __all__ = ["fence_wait_s", "proven", "silent"]
 
@@ -26,6 +27,8 @@ def proven(keeper: Keeper, world: World) -> bool:
         return False
     if keeper.attempt.end_reason == ends.STARTED_TWICE and not _heard_since(keeper, world):
         return False
+    if not all(_companion_over(keeper, world, one) for one in keeper.attempt.companions):
+        return False
     if not all(_node_clear(keeper, world, node) for node in _ever_used(keeper)):
         return False
     fenced = sorted(silent(keeper, world))
@@ -34,12 +37,20 @@ def proven(keeper: Keeper, world: World) -> bool:
 
 
 def _ever_used(keeper: Keeper) -> set[str]:
-    """The nodes of every launch of the attempt: Slurm may have started the job again beside a node that only froze, or taken a
-    lost one out of a job that went on without it."""
+    """The nodes of every launch of the attempt, also of those that nobody saw, and of its companions: Slurm may have started the job again beside a node that
+    only froze, or taken a lost one out of a job that went on without it."""
     attempt, run_dir = keeper.attempt, keeper.run_dir
-    launches = range(attempt.launch + 1)
+    launches = range(max(attempt.launch, absent.latest_launch(keeper)) + 1)
     records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in launches)
-    return {*attempt.nodes, *(node for record in records if record is not None for node in record.nodes)}
+    brought = {node for one in attempt.companions for node in one.nodes}
+    return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
+
+
+def _companion_over(keeper: Keeper, world: World, one: Companion) -> bool:
+    """Slurm has it no more, or has not heard of any of its nodes for so long that what ran there is given up for dead."""
+    rows = [(world.nodes or {}).get(node) for node in one.nodes]
+    silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
+    return one.gone or (silenced and all(_node_clear(keeper, world, node) for node in one.nodes))
 
 
 def _heard_since(keeper: Keeper, world: World) -> bool:
@@ -109,7 +120,7 @@ def _others_complete(keeper: Keeper, world: World, node: str) -> bool:
 def silent(keeper: Keeper, world: World) -> set[str]:
     """The nodes of the attempt that Slurm does not hear."""
     assert world.nodes is not None
-    return {n for n in keeper.attempt.nodes if n in world.nodes and not world.nodes[n].responding}
+    return {n for n in keeper.attempt.reach if n in world.nodes and not world.nodes[n].responding}
 
 
 def fence_wait_s(keeper: Keeper) -> float:

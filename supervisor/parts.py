@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.hang import Verdict
 
 __all__ = [
     "Attempt",
     "Budgets",
+    "Companion",
     "Exclusion",
     "GivenUp",
+    "Hung",
     "Incident",
     "Start",
     "asked",
@@ -33,6 +38,52 @@ class Start:
     code: int | None = None
     signal: int | None = None
     by_us: bool = False  # the agent ended it
+    passed_over: str = ""  # a newer checkpoint that it did not load, and why
+    grown: bool = False  # that was for one with more nodes: it had made steps, and nothing had failed
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A small job of the same user that holds nodes for starts of a launch. Times are Unix seconds.
+
+    `state` is one of: intended (sbatch may be under way), submitted, here (it runs), failed (nobody waits for it any more; it
+    may still be there), ending (its end is announced), ended (it was cancelled), gone (Slurm has it no more: the only state in which it
+    holds no nodes for certain).
+    """
+
+    launch: int
+    number: int  # within its launch
+    nodes_asked: int
+    mark: str  # in its comment: how it is found where nobody noted its id
+    asked_at_s: float
+    job: str = ""
+    pool: str = ""  # where it is borrowed from; "" = the job's own partition
+    nodes: tuple[str, ...] = ()
+    state: str = "intended"
+    reason: str = ""  # why it failed, or was ended
+    here_at_s: float | None = None
+    gone_at_s: float | None = None
+    end_state: str = ""  # Slurm's state at its end; "" where nobody saw that
+    by_us: bool = False  # we ended it, or were about to
+
+    @property
+    def gone(self) -> bool:
+        """Nothing of it is left."""
+        return self.state == "gone"
+
+    @property
+    def lost(self) -> bool:
+        """It was ended, and not by us: by a person, its time limit, a dead node."""
+        return self.gone and not self.by_us and self.end_state not in ("", "COMPLETED")
+
+
+@dataclass(frozen=True, slots=True)
+class Hung:
+    """It was decided that a start hangs."""
+
+    launch: int
+    start: int
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +99,8 @@ class Attempt:
     cluster: str = ""
     launch: int = 0
     known_as: tuple[str, ...] = ()  # user and name of the job when it showed our token; () = it never did
+    submitted_s: float | None = None  # its time of submission then, as Slurm says
+    intended_at_s: float | None = None  # when its sbatch was announced
     submitted_at_s: float | None = None
     started_at_s: float | None = None  # as Slurm says, of the present launch
     starts: Mapping[int, float] = field(default_factory=dict)  # launch -> its first start, as Slurm says
@@ -62,6 +115,7 @@ class Attempt:
     exit_signal: int | None = None
     derived_exit_code: int = 0
     requeued: bool = False  # ended by a requeue: the job may start again by itself
+    preempted: bool = False  # Slurm had taken its nodes for another job when it ended, in whatever state
     end_intended: str = ""  # why we asked for its end; "" = we did not
     end_done: bool = False
     cancel_intended: bool = False  # we took its requeued job out of the queue, or were about to
@@ -72,8 +126,17 @@ class Attempt:
     spares_asked: int | None = (
         None  # nodes that it asked for beyond the user's; None = as many as the settings say
     )
+    size: int = 0  # nodes that its script uses; 0 = as many as the user asked for
+    resizing: int = 0  # the size that its waiting job is being made to ask for; 0 = none
+    resized: bool = False  # that was done, and what it was submitted with no longer holds
+    fixed: bool = False  # Slurm does not let its waiting job be made smaller
+    waited_s: float = 0.0  # how long it waits in the queue, as far as that was noted
+    sized_at_s: float = 0.0  # how long it had waited when it was made smaller last
+    moved: bool = False  # it gave way to another size in the queue, and never started
     resume_from: str = ""
+    passed_over: str = ""  # a newer checkpoint that its last launch did not load, and why
     dependents_held: Mapping[str, str] = field(default_factory=dict)  # job -> what it waits for
+    dependents_since: Mapping[str, float] = field(default_factory=dict)  # job -> its time of submission
     dependents_moved: bool = False  # what waited for an earlier attempt waits for this one
     failed_tasks: tuple[int, ...] = ()  # of an array: those that are to be repeated
     task_states: Mapping[int, str] = field(default_factory=dict)  # of the failed tasks, as Slurm says
@@ -97,14 +160,48 @@ class Attempt:
         ""  # why no agent looks after the present launch, though one should; "" = one does, or none should
     )
     begun: tuple[Start, ...] = ()  # the starts that an agent noted, oldest first
+    hung: Hung | None = None  # the last start of which that was decided
+    hung_tasks: Mapping[int, Hung] = field(default_factory=dict)  # of an array: the same of each task
+    ended_tasks: tuple[int, ...] = ()  # of those: which we ended, or were about to
     judged: int = -1  # the newest launch that the supervisor has decided about
     copied: Mapping[int, int] = field(
         default_factory=dict
     )  # launch -> how many of its agent's records are known
+    companions: tuple[Companion, ...] = ()  # of all its launches, in the order in which they were asked for
+    growth: str = (
+        ""  # the last word of its agent about more nodes: why there are none, or how many there will be
+    )
+    growth_failed: tuple[
+        float, ...
+    ] = ()  # when a try to have more came to nothing before the run was touched
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The nodes of the present launch: those of the job, then those that its companions brought."""
+        brought = (node for one in self.companions if one.launch == self.launch for node in one.nodes)
+        return tuple(dict.fromkeys((*self.nodes, *brought)))
+
+    @property
+    def joined(self) -> tuple[str, ...]:
+        """The jobs of the companions whose nodes the present start uses."""
+        used = set(self.used)
+        mine = (one for one in self.companions if one.launch == self.launch and not one.gone)
+        return tuple(one.job for one in mine if used & set(one.nodes))
+
+    def holder(self, node: str) -> str:
+        """The job that held a node: a companion's, where it was none of the attempt's own, or left that job and came back."""
+        beside = (
+            one.job
+            for one in reversed(self.companions)
+            if node in one.nodes and (node not in self.nodes or not one.gone)
+        )
+        return next(beside, self.job)
 
     @property
     def starts_made(self) -> int:
         """How often the script was started in it, requeues and restarts in place included."""
+        if self.moved:
+            return 0
         return 1 + self.launch + sum(start.number > 1 for start in self.begun)
 
     @property
@@ -210,9 +307,9 @@ def hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, st
 def asked(
     before: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """The requests to the operator after one more record: id -> node, incident, step (intended, left, failed, answered), verdict, why."""
+    """The requests to the operator after one more record: id -> node ("" where it is about `job`), incident, step (intended, left, failed, answered),
+    verdict, why."""
     data = record["data"]
-    known = before.get(
-        data["id"], {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
-    )
+    first = {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
+    known = before.get(data["id"], first if data["node"] else {**first, "job": record["job"]})
     return {**before, data["id"]: {**known, **data}}

@@ -11,7 +11,7 @@ from ftrun.supervisor.parts import GivenUp
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Run
 
-__all__ = ["request", "resumed", "tasks_failed", "tasks_given_up"]
+__all__ = ["request", "resumed", "task_ending", "tasks_failed", "tasks_given_up"]
 
 Record = Mapping[str, Any]
 
@@ -24,6 +24,12 @@ def tasks_failed(run: Run, record: Record) -> Run:
         failed_tasks=tuple(sorted({*attempt.failed_tasks, *data["tasks"]})),
         task_states={**attempt.task_states, **states},
     )
+
+
+def task_ending(run: Run, record: Record) -> Run:
+    """A task that hangs is about to be ended by ftrun: its scancel is no person's."""
+    task = int(record["data"]["task"])
+    return run.with_attempt(ended_tasks=tuple(sorted({*run.attempts[-1].ended_tasks, task})))
 
 
 def tasks_given_up(run: Run, record: Record) -> Run:
@@ -48,6 +54,14 @@ def resumed(run: Run, record: Record) -> Run:
         spent={},
         rungs={},
         retries=0,
+    )
+
+
+def given_up(run: Run, record: Record) -> Run:
+    """A person does not want a paused run to come back: it is as if that had been said at once."""
+    data = record["data"]
+    return replace(
+        run, wish=data["want"], wish_by=data["by"], halt={}, leaving={}, final_reason=data["reason"]
     )
 
 

@@ -7,13 +7,13 @@ schedulable; the newest culprit counts more than the oldest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ftrun.supervisor.grounds import CLASS_RULES, EXCLUDE_SOURCES, PROOF_SOURCES, Case, ClusterView
 from ftrun.supervisor.model import Decision, Source
 
-__all__ = ["left_out", "with_nodes"]
+__all__ = ["left_out", "with_nodes", "within_cap"]
 
 
 def with_nodes(case: Case, decision: Decision) -> Decision:
@@ -47,6 +47,19 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
     )
 
 
+def within_cap(cluster: ClusterView, excluded: Sequence[str], cap: float) -> tuple[str, ...]:
+    """Of the run's exclusions, the newest first, those that `cap`, a share of the partition, has room for; at least one.
+
+    Each decision keeps to the cap when it excludes. What was excluded inside an allocation, where it keeps nobody off the partition,
+    meets it here. A node that no job can be placed on takes no room.
+    """
+    if not cluster.partition:
+        return tuple(excluded)
+    usable = cluster.available | cluster.lost
+    over = [node for node in excluded if node in usable][max(1, int(cap * len(cluster.partition))) :]
+    return tuple(node for node in excluded if node not in over)
+
+
 def left_out(
     cluster: ClusterView,
     excluded: Iterable[str],
@@ -58,10 +71,11 @@ def left_out(
 ) -> tuple[str, ...]:
     """The nodes that the next attempt names in --exclude: as many as leave it enough to run on, the blamed ones first.
 
-    Slurm itself starts nothing on a silent node, so that one is the first to be left unnamed. What other runs hold against a node
+    An elastic run can do without a bad node by going on smaller, not without one that is only avoided. Slurm itself starts nothing on
+    a silent node, so that one is the first to be left unnamed. What other runs hold against a node
     (`quarantined`, the worst first) counts last, and only in what the run's own exclusions leave of `cap`, a share of the partition.
     """
-    avoided = tuple(avoided)
+    avoided, excluded = tuple(avoided), tuple(excluded)
     wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
     if not cluster.partition:
         return tuple(sorted(wanted))
@@ -69,9 +83,10 @@ def left_out(
     named: list[str] = []
     for node in wanted:
         after = {*named, node}
-        enough = len(cluster.partition) - len(after) >= cluster.nodes_needed
+        needed = cluster.least if node in excluded else cluster.nodes_needed
+        enough = len(cluster.partition) - len(after) >= needed
         if node in usable:
-            enough = enough and len(usable - after) >= cluster.nodes_needed
+            enough = enough and len(usable - after) >= needed
         if node in cluster.partition and enough:
             named.append(node)
     room = max(1, int(cap * len(cluster.partition))) - len((usable & set(named)) - set(avoided))
@@ -120,7 +135,7 @@ def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], t
     if not partition:
         return (), ()
     usable = set(case.cluster.available) | (set(exclude) & set(partition))
-    spare = len(usable) - case.cluster.nodes_needed
+    spare = len(usable) - case.cluster.least
     room = max(0, min(max(1, int(case.limits.exclude_cap * len(partition))), spare))
     new, kept_out = exclude[:room], exclude[room:]
     old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in new]

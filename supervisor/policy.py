@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ftrun.supervisor import halts, held
+from ftrun.supervisor import elastic, halts, held, provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.parts import Incident
@@ -41,7 +41,7 @@ def decide(case: Case) -> Ruling:
         return Ruling(Decision("keep", reason), spent, retries)
     if decision.kind == "resubmit":
         retries += 0 if decision.spends == held.SPENDS else 1
-        decision = with_nodes(case, decision)
+        decision = decision if decision.aside else with_nodes(case, decision)
     elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
         retries += 1
     if decision.spends:
@@ -140,12 +140,35 @@ def _held_after_launch_failure(case: Case) -> bool:
     return "launchfail" in words and "held" in words
 
 
+def _of_the_size(case: Case) -> Decision | None:
+    """A new size of the run is to blame, not the script."""
+    if case.run.retries >= case.limits.retries:
+        return None
+    size = provoked.size_to_put_aside(case, elastic.of_settings(case.run.settings))
+    if not size:
+        return None
+    return Decision("resubmit", f"{_what(case)}: only at {size} nodes, not used again", aside=size)
+
+
+def _nothing_to_load(case: Case) -> Decision | None:
+    """Checkpoints are there, and none may be loaded: to begin from nothing is the user's to say."""
+    if not case.stuck:
+        return None
+    advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
+    return replace(_stop(case, f"{_what(case)}: {case.stuck}"), advice=advice)
+
+
 def _hopeless(case: Case) -> Decision | None:
-    if case.diagnosis.retry or _raised_by_user(case):
+    if case.diagnosis.retry or _raised_by_user(case) or _goes_back(case):
         return None
     if case.diagnosis.action is Action.STOP or not case.limits.budget(case.diagnosis.fault):
         return _stop(case, f"{_what(case)}: trying again cannot succeed")
     return None
+
+
+def _goes_back(case: Case) -> bool:
+    """What diverged gets another try from before that: not every arithmetic is the same twice, nor is every device sound."""
+    return bool(case.diverged and case.older) and case.diagnosis.fault is not FaultClass.CANCELLED
 
 
 def _raised_by_user(case: Case) -> bool:
@@ -198,7 +221,7 @@ def _used(case: Case) -> int:
 
 def _allowed(case: Case) -> int:
     fault = case.diagnosis.fault
-    if not CLASS_RULES[fault].budget and case.diagnosis.retry:
+    if not CLASS_RULES[fault].budget and (case.diagnosis.retry or _goes_back(case)):
         return max(case.limits.budget(fault), 1)
     return case.limits.budget(fault)
 
@@ -254,7 +277,8 @@ def _resumed_from(case: Case, incident: Incident) -> str:
 
 def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
-    return Decision("resubmit", _what(case), spends=_spends(case), delay_s=_delay_s(case, rule))
+    reason = f"{_what(case)}: {case.diverged}, back to {case.older}" if _goes_back(case) else _what(case)
+    return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
 
 
 RULES: tuple[Callable[[Case], Decision | None], ...] = (
@@ -266,6 +290,8 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _held,
     _time_limit,
     _kept,
+    _of_the_size,
+    _nothing_to_load,
     _hopeless,
     _deterministic,
     _ceiling,

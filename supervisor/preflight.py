@@ -7,12 +7,13 @@ folded, and what is well is left out. Who is blamed is `hooks.compare`'s word, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ftrun.hooks.compare import Verdict, verdict
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN
 from ftrun.slurm import nodeset
+from ftrun.slurm.records import dataclass
 
 __all__ = ["ANSWERED", "EXIT_BAD", "EXIT_UNSEEN", "Result", "Seen", "facts", "lines", "matrix", "summed_up"]
 

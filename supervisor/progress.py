@@ -10,7 +10,8 @@ one with the largest total wins, since evaluation and loading draw bars too.
 - `step` is the highest step printed. A restart inside the log (three lines in a row that rise below the maximum) moves
   the present place back, so that `steps_seen` goes on counting, but not `step`.
 - An epoch, a percentage, a port or a time is never a step: each form names what must stand around its number.
-- A line "saving ..." is a checkpoint once a line says "saved", or a higher step is printed.
+- A line "saving ..." is a checkpoint once a line says "saved", or a higher step is printed. Where neither names a step (one file that
+  is always written anew), it is that of the highest step printed before it.
 - `phase` is what the last lines announced and no step has ended: only of text that is read as it is written, for it is old otherwise.
 
 Text arrives in pieces of any size; carriage returns end lines too. Of a line the first `LINE_BYTES` are looked at.
@@ -22,10 +23,12 @@ import copy
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import phases, steps
+from ftrun.supervisor.losses import Losses, Seen
 
 __all__ = ["LINE_BYTES", "Progress", "ProgressReader"]
 
@@ -79,6 +82,7 @@ class ProgressReader:
         self._look_moved = 0
         self._moved = 0
         self._times: deque[float] = deque(maxlen=TIMES_KEPT)
+        self._losses = Losses()
 
     @property
     def progress(self) -> Progress | None:
@@ -89,6 +93,11 @@ class ProgressReader:
     def advances(self) -> int:
         """How often a step higher than all before it was printed; the first step of a counter is none."""
         return self._advances
+
+    @property
+    def losses(self) -> Losses:
+        """What the losses printed so far say of the training."""
+        return self._losses
 
     @property
     def announced(self) -> tuple[str, int]:
@@ -145,16 +154,16 @@ class ProgressReader:
         self._pending = b""
         self._pending_bytes = 0
 
-    def at_rest(self) -> tuple[Progress | None, int]:
-        """What (`progress`, `advances`) would be if the text ended here; changes nothing."""
+    def at_rest(self) -> tuple[Progress | None, int, Seen]:
+        """What (`progress`, `advances`, `losses.seen`) would be if the text ended here; changes nothing."""
         if steps.may_tell(self._pending):
-            before, counter = dict(self.__dict__), copy.copy(self._counter)
+            before, counter, losses = dict(self.__dict__), copy.copy(self._counter), self._losses.copy()
             self.flush()
-            shown = self._progress, self._advances
+            shown = self._progress, self._advances, self._losses.seen
             self.__dict__.update(before)
-            self._counter = counter
+            self._counter, self._losses = counter, losses
             return shown
-        return self._progress, self._advances
+        return self._progress, self._advances, self._losses.seen
 
     def begin_anew(self, offset_bytes: int = 0) -> None:
         """The file was truncated or replaced: what was read stays true, offsets count from here on."""
@@ -178,12 +187,14 @@ class ProgressReader:
             self._announced = (phase, offset_bytes)
 
     def _telling(self, line: bytes, offset_bytes: int) -> None:
-        seen, loss, saved = steps.told(steps.plain(line))
-        loss = loss if loss is not None and math.isfinite(loss) else None
+        seen, said, saved = steps.told(steps.plain(line))
+        loss = said if said is not None and math.isfinite(said) else None
         if seen is not None and seen.rank >= self._counter.rank:
             self._count(seen, loss, offset_bytes)
         elif loss is not None and self._progress is not None:
             self._progress = replace(self._progress, loss=loss)
+        if said is not None:
+            self._losses.note(said, self._progress.step if self._progress is not None else None)
         if saved is not None:
             self._save(saved)
 
@@ -257,6 +268,8 @@ class ProgressReader:
             return
         step, path = self._saving
         self._saving = None
+        if step is None and self._progress is not None:
+            step = self._progress.step
         self._progress = replace(self._progress or Progress(), checkpoint_step=step, checkpoint_path=path)
 
     def _learn(self, now_s: float, *, behind: bool) -> None:

@@ -12,8 +12,8 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import events, journal, store
 from ftrun.supervisor.lifecycle import IllegalEvent
 
@@ -79,7 +79,9 @@ def _look(run_dir: str, now_s: float) -> Candidate | Kept:
     attempt = run.attempt
     if attempt and attempt.submission in {"unknown", "intended"} and now_s - run.last_at_s < SETTLED_AFTER_S:
         return Kept(name, "a late job of it may still appear")
-    return Candidate(name, run_dir, run.state.value, run.last_at_s, _size(run_dir), run.job_ids)
+    return Candidate(
+        name, run_dir, run.state.value, run.last_at_s, _size(run_dir), (*run.job_ids, *run.companion_ids)
+    )
 
 
 def _asked(run_dir: str) -> bool:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
-from ftrun.slurm import nodeset, parse
+from ftrun.slurm import nodeset, nodestates, parse
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.verdicts import Ended
 
 __all__ = ["HEAD_BYTES", "Kind", "Record", "error_lines", "headed", "is_error_file", "kind_of", "record"]
@@ -182,7 +182,7 @@ def _node_states(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_down(state: str) -> bool:
-    base, flags = parse.parse_node_state(state)
+    base, flags = nodestates.parse_node_state(state)
     return base in {"down", "error"} or "not_responding" in flags or "fail" in flags
 
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ftrun.slurm.client import NodeRow
+from ftrun.slurm.records import dataclass
 
 __all__ = [
     "Memory",

@@ -17,12 +17,13 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 from ftrun.slurm.client import Cluster, NodeRow
 from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import ledger, recheck, store
 from ftrun.supervisor.daybook import Daybook
 from ftrun.supervisor.recheck import Memory, Report, Rules

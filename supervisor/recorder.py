@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["Collective", "Dump", "Group", "findings"]
 

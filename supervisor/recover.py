@@ -17,6 +17,7 @@ from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import (
     absent,
+    archive,
     arrays,
     arrayspec,
     attempts,
@@ -33,11 +34,13 @@ from ftrun.supervisor import (
     nodebook,
     over,
     placing,
+    queue_desk,
     rows,
     settle,
     store,
     strays,
     submit,
+    usable,
 )
 from ftrun.supervisor.model import Decision, FaultClass
 
@@ -46,7 +49,19 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["abandoned", "close", "end_attempt", "finish", "recover", "resume", "set_aside"]
+__all__ = [
+    "ALIVE_FOR_S",
+    "abandoned",
+    "cancelled_in_queue",
+    "close",
+    "end_attempt",
+    "finish",
+    "follow",
+    "let_go",
+    "recover",
+    "resume",
+    "set_aside",
+]
 
 STRAYS_FOR_S = 600.0
 STRAYS_EVERY_S = 15.0
@@ -101,6 +116,8 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
     absent.seen(keeper, world, row)
     if keeper.run.decision.get("resumed") and _resumed_alive(keeper, world, row):
         return False
+    if keeper.run.decision.get("queued") and not queue_desk.may_be_taken_out(keeper, world, row):
+        return False
     if row.state.ended:
         return not keeper.attempt.requeued or _requeued_ended(keeper, world, row)
     if row.state.pending:
@@ -112,12 +129,13 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
             keeper.memory.since["requeued-cancelled"] = world.mono_s
             dependents.hold(keeper, world)
             keeper.office.fresh(world)  # an intent that is not carried out takes a person's cancel for ours
-            keeper.record("cancel.intended", what=f"requeued job {row.job_id}", own=True)
+            what = f"{'waiting' if keeper.run.decision.get('queued') else 'requeued'} job {row.job_id}"
+            keeper.record("cancel.intended", what=what, own=True)
             keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
-            keeper.record("cancel.done", what=f"requeued job {row.job_id}")
+            keeper.record("cancel.done", what=what)
         return False
     if keeper.attempt.requeued and row.state is JobState.RUNNING and keeper.started_again(row):
-        _follow(keeper, row)
+        follow(keeper, row)
     return False
 
 
@@ -136,7 +154,7 @@ def _resumed_alive(keeper: Keeper, world: World, row: JobRow) -> bool:
             return True
     elif row.state is JobState.RUNNING:
         if keeper.memory.for_how_long("resumed-alive", world.mono_s) >= ALIVE_FOR_S:
-            _follow(keeper, row)
+            follow(keeper, row)
         return True
     return False
 
@@ -146,10 +164,17 @@ def _gone(keeper: Keeper, world: World) -> bool:
     absent.unseen(keeper, world)
     if keeper.run.decision.get("resumed") or not absent.left_the_queue(keeper):
         return True
-    if absent.for_long(keeper, world):
+    told = archive.word(keeper) if absent.for_long(keeper, world) else archive.ASKED
+    if told == archive.NOTHING:
         decision = Decision("stop", f"the job was {ends.LEFT.title}", advice=ends.LEFT.advice)
         finish(keeper, world, decision, {"class": "cancelled", "signature": ends.LEFT.signature})
-    return False
+    return told == archive.LOST
+
+
+def cancelled_in_queue(keeper: Keeper, world: World) -> None:
+    """A person ended the job before it began: the run is over (P5)."""
+    decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
+    finish(keeper, world, decision, {"class": "cancelled"})
 
 
 def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
@@ -159,18 +184,17 @@ def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
     if row.state is JobState.CANCELLED and keeper.run.decision.get("resumed"):
         return True  # who resumes the run takes the cancel back
     if row.state is JobState.CANCELLED and not row.nodes:
-        decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
-        finish(keeper, world, decision, {"class": "cancelled"})
+        cancelled_in_queue(keeper, world)
         return False
     if row.nodes and keeper.started_again(row):
-        _follow(keeper, row)
+        follow(keeper, row)
         return False
     return True
 
 
-def _follow(keeper: Keeper, row: JobRow) -> None:
-    """The job started again before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
-    the blamed node, which may have been mended since."""
+def follow(keeper: Keeper, row: JobRow) -> None:
+    """The job started (again) before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
+    the blamed node, which may have been mended since. What was meant to end it counts no more."""
     again = keeper.attempt.launch + (1 if keeper.attempt.requeued else 0)
     launch = row.restarts if row.restarts is not None else again
     keeper.record(
@@ -179,6 +203,7 @@ def _follow(keeper: Keeper, row: JobRow) -> None:
         nodes=list(row.nodes),
         started_at_s=row.start_time_s,
         partition=row.partition,
+        stays=True,
     )
     keeper.forget(launch)
 
@@ -225,20 +250,22 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
     # Where no attempt ever had nodes, how many the job needs is not known, nor how many others it can do without.
     placed = any(attempt.nodes for attempt in keeper.run.attempts)
     quarantined = nodebook.kept_away(keeper, world.now_s) if placed else ()
+    cap = grounds.limits_from(keeper.settings).exclude_cap
     exclude = placing.left_out(
         view,
-        nodebook.excluded(keeper, world.now_s),
+        placing.within_cap(view, nodebook.excluded(keeper, world.now_s), cap),
         decision.get("avoid", ()),
         over.silent(keeper, world),
         quarantined=quarantined,
-        cap=grounds.limits_from(keeper.settings).exclude_cap,
+        cap=cap,
     )
     tasks = arrays.wanted(keeper.run_dir, keeper.run, keeper.attempt)
     if keeper.office.act("open", world, lambda: store.open_attempt(keeper.run_dir, number)) is None:
         return  # somebody else made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
     more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
-    spares = inside.spares_now(keeper.settings, keeper.attempt, view, exclude)
+    size, spares = queue_desk.shape_of_next(keeper, world, view, exclude)
+    more |= {"size": size} if size else {}
     more |= {"spares": spares} if spares is not None else {}
     keeper.record("attempt.opened", attempt=number, job_id="", launch=0, excluded=list(exclude), **more)
     if spares is not None and spares < keeper.settings["spares"]:
@@ -254,15 +281,17 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             exclude=exclude,
             restart=sum(one.starts_made for one in keeper.run.attempts if one.number < number),
             last_fault=str(decision.get("class", "")),
-            set_aside=checkpoints.still_aside(keeper.run.set_aside),
+            **usable.told(keeper.run_dir, keeper.run),
             idle=idle,
             array=_narrowed(keeper, tasks),
             anyway=held.starts_anyway(decision, keeper.run.spent),
             spares=spares,
+            size=size,
         )
     except submit.SubmitImpossible as error:
         keeper.record("submit.refused", message=str(error), for_good=True)
         return
+    keeper.office.uncalled.add(token)
     keeper.record("submit.intended", token=token)
     _submit(keeper, world, request)
     if keeper.attempt.submission == "done":
@@ -277,10 +306,9 @@ def _narrowed(keeper: Keeper, tasks: tuple[int, ...]) -> str:
 
 def _submit(keeper: Keeper, world: World, request: Any) -> None:
     try:
-        answer = keeper.office.act("submit", world, lambda: keeper.office.cluster.submit(request))
+        answer = keeper.office.act("submit", world, lambda: keeper.office.submit(request))
     except (RefusedForGood, RefusedForNow, Unreachable) as error:
-        for_good = isinstance(error, RefusedForGood)
-        keeper.record("submit.refused", message=error.message, for_good=for_good)
+        keeper.record("submit.refused", message=error.message, for_good=isinstance(error, RefusedForGood))
     except OutcomeUnknown as error:
         keeper.record("submit.unknown", message=error.message)
     else:
@@ -302,8 +330,8 @@ def end_attempt(keeper: Keeper, world: World) -> None:
     if not keeper.attempt.cancel_intended:
         families = rows.families(keeper.office.cluster.jobs((keeper.attempt.job,)))
         row = keeper.row(replace(world, families=families))
-        if row is not None and (row.state.ended or row.state is JobState.COMPLETING):
-            return  # how it ends tells who ended it
+        if row is None or row.state.ended or row.state is JobState.COMPLETING:
+            return  # how it ends tells who ended it; an id that is another job's by now is left alone
         keeper.record("cancel.intended", what=f"job {keeper.attempt.job}", own=True)
     keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
     keeper.record("end.done")
@@ -313,7 +341,8 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
     if not keeper.watch_only:
         strays.everywhere(keeper, world)
-    dependents.let_go(keeper, world)
+    if decision.kind == "finish" or keeper.run.wish != "pause":  # what waits for a paused run waits on
+        dependents.let_go(keeper, world)
     attempt = keeper.attempt
     found = keeper.run.incidents[-1] if keeper.run.incidents else None
     of_this_launch = found is not None and (found.attempt, found.launch) == (attempt.number, attempt.launch)
@@ -329,8 +358,15 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     last_line.stopped(keeper, fields)
 
 
+def let_go(keeper: Keeper, world: World) -> None:
+    """Of a run that is over, what still waits for it: an earlier release of ftrun noted only what it could release."""
+    if dependents.are_left(keeper.run):
+        dependents.let_go(keeper, world)
+
+
 def abandoned(keeper: Keeper, world: World) -> None:
     """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
+    let_go(keeper, world)
     attempt = keeper.run.attempt
     if attempt is None or attempt.submission not in ("unknown", "intended") or keeper.watch_only:
         return
@@ -354,3 +390,11 @@ def resume(keeper: Keeper) -> None:
     if keeper.run.paused:
         decision["paused"] = True
     keeper.record("run.resumed", decision=decision)
+
+
+def give_up(keeper: Keeper, want: str, by: str) -> None:
+    """A person does not want a paused run to come back: it is stopped, and what waits for it is let go."""
+    haltfile.remove(keeper.run_dir)
+    reason = f"{'cancelled' if want == 'cancel' else 'stopped'} by {by or 'request'}"
+    fields = {"reason": reason, "want": want, "by": by, "class": keeper.run.final_class}
+    last_line.given_up(keeper, fields)

@@ -7,13 +7,17 @@ is not counted among the failed, and a submission of which nothing but cancelled
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
 
-__all__ = ["base_id", "combined", "failed_tasks", "families", "own"]
+if TYPE_CHECKING:
+    from ftrun.supervisor.parts import Attempt
+
+__all__ = ["base_id", "cancelled_by_others", "combined", "failed_tasks", "families", "own", "task_of"]
 
 # Which end of a row speaks for all: the first that occurs.
 _WORST = (
@@ -42,21 +46,40 @@ def families(jobs: Mapping[str, JobRow]) -> Mapping[str, tuple[JobRow, ...]]:
 
 
 def own(
-    family: Iterable[JobRow], token: str, known_as: tuple[str, ...], started_at_s: float | None
+    family: Iterable[JobRow],
+    attempt: Attempt,
+    known_as: tuple[str, ...] = (),
+    submitted_s: float | None = None,
+    *,
+    user: str = "",
 ) -> tuple[JobRow, ...]:
     """The rows that are really this attempt's: a controller that crashed gives ids out again (P1).
 
     A comment without any token may be a site's doing, or that of somebody who wrote another comment. Once the job has shown
-    its token, though, a row without it is ours only under the same user and name (`known_as`), or with the same start.
+    its token, though, a row without it is ours only under the same user and name (`known_as`), or with the same start. Nor is it
+    where its time of submission is another one than Slurm showed (`submitted_s`; like the name, it is taken from
+    the journal where this process has not seen it). A job that never showed its token is at least its submitter's (`user`; root
+    submits for others).
     """
+    known_as, submitted_s = known_as or attempt.known_as, submitted_s or attempt.submitted_s
 
     def is_ours(row: JobRow) -> bool:
         if "ftrun:" in row.comment:
-            return bears(row.comment, token)
-        same_start = started_at_s is not None and row.start_time_s == started_at_s
-        return not known_as or same_start or (row.user, row.name) == known_as
+            return bears(row.comment, attempt.token)
+        if attempt.started_at_s is not None and row.start_time_s == attempt.started_at_s:
+            return True
+        if not known_as:
+            return user in ("", "root", row.user)
+        return (row.user, row.name) == known_as and not _submitted_anew(row, submitted_s)
 
     return tuple(row for row in family if is_ours(row))
+
+
+def _submitted_anew(row: JobRow, submitted_s: float | None) -> bool:
+    """Slurm sets the time of submission anew at a restart, and at nothing else. Who was restarted and bears no token any more may be anybody, since a
+    job whose predecessor still sits on its node is restarted at once; if it was ours, its claim keeps it from running. Tasks of an array are
+    restarted one by one."""
+    return submitted_s is not None and row.job_id.isdigit() and row.submit_time_s != submitted_s
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow | None:
@@ -93,10 +116,27 @@ def _leader(rows: Sequence[JobRow]) -> JobRow:
     return rows[0]
 
 
-def failed_tasks(rows: Iterable[JobRow]) -> dict[int, str]:
-    """The array tasks that ended badly and not by a person's scancel, each with its state; empty for what is no array."""
-    bad = [
-        row for row in rows if row.state.ended and row.state not in (JobState.COMPLETED, JobState.CANCELLED)
-    ]
-    numbers = [(row.job_id.partition("_")[2], row.state.value) for row in bad]
-    return {int(number): state for number, state in numbers if number.isdigit()}
+def failed_tasks(rows: Iterable[JobRow], ours: Collection[int] = ()) -> dict[int, str]:
+    """The array tasks that ended badly and not by a person's scancel, each with its state; empty for what is no array.
+
+    `ours` are tasks that ftrun ended: their scancel was no person's.
+    """
+    return {
+        number: row.state.value
+        for row in rows
+        if row.state.ended
+        and row.state is not JobState.COMPLETED
+        and (number := task_of(row)) is not None
+        and (row.state is not JobState.CANCELLED or number in ours)
+    }
+
+
+def task_of(row: JobRow) -> int | None:
+    """The number of the array task that a row is of; None for what is none, or stands for several."""
+    number = row.job_id.partition("_")[2]
+    return int(number) if number.isdigit() else None
+
+
+def cancelled_by_others(rows: Iterable[JobRow], ours: Collection[int]) -> bool:
+    """Whether a person cancelled any of these rows; `ours` are tasks that ftrun ended."""
+    return any(row.state is JobState.CANCELLED and task_of(row) not in ours for row in rows)

@@ -64,6 +64,7 @@ def decided(run: Run, record: Record) -> Run:
         best_step=higher(run.best_step, data.get("step")),
         best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
         excluded=tuple(excluded[node] for node in sorted(excluded)),
+        sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
     )
     if run.attempts:
         run = run.with_attempt(judged=record["launch"])

@@ -9,10 +9,10 @@ because whatever fails above it goes there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import settings as table
 from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.settings import SettingError
@@ -40,9 +40,11 @@ class Rung(StrEnum):
     RESUBMIT = "resubmit"
 
 
-IN_PLACE = (Rung.RANK, Rung.STEP, Rung.SWAP)
-RESERVED = (Rung.COMPANION, Rung.SHRINK)
+IN_PLACE = (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
 DEFAULT_ORDER = (*IN_PLACE, Rung.RESUBMIT)
+_DEFAULTS = (DEFAULT_ORDER, (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.RESUBMIT))
+"""Lists that name whatever there is: the default, and that of earlier versions."""
+
 LIMIT_MAX_S = 540.0
 """batch.sh waits ten minutes for an answer in all; a rung may take less."""
 
@@ -137,8 +139,6 @@ def order_from(place: str, text: str) -> tuple[Rung, ...]:
             near = table.nearest(word, [rung.value for rung in DEFAULT_ORDER])
             hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(DEFAULT_ORDER)}"
             raise SettingError(f"{place}: no rung is called {word!r}{hint}")
-        if word in RESERVED:
-            raise SettingError(f"{place}: {word} is a name for later: not available yet, leave it out")
         if words.count(word) > 1:
             raise SettingError(f"{place}: {word} stands there twice")
     if words[-1] != Rung.RESUBMIT:
@@ -157,15 +157,18 @@ def cannot_apply(settings: Mapping[str, Any]) -> dict[Rung, str]:
     why: dict[Rung, str] = {}
     if not settings.get("rejoin"):
         why[Rung.RANK] = "it wants a framework that lets a process join again (--ft-rejoin)"
-    if not settings.get("spares"):
+    sized = settings.get("nodes") or settings.get("nodes-valid")
+    if not settings.get("spares") and not sized:  # a broken unit's other nodes are spares
         why[Rung.SWAP] = "it wants spares (--ft-spares=K)"
+    if not sized:
+        why[Rung.SHRINK] = "it wants the sizes at which the run may go on (--ft-nodes=MIN-MAX)"
     return why
 
 
 def _fit(place: str, order: tuple[Rung, ...], off: Mapping[Rung, str], *, meant: bool) -> tuple[Rung, ...]:
     """The order less what cannot apply. The default means whatever there is, so nothing of it is refused."""
     for rung in order:
-        if rung in off and meant and order != DEFAULT_ORDER:
+        if rung in off and meant and order not in _DEFAULTS:
             raise SettingError(f"{place}: {rung.value} cannot be used: {off[rung]}; or leave it out")
     return tuple(rung for rung in order if rung not in off)
 

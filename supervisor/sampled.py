@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import frames
 from ftrun.supervisor.stillness import Activity, Stacks
 

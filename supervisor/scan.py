@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.sieve import sieve_of
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.voice import Voice, compiled, speaker

@@ -9,8 +9,9 @@ ended for a finding alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["TABLE", "Act", "Scenario", "of"]
 

@@ -11,13 +11,19 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.parse import bears
 from ftrun.supervisor import afterwards, attempts, launchlogs, store
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.nodefacts import NodeFacts
+from ftrun.supervisor.queueclock import QueueClock
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ftrun.slurm.client import JobRow
+    from ftrun.supervisor.hanging import Afar
+    from ftrun.supervisor.hanging_tasks import LiveTask
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
     from ftrun.supervisor.visits import Visit
@@ -55,7 +61,8 @@ class Memory:
     watcher: LogWatcher | None = None
     next_began: bool = False  # a later launch has left its record
     paths: frozenset[str] = frozenset()  # of `--ft-log`, as they were found last
-    known_as: tuple[str, ...] = ()  # user and name of the row that showed our token
+    known_as: tuple[str, ...] = ()  # user and name of the row that showed our token ...
+    submitted_s: float | None = None  # ... and its time of submission
     report: WatchReport | None = None
     step: int | None = None
     loss: float | None = None
@@ -65,6 +72,8 @@ class Memory:
     progress_recorded_s: float | None = None
     partition: str = ""  # as Slurm showed it last
     seen_s: float | None = None  # when Slurm showed the job last
+    looked_s: float | None = None  # when Slurm was asked last, be it in vain
+    answered_s: float = 0.0  # for so long it has answered, since the attempt was opened or this process began
     absent_since_s: float | None = None
     unwatched: bool = False  # Slurm had the time to forget the job before we missed it
     provisional: Diagnosis | None = None  # what the log so far would mean if it were all
@@ -79,7 +88,18 @@ class Memory:
     survived: set[str] = field(default_factory=set)  # findings after which training went on
     findings_seen: set[str] = field(default_factory=set)  # at the last look
     warned: tuple[float | None] | None = None  # `warned.ahead_s`, once it was asked for
+    afar: Afar | None = None  # the watch for hangs, where no agent has it
+    tasks: dict[int, LiveTask] = field(default_factory=dict)  # the same of an array's tasks
+    queued: QueueClock = field(default_factory=QueueClock)
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
+
+    def learn(self, family: Iterable[JobRow], token: str) -> None:
+        """What a job that shows our token is known as, if it should show it no more."""
+        for row in family:
+            if bears(row.comment, token):
+                self.known_as = (row.user, row.name)
+                self.submitted_s = row.submit_time_s
+                return
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -100,20 +120,25 @@ class Memory:
 
     def looked(self, *, seen: bool, mono_s: float) -> None:
         """A node may come back and go again while Slurm cannot be seen: its silence counts anew after a long outage (P6)."""
+        if seen and self.looked_s is not None and "blind" not in self.since:
+            self.answered_s += mono_s - self.looked_s
+        self.looked_s = mono_s
         if not seen:
+            self.queued.stop()
             self.since.setdefault("blind", mono_s)
         elif mono_s - self.since.pop("blind", mono_s) >= BLIND_FOR_S:
             self.since = {what: at for what, at in self.since.items() if not what.startswith("silent:")}
 
     def close(self) -> None:
         """Let go of log files."""
-        if self.watcher is not None:
-            self.watcher.close()
+        for watcher in (self.watcher, *(task.watcher for task in self.tasks.values())):
+            if watcher is not None:
+                watcher.close()
 
     def at_start(self, start: int) -> Memory:
         """The memory of a later start of the script in the same launch: what the logs showed of the last one does not count."""
         self.close()
-        kept = ("attempt", "launch", "agent_read", "pulse", "pulse_moved_s", "known_as", "partition", "seen_s", "absent_since_s",
+        kept = ("attempt", "launch", "agent_read", "pulse", "pulse_moved_s", "known_as", "submitted_s", "partition", "seen_s", "absent_since_s",
                 "unwatched", "node_facts", "node_stamp")  # fmt: skip
         since = {key: at for key, at in self.since.items() if not key.startswith(_OF_THE_LOGS)}
         return Memory(start=start, since=since, **{name: getattr(self, name) for name in kept})
@@ -130,7 +155,12 @@ def note_launch(keeper: Keeper, world: World) -> None:
     if launch is not None:
         nodes = list(launch.nodes)
         keeper.record(
-            "launch.seen", nodes=nodes, host=launch.host, resume_from=launch.resume_from, stdout=launch.stdout
+            "launch.seen",
+            nodes=nodes,
+            host=launch.host,
+            resume_from=launch.resume_from,
+            stdout=launch.stdout,
+            passed=launch.passed,
         )
         return
     if attempts.has_tasks(keeper.run_dir, attempt.number):
@@ -190,7 +220,7 @@ def adopt(keeper: Keeper, job: str) -> None:
 
 def _note_silence(keeper: Keeper, world: World) -> None:
     """A node is fenced by the time of its silence, which begins long before Slurm gives it up."""
-    for node in keeper.attempt.nodes:
+    for node in keeper.attempt.reach:
         row = (world.nodes or {}).get(node)
         if row is not None and not row.responding:
             keeper.memory.for_how_long(f"silent:{node}", world.mono_s)

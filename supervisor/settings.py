@@ -32,6 +32,7 @@ __all__ = [
     "SettingError",
     "defaults",
     "nearest",
+    "number",
     "parse",
     "parse_all",
     "rule",
@@ -48,7 +49,11 @@ if TYPE_CHECKING:
 RULE_KEYS = (
     "recover",
     "budget",
-    *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in ("rank", "step", "swap")),
+    *(
+        f"{kind}-{rung}"
+        for kind in ("budget", "limit")
+        for rung in ("rank", "step", "swap", "companion", "shrink")
+    ),
 )
 """What can be said of one class or signature alone, by `policy`."""
 
@@ -115,7 +120,7 @@ def parse(key: str, text: object) -> Value:
         return _flag(key, text)
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         raise SettingError(f"{key}: {_wanted(row)} is wanted, not {text!r}")
-    return _number(row, text)
+    return number(row, text)
 
 
 def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
@@ -207,16 +212,54 @@ def _element(key: str, element: object) -> str:
 
 def _text(row: Setting, text: object) -> str:
     if not isinstance(text, str):
-        raise SettingError(f"{row.key}: a text is wanted, not {text!r}")
+        wanted = " or ".join(row.choices) or "a text"
+        raise SettingError(f"{row.key}: {wanted} is wanted, not {text!r}")
     if "\n" in text or "\0" in text:
         raise SettingError(f"{row.key}: one line is wanted")
+    if row.default and not row.choices and not text.strip():
+        raise SettingError(f"{row.key}: a value is wanted, such as {row.default}")
     if row.choices and text not in row.choices:
         near = nearest(text, row.choices)
         hint = f"; did you mean {near}?" if near else ""
         raise SettingError(f"{row.key}: {' or '.join(row.choices)} is wanted, not {text!r}{hint}")
     if row.key == "save-signal" and text.upper().removeprefix("B:").removeprefix("SIG") not in _SIGNALS:
         raise SettingError(f"save-signal: a signal such as USR1 or B:USR1 is wanted, not {text!r}")
+    _refuse_form(row.key, text)
     return text
+
+
+def _refuse_form(key: str, text: str) -> None:
+    """Refuse a text that whoever reads it would refuse. Each reader is imported only where its setting is made: most submissions make none."""
+    if key == "pool":
+        from ftrun.supervisor.poolspec import pool_of
+
+        pool_of(text)
+    elif key in ("nodes", "nodes-valid"):
+        from ftrun.supervisor.sizes import sizes_of
+
+        sizes_of(*((text, "") if key == "nodes" else ("", text)))
+    elif key == "stage-dir" and not text.startswith("/"):
+        raise SettingError(f"{key}: a full path that each node has for itself is wanted, not {text!r}")
+    elif key == "stage" and text and not text.startswith(("/", "~/")):
+        raise SettingError(f"{key}: a full path that all nodes see is wanted, not {text!r}")
+    elif key in ("stage-limit", "stage-rate", "cache-limit", "checkpoint-deep-rate"):
+        from ftrun.hooks.amounts import amount_of
+
+        if key != "stage-limit" and "%" in text:
+            raise SettingError(f"{key}: a size such as 500M is wanted, not {text!r}")
+        try:
+            amount_of(text, 0)
+        except ValueError:
+            wanted = (
+                "a size such as 500M"
+                if key != "stage-limit"
+                else "a size such as 200G or a share such as 40%"
+            )
+            raise SettingError(f"{key}: {wanted} is wanted, not {text!r}") from None
+    elif key == "recover":
+        from ftrun.supervisor.rungs import order_from
+
+        order_from(key, text)
 
 
 def _flag(key: str, text: object) -> bool:
@@ -230,7 +273,8 @@ def _flag(key: str, text: object) -> bool:
     raise SettingError(f"{key}: true or false is wanted, not {text!r}")
 
 
-def _number(row: Setting, given: str | float) -> int | float:
+def number(row: Setting, given: str | float) -> int | float:
+    """The number that `given` means for a row, in seconds where it is a duration. Raises SettingError in one line."""
     text = str(given).strip()
     try:
         if row.kind == INT:
@@ -264,7 +308,8 @@ def _show_duration(seconds: float) -> str:
 
 
 def _wanted(row: Setting) -> str:
-    least = f" of at least {row.least:g}" if row.least else ""
+    unit = " s" if row.kind == DURATION else ""
+    least = f" of at least {row.least:g}{unit}" if row.least else ""
     return {
         INT: f"a whole number{least or ' from 0 up'}",
         DURATION: f"a duration{least} such as 90, 90s, 5m, 2h or 1d",

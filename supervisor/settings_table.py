@@ -83,10 +83,37 @@ TABLE = (
             value_name="GLOB"),
     Setting("checkpoint-marker", TEXT, "", "What makes a checkpoint complete: the name of a file inside a checkpoint folder, or a"
             " suffix of a file beside it. Default: any that is no longer growing.", value_name="NAME"),
+    Setting("checkpoint-judge", CHOICE, "quick", "How a start finds out which checkpoints are whole (docs/choosing.md): quick = by their layout, in 10 s at most;"
+            " rule = by name, marker and size alone, which is also what is done where a node has no Python.",
+            choices=("quick", "rule")),
+    Setting("checkpoint-deep", CHOICE, "auto", "Read the newest checkpoint to its end while the run runs, and compare every checksum in it (docs/checkpoints.md):"
+            " auto = by a child of the job's agent on the node of the batch script, once for each checkpoint; never = only `ftrun checkpoints --deep` does.",
+            choices=("auto", "never")),
+    Setting("checkpoint-deep-rate", TEXT, "200M", "How many bytes of it are read in a second. 0: no limit.", value_name="SIZE"),
+    Setting("checkpoint-fresh", FLAG, False, "Where there are checkpoints and none of them may be used (broken, not loaded before, or of a training that had"
+            " diverged), start from nothing. Default: the run stops and says so."),
     Setting("resume-arg", LIST, [], "Argument that is appended to the script's when there is a checkpoint; {checkpoint} is its"
-            " path. May be given several times.", value_name="TEMPLATE"),
+            " path, {step} its step, {checkpoint_root} the folder to load the newest from (docs/choosing.md). May be given several"
+            " times.", value_name="TEMPLATE"),
     Setting("resume-env", LIST, [], "Variable that is set for the script when there is a checkpoint: NAME=TEMPLATE with"
-            " {checkpoint}. May be given several times.", value_name="NAME=TEMPLATE"),
+            " {checkpoint}, {step}, {checkpoint_root}. May be given several times.", value_name="NAME=TEMPLATE"),
+    Setting("stage", TEXT, "", "Save checkpoints at memory speed (docs/stage.md): the script writes them into the folder FTRUN_STAGE_DIR in the memory of its"
+            " node, and they are published in the background to this folder of the shared file system. Empty: off.", value_name="DIR"),
+    Setting("stage-dir", TEXT, "/dev/shm", "Where that memory is: a folder that each node has for itself, such as /dev/shm or a local NVMe. It has no"  # noqa: S108
+            " variable: FTRUN_STAGE_DIR is what the script is told.", value_name="DIR"),
+    Setting("stage-limit", TEXT, "40%", "How much of a node staged checkpoints may take, those of its partner included: a size such as 200G, or a part of the"
+            " node's memory. The oldest published ones go first.", value_name="SIZE"),
+    Setting("stage-rate", TEXT, "0", "How many bytes a node may publish in a second, such as 500M. 0: no limit.", value_name="SIZE"),
+    Setting("stage-keep", INT, 2, "How many published checkpoints stay in the memory of the nodes, to resume from.", least=1),
+    Setting("stage-partner", CHOICE, "auto", "Keep each node's staged files in the memory of another node, too: auto = where there is one and its memory"
+            " holds them.", choices=("auto", "never")),
+    Setting("stage-wait", DURATION, 120.0, "How long the end of a start may take to publish what is staged, before the script is started again or the job ends."),
+    Setting("caches", CHOICE, "auto", "Keep the compile caches of a run warm from start to start (docs/caches.md): auto = those of PyTorch, Triton, JAX and CANN, in runs that"
+            " ftrun may start again (not arrays and heterogeneous jobs); all = MindSpore's, too, which may be wrong; never = every framework's own way.",
+            choices=("auto", "all", "never")),
+    Setting("cache-limit", TEXT, "4G", "How much the caches of a run may take in its folder; what was used least lately goes first.", value_name="SIZE"),
+    Setting("cache-base", TEXT, "/tmp", "Folder of each node's own disk or memory below which its copy of the caches lies; the same on all nodes, and"  # noqa: S108
+            " writable.", value_name="DIR"),
     Setting("log", LIST, [], "Further log files to read, as globs; the job's own output is always read. May be given several"
             " times.", value_name="GLOB"),
     Setting("exclude-for", DURATION, 86_400.0, "How long the run avoids a node that was blamed."),
@@ -107,6 +134,11 @@ TABLE = (
             " note and answer it only.", choices=("drain", "none"), scope="site"),
     Setting("operator-per-hour", INT, 4, "How many nodes the operator drains in an hour at most.", scope="site"),
     Setting("operator-per-user", INT, 10, "How many requests of one user the operator looks into in an hour.", scope="site"),
+    Setting("operator-priority", TEXT, "", "How the operator puts a waiting job ahead of others that goes on for one which a broken node took:"
+            " nice:-N, priority:N or qos:NAME; empty: not at all.", scope="site", value_name="RULE"),
+    Setting("operator-raise-per-hour", INT, 10, "How many jobs the operator puts ahead in an hour at most.", scope="site"),
+    Setting("operator-raise-per-user", INT, 2, "How many of them may be one user's.", scope="site"),
+    Setting("operator-raise-after", DURATION, 300.0, "How long the lost job must have run for that.", scope="site"),
     Setting("recheck-passes", INT, 2, "How many clean rechecks in a row give a node back; one more for each time that it lied.",
             least=1, scope="admin"),
     Setting("recheck-spacing", DURATION, 600.0, "Pause between the first two clean rechecks of a node; longer for the next ones, after"
@@ -123,11 +155,28 @@ TABLE = (
             " five median steps."),
     Setting("fence-wait", DURATION, "", "How long a node that fell silent is waited for before its job counts as over. Default:"
             " Slurm's SlurmdTimeout + 30 s."),
-    Setting("recover", TEXT, "rank,step,swap,resubmit", "The rungs of recovery in the order in which they are tried"
+    Setting("recover", TEXT, "rank,step,swap,companion,shrink,resubmit", "The rungs of recovery in the order in which they are tried"
             " (docs/ladder.md): rank = only the dead process starts again, step = the script starts again on the same nodes, swap ="
-            " a spare takes the bad node's place, resubmit = a new job. What cannot apply to a job is left out of the default;"
+            " a spare takes the bad node's place, companion = a small second job brings the missing nodes, shrink = on with fewer nodes (`nodes`), resubmit = a new job. What cannot apply to a job is left out of the default;"
             " `resubmit` alone: never inside the allocation.", value_name="RUNGS"),
     Setting("spares", INT, 0, "How many nodes are asked for beyond those that the script uses, to take the place of bad ones."),
+    Setting("nodes", TEXT, "", "Numbers of nodes at which the run may go on when a lost node is not replaced (docs/elastic.md): MIN-MAX, or"
+            " MIN-MAX:UNIT where UNIT nodes make one data-parallel replica; MAX is what -N says. It has no variable: FTRUN_NODES is what"
+            " commands of the user are told.", scope="once", value_name="MIN-MAX[:UNIT]"),
+    Setting("nodes-valid", TEXT, "", "The same as a list, such as 2,4,8, where not every multiple of a unit will do.", scope="once",
+            value_name="N,N,..."),
+    Setting("spare-wait", DURATION, 270.0, "How long a run with `nodes` waits in the queue at its present size before it is submitted at"
+            " a smaller one that can start now."),
+    Setting("global-batch", INT, 0, "Samples in one step of the whole run, kept at every size: FTRUN_GRAD_ACCUM tells the script how many"
+            " micro steps each replica adds up. Wants `micro-batch`. 0: not told."),
+    Setting("micro-batch", INT, 0, "Samples that one data-parallel replica takes in at once."),
+    Setting("replicas", INT, 0, "Data-parallel replicas in one unit of `nodes`, for FTRUN_GRAD_ACCUM. 0: one for each GPU of a node (else"
+            " each task), and one in all where a unit is several nodes."),
+    Setting("queue-timeout", DURATION, 1800.0, "How long a run that must start again may wait in the queue before `on-queue-timeout` is"
+            " done. Its first start of all is waited for without limit."),
+    Setting("on-queue-timeout", CHOICE, "", "What is done then: shrink = go on at a smaller size of `nodes` as soon as one can start; wait = go"
+            " on waiting, with one notice in the run's journal; notify = the same at every further `queue-timeout`; stop = end the run."
+            " Default: shrink where `nodes` is set, else wait.", choices=("shrink", "wait", "stop", "notify")),
     Setting("rejoin", FLAG, False, "The script's framework lets one process die and join again: the rung `rank` may be used."),
     Setting("policy", LIST, [], "One rule for a fault class or a signature, as NAME.KEY=VALUE; KEY is recover, budget, budget-RUNG or"
             " limit-RUNG (docs/ladder.md). In TOML: a table [policy.NAME]. May be given several times.",
@@ -135,11 +184,21 @@ TABLE = (
     Setting("budget-rank", INT, 10, "How often single processes are started again without progress in between."),
     Setting("budget-step", INT, 3, "How often the script is started again on the same nodes without progress in between."),
     Setting("budget-swap", INT, 5, "How often spares take the place of bad nodes without progress in between."),
+    Setting("pool", TEXT, "", "Where companion jobs for lost nodes are borrowed from, if it has enough idle ones: reservation:NAME or partition:NAME.",
+            value_name="POOL"),
+    Setting("budget-companion", INT, 4, "How often missing nodes are asked for as a companion job without progress in between."),
+    Setting("budget-shrink", INT, 8, "How often the run goes on with fewer nodes inside its job without progress in between."),
     Setting("limit-rank", DURATION, 60.0, "How long it may take from the decision until the process runs again; then the next rung is"
             " tried. At most 9m, as for the other rungs.", least=1),
     Setting("limit-step", DURATION, 120.0, "How long it may take from the decision until the script runs again, the pause before it"
             " included.", least=1),
     Setting("limit-swap", DURATION, 180.0, "The same where a spare takes a node's place.", least=1),
+    Setting("limit-companion", DURATION, 300.0, "The same where a companion job brings the missing nodes; its time in the queue is part of it.",
+            least=1),
+    Setting("limit-shrink", DURATION, 120.0, "The same where the script goes on with fewer nodes.", least=1),
+    Setting("grow", CHOICE, "auto", "Let a run that goes on with fewer nodes than its full size grow again while it runs: auto = at a checkpoint,"
+            " where enough nodes are idle and it pays; never = at a restart that happens anyway.", choices=("auto", "never")),
+    Setting("min-stay", DURATION, 1800.0, "Least time at one size before a planned growth."),
     Setting("agent", CHOICE, "auto", "Recover inside the allocation, by an agent beside the script on its first node: auto = where it can"
             " (not for arrays, heterogeneous jobs, `observe`, `retries=0`, nor where `recover` is `resubmit` alone).",
             choices=("auto", "never")),
@@ -159,6 +218,9 @@ TABLE = (
     Setting("straggler-ratio", NUMBER, 1.3, "From how many times its peers' step time on a node counts as slow.", least=1.01),
     Setting("straggler-window", DURATION, 60.0, "How long a window is in which step times are compared; a straggler was slow in eight of the"
             " last ten. A shorter one tells sooner and is more easily deceived.", least=5),
+    Setting("drained", CHOICE, "leave", "What is done when somebody else drains a node of a live job: leave = after its next checkpoint a spare takes the"
+            " node's place, or a new job does where other nodes are free to begin at once; tell = say so and go on; never = nothing"
+            " (docs/leaving.md).", choices=("leave", "tell", "never")),
     Setting("save-signal", TEXT, "", "Signal that asks the script's tasks for a checkpoint before a planned stop, such as USR1; the file"
             " save-now in the run's folder asks for it in any case.", value_name="SIGNAL"),
     Setting("save-wait", DURATION, 120.0, "How long a new complete checkpoint is waited for before a planned stop."),
@@ -170,6 +232,11 @@ TABLE = (
     Setting("backoff-max", DURATION, 600.0, "Longest such pause."),
     Setting("poll", DURATION, 2.0, "How often Slurm is asked about the jobs, once for all of them; 5 s to 30 s on a big site.",
             least=0.2),
+    Setting("slurm-client", CHOICE, "auto", "How a supervisor asks Slurm (docs/pyslurm.md): auto = by the library pyslurm where it is installed, of the cluster's"
+            " release and answers, else by Slurm's commands; pyslurm = the same, and one of an older release may be tried; commands = by them"
+            " alone. At a submission: for the supervisor that it starts.", choices=("auto", "pyslurm", "commands")),
+    Setting("pyslurm-python", TEXT, "", "Interpreter that has pyslurm, where that is not the one that ftrun runs on.", scope="admin",
+            value_name="PATH"),
     Setting("lease", DURATION, 20.0, "How long a supervisor may be silent before another takes over.", least=1),
     Setting("watch", CHOICE, "auto", "Look after the nodes while the script runs, by a step that takes nothing from it: auto = where it"
             " can (not for tasks of arrays).", choices=("auto", "never")),

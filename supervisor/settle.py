@@ -22,19 +22,26 @@ from ftrun.supervisor import (
     beside,
     checkpoints,
     context,
+    divergence,
+    divergences,
+    elastic,
     ends,
     grounds,
     halting,
     held,
+    hung,
     inplace,
     inside,
     last_line,
     nodebook,
     nodelook,
     policy,
+    preempted,
+    queueing,
     recover,
     sense,
     submit,
+    usable,
 )
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
@@ -46,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster_view", "diagnosis_json", "newest_checkpoint", "settle", "topology", "view_of"]
 
-EXCLUDE_UNTIL_MIN_S = 60.0
 SILENT_FOR_S = 15.0
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
 _GIVEN_UP = frozenset({"down", "error", "fail"})
@@ -63,13 +69,14 @@ def settle(keeper: Keeper, world: World) -> None:
     if not nodelook.visited(keeper, world):
         return
     attempt = ends.of_last_start(keeper.attempt)
-    attempt = ends.as_logged(attempt, keeper.memory.evidence)
+    attempt = preempted.seen_through(keeper, ends.as_logged(attempt, keeper.memory.evidence))
     incident = ends.incident_id(attempt)
     diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
     diagnosis = beside.said(keeper.run, incident, diagnosis)
     if not_loaded(keeper):
         recover.set_aside(keeper)
-    checkpoint = newer_checkpoint(keeper)
+    found, loads = divergences.note(keeper, world), divergences.usable(keeper)
+    checkpoint = newer_checkpoint(keeper, loads.path)
     case = grounds.Case(
         run=inplace.uncounted(keeper.run, incident),
         attempt=attempt,
@@ -77,8 +84,11 @@ def settle(keeper: Keeper, world: World) -> None:
         cluster=cluster_view(keeper, world),
         limits=grounds.limits_from(keeper.settings),
         now_s=world.now_s,
-        step=keeper.memory.step,
+        step=keeper.memory.step if found is None or found.step is None else found.step,
         checkpoint=checkpoint,
+        diverged=divergence.words(found),
+        older=loads.back,
+        stuck=loads.stuck,
         running_again=_running_again(keeper, world),
         common=nodebook.common(keeper, diagnosis, world.now_s),
     )
@@ -130,7 +140,7 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
         "step": case.step,
         "checkpoint": case.checkpoint,
         "used": {} if case.progressed else dict(case.run.rungs),
-        "exclude_until_s": world.now_s + max(case.limits.exclude_for_s, EXCLUDE_UNTIL_MIN_S),
+        "exclude_until_s": case.exclude_until_s,
     }
     if decision.kind in ("resubmit", "keep") and keeper.settings.get("observe"):
         keeper.record("observed", decision=data)
@@ -148,8 +158,10 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
 
 
 def _unseen(keeper: Keeper) -> bool:
-    """The attempt ran for a good while and left no record (P10): exit and progress cannot be known."""
+    """The run began, ran for a good while and left no record (P10): exit and progress cannot be known."""
     attempt = keeper.attempt
+    if attempt.number > 1 or attempt.launch:  # batch.sh starts no later one where it cannot claim it
+        return False
     if attempt.claim_seen or attempt.running_seen_at_s is None or attempt.ended_at_s is None:
         return False
     if beside.WITHOUT_SCRIPT in attempt.end_intended:  # its node was lost before it had written anything
@@ -177,6 +189,8 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
     before = attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
     if before is not None and attempt.end_state in ("FAILED", "GONE"):
         return held.diagnosis(before, attempts.held_path(keeper.run_dir, attempt.number, attempt.launch))
+    if (refused := divergences.nothing_loaded(keeper, attempt)) is not None:
+        return refused
     if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
         return remaining
     down = _lost_by_then(keeper, world)
@@ -192,6 +206,7 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
         by_us=attempt.ended_by_us,
         nodes_down=down,
         requeued=attempt.requeued,
+        unused=len(keeper.attempt.nodes) > len(attempt.nodes),
     )
     progress = keeper.memory.report.progress if keeper.memory.report is not None else None
     seats = topology(keeper)
@@ -204,7 +219,9 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
     )
     requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
     found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
+    found = ends.with_companions(attempt, found)
     found = halting.left_in_time(keeper, nodelook.judged(keeper, world, found))
+    found = hung.judged(attempt, found)
     return afterwards.with_last_words(keeper, found, seats)
 
 
@@ -213,7 +230,7 @@ def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
     calls every node silent for some seconds, and that is no node's fault."""
     assert world.nodes is not None
     memory, found = keeper.memory, []
-    for node in keeper.attempt.nodes:
+    for node in keeper.attempt.reach:
         row = world.nodes.get(node)
         if row is None or row.responding:
             memory.since.pop(f"silent:{node}", None)
@@ -272,20 +289,13 @@ def topology(keeper: Keeper) -> Topology:
 
 
 def newest_checkpoint(keeper: Keeper) -> str:
-    """The newest complete checkpoint of the run now; "" where none is known."""
-    settings = keeper.settings
-    return checkpoints.newest(
-        str(settings.get("checkpoint", "")),
-        marker=str(settings.get("checkpoint-marker", "")),
-        set_aside=checkpoints.still_aside(keeper.run.set_aside),
-        cwd=context.cwd(keeper.run_dir),
-    )
+    """The newest checkpoint of the run now, by its name; "" where none is known. Cheap: it is asked while the run writes them."""
+    return usable.by_rule(keeper.settings, keeper.run, context.cwd(keeper.run_dir))
 
 
-def newer_checkpoint(keeper: Keeper) -> str:
-    """The newest complete checkpoint where it is newer than all that were known when this launch began; else ""."""
+def newer_checkpoint(keeper: Keeper, newest: str) -> str:
+    """The newest usable checkpoint where it is newer than all that were known when this launch began; else ""."""
     run, attempt = keeper.run, keeper.attempt
-    newest = newest_checkpoint(keeper)
     resumed = os.path.join(context.cwd(keeper.run_dir), attempt.resume_from) if attempt.resume_from else ""
     before = run.best_checkpoint or resumed
     since = attempt.started_at_s or attempt.opened_at_s
@@ -309,6 +319,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         names=names,
         lost=_lost(keeper, world),
         nodes_needed=_nodes_needed(keeper, row),
+        nodes_least=queueing.least(keeper.run, elastic.of_settings(keeper.settings)),
         may_ask=bool(keeper.settings.get("operator-spool")),
     )
 
@@ -322,6 +333,7 @@ def view_of(
     lost: Iterable[str],
     nodes_needed: int,
     may_ask: bool,
+    nodes_least: int = 0,
 ) -> grounds.ClusterView:
     """The view from Slurm's answers; `names` are the job's partitions, and where Slurm knows none of them its default one counts. (pure)"""
     if not any(name in partitions for name in names):
@@ -333,6 +345,7 @@ def view_of(
         lost=frozenset(lost),
         idle=frozenset(n for n in members if n in nodes and _idle(nodes[n])),
         nodes_needed=nodes_needed,
+        nodes_least=nodes_least,
         ftrun_drains=sum(1 for node in members if node in nodes and nodes[node].reason.startswith("ftrun:")),
         may_drain=rights.may_drain,
         may_ask=may_ask,
@@ -341,6 +354,8 @@ def view_of(
 
 def _nodes_needed(keeper: Keeper, row: JobRow | None) -> int:
     """As many as the last attempt that ran had; the present one may never have come to be. Spares are not needed."""
+    if (sizes := elastic.of_settings(keeper.settings)) is not None:
+        return queueing.present(keeper.run, sizes)
     if keeper.settings.get("spares") and (asked := inside.active_of(keeper.run_dir)):
         return int(asked)
     had = next((len(attempt.nodes) for attempt in reversed(keeper.run.attempts) if attempt.nodes), 1)
@@ -382,9 +397,3 @@ def decision_json(decision: Decision) -> dict[str, Any]:
     """A decision as journal data."""
     plain: Mapping[str, Any] = dataclasses.asdict(decision)
     return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
-
-
-def pending_again(keeper: Keeper, world: World) -> bool:
-    """Slurm holds the requeued job in its queue: it may start by itself."""
-    row = keeper.row(world)
-    return row is not None and (row.state.pending or row.state is JobState.COMPLETING)

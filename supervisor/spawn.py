@@ -12,7 +12,7 @@ import sys
 
 from ftrun.supervisor import store
 
-__all__ = ["dies_at_logout", "ensure", "holder_alive_here"]
+__all__ = ["clean", "dies_at_logout", "ensure", "holder_alive_here"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,14 @@ _KEPT = (
     "FTRUN_SITE_CONFIG",
     "FTRUN_CRASH_AT",
     "FTRUN_CATALOG",
+    "FTRUN_SLURM_CLIENT",
+    "FTRUN_PYSLURM_PYTHON",
 )
+
+
+def clean(env: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment a process that serves all runs may have: nothing of one job or one submission."""
+    return {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
 
 
 def holder_alive_here(home: str) -> bool:
@@ -75,8 +82,7 @@ def ensure(home: str, env: Mapping[str, str]) -> int:
             file=sys.stderr,
         )
     os.makedirs(home, mode=0o700, exist_ok=True)
-    clean = {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
-    clean["FTRUN_HOME"] = home
+    fit = clean(env) | {"FTRUN_HOME": home}
     log = os.open(os.path.join(home, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     try:
@@ -87,7 +93,7 @@ def ensure(home: str, env: Mapping[str, str]) -> int:
         ]
         # -P: a re.py or json.py in the folder of the submission is the user's, not ours.
         argv = [sys.executable, "-P", "-m", "ftrun.supervisor", "supervise", "--detached"]
-        return os.posix_spawn(sys.executable, argv, clean, file_actions=actions, setsid=True)
+        return os.posix_spawn(sys.executable, argv, fit, file_actions=actions, setsid=True)
     finally:
         os.close(log)
         os.close(null)

@@ -18,9 +18,9 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.request import ID
 
 __all__ = ["Folder", "Spool", "SpoolError", "Waiting", "answer_of", "leave", "owner"]

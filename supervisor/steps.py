@@ -10,10 +10,12 @@ once for each such layout and remembered, and a log of a million steps costs lit
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["WORDS", "Saved", "Seen", "checkpoint", "may_tell", "plain", "told"]
 
@@ -59,6 +61,7 @@ class _Layout:
     form: _Form | None
     places: Mapping[str, tuple[int, int]]
     loss: tuple[int, int] | None
+    overflows: bool  # a gradient's norm is no number, and the loss is one
     saves: bool
 
 
@@ -147,6 +150,16 @@ _LABEL = re.compile(rb"\s*\[(?:\d+,\d+\]<std(?:out|err)>|(?:default|rank)\d+\]):
 _LOSS = re.compile(
     rb"""(?<![A-Za-z0-9_])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?[Ll]oss['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
 )
+# A loss that is no number, or the norm of a gradient that is none.
+_SICK = re.compile(
+    rb"""(?i)(?<![a-z0-9])(?:loss|grad(?:ient)?[_ ]norm)['"]?(?:\s*[:=]\s*|\s+)['"]?\[?\s*(?P<loss>nan|[-+]?inf)(?![a-z0-9])"""
+)
+# What follows the name of a loss that is not the training's: of a validation without data, of the best one so far, of a limit.
+_LOSS_OF_ELSE = re.compile(
+    rb"(?i)(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test|dev|best|lowest|smallest|min|max|prev|previous|stop|target|initial)[\s_/:.-]*$"
+)
+_LOSS_OF_ALL = re.compile(rb"(?:^|[^A-Za-z0-9_/-])(?:lm |train[_ /]|training[_ /]|reduced_train_|total_)?$")
+_LEAVES_OUT = re.compile(rb"(?i)\bskip(?:s|ped|ping)?\b(?! iter|\s*[:=])")
 _SAVE_WORDS = (b"heckpoint", b"ckpt", b"aved", b"global_step")
 _SAVE = re.compile(
     rb"(?i)\bsav(?:ed|ing|e)\b|\bcheckpoint\b.*\b(?:is ready|complete[d]?|finalized|done|written)\b|\bwrote\b"
@@ -185,23 +198,53 @@ def plain(line: bytes) -> bytes:
 
 
 def told(line: bytes) -> tuple[Seen | None, float | None, Saved | None]:
-    """What the line tells of the run: (step, loss, checkpoint).
+    """What the line tells of the run: (step, loss, checkpoint). A loss is not finite where the line says so of it.
+
+    A gradient's norm that is no number beside a loss that is one tells nothing: half precision skips that step, and if nobody did, the next
+    loss shows it. Beside a loss of exactly 0 it does: some trainers print that for a NaN.
 
     The step is that of the strongest counter in it, the last one where a form occurs several times (bars without separators).
     """
     layout = _layout(line.translate(_ALIKE))
     return (
         None if layout.form is None else _seen(layout.form, layout.places, line),
-        None if layout.loss is None else float(line[layout.loss[0] : layout.loss[1]]),
+        _lost(layout, line),
         checkpoint(line) if layout.saves else None,
     )
+
+
+def _lost(layout: _Layout, line: bytes) -> float | None:
+    if layout.loss is None:
+        return None
+    loss = float(line[layout.loss[0] : layout.loss[1]])
+    if layout.overflows:
+        return None if loss else math.nan
+    return loss
+
+
+def _loss_in(line: bytes) -> tuple[tuple[int, int] | None, bool]:
+    """Where the training's loss stands, and whether a gradient's norm beside it is no number."""
+    known = _LOSS.search(line)
+    for sick in () if _LEAVES_OUT.search(line) else _SICK.finditer(line):
+        before = line[max(0, sick.start() - 40) : sick.start()]
+        if _LOSS_OF_ELSE.search(before):
+            continue
+        of_gradient = sick.group()[:4].lower() == b"grad"
+        if known is None:
+            if of_gradient and b"inf" in sick["loss"].lower():
+                continue
+            return sick.span("loss"), False
+        if of_gradient:
+            return known.span("loss"), True
+        if _LOSS_OF_ALL.search(before):  # one of its terms says nothing where their sum is a number
+            return sick.span("loss"), False
+    return (None if known is None else known.span("loss")), False
 
 
 @lru_cache(maxsize=4096)
 def _layout(line: bytes) -> _Layout:
     """Where the numbers stand in all lines that become `line` when each digit is written as 0."""
-    counted = _LOSS.search(line) if b"oss" in line else None
-    where = None if counted is None else counted.span("loss")
+    where, overflows = _loss_in(line) if b"oss" in line else (None, False)
     saves = checkpoint(line) is not None
     for form in _FORMS:
         if form.word not in line:
@@ -212,8 +255,8 @@ def _layout(line: bytes) -> _Layout:
                 found = match
         if found is not None:
             places = {name: found.span(name) for name, number in found.groupdict().items() if number}
-            return _Layout(form, places, where, saves)
-    return _Layout(None, {}, where, saves)
+            return _Layout(form, places, where, overflows, saves)
+    return _Layout(None, {}, where, overflows, saves)
 
 
 def _ours(line: bytes, match: re.Match[bytes]) -> bool:

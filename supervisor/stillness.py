@@ -15,8 +15,10 @@ How it thinks. `observe` takes what a look saw and returns the memory after it; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["Activity", "History", "Moves", "Rank", "Sight", "Stacks", "observe"]
 

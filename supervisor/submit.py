@@ -23,17 +23,19 @@ import os
 from ftrun.slurm import options
 from ftrun.slurm.directives import directives, drop_directives
 from ftrun.slurm.options import CommandLine, OptionError
-from ftrun.supervisor import compose, context, inside, nodelists, store
+from ftrun.supervisor import comments, compose, context, inside, nodelists, store
 from ftrun.supervisor.errors import SubmitImpossible
 
-__all__ = ["Plan", "SubmitImpossible", "plan", "request_for", "requeues", "shape_of"]
+__all__ = ["Plan", "SubmitImpossible", "outlives", "plan", "request_for", "requeues", "shape_of", "watched"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from ftrun.hooks.checkpoints.poison import Poison
     from ftrun.slurm.client import SubmitRequest
+    from ftrun.supervisor.spares import Resized
 
 FIRST_DROPPED = ("wait",)
 LATER_DROPPED = ("wait", "begin", "hold", "test-only", "parsable", "quiet")
@@ -71,14 +73,19 @@ def plan(
     restart: int = 0,
     last_fault: str = "",
     set_aside: Sequence[str] = (),
+    poisoned: Sequence[Poison] = (),
+    had: bool = False,
     anyway: bool = False,
     spares: int | None = None,
+    size: int = 0,
 ) -> Plan:
     """The call of sbatch for one attempt of the run in `run_dir`.
 
     `kept` is the submission context. `dependency` replaces the user's; None keeps it for attempt 1 and drops it after
     that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes;
-    with `anyway` the script starts whatever a preflight finds; `spares` are fewer than the settings want (None = as many).
+    `set_aside`, `poisoned` and `had` are what is known of the run's checkpoints;
+    with `anyway` the script starts whatever a preflight finds; `spares` are fewer than the settings want (None = as many);
+    `size` is another number of nodes than the user's (0 = the user's).
     Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
     """
     line, head = split_kept(kept), directive_lines(script, kept)
@@ -89,16 +96,16 @@ def plan(
         raise SubmitImpossible(
             "--export-file named an open file of the first submission, which is gone; name a file instead"
         )
-    wide = inside.widened(kept["settings"], line, head, env, spares, exclude=exclude, idle=idle)
-    changed = _with_comment(line.without("wrap", *dropped), line, head, token)
+    made = _resized(kept, line, head, env, fewer=spares, size=size, exclude=exclude, idle=idle)
+    changed = comments.with_token(line.without("wrap", *dropped), line, head, token)
     changed = _chosen_for_the_user(changed, line, head, env, kept)
-    changed = wide.applied(changed) if wide is not None else changed
+    changed = made.applied(changed) if made is not None else changed
     if dependency is not None:
         changed = changed.replacing("dependency", dependency)
     if array:
         changed = changed.replacing("array", array)
     if exclude:
-        changed = nodelists.avoiding(changed, head, exclude, idle)
+        changed = nodelists.avoiding(changed, head, exclude, idle, kept.get("cwd", ""))
     facts = {
         "attempt": str(attempt),
         "token": token,
@@ -106,22 +113,33 @@ def plan(
         "restart": str(restart),
         "last_fault": last_fault,
         "excluded": ",".join(exclude),
-        "checkpoint_skip": "\n".join(set_aside),
+        **_facts_of_checkpoints(set_aside, poisoned, had=had),
         "export_mode": export_mode(line, head, env),
         "array": _told_of_the_whole(shape_of(line, head, env)[1]) if array else "",
         **_facts_of_run(kept),
-        **inside.facts(kept, shape_of(line, head, env)[0], wide),
+        **inside.facts(kept, shape_of(line, head, env)[0], made),
+        **_facts_of_size(kept, line, head, env, size),
     }
     if anyway and facts["before"]:
         facts["before"] = "report"
-    content = compose.compose(script, facts)
-    if any(part.has(name) for part in head for name in dropped):
-        content = drop_directives(content, dropped, version=_version(kept), extra=kept.get("plugin_options"))
+    content = _without(dropped, compose.compose(script, facts), head, kept)
     folder = os.path.join(run_dir, "attempts", str(attempt), "submitted")
     path = os.path.join(folder, kept["script_name"] or "script")
     from_file = kept["source"] == "file"
     final = changed.with_script(path, line.script_args) if from_file else changed.with_script(None)
     return Plan(final.argv(), content, path, stdin=not from_file)
+
+
+def _resized(
+    kept: Mapping[str, Any],
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    **about: Any,
+) -> Resized | None:
+    return inside.resized(
+        kept["settings"], line, head, env, agent=bool(kept.get("python")), cwd=kept.get("cwd", ""), **about
+    )
 
 
 def _chosen_for_the_user(
@@ -136,12 +154,31 @@ def _chosen_for_the_user(
         changed = changed.with_option("open-mode", "append")
     if line.has("wrap") and not _chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
         changed = changed.with_option("job-name", "wrap")
+    said = _chosen("no-kill", line, head, env, "SBATCH_NO_KILL")
+    if not said and outlives(kept, line, head, env):
+        changed = changed.with_option("no-kill", None)
     if kept["settings"].get("save-signal"):
         from ftrun.supervisor import warned  # most submissions do without
 
         if signal := warned.signal_option(kept["settings"], line, head, env):
             changed = changed.with_option("signal", signal)
     return changed
+
+
+def outlives(
+    kept: Mapping[str, Any], line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
+) -> bool:
+    """Whether the run's jobs go on without a node that they lost: what the user says counts, then what ftrun asks for."""
+    if line.has("no-kill"):
+        said = line.get("no-kill")
+    elif "SBATCH_NO_KILL" in env:
+        said = env["SBATCH_NO_KILL"]
+    elif any(part.has("no-kill") for part in head):
+        said = head[0].get("no-kill")
+    else:
+        chosen, shape = kept["settings"], shape_of(line, head, env)[0]
+        return bool(chosen.get("spares")) or (bool(kept.get("python")) and inside.outlives(chosen, shape))
+    return (said or "").lower() not in ("off", "no")  # sbatch reads them so
 
 
 def request_for(
@@ -156,8 +193,11 @@ def request_for(
     restart: int | None = None,
     last_fault: str = "",
     set_aside: Sequence[str] = (),
+    poisoned: Sequence[Poison] = (),
+    had: bool = False,
     anyway: bool = False,
     spares: int | None = None,
+    size: int = 0,
 ) -> SubmitRequest:
     """The request for attempt `attempt` (whose folder the caller has opened), from the kept context alone.
 
@@ -183,8 +223,11 @@ def request_for(
             restart=attempt - 1 if restart is None else restart,
             last_fault=last_fault,
             set_aside=set_aside,
+            poisoned=poisoned,
+            had=had,
             anyway=anyway,
             spares=spares,
+            size=size,
         )
         made.write()
     except (context.ContextError, OptionError, compose.ScriptError) as error:
@@ -204,6 +247,32 @@ def request_for(
     )
 
 
+def _without(
+    dropped: Sequence[str], content: bytes, head: Sequence[CommandLine], kept: Mapping[str, Any]
+) -> bytes:
+    """The file without these options in its directives."""
+    if not any(part.has(name) for part in head for name in dropped):
+        return content
+    content = drop_directives(content, dropped, version=_version(kept), extra=kept.get("plugin_options"))
+    if b"#PBS" not in content:
+        return content
+    from ftrun.slurm import foreign
+
+    return foreign.drop_foreign(content, dropped)
+
+
+def _facts_of_checkpoints(
+    set_aside: Sequence[str], poisoned: Sequence[Poison], *, had: bool
+) -> dict[str, str]:
+    """What starts of this attempt must not load, and whether the run has had a checkpoint."""
+    facts = {"checkpoint_skip": "\n".join(set_aside), "checkpoint_had": "1" if had else ""}
+    if poisoned:
+        from ftrun.hooks.checkpoints import poison  # no first submission needs it
+
+        facts["checkpoint_poison"] = poison.lines(poisoned)
+    return facts
+
+
 def split_kept(kept: Mapping[str, Any]) -> CommandLine:
     """The user's arguments, split as the first submission split them. Raises OptionError."""
     return options.split(kept["argv"], version=_version(kept), extra=kept.get("plugin_options"))
@@ -216,11 +285,18 @@ def _version(kept: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def directive_lines(script: bytes, kept: Mapping[str, Any]) -> list[CommandLine]:
-    """The options of the #SBATCH lines, one command line for each component. Raises OptionError."""
-    if b"#SBATCH" not in script and b"#SLURM" not in script:
-        return [CommandLine(())]
-    version, extra = _version(kept), kept.get("plugin_options")
-    return [options.split(words, version=version, extra=extra) for words in directives(script)]
+    """The options of the #SBATCH lines, one command line for each component, and what #PBS or #BSUB lines say. Raises OptionError."""
+    head = [CommandLine(())]
+    if b"#SBATCH" in script or b"#SLURM" in script:
+        version, extra = _version(kept), kept.get("plugin_options")
+        head = [options.split(words, version=version, extra=extra) for words in directives(script)]
+    ignored = not kept.get("foreign", True) or "--ignore-pbs" in kept.get("argv", ())
+    if (b"#PBS" in script or b"#BSUB" in script) and not (ignored or head[0].has("ignore-pbs")):
+        from ftrun.slurm import foreign
+
+        said = options.split(foreign.foreign_words(script, head[0].get("export")))
+        head[0] = CommandLine((*head[0].words, *said.words))
+    return head
 
 
 def shape_of(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> tuple[str, str]:
@@ -272,16 +348,16 @@ def _chosen(
     return line.has(name) or variable in env or any(part.has(name) for part in head)
 
 
-def _with_comment(
-    changed: CommandLine, line: CommandLine, head: Sequence[CommandLine], token: str
-) -> CommandLine:
-    """The token behind the user's comment, in each component: the arguments outweigh the directives (there is no
-    variable for a comment)."""
-    changed = changed.without("comment")
-    for part in range(line.components):
-        own = line.get("comment", part) or head[min(part, len(head) - 1)].get("comment")
-        changed = changed.with_option("comment", f"{own} {token}" if own else token, part)
-    return changed
+def _facts_of_size(
+    kept: Mapping[str, Any], line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], size: int
+) -> dict[str, str]:
+    """What the script is told of its size; nothing where the settings name neither sizes nor a batch."""
+    chosen = kept["settings"]
+    if not (chosen.get("nodes") or chosen.get("nodes-valid") or chosen.get("global-batch")):
+        return {}
+    from ftrun.supervisor import elastic  # most submissions have but one size
+
+    return elastic.facts(chosen, line, head, env, size)
 
 
 def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
@@ -294,12 +370,14 @@ def _facts_of_run(kept: Mapping[str, Any]) -> dict[str, str]:
         "claim_wait_s": f"{chosen['claim-wait']:g}",
         "checkpoint_glob": chosen["checkpoint"],
         "checkpoint_marker": chosen["checkpoint-marker"],
+        "checkpoint_judge": chosen.get("checkpoint-judge", "rule"),
+        "checkpoint_fresh": "1" if chosen.get("checkpoint-fresh") else "",
         "resume_arg": "\n".join(chosen["resume-arg"]),
         "resume_env": "\n".join(chosen["resume-env"]),
         "pre_hook": chosen.get("pre-hook", ""),
         "post_hook": chosen.get("post-hook", ""),
         "hook_limit_s": f"{chosen.get('hook-limit', 60.0):.0f}",
-        "watch": _watched(chosen),
+        "watch": watched(chosen),
         "after": "" if chosen.get("after-checks") == "never" else "1",
         "before": _before(chosen),
         "checks": chosen.get("checks", ""),
@@ -313,7 +391,7 @@ def _before(chosen: Mapping[str, Any]) -> str:
     return "report" if chosen["observe"] or not chosen["retries"] else "hold"
 
 
-def _watched(chosen: Mapping[str, Any]) -> str:
+def watched(chosen: Mapping[str, Any]) -> str:
     """The watch's period and how long after the script it begins, in seconds; "" for no watch. Contexts of older versions lack both."""
     if chosen.get("watch") == "never":
         return ""

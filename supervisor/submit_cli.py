@@ -44,6 +44,11 @@ def main(argv: Sequence[str]) -> int:
         )
     try:
         asking.read(asked)
+        if asked.config.values["stage"]:
+            from ftrun.supervisor import stagefolder
+
+            is_real = not (asked.config.flag("dry-run") or asked.line.has("test-only"))
+            stagefolder.ready(asked.config.text("stage"), make=is_real)
         if asked.config.flag("dry-run"):
             return _dry_run(asked)
         if asked.line.has("test-only"):

@@ -20,7 +20,18 @@ from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import nodetools, rows, sense, store, strays, userhooks, wishes
+from ftrun.supervisor import (
+    archive,
+    companions,
+    dependents,
+    nodetools,
+    rows,
+    sense,
+    store,
+    strays,
+    userhooks,
+    wishes,
+)
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
 from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
@@ -77,6 +88,7 @@ class Supervisor:
                     self._look()
                 )  # with very many runs, the last ones must be able to act, too
             self._step(run_dir, world)
+        self.office.archive.look(self.office.beside)
         self._tell_status()
         self.ticks += 1
 
@@ -84,7 +96,10 @@ class Supervisor:
     def moving(self) -> bool:
         """Some run waits for us rather than for Slurm or its own script."""
         return any(
-            k.run.state in _MOVING or k.just_submitted or (k.run.state in _LIVE and sense.just_ended(k))
+            k.run.state in _MOVING
+            or k.just_submitted
+            or (k.run.state in _LIVE and sense.just_ended(k))
+            or companions.are_left(k.run)
             for k in self.keepers.values()
         )
 
@@ -124,7 +139,7 @@ class Supervisor:
         except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
             self._set_aside(run_dir, f"{type(error).__name__}: {error}")
             return
-        if keeper.run.final and not (_asked(keeper) or _unanswered(keeper) or userhooks.pending(keeper)):
+        if keeper.run.final and not (_asked(keeper) or _unfinished(keeper)):
             self.office.nodebook.follow(keeper.run)
             self._final[run_dir] = asked
             return
@@ -179,14 +194,14 @@ class Supervisor:
 
     def _step(self, run_dir: str, world: World) -> None:
         keeper = self.keepers[run_dir]
-        if not self._guarded(run_dir, lambda: keeper.step(world)):
+        if not self._guarded(run_dir, lambda: keeper.step(archive.completed(keeper, world))):
             return
         self.office.nodebook.follow(keeper.run)
         if not self._guarded(run_dir, lambda: userhooks.look(keeper, world)):
             return
         if world.jobs is not None:
             self.office.seen(who=keeper.run.id, run=keeper.run.id)
-        if keeper.run.final and not _unanswered(keeper) and not userhooks.pending(keeper):
+        if keeper.run.final and not _unfinished(keeper):
             stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
             if _asked(keeper):
                 return
@@ -238,6 +253,7 @@ class Supervisor:
             "epoch": self.lease.epoch,
             "runs": len(self.keepers),
             "blind_since_s": self.office.blind_since_s,
+            "slurm_client": dict(self.office.asks),
             "set_aside": {os.path.basename(run): why for run, (_, why) in self._broken.items()},
         }
         text = json.dumps(facts)
@@ -364,6 +380,12 @@ def _requests_stamp(run_dir: str) -> float:
         return os.stat(os.path.join(run_dir, "requests")).st_mtime
     except OSError:
         return 0.0
+
+
+def _unfinished(keeper: Keeper) -> bool:
+    """Something is still to be done for a run that is over."""
+    left = dependents.are_left(keeper.run) or companions.are_left(keeper.run)
+    return left or _unanswered(keeper) or userhooks.pending(keeper)
 
 
 def _unanswered(keeper: Keeper) -> bool:

@@ -17,8 +17,9 @@ run, any output is a sign of life.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
 from ftrun.supervisor import attempts, nodelook, sense, settle
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from ftrun.supervisor.sense import Memory
     from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["Look", "alive", "fatal", "judge", "look", "patience_s", "wait_anew"]
+__all__ = ["Look", "alive", "fatal", "judge", "leaves_for_s", "look", "patience_s", "wait_anew"]
 
 PACE_UNKNOWN = 10.0  # times `end-wait`, until three looks saw steps
-LEAVING_FOR_S = 60.0  # what a job may take to end once its script has
+LEAVING_FOR_S = 60.0
 _NOT_FATAL = frozenset(
     {FaultClass.HEALTHY, FaultClass.UNKNOWN, FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.CANCELLED}
 )
@@ -163,8 +164,12 @@ def _is_over(keeper: Keeper) -> bool:
     return attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch) is not None
 
 
-def _hook_limit_s(keeper: Keeper) -> float:
-    return float(keeper.settings.get("hook-limit", 60.0)) if keeper.settings.get("post-hook") else 0.0
+def leaves_for_s(settings: Mapping[str, Any]) -> float:
+    """How long a job may take to end once its script has: it publishes what is staged, and runs a hook of the user's. (pure)"""
+    hook_s = float(settings.get("hook-limit", 60.0)) if settings.get("post-hook") else 0.0
+    return (
+        LEAVING_FOR_S + hook_s + (float(settings.get("stage-wait", 120.0)) if settings.get("stage") else 0.0)
+    )
 
 
 def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: Diagnosis) -> None:
@@ -174,7 +179,7 @@ def _perhaps_end(keeper: Keeper, world: World, report: WatchReport, diagnosis: D
     known = keeper.office.catalog().by_id
     at_once = diagnosis.signature in known and known[diagnosis.signature].at_once
     patience = patience_s(end_wait_s, report.median_step_s, memory.longest_gap_s, at_once=at_once)
-    if waited < patience or (_is_over(keeper) and waited < patience + LEAVING_FOR_S + _hook_limit_s(keeper)):
+    if waited < patience or (_is_over(keeper) and waited < patience + leaves_for_s(keeper.settings)):
         return
     fresh = sense.watch(
         keeper, world, fresh=True

@@ -17,7 +17,8 @@ import errno
 import os
 import resource
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["MARK_BYTES", "NAME_ROUNDS", "READ_BYTES", "Descriptors", "LogPath", "Piece", "Tail", "Tails"]
 

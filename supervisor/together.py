@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from ftrun.slurm.records import dataclass
 
 __all__ = ["CLUSTER", "Common", "Failure", "common_causes"]
 

@@ -44,7 +44,7 @@ def due(run: Run) -> list[Due]:
     wanted = bool(run.settings.get("on-fault"))
     found = [_on_fault(one) for one in run.incidents if one.decision] if wanted else []
     if run.state is State.STOPPED and not run.paused and run.settings.get("on-stop"):
-        number, nodes = (run.attempt.number, run.attempt.nodes) if run.attempt is not None else (0, ())
+        number, nodes = (run.attempt.number, run.attempt.reach) if run.attempt is not None else (0, ())
         facts: dict[str, Any] = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
         facts |= {"attempt": number, "nodes": nodes}
         of_this = last is not None and last.attempt == number and last.fault == run.final_class

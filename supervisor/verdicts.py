@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Proof, Source
 
 __all__ = ["CLASS_DEFAULTS", "ClassDefault", "Ended", "plain", "proofs", "sure"]
@@ -18,7 +18,8 @@ class Ended:
     """How a launch ended, by Slurm's record and the exit record of batch.sh.
 
     `state` is Slurm's ("GONE" and "" = unknown), `by_us` whether ftrun ended it after a suspicion, `nodes_down` the nodes
-    of this attempt that Slurm calls down or not responding, `requeued` whether Slurm put the job back into its queue.
+    of this attempt that Slurm calls down or not responding, `requeued` whether Slurm put the job back into its queue,
+    `unused` whether the job had nodes that the script did not use: what Slurm says of a node may be said of those.
     """
 
     state: str
@@ -29,6 +30,7 @@ class Ended:
     by_us: bool = False
     nodes_down: tuple[str, ...] = ()
     requeued: bool = False
+    unused: bool = False
 
     @property
     def why(self) -> str:

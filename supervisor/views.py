@@ -9,13 +9,21 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ftrun.supervisor import expected
+from ftrun.supervisor import companion_views, elastic, expected
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, limits_from
 from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.parts import Start
 
-__all__ = ["attempt_facts", "budgets", "incident_facts", "inside_words", "run_facts", "run_row"]
+__all__ = [
+    "attempt_facts",
+    "budgets",
+    "growth_words",
+    "incident_facts",
+    "inside_words",
+    "run_facts",
+    "run_row",
+]
 
 
 def run_row(run: Run, now_s: float) -> dict[str, Any]:
@@ -32,7 +40,9 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
         "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
         "retries_used": run.retries,
         "retries_left": max(0, limits_from(run.settings).retries - run.retries),
-        "inside": _inside(attempt) if attempt else _NOTHING_INSIDE,
+        "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
+        "growth": _growth(run),
+        "companions": companion_views.present(attempt),
         "excluded": list(run.excluded_at(now_s)),
         "last_fault": last.fault if last else "",
         "why": run.final_reason or str(run.decision.get("reason", "")),
@@ -50,12 +60,19 @@ def run_row(run: Run, now_s: float) -> dict[str, Any]:
 
 
 _NOTHING_INSIDE: Mapping[str, Any] = {
-    "agent": False, "start": 0, "restarts": 0, "swaps": [], "active": [], "spares": [], "aside": [], "ladder_off": "",
+    "agent": False, "start": 0, "restarts": 0, "swaps": [], "active": [], "spares": [], "aside": [], "full": 0, "ladder_off": "",
 }  # fmt: skip
 
 
-def _inside(attempt: Attempt) -> dict[str, Any]:
-    """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off."""
+def _full(run: Run) -> int:
+    """The largest size of a run that has several; 0 where it has one."""
+    sizes = elastic.of_settings(run.settings)
+    return sizes.full if sizes is not None else 0
+
+
+def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
+    """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off. `full` is the run's
+    full size, 0 where it has but one."""
     begun = [one for one in attempt.begun if one.launch == attempt.launch]
     swaps = [  # lists of nodes may have been folded on their way, so places tell nothing
         [left, taken]
@@ -74,8 +91,17 @@ def _inside(attempt: Attempt) -> dict[str, Any]:
         "active": list(attempt.used),
         "spares": list(attempt.unused),
         "aside": list(attempt.aside),
+        "full": full,
         "ladder_off": attempt.ladder_off or attempt.no_agent,
     }
+
+
+def _growth(run: Run) -> str:
+    """Why a run that is below its full size is not larger; "" where it is at it, or has but one."""
+    sizes, attempt = elastic.of_settings(run.settings), run.attempt
+    if sizes is None or attempt is None or attempt.running_seen_at_s is None or run.final:
+        return ""
+    return attempt.growth if len(attempt.used) < sizes.full else ""
 
 
 def inside_words(inside: Mapping[str, Any]) -> str:
@@ -83,8 +109,18 @@ def inside_words(inside: Mapping[str, Any]) -> str:
     times = inside["restarts"]
     told = [f"restarted in place {'once' if times == 1 else f'{times}x'}"] if times else []
     told += [f"{left} -> {taken}" for left, taken in inside["swaps"]]
+    told += (
+        [f"on {len(inside['active'])} of {inside['full']} nodes"]
+        if 0 < len(inside["active"]) < inside["full"]
+        else []
+    )
     told += [f"ladder off: {inside['ladder_off']}"] if inside["ladder_off"] else []
     return "; ".join(told)
+
+
+def growth_words(facts: Mapping[str, Any]) -> str:
+    """Why the run is not larger; "" where it is at its full size."""
+    return f"below its full size: {facts['growth']}" if facts["growth"] else ""
 
 
 def run_facts(run: Run, now_s: float) -> dict[str, Any]:
@@ -92,13 +128,15 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
     return run_row(run, now_s) | {
         "settings": dict(run.settings),
         "jobs": list(run.job_ids),
-        "attempts": [attempt_facts(a) for a in run.attempts],
+        "companion_jobs": list(run.companion_ids),
+        "attempts": [attempt_facts(a, _full(run)) for a in run.attempts],
         "incidents": [incident_facts(i) for i in run.incidents],
         "budgets": budgets(run),
         "exclusions": [
             {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
         ],
         "checkpoints_set_aside": [path for path, _ in run.set_aside],
+        "divergences": [one._asdict() for one in run.poisoned],
         "best_step": run.best_step,
         "best_checkpoint": run.best_checkpoint,
         "drained": list(run.drained),
@@ -111,13 +149,14 @@ def run_facts(run: Run, now_s: float) -> dict[str, Any]:
     }
 
 
-def attempt_facts(attempt: Attempt) -> dict[str, Any]:
-    """One attempt: where it ran and how it ended."""
+def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
+    """One attempt: where it ran and how it ended. `full` is the run's full size, 0 where it has but one."""
     return {
         "attempt": attempt.number,
         "job": attempt.job,
         "launch": attempt.launch,
         "nodes": list(attempt.nodes),
+        "size": attempt.size,
         "submission": attempt.submission,
         "submitted_at": attempt.submitted_at_s,
         "started_at": attempt.running_seen_at_s,
@@ -129,8 +168,10 @@ def attempt_facts(attempt: Attempt) -> dict[str, Any]:
         "ended_by_ftrun": attempt.end_intended,
         "excluded": list(attempt.excluded),
         "resumed_from": attempt.resume_from,
+        "passed_over": attempt.passed_over,
         "last_step": attempt.last_step,
-        "inside": _inside(attempt),
+        "inside": _inside(attempt, full),
+        "companions": companion_views.facts(attempt),
         "starts": [_start_facts(one) for one in attempt.begun],
         "tasks": list(attempt.tasks),
         "failed_tasks": list(attempt.failed_tasks),
@@ -149,6 +190,7 @@ def _start_facts(start: Start) -> dict[str, Any]:
         "signal": start.signal,
         "ended_by_ftrun": start.by_us,
         "resumed_from": start.resume_from,
+        "passed_over": start.passed_over,
     }
 
 

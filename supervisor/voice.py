@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.bounded import bounded
 from ftrun.supervisor.codes import CodeTable
 

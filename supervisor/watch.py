@@ -8,10 +8,12 @@ A log that cannot be read makes no evidence, and the report says so: silence of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.logfile import Book, LogFile
+from ftrun.supervisor.losses import Health
 from ftrun.supervisor.model import Evidence
 from ftrun.supervisor.progress import Progress
 from ftrun.supervisor.seats import Seats
@@ -31,6 +33,7 @@ class WatchReport:
 
     `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
     `behind` = there is more to read than one poll reads. `seats` = who sits where, as the lines tell. `last_fresh_open_s` = when all logs were last opened anew.
+    `health` = what the losses in the log with the steps say.
     `phase` = what the log with the steps, or else any other, announced last and goes on (`ProgressReader.phase`).
     """
 
@@ -45,6 +48,7 @@ class WatchReport:
     behind: bool = False
     seats: Seats = field(default_factory=Seats)
     phase: str = ""
+    health: Health = field(default_factory=Health)
 
 
 class LogWatcher:
@@ -113,6 +117,7 @@ class LogWatcher:
             behind=self._tails.more,
             seats=self._book.seats,
             phase=self._phase(),
+            health=_health(self._files),
         )
 
 
@@ -129,6 +134,7 @@ def report_of(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") 
         readable=not why_unreadable,
         why_unreadable=why_unreadable,
         seats=seats,
+        health=_health(files),
     )
 
 
@@ -176,6 +182,15 @@ def _leading(files: Sequence[LogFile]) -> LogFile | None:
     return max(
         stepping, key=lambda file: (file.reader.strength, cast("Progress", file.progress).step), default=None
     )
+
+
+def _health(files: Sequence[LogFile]) -> Health:
+    """Of the file with the steps; where there is none, of the first by name that has losses."""
+    leading = _leading(files)
+    if leading is None:
+        known = (file.losses.health for file in sorted(files, key=lambda file: file.name))
+        return next((health for health in known if health != Health()), Health())
+    return leading.losses.health
 
 
 def _all_progress(files: Sequence[LogFile]) -> Progress | None:

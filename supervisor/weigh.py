@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.caught import IMPORTS, without_caught
 from ftrun.supervisor.healed import healed
 from ftrun.supervisor.model import Evidence, FaultClass, Role

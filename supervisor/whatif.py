@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ftrun.supervisor import provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Limits, limits_from
 from ftrun.supervisor.ladder import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS
 from ftrun.supervisor.model import Action, FaultClass
@@ -60,7 +61,7 @@ def _row(
 ) -> tuple[str, str]:
     if rung not in rungs.order(fault, signature):
         return rung.value, NEVER + off.get(rung, "it is not in the list (recover)")
-    when = {Rung.RANK: _rank, Rung.STEP: _step, Rung.SWAP: _swap}[rung](fault)
+    when = _WHEN[rung](fault)
     allowed, over = rungs.budget(rung, fault, signature)
     if not allowed:
         when = NEVER + f"budget-{rung.value} is 0"
@@ -97,6 +98,29 @@ def _swap(fault: FaultClass) -> str:
     if rule == "always":
         return "where the blamed nodes are known and there is a spare for each"
     return "where a node is to be left out, or is suspected and the rungs above failed; with a spare for each"
+
+
+def _companion(fault: FaultClass) -> str:
+    if CLASS_RULES[fault].exclude == "never":
+        return NEVER + f"{fault.value} blames no node"
+    return "as for a swap, where spares are too few: the missing nodes are asked for"
+
+
+def _shrink(fault: FaultClass) -> str:
+    if CLASS_RULES[fault].exclude == "never" and fault not in provoked.FAULTS:
+        return NEVER + f"{fault.value} blames no node"
+    if CLASS_RULES[fault].exclude == "never":
+        return "where a new size of the run provoked it"
+    return "as for a swap, where nothing takes the place of the blamed nodes and a valid size is left"
+
+
+_WHEN = {
+    Rung.RANK: _rank,
+    Rung.STEP: _step,
+    Rung.SWAP: _swap,
+    Rung.COMPANION: _companion,
+    Rung.SHRINK: _shrink,
+}
 
 
 def _end(limits: Limits, fault: FaultClass) -> str:

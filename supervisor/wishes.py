@@ -49,6 +49,8 @@ def take(keeper: Keeper) -> None:
             want, by, halt = asked
             if want == "resume" and keeper.run.state is State.STOPPED and keeper.run.attempts:
                 recover.resume(keeper)  # before it is noted: who dies in between must not lose it
+            if want in ("cancel", "stop") and keeper.run.paused:
+                recover.give_up(keeper, want, by)
             keeper.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
         with contextlib.suppress(OSError):  # a folder stays, and is not looked at again
             os.unlink(path)

@@ -1,23 +1,105 @@
-"""Fixtures for tests on real Slurm: a sandbox for the session, and a factory for sandboxes of their own.
+"""Fixtures for tests on real Slurm: a sandbox for the session, and a factory for sandboxes of their own; the order of files.
 
 A machine without Slurm fails these tests, it does not skip them: a proof that did not run is none.
+Side by side (`./test`) the files that take longest begin first, so that none of them is left alone at the end.
 """
 
 from __future__ import annotations
 
+import collections
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 
+# How long an example takes says how busy the machine is, and is no law of any property.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+# Whoever was started in the background of a script ignores these two, and so does all that it starts: no shell can trap them then.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
+
+# No test takes the power away, so what waits for a disk in this process proves nothing; where many write it waits for minutes in all.
+for _name in ("fsync", "fdatasync"):
+    setattr(os, _name, lambda _descriptor: None)
+
+LEFT_OUT = ("drills", "formats", "accounting")  # markers of what takes minutes
+
+# The files that take more than about 10 s on a machine with 2 cores: the longest first, by the processor time of all their processes,
+# and those that mostly wait for Slurm (release, contract, operator, sandbox) between those that compute.
+BEGIN_WITH = (
+    "slurm/test_supervisor.py",
+    "slurm/test_equivalence.py",
+    "simulation/test_simulation.py",
+    "slurm/test_drills.py",
+    "slurm/test_release.py",
+    "slurm/test_contract.py",
+    "slurm/test_operator.py",
+    "slurm/test_leaving.py",
+    "slurm/test_sandbox.py",
+    "slurm/test_companions.py",
+    "slurm/test_crashes.py",
+    "slurm/test_agent.py",
+    "slurm/test_spans.py",
+    "slurm/test_preflight.py",
+    "slurm/test_queue.py",
+    "slurm/test_elastic.py",
+    "unit/test_fencing.py",
+    "unit/test_batch_sh.py",
+    "slurm/test_stage.py",
+    "slurm/test_sandbox_cli.py",
+    "unit/test_starts_sh.py",
+    "slurm/test_stage_restore.py",
+    "slurm/test_shapes.py",
+    "unit/test_pick_sh.py",
+    "slurm/test_sbatch.py",
+    "slurm/test_starts.py",
+    "unit/test_beat.py",
+    "slurm/test_preempted.py",
+    "slurm/test_nodes.py",
+    "slurm/test_companion_job.py",
+    "unit/test_spans_sh.py",
+    "unit/test_companion_form.py",
+    "slurm/test_rank_steps.py",
+    "slurm/test_spares.py",
+    "unit/test_beside.py",
+    "slurm/test_choosing.py",
+    "slurm/test_agent_deaths.py",
+    "slurm/test_agent_crashes.py",
+    "slurm/test_diagnose_job.py",
+    "slurm/test_nodes_of_a_job.py",
+    "unit/test_growing.py",
+    "unit/test_publish_laws.py",
+    "slurm/test_probe.py",
+    "unit/test_simulate.py",
+    "unit/test_leaving.py",
+    "unit/test_hanging.py",
+    "unit/test_rank.py",
+    "unit/test_agent.py",
+    "slurm/test_caches.py",
+    "slurm/test_spanning.py",
+    "slurm/test_pool.py",
+    "unit/test_slurm_hooks.py",
+    "slurm/test_slurm_hooks.py",
+    "slurm/test_agent_companion.py",
+    "unit/test_pipeline.py",
+    "falsealarms/test_smoke_hangs.py",
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", type=int, default=120, help="simulation: how many lives")
+    parser.addoption("--seeds", type=int, default=18, help="simulation: how many lives")
+    parser.addoption("--stride", type=int, default=8, help="simulation: every Nth place at which to die")
     parser.addoption("--from", type=int, default=0, help="simulation: the seed of the first of them")
     parser.addoption("--seed", type=int, default=None, help="simulation: replay this life and tell its story")
 
@@ -27,16 +109,36 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "drills: takes minutes; left out unless asked for (-m drills, make drills)"
     )
+    config.addinivalue_line(
+        "markers",
+        "formats: checkpoints written anew by the real libraries; left out unless asked for (make test-formats)",
+    )
+    config.addinivalue_line(
+        "markers",
+        "accounting: on a slurmdbd with a MariaDB; left out unless asked for (make test-accounting)",
+    )
+    if hasattr(config.option, "loadscopereorder"):
+        # xdist would begin with the files of most tests, which are short.
+        config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long proofs out of an ordinary run."""
-    if "drills" in config.option.markexpr:
-        return
-    long = [item for item in items if item.get_closest_marker("drills")]
+    """Leave the long proofs out of an ordinary run; of several workers, each has the files in the order in which to begin them."""
+    unasked = [name for name in LEFT_OUT if name not in config.option.markexpr]
+    long = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+    if hasattr(config, "workerinput"):
+        _in_order(items)
+
+
+def _in_order(items: list[pytest.Item]) -> None:
+    """Sort files, not the tests in them: those of the table, then the others by their number of tests."""
+    here = Path(__file__).parent
+    ranks = {here / name: rank for rank, name in enumerate(BEGIN_WITH)}
+    tests = collections.Counter(item.path for item in items)
+    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), -tests[item.path], str(item.path)))
 
 
 def _new_folder() -> Path:
@@ -64,7 +166,9 @@ def _remove(folder: Path) -> None:
 def slurm_sandbox() -> Iterator[Sandbox]:
     """Four nodes with two GPUs each, shared by all tests of the session: leave it as you found it."""
     folder = _new_folder()
-    box = _up(folder, {"nodes": 4, "gpus": 2})
+    # In a log no job's number is an exit code or a count by chance; and no two workers have jobs of one number: processes are told by it.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    box = _up(folder, {"nodes": 4, "gpus": 2, "conf": {"FirstJobId": str(20_001 + 10_000 * worker)}})
     yield box
     _remove(box.folder)
 

@@ -27,7 +27,7 @@ gpu-lost  gpu-lost  0.2 s     hardware-gpu (nvidia-xid-79)  n1      resubmit wit
 |---|---|
 | `ftrun drill` | the first drill of the table below |
 | `ftrun drill NAME...` | these |
-| `ftrun drill --all` | all of them, four at a time (`--lanes`); some four minutes on two cores |
+| `ftrun drill --all` | all of them, four at a time (`--lanes`); some eight minutes on two cores |
 | `ftrun drill --list` | what there is |
 | `ftrun drill --json` | results as JSON on stdout, the course of events on stderr |
 | `ftrun drill --keep` | keeps each drill's folder: log, journal, `$FTRUN_HOME`, logs of the daemons, the commands that were run |
@@ -43,7 +43,8 @@ code does and writes a checkpoint now and then. The arithmetic is exact and depe
 prove that no step was lost and none applied twice. It needs nothing but Python 3.9, and it hurts itself where a fault
 would strike from within: it prints what the kernel, CUDA, NCCL or Slurm print and dies as a process dies of it. At SIGUSR1 rank 0 writes
 a checkpoint, also while it waits for the others. Where the drill says `rejoin`, ranks that lost a peer wait for its successor and
-go on in the same process, with what they have in memory. Everything else
+go on in the same process, with what they have in memory. Where checkpoints are staged, every node has a `/dev/shm` of its own, and each rank saves
+and reads a file with weights that no other file has. Everything else
 is done to it for real: nodes lose all their processes or are stopped, slurmctld and the supervisor are killed, jobs are cancelled,
 requeued, preempted and run into their limit.
 
@@ -54,7 +55,8 @@ Besides what the table says:
 - the weights at the end are those of an undisturbed training, and there is one end;
 - two starts of one run never overlap: nothing is trained or saved by an older start once a newer one has begun;
 - every start goes on from a checkpoint and leaves no step out;
-- no checkpoint is written over by an earlier start, or torn.
+- no checkpoint is written over by an earlier start, or torn;
+- where checkpoints are staged, what says on disk that it is whole is whole, and nothing is left in the memory of the nodes.
 
 `--json` tells for each fault how many seconds after it the run was diagnosed, decided, stopped, placed and restarted, and when the first
 new step was made (`phases`).
@@ -93,7 +95,9 @@ def _row(scenario: Scenario) -> str:
     known = {"spares": str(scenario.spares)} if scenario.spares else {}
     known |= {"rejoin": "yes"} if scenario.rejoin else {}
     settings = ", ".join(f"`--ft-{key}={value}`" for key, value in {**known, **scenario.settings}.items())
-    where = "sandbox" if scenario.needs_sandbox else "anywhere"
+    where = ("sandbox" if scenario.needs_sandbox else "anywhere") + (
+        ", as root" if scenario.needs_root else ""
+    )
     title = scenario.title + (f" ({settings})" if settings else "")
     return f"| `{scenario.name}` | {title} | {_outcome(scenario.expect)} | {where} |"
 
@@ -109,6 +113,12 @@ def _outcome(expect: Expect) -> str:
     if expect.stayed:
         said.append("all other ranks keep their processes")
     said.append(_attempts(expect))
+    if expect.resumed_min:
+        said.append(f"the last start begins at step {expect.resumed_min[-1]} or later")
+    if expect.read_from:
+        said.append(f"it reads from {expect.read_from}")
+    if expect.published:
+        said.append(f"the checkpoints of steps {', '.join(map(str, expect.published))} are on disk")
     if expect.steps_lost_max is not None:
         most = expect.steps_lost_max
         said.append(f"at most {most} steps are trained twice" if most else "no step is trained twice")

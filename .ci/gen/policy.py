@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from marked import keep_current
 
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, ClassRule
 from ftrun.supervisor.model import Action, FaultClass
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
 BEGIN = "<!-- classes: begin, written by `make docs` from supervisor/grounds.py -->"
 END = "<!-- classes: end -->"
 HEAD = "| class | another try | budget without progress | the culprit node is left out | drained | elsewhere first | waits first |\n|---|---|---|---|---|---|---|"
@@ -41,17 +39,5 @@ def _row(fault: FaultClass, rule: ClassRule) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def renewed(text: str) -> str:
-    """Return the page's text with the table between the two marks replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{PAGE.name} must have these two lines once:\n{BEGIN}\n{END}")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
-
-
 if __name__ == "__main__":
-    present = PAGE.read_text(encoding="utf-8")
-    if "--check" not in sys.argv:
-        PAGE.write_text(renewed(present), encoding="utf-8")
-    elif present != renewed(present):
-        sys.exit("the table in docs/policy.md is not current: run `make docs`")
+    keep_current("policy.md", "the table", BEGIN, END, table())

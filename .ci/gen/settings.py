@@ -31,7 +31,8 @@ so. A wrong name or value is refused at submission with the nearest right one.
 
 The site can lock settings: `lock = ["drain", "drain-cap"]` in its file, and whoever sets one of these is refused.
 
-Durations are written `90`, `90s`, `5m`, `2h` or `1d`, shares `5%` or `0.05`.
+Durations are written `90`, `90s`, `5m`, `2h` or `1d`, shares `5%` or `0.05`. A flag is `true` or `false`; `yes`, `on` and `1`, `no`, `off` and `0` say the
+same, in every place.
 
 What holds for one fault class or one signature alone stands in a table of its own, `[policy.network]` or
 `[policy.nvidia-xid-79]`: [the ladder](ladder.md#rules-for-one-class-or-one-signature).

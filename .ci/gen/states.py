@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from marked import keep_current
 
 from ftrun.supervisor.lifecycle import FINAL, TRANSITIONS, State
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-it-works.md"
 BEGIN = "<!-- states: begin, written by `make docs` from supervisor/lifecycle.py -->"
 END = "<!-- states: end -->"
 
@@ -25,17 +23,5 @@ def diagram() -> str:
     return "\n".join(["```mermaid", *lines, "```"])
 
 
-def renewed(text: str) -> str:
-    """Return the page's text with the diagram between the two marks replaced."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{PAGE.name} must have these two lines once:\n{BEGIN}\n{END}")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{diagram()}\n{END}{rest.split(END)[1]}"
-
-
 if __name__ == "__main__":
-    present = PAGE.read_text(encoding="utf-8")
-    if "--check" not in sys.argv:
-        PAGE.write_text(renewed(present), encoding="utf-8")
-    elif present != renewed(present):
-        sys.exit("the diagram in docs/how-it-works.md is not current: run `make docs`")
+    keep_current("how-it-works.md", "the diagram", BEGIN, END, diagram())

@@ -30,11 +30,11 @@ def step_of(path: str) -> int:
 
 def save(path: str, step: int) -> None:
     """Write a checkpoint, whole or not at all."""
-    print(f"saving checkpoint {path}", flush=True)
+    print(f"saving checkpoint {path} at step {step}", flush=True)
     with open(path + ".tmp", "w") as stream:
         json.dump({"step": step}, stream)
     os.replace(path + ".tmp", path)
-    print(f"saved checkpoint {path}", flush=True)
+    print(f"saved checkpoint {path} at step {step}", flush=True)
 
 
 def train(steps: int, path: str, step_s: float) -> None:

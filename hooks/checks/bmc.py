@@ -14,7 +14,6 @@ Checked against: ipmitool 1.8.19 with a simulated controller of OpenIPMI over la
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import re
 import time
@@ -155,6 +154,8 @@ def events(text: str) -> list[Event]:
 
 def _time_s(text: str) -> Optional[float]:
     """Seconds of the epoch of a date and a time, with or without the name of a zone, which is UTC as we ask for it."""
+    import calendar  # it is asked by few, and loads many modules
+
     words = re.sub(r"\s+[A-Z]{3,4}$", "", text)
     for form in TIME_FORMS:
         with contextlib.suppress(ValueError):

@@ -2,7 +2,7 @@
 
 How it thinks. Only a write proves that one can write: quota, a full disk, a server that serves reads and hangs on commits, all look well
 from afar. In each folder a file with a name of our own is made, 64 KiB are written, fsync'ed, read back and compared, then it
-is removed; each folder by a child with a deadline. Different bytes are bad. What is full, over quota or forbidden is the folder's or the
+is removed; each folder by a child or a thread with a deadline. Different bytes are bad. What is full, over quota or forbidden is the folder's or the
 user's state, the same from every node: degraded, and the message says so. A folder that is not there is a note.
 
 Thresholds: `folders` (the runner's: the run's own, its checkpoints, its cache); `deadline_s` 8; `slow_s` 3, as a commit of 64 KiB takes
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,7 +43,8 @@ def probe(machine: Machine, thresholds: Mapping[str, Any]) -> dict[str, Touch]:
 def _written(folder: str) -> str:
     """Write, fsync, read back, remove; "different" where other bytes came back."""
     content = os.urandom(SIZE_BYTES)
-    descriptor, path = tempfile.mkstemp(prefix=".ftrun-canary-", dir=folder)
+    path = os.path.join(folder, f".ftrun-canary-{os.urandom(8).hex()}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
             os.write(descriptor, content)

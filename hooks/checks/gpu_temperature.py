@@ -12,7 +12,6 @@ Checked against: XML documents v12 (limits) and v13 (`gpu_temp_tlimit`) in Teleg
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +27,8 @@ FAULT = "hardware-gpu"
 def judge(answer: nvidia.Answer, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
     """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the others."""
     told = [one for one in (gpu.number("temperature/gpu_temp") for gpu in answer.gpus) if one is not None]
+    import statistics  # where there are GPUs
+
     median = statistics.median(told) if len(told) > 2 else None
     return nvidia.judged(
         NAME,

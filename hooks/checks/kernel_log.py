@@ -46,10 +46,12 @@ def judge(log: Log, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
     allowed = [re.compile(pattern) for pattern in thresholds["allow"]]
     faults: dict[tuple[kernel_faults.Rule, str], list[Line]] = {}
     unknown: dict[str, list[Line]] = {}
-    for line in log.lines[-LINES_MAX:]:
+    lines = log.lines[-LINES_MAX:]
+    rules = kernel_faults.rules_for(line.text for line in lines)
+    for line in lines:
         if any(pattern.search(line.text) for pattern in allowed):
             continue
-        rule = kernel_faults.rule_of(line.text)
+        rule = kernel_faults.rule_of(line.text, rules)
         if rule is None:
             # Some sources do not tell the level of a line: those show no unknown ones.
             if line.level is not None and line.level <= thresholds["level"] and _is_fresh(line, since):

@@ -1,6 +1,6 @@
 """`mounts`: every mount of the job answers in time. (I/O)
 
-How it thinks. A file server that is gone does not fail, it holds whoever touches it, so each mount is asked for its size by a child of
+How it thinks. A file server that is gone does not fail, it holds whoever touches it, so each mount is asked for its size by a child or a thread of
 its own, all side by side, and the time is measured. Hung is bad: no job that touches it gets on. Slow is degraded. An error says that the
 mount is dead (a FUSE daemon that left, a client that was shut out); a stale handle is left to the check of that name, and what may
 not be looked at answers all the same.

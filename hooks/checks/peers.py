@@ -11,7 +11,7 @@ Checked against: connections on the loopback and to a documentation address.
 
 from __future__ import annotations
 
-import socket
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +28,7 @@ NAMED_MAX = 8
 
 def probe(machine: Machine, thresholds: Mapping[str, Any]) -> dict[str, str]:
     """What came of a connection to each host but this one."""
-    here = socket.gethostname().partition(".")[0]
+    here = os.uname().nodename.partition(".")[0]
     others = [host for host in hosts.all_of(machine, thresholds) if host.partition(".")[0] != here]
     port, limit_s = int(thresholds["port"]), thresholds["limit_s"]
     return hosts.asked(machine, others, lambda host: hosts.connect(host, port, limit_s), limit_s)

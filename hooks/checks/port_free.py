@@ -38,8 +38,9 @@ class Facts(NamedTuple):
 def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
     """Read the tables."""
     wanted = list(thresholds["ports"]) or [os.environ.get("MASTER_PORT", "")]
-    texts = machine.read_all([*TABLES, RANGE])
     ports = tuple(int(port) for port in wanted if str(port).isdigit())
+    # Without a port there is nothing to be looked up in tables of thousands of sockets.
+    texts = machine.read_all([*TABLES, RANGE]) if ports else {}
     return Facts(ports, tuple(texts[table] for table in TABLES if table in texts), texts.get(RANGE, ""))
 
 

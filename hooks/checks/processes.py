@@ -2,7 +2,7 @@
 
 How it thinks. A process in state D that is not woken once between two looks waits for a device or a file server that does not answer; it cannot be
 killed, so Slurm will not get its job off the node. A moment of it is normal, which is why it must have stood still for all of `window_s`. Kernel threads
-wait in D by habit and are a note. A zombie costs a number only; many of one parent say that the parent is ill. When the numbers for processes run out nothing starts any more.
+wait in D by habit and are a note. Where none is in D at the first look, or none any more, there is nothing to wait for. A zombie costs a number only; many of one parent say that the parent is ill. When the numbers for processes run out nothing starts any more.
 
 Thresholds: `window_s` 2.0, `stuck` 0 users' processes that may hang, `zombies` 100, `percent` 80 of the kernel's process numbers.
 
@@ -11,6 +11,7 @@ Checked against: /proc of Linux 6.1 and 6.18: proc(5) for stat, status, loadavg;
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,10 +26,11 @@ __all__ = ["CHECK", "Facts", "judge"]
 NAME = "processes"
 FAULT = "node"
 SHOWN = 5
+PAUSE_S = 0.2
 
 
 class Facts(NamedTuple):
-    """The processes at both looks by pid, threads in all, and the largest number that the kernel gives out (0: not told)."""
+    """The processes in D at the first look and all at the last one, by pid, threads in all, and the largest number that the kernel gives out (0: not told)."""
 
     before: Mapping[int, Process]
     after: Mapping[int, Process]
@@ -37,8 +39,19 @@ class Facts(NamedTuple):
 
 
 def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
-    """Look twice."""
-    before, after = activity.twice(machine, thresholds["window_s"])
+    """Look, and look again at what waits in the kernel, as long as any of it does."""
+    after = activity.glanced(machine, first=True)
+    asleep = [activity.known(machine, one) for one in after.values() if one.state == "D"]
+    before = {one.pid: one for one in asleep if one is not None}
+    give_up = time.monotonic() + machine.left_s(thresholds["window_s"])
+    waiting = list(before.values())
+    while waiting and (left_s := give_up - time.monotonic()) > 0:
+        time.sleep(min(left_s, PAUSE_S))
+        waiting = [one for one in waiting if _hangs(one, activity.again(machine, one))]
+    if before:
+        after = activity.glanced(machine)
+    shown = [activity.known(machine, one) for pid, one in after.items() if pid in before or one.state == "Z"]
+    after.update({one.pid: one for one in shown if one is not None})
     words = (machine.peek("/proc/loadavg") or "").split()
     threads = words[3].partition("/")[2] if len(words) > 3 else ""
     limits = [machine.peek(f"/proc/sys/kernel/{name}") or "" for name in ("pid_max", "threads-max")]
@@ -65,9 +78,9 @@ def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
     return found or [Finding(NAME, OK, f"none of {len(facts.after)} processes hangs")]
 
 
-def _hangs(then: Process | None, now: Process) -> bool:
+def _hangs(then: Process | None, now: Process | None) -> bool:
     """In D at both looks, the same process, and not once awake in between."""
-    if then is None or then.began != now.began or then.state != "D" or now.state != "D":
+    if then is None or now is None or then.began != now.began or then.state != "D" or now.state != "D":
         return False
     return then.switches == now.switches and then.ticks == now.ticks
 

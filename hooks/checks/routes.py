@@ -11,7 +11,6 @@ IPv6 addresses alone is left out.
 
 from __future__ import annotations
 
-import socket
 import struct
 import sys
 from collections.abc import Mapping, Sequence
@@ -101,6 +100,8 @@ def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
 
 def _leads(routes: Sequence[Route], address: str) -> bool:
     """Whether the longest matching route leads anywhere; the loopback needs none in this table."""
+    import socket  # where hosts are named
+
     try:
         number = struct.unpack("!I", socket.inet_aton(address))[0]
     except OSError:

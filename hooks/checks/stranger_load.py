@@ -53,18 +53,23 @@ class Facts(NamedTuple):
 def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
     """Look twice, and ask for the cgroup of what was busy in between."""
     began = time.monotonic()
-    before, after = activity.twice(machine, thresholds["window_s"])
+    before = activity.glanced(machine, first=True)
+    time.sleep(machine.left_s(thresholds["window_s"]))
+    after = activity.again_all(machine, [one for one in before.values() if not one.is_kernel])
     window_s = max(time.monotonic() - began, 0.001)
     busy = []
     for pid, now in after.items():
         then = before.get(pid)
         ticks = now.ticks - then.ticks if then and then.began == now.began else 0
-        if ticks > 0 and not now.is_kernel and pid != os.getpid():
+        one = None
+        if ticks > 0 and pid != os.getpid():
+            one = activity.known(machine, now)
+        if one is not None:
             job = re.search(r"/job_(\d+)", machine.peek(f"/proc/{pid}/cgroup") or "")
             cores = ticks / activity.TICKS_PER_S / window_s
-            busy.append(Busy(pid, now.uid, now.name, job[1] if job else "", cores))
+            busy.append(Busy(pid, one.uid, one.name, job[1] if job else "", cores))
     told = str(thresholds["user"]) or os.environ.get("SLURM_JOB_UID", "")
-    return Facts(tuple(busy), int(told) if told.isdigit() else os.getuid() or -1, len(after), window_s)
+    return Facts(tuple(busy), int(told) if told.isdigit() else os.getuid() or -1, len(before), window_s)
 
 
 def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:

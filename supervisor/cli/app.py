@@ -92,7 +92,9 @@ def _root() -> Any:
     application = typer.Typer(
         name="ftrun",
         cls=LazyGroup,
-        help="Fault-tolerant job supervisor for Slurm: write `ftrun sbatch` where you wrote `sbatch`.",
+        help="Fault-tolerant job supervisor for Slurm: write `ftrun sbatch` where you wrote `sbatch`.\n\n"
+        "It takes every option of sbatch, whose help `ftrun sbatch --help` shows, and each setting as --ft-NAME;"
+        " `ftrun config show` lists the settings.",
         epilog="`ftrun COMMAND --help` tells more.  Every command that prints facts takes --json.",
         rich_markup_mode=None,
         context_settings=HELP_OPTIONS,

@@ -58,6 +58,19 @@ COMMANDS: Mapping[str, Command] = {
         "operator",
         "Drain nodes for users who may not: signed requests, checked at the node.",
     ),
+    "cache": Command(
+        "ftrun.supervisor.cli.cache", "cache", "The compile caches of a run: sizes, versions, hits."
+    ),
+    "advise": Command(
+        "ftrun.supervisor.cli.advise",
+        "advise",
+        "What a run's own history says about checkpoints, spares and sizes.",
+    ),
+    "simulate": Command(
+        "ftrun.supervisor.cli.simulate",
+        "simulate",
+        "What faults would cost a run, by who looks after it: ftrun's policy on a virtual cluster.",
+    ),
     "sandbox": Command(
         "ftrun.supervisor.cli.sandbox",
         "app",
@@ -67,6 +80,11 @@ COMMANDS: Mapping[str, Command] = {
         "ftrun.supervisor.cli.drill",
         "drill",
         "Hurt a real training job on a real Slurm, and watch it recover.",
+    ),
+    "checkpoints": Command(
+        "ftrun.supervisor.cli.checkpoints",
+        "checkpoints",
+        "Which checkpoints are whole, which are not and why, and which one the next start takes.",
     ),
     "config": Command(
         "ftrun.supervisor.cli.config",

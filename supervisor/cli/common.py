@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor import config, events, journal, lifecycle, store
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.events import Run
@@ -23,7 +24,8 @@ class Watch:
     """Whether somebody looks after the runs.
 
     `since_s`: since when the counter has stood still (Unix seconds, by its file's own time); `blind_since_s`: since when
-    Slurm has not answered; `set_aside`: runs that the supervisor cannot look after, with the reason.
+    Slurm has not answered; `set_aside`: runs that the supervisor cannot look after, with the reason; `asks`: `by` what it asks Slurm and
+    `why` not by pyslurm, {} where only the commands are meant to be asked.
     """
 
     watched: bool
@@ -31,6 +33,7 @@ class Watch:
     since_s: float | None
     blind_since_s: float | None
     set_aside: Mapping[str, str] = field(default_factory=dict)
+    asks: Mapping[str, str] = field(default_factory=dict)
 
 
 def home() -> str:
@@ -77,7 +80,7 @@ def _by_journal(home_dir: str, name: str) -> str | None:
     """The index is only an index: where it does not know the job, the journals do."""
     plain = name.split("_", 1)[0].split("+", 1)[0]
     for run_dir, run in reversed(all_runs(home_dir)):
-        if plain in run.job_ids:
+        if plain in (*run.job_ids, *run.companion_ids):
             store.index(home_dir, plain, run.id)
             return run_dir
     return None
@@ -90,21 +93,22 @@ def watch_state(home_dir: str) -> Watch:
     holder = lease.look(home_dir)
     told = _told(home_dir)
     blind, aside = told.get("blind_since_s"), dict(told.get("set_aside", {}))
+    asks = dict(told.get("slurm_client", {}))
     if not holder.epoch:
-        return Watch(False, "", None, blind, aside)
+        return Watch(False, "", None, blind, aside, asks)
     host = holder.writer.split(".")[0]
     if spawn.holder_alive_here(home_dir):
-        return Watch(True, host, None, blind, aside)
+        return Watch(True, host, None, blind, aside, asks)
     if holder.counter != "released" and not store.same_machine(holder.writer):
         time.sleep(FOREIGN_LOOK_S)
         if lease.look(home_dir) != holder:
-            return Watch(True, host, None, blind, aside)
+            return Watch(True, host, None, blind, aside, asks)
     path = os.path.join(home_dir, "lease", f"counter-{holder.epoch:06d}")
     try:
         since = os.stat(path).st_mtime
     except OSError:
         since = None
-    return Watch(False, host, since, blind, aside)
+    return Watch(False, host, since, blind, aside, asks)
 
 
 def _told(home_dir: str) -> dict[str, Any]:

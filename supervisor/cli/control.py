@@ -23,22 +23,27 @@ No_Wait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it h
 
 
 def cancel(name: Name, no_wait: No_Wait = False, json: Json = False) -> int:
-    """End a run now: its job is cancelled and nothing is submitted again. Works between two attempts, too."""
+    """End a run now: its job is cancelled and nothing is submitted again. Works between two attempts and on a paused run, too."""
     run_dir, run = common.find(name)
-    if run.final:
+    if _over(run):
         return _say(run, json, f"{run.id} is over already: {run.final_reason or run.state.value}")
-    run = ask(run_dir, "cancel", wait=not no_wait, done=lambda r: r.final)
-    if no_wait or run.final:
-        return _say(
-            run,
-            json,
-            f"{run.id}: "
-            + ("cancel requested" if not run.final else f"{run.state.value}, {run.final_reason}"),
-        )
+    return end(run_dir, "cancel", wait=not no_wait, json=json)
+
+
+def end(run_dir: str, want: str, *, wait: bool, json: bool) -> int:
+    """Have a run end for good, `want` being cancel, or stop of a paused one. Raises UserError."""
+    run = ask(run_dir, want, wait=wait, done=_over)
+    if not wait or _over(run):
+        told = f"{run.state.value}, {run.final_reason}" if _over(run) else f"{want} requested"
+        return _say(run, json, f"{run.id}: {told}")
     raise UserError(
         f"{run.id}: the request is kept, but it has not taken effect within {PATIENCE_S:.0f} s; see: ftrun status",
         1,
     )
+
+
+def _over(run: Run) -> bool:
+    return run.final and not run.paused
 
 
 def ask(run_dir: str, want: str, *, wait: bool, done: Callable[[Run], bool]) -> Run:

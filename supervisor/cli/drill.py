@@ -80,13 +80,16 @@ def _chosen(names: list[str], *, everything: bool, here: bool) -> list[str]:
     if everything and names:
         raise UserError("--all means every drill: name some or say --all")
     if everything:
-        return [s.name for s in SCENARIOS if not (here and s.needs_sandbox)]
+        held = (s for s in SCENARIOS if not (here and s.needs_sandbox))
+        return [s.name for s in held if not (s.needs_root and os.geteuid())]
     for name in names:
         found = by_name(name)
         if found is None:
             raise UserError(f"no drill is called {name!r}: `ftrun drill --list` shows them")
         if here and found.needs_sandbox:
             raise UserError(f"{name} breaks nodes or the controller: it runs in a sandbox only")
+        if found.needs_root and os.geteuid():
+            raise UserError(f"{name} mounts a disk of its own: only root can hold it")
     return list(dict.fromkeys(names)) or [SCENARIOS[0].name]
 
 

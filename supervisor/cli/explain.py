@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import attempts, journal, views
+from ftrun.supervisor import attempts, companion_views, journal, views
 from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.errors import UserError
@@ -27,28 +27,43 @@ _CHUNK_BYTES = 1 << 16
 
 def _asked(data: dict[str, Any]) -> str:
     """A request to the operator: only what came of it is told."""
+    favour = f"drain {data['node']}" if data["node"] else "put the waiting job ahead"
     if data["step"] == "left":
-        return f"asked the operator to drain {data['node']}"
+        return f"asked the operator to {favour}"
     if data["step"] == "failed":
-        return f"could not ask the operator to drain {data['node']}: {data['why']}"
-    return (
-        f"the operator on {data['node']}: {data['verdict']}: {data['why']}"
-        if data["step"] == "answered"
-        else ""
-    )
+        return f"could not ask the operator to {favour}: {data['why']}"
+    about = f" on {data['node']}" if data["node"] else ""
+    return f"the operator{about}: {data['verdict']}: {data['why']}" if data["step"] == "answered" else ""
+
+
+def _from(data: dict[str, Any]) -> str:
+    """What a start loaded, and what it did not."""
+    said = f" from {data['resume_from']}" if data.get("resume_from") else ""
+    return said + (f"; passed over {data['passed']}" if data.get("passed") else "")
+
+
+def _leaving(data: dict[str, Any]) -> str:
+    if data["occasion"] == "preempt":
+        return f"preempted: Slurm takes the nodes in {data['wait_s']:.0f} s"
+    if data["occasion"] == "drain":
+        how = "a spare is to take the place" if data["by"] == "agent" else "it is left after a checkpoint"
+        return f"somebody else drained {nodeset.fold(data['nodes'])}: {how}"
+    return ""
 
 
 _TOLD = {
-    "attempt.opened": lambda d: "opened" + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else "")
+    "attempt.opened": lambda d: "opened" + (f" for {d['size']} nodes" if d.get("size") else "") + (f", avoiding {nodeset.fold(d['excluded'])}" if d.get("excluded") else "")
     + (f"; quarantined: {nodeset.fold(d['quarantined'])}" if d.get("quarantined") else ""),
     "submit.done": lambda d: f"submitted as job {d['job']}" + (" (found by its token)" if d.get("found") else ""),
     "submit.refused": lambda d: f"sbatch refused: {d['message']}",
     "submit.unknown": lambda d: f"no clear answer from sbatch: {d['message']}",
     "submit.lost": lambda d: f"the submission did not come about: {d['why']}",
+    **dict.fromkeys(("grow.stays", "grow.dropped"), lambda d: f"stays below its full size: {d['reason']}"),
+    "grow.begun": lambda d: f"sets out to grow {d['reason']}" + (f"; {d['missing']} from a companion" if d.get("missing") else ""),
     "job.started": lambda d: f"running on {nodeset.fold(d['nodes'])}",
     "tasks.failed": lambda d: f"tasks failed: {_listed(d['tasks'])}",
     "tasks.given-up": lambda d: f"tasks not tried again: {_listed(d['tasks'])}: {d['class']}: {d['title']}",
-    "launch.seen": lambda d: "" if "active" in d else "script started" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
+    "launch.seen": lambda d: "" if "active" in d else "script started" + _from(d),
     "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "fault.suspected": lambda d: f"suspected: {d['title']}",
     "fault.survived": lambda d: f"suspicion taken back: {d['why']}",
@@ -59,16 +74,24 @@ _TOLD = {
     "drain.done": lambda d: f"drained {d['node']}: {d['reason']}",
     "drain.refused": lambda d: f"could not drain {d['node']}: {d['message']}",
     "drain.asked": _asked,
+    "raise.asked": _asked,
     "cancel.done": lambda d: f"cancelled {d['what']}",
-    "exclude.done": lambda d: f"waits, kept off {nodeset.fold(d['nodes'])}: quarantined" if d["nodes"] else "could not be placed so: may use quarantined nodes again",
+    "queue.moved": lambda d: f"not waited for any longer: {d['decision']['reason']}",
+    "resize.done": lambda d: f"made smaller in the queue, at its place there: {d['reason']}",
+    "resize.refused": lambda d: f"cannot be made smaller in the queue: {d['message']}",
+    "exclude.done": lambda d: "" if "left" in d else f"waits, kept off {nodeset.fold(d['nodes'])}: quarantined" if d["nodes"] else "could not be placed so: may use quarantined nodes again",
     "checkpoint.set-aside": lambda d: f"checkpoint set aside: {d['path']}",
+    "checkpoint.poisoned": lambda d: f"diverged{'' if d['step'] is None else ' at step ' + str(d['step'])} [{d['signature']}]: {d['rule']}",
     "dependents.held": lambda d: f"jobs that wait for this one are held: {', '.join(d['jobs'])}",
     "dependents.moved": lambda d: (f"jobs {', '.join(d['jobs'])} " + (f"now wait for job {d['to']}" if d["to"] else "are released")) if d["jobs"] else "",
     "request.seen": lambda d: f"{d['want']} asked by {d['by'] or 'somebody'}",
     "halt.set": lambda d: plans.wanted(d["halt"]),
     "halt.due": lambda d: f"the condition holds: {d['why']}" if d["why"] != "now" else "",
+    "leave.intended": _leaving,
     "leave.asked": lambda d: "the script is asked for a checkpoint",
     "leave.saved": lambda d: f"{d['why']} ({d['waited_s']:g} s)",
+    "leave.dropped": lambda d: f"not wanted any more: {d['why']}",
+    "start.stays": lambda d: f"{nodeset.fold(d['nodes'])} is not left: {d['why']}",
     "hook.ended": lambda d: f"{d['hook']}: " + (f"exit {d['code']}" if d["why"] == "itself" else f"ended by {d['why']}" if d["code"] is not None else d["why"]),
     "warned": lambda d: f"warning: {d['message']}",
     "observed": lambda d: f"observe: would {d['decision']['kind']}: {d['decision']['reason']}",
@@ -76,13 +99,14 @@ _TOLD = {
     "agent.opened": lambda d: f"an agent looks on from {d['host']}" + (f"; ladder off: {d['off']}" if d.get("off") else ""),
     "agent.absent": lambda d: f"nothing is restarted inside this job: {d['why']}",
     "ladder.off": lambda d: f"nothing is restarted inside this job any more: {d['why']}",
-    "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + (f" from {d['resume_from']}" if d.get("resume_from") else ""),
+    "start.begun": lambda d: f"script begins on {nodeset.fold(d['nodes'])}" + _from(d),
     "start.over": lambda d: "script ended: " + (f"signal {d['signal']}" if d.get("signal") else f"exit {d['code']}") + (", by ftrun" if d.get("by_us") else ""),
     "start.stopped": lambda d: "nothing of it is left on the nodes",
     "start.placed": lambda d: f"next on {nodeset.fold(d['nodes'])}",
     "start.first-step": lambda d: f"first step since: {d['step']}",
-    "hang.suspected": lambda d: f"stands still for {d['quiet_s']:.0f} s (limit {d['threshold_s']:.0f} s)",
-    "hang.decided": lambda d: f"hang: stands still for {d['quiet_s']:.0f} s" + (f"; behind: {', '.join(map(str, d['behind']))}" if d.get("behind") else ""),
+    "hang.suspected": lambda d: (f"task {d['task']}: " if "task" in d else "") + f"stands still for {d['quiet_s']:.0f} s (" + (f"limit {d['threshold_s']:.0f} s)" if d["threshold_s"] is not None else "nobody agrees so far)"),
+    "tasks.end.done": lambda d: f"task {d['task']} is ended: it hangs",
+    "hang.decided": lambda d: (f"task {d['task']}: " if "task" in d else "") + f"hang: stands still for {d['quiet_s']:.0f} s" + (f"; behind: {', '.join(map(str, d['behind']))}" if d.get("behind") else ""),
     "stacks.taken": lambda d: f"stacks of the ranks: {d['folder']}",
     "save.asked": lambda d: "asked for a checkpoint before the script is ended",
     "save.done": lambda d: "it saved one",
@@ -93,11 +117,16 @@ _TOLD = {
     "rank.left": lambda d: f"rank {d['rank']} is not started again",
     "steps.cancel.done": lambda d: f"steps cancelled: {', '.join(map(str, d['steps']))}",
     "script.end.done": lambda d: f"script ended by signal {d['signal']}",
+    "release.done": lambda d: f"{nodeset.fold(d['gone'])} given back {d.get('why', 'before Slurm ends the job for them')}",
+    "release.refused": lambda d: f"nothing could be given back{' ' + d['why'] if 'why' in d else ''}: {d['message']}",
+    "restore.done": lambda d: f"{d['set']} is resumed from the nodes' memory: {d['memory_bytes'] / 2**20:.0f} MiB there, {d['fetched_bytes'] / 2**20:.0f} of them from other nodes, in {d['seconds']:.1f} s",
+    "restore.failed": lambda d: f"{d['set']} is not resumed from memory: {d['node']}: {d['why']}",
     "sweep.done": lambda d: "nodes swept" + (f"; no answer from {nodeset.fold(d['silent'])}" if d.get("silent") else ""),
     "nodes.checked": lambda d: f"nodes checked: {nodeset.fold(d['answered']) or 'none'}" + (f"; no report from {nodeset.fold(missing)}" if (missing := [n for n in d["asked"] if n not in d["answered"]]) else ""),
     "run.finished": lambda d: f"finished: {d['reason']}",
     "run.stopped": lambda d: f"stopped: {d['reason']}",
     "run.abandoned": lambda d: f"given up: {d['reason']}",
+    "run.given-up": lambda d: f"does not come back: {d['reason']}",
     "run.resumed": lambda d: "resumed by a person",
 }  # fmt: skip
 
@@ -183,6 +212,8 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         line = _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
         if line:
             yield line
+    elif kind in companion_views.TOLD:
+        yield companion_views.TOLD[kind](data)
 
 
 def _path(data: dict[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from ftrun.supervisor.cli import common, control, output, plans
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.events import Run
-from ftrun.supervisor.halts import FILE, Halt
+from ftrun.supervisor.halts import FILE, LATEST_S, Halt
 from ftrun.supervisor.lifecycle import State
 
 Names = Annotated[
@@ -33,7 +33,7 @@ After = Annotated[
     bool, typer.Option("--after-checkpoint", help="When its next checkpoint is complete (the default).")
 ]
 At_Step = Annotated[
-    int | None, typer.Option("--at-step", help="When training has made this step.", min=0, metavar="N")
+    int | None, typer.Option("--at-step", help="When training has made this step.", min=1, metavar="N")
 ]
 Before = Annotated[
     str | None,
@@ -61,9 +61,14 @@ def stop(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """End a run in good order: it is asked for a checkpoint, ended when that is complete, and not submitted again."""
+    """End a run in good order: it is asked for a checkpoint, ended when that is complete, and not submitted again. A paused one is given up."""
     halt = _halt(after_checkpoint, at_step, before, now, clear)
-    return _leave([common.find(name)], halt, wait=wait, json=json)
+    run_dir, run = common.find(name)
+    if not (run.paused and halt.wanted):
+        return _leave([(run_dir, run)], halt, wait=wait, json=json)
+    if at_step is not None or before is not None:
+        raise UserError(f"{run.id} is paused and trains no further: ftrun stop {run.id} gives it up")
+    return control.end(run_dir, "stop", wait=True, json=json)
 
 
 def pause(
@@ -141,10 +146,13 @@ def _halt(after: bool, at_step: int | None, before: str | None, now: bool, clear
 
 def at_time(text: str, now_s: float) -> float:
     """The time (Unix seconds) that `18:00`, `2026-12-24T18:00` or `+2h` means, the local clock's. Raises UserError."""
-    if ahead := _AHEAD.fullmatch(text):
-        return now_s + float(ahead[1]) * _UNITS[ahead[2]]
     here = dt.datetime.fromtimestamp(now_s).astimezone()
     try:
+        if ahead := _AHEAD.fullmatch(text):
+            then_s = now_s + float(ahead[1]) * _UNITS[ahead[2]]
+            if then_s > LATEST_S:
+                raise OverflowError(text)
+            return then_s
         if clock := _CLOCK.fullmatch(text):
             hour, minute, second = (int(part or 0) for part in clock.groups())
             when = here.replace(hour=hour, minute=minute, second=second, microsecond=0)
@@ -169,7 +177,7 @@ def _expanded(nodes: Sequence[str]) -> list[str]:
 def _uses(run: Run, nodes: set[str]) -> bool:
     attempt = run.attempt
     return (
-        not run.final and attempt is not None and not attempt.end_state and bool(nodes & set(attempt.nodes))
+        not run.final and attempt is not None and not attempt.end_state and bool(nodes & set(attempt.reach))
     )
 
 
@@ -186,7 +194,7 @@ def _leave(found: Sequence[tuple[str, Run]], halt: Halt, *, wait: bool, json: bo
     return _say(
         runs,
         json,
-        *(_sentence(run, halt, asked=pair[0] in asked) for pair, run in zip(found, runs, strict=True)),
+        *(sentence(run, halt, asked=pair[0] in asked) for pair, run in zip(found, runs, strict=True)),
     )
 
 
@@ -214,14 +222,15 @@ def _taken_up(run_dir: str, halt: Halt, *, wait: bool) -> Run:
     return control.until(run_dir, done, patience_s=None if wait and halt.wanted else control.PATIENCE_S)
 
 
-def _sentence(run: Run, halt: Halt, *, asked: bool) -> str:
+def sentence(run: Run, halt: Halt, *, asked: bool) -> str:
+    """What the user is told of one run; `asked` where there was something to ask of it."""
     if run.final:
         word = "paused" if run.paused else f"{run.state.value}, {run.final_reason}"
-        return (
-            f"{run.id}: {word}"
-            if asked
-            else f"{run.id} is over already: {run.final_reason or run.state.value}"
-        )
+        if asked:
+            return f"{run.id}: {word}"
+        if run.paused:
+            return f"{run.id} is paused already: ftrun resume {run.id} comes back"
+        return f"{run.id} is over already: {run.final_reason or run.state.value}"
     if not halt.wanted:
         too_late = run.state is State.ENDING
         if too_late:
@@ -230,6 +239,9 @@ def _sentence(run: Run, halt: Halt, *, asked: bool) -> str:
     note = ""
     if halt.after_checkpoint and not run.settings.get("checkpoint"):
         note = "; no checkpoint setting: checkpoints are taken from the log's lines"
+    step = run.attempt.last_step if run.attempt else None
+    if halt.at_step is not None and step is not None and step >= halt.at_step:
+        note = f"; it is at step {step}, so it leaves now"
     return f"{run.id}: {'pauses' if halt.pause else 'ends'} {plans.conditions(halt)}{note}"
 
 

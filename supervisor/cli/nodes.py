@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +15,10 @@ import typer
 from ftrun.slurm import nodeset
 from ftrun.slurm.client import NodeRow
 from ftrun.slurm.errors import SlurmError
-from ftrun.supervisor import config, ledger, lemons, nodebook, nodeviews
-from ftrun.supervisor.cli import output
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor import config, ledger, lemons, nodebook, nodeviews, poolspec
+from ftrun.supervisor import pool as pools
+from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.nodes import Book, Entry, NodeRecord, fold
@@ -41,6 +43,8 @@ class Scene:
     book: Book
     rows: Mapping[str, NodeRow] = field(default_factory=dict)
     unseen: str = ""  # why Slurm was not seen
+    pool: str = ""  # where companions are borrowed from
+    pooled: tuple[str, ...] = ()  # its nodes
 
     def record(self, node: str) -> NodeRecord:
         """What is known of a node; an empty record of one that is only Slurm's."""
@@ -63,8 +67,10 @@ def nodes(
     names = nodeviews.listed(scene.book, scene.rows, every=every)
     rows = [nodeviews.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
     together = nodeviews.together_facts(scene.book, scene.now_s)
+    pooled = _pooled(scene)
     if json:
-        output.emit_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together})
+        pool = {"pool": scene.pool, "nodes": pooled}
+        output.emit_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool})
         return
     if rows:
         columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
@@ -73,6 +79,35 @@ def nodes(
         print("nothing is known of any node so far")
     for cause in together:
         print(f"{_clock(cause['at'])}  {cause['sentence']}")
+    if scene.pool:
+        told = [f"{one['node']} {_state(one)}" for one in pooled]
+        print(f"pool {scene.pool}: {', '.join(told) or 'no nodes'}")
+
+
+def _state(one: Mapping[str, str]) -> str:
+    return f"lent to {one['borrowed_by']}" if one["borrowed_by"] else one["slurm"] or "not seen"
+
+
+def _pooled(scene: Scene) -> list[dict[str, str]]:
+    """Each node of the pool: its state in Slurm, and which run of this home has borrowed it."""
+    if not scene.pooled:
+        return []
+    lent = {
+        node: run.id
+        for _, run in common.all_runs(scene.home)
+        for attempt in run.attempts
+        for one in attempt.companions
+        if one.pool == scene.pool and not one.gone
+        for node in one.nodes
+    }
+    return [
+        {
+            "node": node,
+            "slurm": nodeviews.slurm_state(scene.rows.get(node)),
+            "borrowed_by": lent.get(node, ""),
+        }
+        for node in scene.pooled
+    ]
 
 
 @app.command("show")
@@ -192,16 +227,21 @@ def _scene() -> Scene:
     rows: Mapping[str, NodeRow] = {}
     domains: Mapping[str, tuple[str, ...]] = {}
     unseen = ""
+    pooled: tuple[str, ...] = ()
+    pool = poolspec.pool_of(settings.text("pool"))
     cluster = CommandCluster(env, timeout_s=SLURM_TIMEOUT_S)
     try:
         rows = cluster.nodes()
         domains = cluster.domains()
+        if pool is not None:
+            pooled = tuple(sorted(pools.members(cluster, pool)))
     except SlurmError as error:
         unseen = error.message
         print(f"ftrun: Slurm does not answer, this is the ledger alone: {unseen}", file=sys.stderr)
     keep_s = float(str(settings["ledger-keep"]))
     entries = [entry for entry in ledger.read(home) if now_s - entry.at_s <= keep_s]
-    return Scene(home, now_s, fold(entries, nodebook.rules_from(settings.values), domains), rows, unseen)
+    book = fold(entries, nodebook.rules_from(settings.values), domains)
+    return Scene(home, now_s, book, rows, unseen, str(pool or ""), pooled)
 
 
 def _known(scene: Scene, names: list[str]) -> list[str]:

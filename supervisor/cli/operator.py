@@ -1,4 +1,4 @@
-"""`ftrun operator`: drain nodes for users who may not, after finding out whether the node is sick. (I/O)"""
+"""`ftrun operator`: drain nodes and put recovered jobs ahead for users who may not, after finding out whether that is due. (I/O)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import Cluster
+    from ftrun.slurm.commands import CommandCluster
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.operator_desk import Answer, Desk
     from ftrun.supervisor.spool import Spool
@@ -40,7 +40,8 @@ def operator(
     ] = 10.0,
     json: Json = False,
 ) -> int:
-    """Take the signed requests of users' supervisors, look at the nodes, and drain those that are sick. Run as root or SlurmUser.
+    """Take the signed requests of users' supervisors, look at the nodes, and drain those that are sick; put a job ahead that goes on for one which a
+    broken node took, where the site wants it (operator-priority). Run as root or SlurmUser.
 
     A line for each answer.  Exit 75: not now (another operator runs, or Slurm or munge does not answer).  77: this user may not drain.
     """
@@ -80,9 +81,9 @@ def operator(
     return 0
 
 
-def _desk(home: str, cluster: Cluster, spool: Spool, settings: Config, *, observe: bool) -> Desk:
+def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool) -> Desk:
     from ftrun.slurm import munge
-    from ftrun.supervisor import looks, office
+    from ftrun.supervisor import looks, office, raising
     from ftrun.supervisor.operator import Limits
     from ftrun.supervisor.operator_desk import Desk
 
@@ -97,6 +98,15 @@ def _desk(home: str, cluster: Cluster, spool: Spool, settings: Config, *, observ
         per_hour=int(str(settings["operator-per-hour"])),
         per_user=int(str(settings["operator-per-user"])),
     )
+    try:
+        rule = raising.rule_of(
+            settings.text("operator-priority"),
+            per_hour=int(str(settings["operator-raise-per-hour"])),
+            per_user=int(str(settings["operator-raise-per-user"])),
+            ran_s=float(str(settings["operator-raise-after"])),
+        )
+    except raising.BadRule as error:
+        raise UserError(str(error)) from None
     return Desk(
         home,
         cluster,
@@ -105,6 +115,8 @@ def _desk(home: str, cluster: Cluster, spool: Spool, settings: Config, *, observ
         limits,
         partial(munge.opened, socket=cluster.facts().munge_socket),
         action=settings.text("operator-action"),
+        rule=rule,
+        prefer=cluster.prefer,
         observe=observe or settings.flag("observe"),
         crash=office.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
     )

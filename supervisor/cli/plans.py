@@ -54,7 +54,8 @@ def lines(row: Mapping[str, Any]) -> list[str]:
     if end:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(end["at"]))
         of = f"step {end['from_step']} of {end['target_step']}, {end['step_s']:g} s a step"
-        limit = "" if end["time_limit_s"] is None else f", time limit {end['time_limit_s'] / 3600:.3g} h"
+        hours = (end["time_limit_s"] or 0.0) / 3600
+        limit = f", time limit {f'{hours:.3g} h' if hours < 100 else f'{hours / 24:.3g} d'}" if hours else ""
         more = f", {end['jobs'] - 1} more jobs after this one" if end["jobs"] > 1 else ""
         told.append(f"expected end {at}, without time in the queue: {of}{limit}{more}")
     return told

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.supervisor import asking, views
+from ftrun.supervisor import asking, companion_views, deepviews, stageviews, views
 from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.events import Run
 
@@ -26,14 +26,16 @@ def status(
 ) -> int:
     """Show the runs that are looked after, and who looks after them."""
     home_dir = common.home()
-    runs = [run for _, run in common.all_runs(home_dir)]
+    found = common.all_runs(home_dir)
+    runs = [run for _, run in found]
     shown = [run for run in runs if every or not run.final or run.paused]
     watch = common.watch_state(home_dir)
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
     now = time.time()
     shown = [asking.up_to_date(run, now) for run in shown]
-    rows = [views.run_row(run, now) for run in shown]
+    folders = {run.id: folder for folder, run in found}
+    rows = [views.run_row(run, now) | {"staged": stageviews.facts(folders[run.id], run)} for run in shown]
     if json:
         facts = {
             "watched": watch.watched,
@@ -41,6 +43,7 @@ def status(
             "not_since": watch.since_s,
             "slurm_unseen_since": watch.blind_since_s,
             "set_aside": dict(watch.set_aside),
+            "slurm_client": dict(watch.asks),
         }
         output.emit_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
@@ -72,8 +75,20 @@ def _cells(row: dict[str, Any]) -> list[object]:
         row["retries_left"],
         nodeset.fold(row["excluded"]) or None,
         row["last_fault"] or None,
-        "; ".join(filter(None, (row["why"], views.inside_words(row["inside"])))) or None,
+        _why(row) or None,
     ]
+
+
+def _why(row: dict[str, Any]) -> str:
+    """The reason of the last decision or of the end, and what goes on inside the job."""
+    inside = views.inside_words(row["inside"])
+    trouble = stageviews.trouble(row["staged"]) if row["staged"] else ""
+    staged = f"checkpoints in memory: {trouble}" if trouble else ""
+    return "; ".join(filter(None, (row["why"], inside, _companions(row), views.growth_words(row), staged)))
+
+
+def _companions(row: dict[str, Any]) -> str:
+    return companion_views.words(row["companions"])
 
 
 def _nodes(row: dict[str, Any]) -> str | None:
@@ -89,6 +104,8 @@ def _say_watch(watch: common.Watch, open_runs: int, restarted: bool, now: float)
         print(f"watched from {watch.by}", file=sys.stderr)
         for run, why in watch.set_aside.items():
             print(f"{run} is not looked after: {why}", file=sys.stderr)
+        if watch.asks.get("why"):
+            print(f"Slurm is asked by its commands, not by pyslurm: {watch.asks['why']}", file=sys.stderr)
     if watch.blind_since_s is not None and watch.watched:
         print(
             f"Slurm has not answered for {_ago(now - watch.blind_since_s)}: nothing is done until it does",
@@ -108,7 +125,8 @@ def _say_asked(row: dict[str, Any], now: float) -> None:
         if now - asked["at_s"] < ASKED_SHOWN_S:
             what = asked["verdict"] or words.get(asked["step"], asked["step"])
             why = f": {asked['why']}" if asked["why"] else ""
-            print(f"{row['run']}: operator asked to drain {asked['node']}: {what}{why}")
+            favour = f"drain {asked['node']}" if asked["node"] else f"put job {asked['job']} ahead"
+            print(f"{row['run']}: operator asked to {favour}: {what}{why}")
 
 
 def show(name: Name, json: Json = False) -> int:
@@ -116,7 +134,12 @@ def show(name: Name, json: Json = False) -> int:
     run_dir, run = common.find(name)
     now = time.time()
     run = asking.up_to_date(run, now)
-    facts = views.run_facts(run, now) | {"folder": run_dir}
+    staged = stageviews.facts(run_dir, run)
+    facts = views.run_facts(run, now) | {
+        "folder": run_dir,
+        "staged": staged,
+        "read": deepviews.facts(run_dir),
+    }
     if not run.final and not common.watch_state(common.home()).watched:
         common.ensure_supervisor(common.home())
     if json:
@@ -127,8 +150,14 @@ def show(name: Name, json: Json = False) -> int:
     print(f"folder {run_dir}; retries {facts['retries_used']} used, {facts['retries_left']} left")
     inside = facts["inside"]
     unused = "" if facts["attempts"] and facts["attempts"][-1]["end_state"] else _beside_words(inside)
-    for text in filter(None, (views.inside_words(inside), unused)):
+    for text in filter(
+        None, (views.inside_words(inside), unused, _companions(facts), views.growth_words(facts))
+    ):
         print(text)
+    if staged is not None:
+        print(f"checkpoints in memory: {stageviews.words(staged)}")
+    for row in deepviews.worth_telling(facts["read"]):
+        print(f"read to its end: {deepviews.words(row)}")
     for text in plans.lines(facts):
         print(text)
     for text in facts["warnings"]:
@@ -137,6 +166,8 @@ def show(name: Name, json: Json = False) -> int:
     print()
     _attempts(facts)
     _starts(facts)
+    _loaded(facts)
+    _held(facts)
     _tasks(facts)
     _incidents(run)
     if facts["exclusions"]:
@@ -158,7 +189,7 @@ def _attempts(facts: dict[str, Any]) -> None:
             nodeset.fold(a["nodes"]) or None,
             _clock(a["started_at"]),
             _clock(a["ended_at"]),
-            a["end_state"] or a["submission"],
+            a["end_state"] or (a["submission"] if a["submission"] != "done" else None),
             a["exit_code"],
             a["last_step"],
             a["resumed_from"].rpartition("/")[2] or None,
@@ -193,6 +224,42 @@ def _starts(facts: dict[str, Any]) -> None:
     if rows:
         print("\nstarts inside the allocation")
         output.table(["TRY.START", "NODES", "BEGAN", "ENDED", "EXIT", "RESUMED FROM"], rows)
+
+
+def _loaded(facts: dict[str, Any]) -> None:
+    """Which checkpoints were passed over, and what no start loads any more."""
+    for a in facts["attempts"]:
+        starts = [(f"{a['attempt']}.{s['start']}", s["passed_over"]) for s in a["starts"]]
+        for name, passed in starts or [(a["attempt"], a["passed_over"])]:
+            if passed:
+                print(f"attempt {name} passed over {passed}")
+    for one in facts["divergences"]:
+        bound = (
+            "the last minutes before its end"
+            if one["step"] is None
+            else f"checkpoints from step {one['step']} on"
+        )
+        print(f"start {one['name']} diverged: {bound} are not loaded unless written anew")
+
+
+def _held(facts: dict[str, Any]) -> None:
+    """The small jobs that held more nodes for the attempts."""
+    rows = [
+        [
+            a["attempt"],
+            one["job"] or None,
+            nodeset.fold(one["nodes"]) or one["nodes_asked"],
+            _clock(one["since"]),
+            _clock(one["ended_at"]),
+            one["end_state"] or one["state"],
+            one["reason"] or None,
+        ]
+        for a in facts["attempts"]
+        for one in a["companions"]
+    ]
+    if rows:
+        print("\ncompanions")
+        output.table(["TRY", "JOB", "NODES", "SINCE", "GONE", "STATE", "WHY"], rows)
 
 
 def _tasks(facts: dict[str, Any]) -> None:

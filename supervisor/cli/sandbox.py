@@ -43,6 +43,9 @@ def up(  # noqa: PLR0917 - options, never positions
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs a node shows to Slurm (none need to exist).")] = 0,
     ssh: Annotated[bool, typer.Option("--ssh", help="Run an sshd on every node.")] = False,
     accounting: Annotated[bool, typer.Option("--accounting", help="Run slurmdbd and a MariaDB.")] = False,
+    shm: Annotated[
+        int, typer.Option("--shm", metavar="MIB", help="A /dev/shm of its own for every node, so large.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a sandbox up; returns when all nodes are idle."""
@@ -58,6 +61,7 @@ def up(  # noqa: PLR0917 - options, never positions
                 gpus=gpus,
                 ssh=ssh,
                 accounting=accounting,
+                shm_mib=shm,
                 name=name,
                 on_start=lambda: _progress(line),
             )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.supervisor import config
+from ftrun.supervisor import config, spawn
 from ftrun.supervisor.errors import UserError
 
 ONCE_AT_MOST_S = (
@@ -22,11 +22,24 @@ def supervise(
     once: Annotated[
         bool, typer.Option("--once", help="Do what is due now, then end (for cron and scrontab).")
     ] = False,
+    as_job: Annotated[
+        bool,
+        typer.Option(
+            "--as-job",
+            help="Submit a small job that looks after the runs; Slurm starts it again where its node dies.",
+        ),
+    ] = False,
+    sbatch_options: Annotated[
+        str,
+        typer.Option("--sbatch-options", help='With --as-job: more options for sbatch ("-p long -t 7-0").'),
+    ] = "",
     detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
+    in_job: Annotated[bool, typer.Option("--in-job", hidden=True)] = False,
 ) -> int:
     """Look after all runs until interrupted: watch, diagnose, recover. One supervisor leads; others stand by."""
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.supervisor import logs
+    from ftrun.slurm.accounting import SacctAccounts
+    from ftrun.slurm.steps import CommandSteps
+    from ftrun.supervisor import logs, slurmclient
     from ftrun.supervisor.lease import Lease, SystemClock
     from ftrun.supervisor.supervise import Supervisor
 
@@ -34,14 +47,24 @@ def supervise(
     if detached:
         os.closerange(3, 1024)  # whoever started us may wait for the end of a pipe that we would hold open
         os.chdir("/")
-    env = dict(os.environ)
+    env = spawn.clean(os.environ) if in_job else dict(os.environ)
     settings = config.load(os.getcwd(), env)
     home = settings.home(env)
     _find_cluster(home, env)
-    log = logs.configure(machine=detached or not sys.stderr.isatty())
+    if as_job:
+        return _as_job(home, env, sbatch_options)
+    log = logs.configure(machine=detached or in_job or not sys.stderr.isatty())
     clock = SystemClock()
     lease = Lease(home, clock, term_s=float(str(settings["lease"])))
-    supervisor = Supervisor(home, CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S), clock, lease, log=log)
+
+    def spoke(speaking: Any) -> None:
+        supervisor.office.asks = {"by": speaking.by, "why": speaking.why}
+        supervisor.office.tell("slurm.client", by=speaking.by, why=speaking.why)
+
+    cluster = slurmclient.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
+    supervisor = Supervisor(home, cluster, clock, lease, log=log)
+    supervisor.office.steps = CommandSteps(env)
+    supervisor.office.archive.accounts = SacctAccounts(env)
     idle_exit_s = float(str(settings["idle-exit"]))
     started = clock.mono_s()
     idle_since = [started]
@@ -54,11 +77,29 @@ def supervise(
             return True
         if once:
             return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_AT_MOST_S
-        return detached and now - idle_since[0] > idle_exit_s
+        return (detached or in_job) and now - idle_since[0] > idle_exit_s
 
     led = supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=not (once or detached))
     if not led and not detached:
         raise UserError("another supervisor looks after the runs of this home; nothing was done", 0)
+    return 0
+
+
+def _as_job(home: str, env: dict[str, str], options: str) -> int:
+    import shlex
+
+    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.errors import SlurmError
+    from ftrun.supervisor import asjob
+
+    try:
+        watch = asjob.submit(CommandCluster(env), home, env, shlex.split(options))
+    except ValueError as error:
+        raise UserError(f"--sbatch-options: {error}") from None
+    except SlurmError as error:
+        raise UserError(f"the supervisor's job was not submitted: {error.message}", 1) from None
+    known = "looks after this home already" if watch.before else f"submitted; it writes {home}/supervisor.log"
+    print(f"supervisor job {watch.job} {known}")
     return 0
 
 

@@ -65,7 +65,8 @@ def _news(before: Run | None, now: Run) -> Iterator[str]:
 def _attempt(old: Attempt | None, now: Attempt) -> Iterator[str]:
     if now.job and (old is None or old.job != now.job):
         without = f", without {', '.join(now.excluded)}" if now.excluded else ""
-        yield f"attempt {now.number} is job {now.job}{without}"
+        size = f" of {now.size} nodes" if now.size else ""
+        yield f"attempt {now.number} is job {now.job}{size}{without}"
     if now.running_seen_at_s and (old is None or old.running_seen_at_s != now.running_seen_at_s):
         yield f"attempt {now.number} runs on {','.join(now.nodes)}"
     if now.resume_from and (old is None or old.resume_from != now.resume_from):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ftrun.slurm import sandbox_ssh
 from ftrun.slurm.sandbox import Sandbox
+from ftrun.supervisor.drill.memory import Memory
 
 __all__ = ["Doer", "NoSandbox", "end_processes", "supervisors"]
 
@@ -28,8 +29,11 @@ class NoSandbox(Exception):
 class Doer:
     """The hands of one drill (see terms.Hands). Commands run as the submitting user in the drill's folder."""
 
-    def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str], memory: Memory
+    ) -> None:
         self._box, self.folder, self.home, self.env = box, folder, home, dict(env)
+        self.memory = memory
 
     @property
     def box(self) -> Sandbox:
@@ -89,6 +93,10 @@ class Doer:
         told = dict(row.split("|", 1) for row in rows if "|" in row)
         return {node: reason.strip() for node, reason in told.items() if reason.strip() not in ("", "none")}
 
+    def drain(self, node: str) -> None:
+        """An administrator drains the node."""
+        self._run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update"])
+
     def controller_down(self) -> None:
         """slurmctld ends."""
         self.box.stop_controller()
@@ -105,6 +113,18 @@ class Doer:
         """SIGKILL to the agent of this drill."""
         end_processes(_ours(self.home, b"ftrun.supervisor.agent"), signal.SIGKILL)
 
+    def kill_keepers(self) -> None:
+        """SIGKILL to every keeper of this drill."""
+        end_processes(_ours(self.home, b"keep"), signal.SIGKILL)
+
+    def fill_disk(self) -> None:
+        """No byte of the disk that is published to is left."""
+        self.memory.fill_disk()
+
+    def free_disk(self) -> None:
+        """As much of it is left as there was."""
+        self.memory.free_disk()
+
     def ftrun(self, *words: str) -> None:
         """Run an ftrun command to its end; what it prints goes to commands.log."""
         self._run([sys.executable, "-P", "-m", "ftrun.supervisor", *words])
@@ -116,6 +136,13 @@ class Doer:
     def scancel_named(self, name: str) -> None:
         """Cancel every job of ours that has this name."""
         self._run(["scancel", f"--name={name}", f"--user={getpass.getuser()}"])
+
+    def jobs_named(self, name: str) -> tuple[str, ...]:
+        """Jobs of ours with this name that wait or run."""
+        found = self._run(
+            ["squeue", "-h", f"--name={name}", "-u", getpass.getuser(), "-t", "PD,R,CF,S", "-o", "%i"]
+        )
+        return tuple(found.stdout.split())
 
     def submit_plain(self, *words: str) -> None:
         """Submit a job that is not ftrun's."""
@@ -149,9 +176,12 @@ def supervisors(home: Path) -> list[int]:
 
 
 def _ours(home: Path, word: bytes) -> list[int]:
-    """Processes with this word among their arguments. Their environment tells whose they are: a home belongs to one drill."""
+    """Processes with this word among their arguments. Their environment tells whose they are: a home belongs to one drill.
+
+    Without their children: between fork and exec a child has the words of its parent.
+    """
     wanted = f"FTRUN_HOME={home}".encode()
-    found = []
+    found: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
@@ -159,8 +189,10 @@ def _ours(home: Path, word: bytes) -> list[int]:
         with contextlib.suppress(OSError):
             words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
             if word in words and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                found.append(int(entry))
-    return found
+                found[int(entry)] = int(
+                    Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1]
+                )
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def end_processes(pids: list[int], how: signal.Signals = signal.SIGTERM) -> None:

@@ -23,12 +23,13 @@ SLOW_FACTOR = 3.0
 
 
 class Harmed(Protocol):
-    """What a fault needs of the trainer. `slowness` is how many times its usual time a step takes."""
+    """What a fault needs of the trainer. `slowness` is how many times its usual time a step takes, `poisoned` that its loss is no number."""
 
     folder: str
     job: str
     node: str
     plan: Mapping[str, Any]
+    poisoned: bool
     rank: int
     slowness: float
     start: int
@@ -147,6 +148,21 @@ def _tear_checkpoint(trainer: Harmed) -> None:
     _lose_gpu(trainer)
 
 
+def _save_nonsense(trainer: Harmed) -> None:
+    """A checkpoint is whole as a file, and what is in it cannot be loaded."""
+    path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
+    state = {"step": trainer.step, "weights": trainer.weights, "checksum": "of another state"}
+    write_checkpoint(path + ".tmp", state)
+    os.replace(path + ".tmp", path)
+    _lose_gpu(trainer)
+
+
+def _be_poisoned(trainer: Harmed) -> None:
+    """The weights are wrong from now on, and the loss is no number."""
+    trainer.poisoned = True
+    trainer.weights[:] = [weight + 1 for weight in trainer.weights]
+
+
 def _requeue_itself(trainer: Harmed) -> None:
     """As scripts do that know their time limit."""
     if trainer.rank == 0:
@@ -175,6 +191,8 @@ FAULTS: Mapping[str, Callable[[Any], None]] = {
     "user-bug": _have_a_bug,
     "out-of-memory": _use_up_memory,
     "torn-save": _tear_checkpoint,
+    "nonsense-save": _save_nonsense,
+    "poisoned": _be_poisoned,
     "requeue-itself": _requeue_itself,
     "link-flap": _flap_link,
     "link-lost": _lose_link,

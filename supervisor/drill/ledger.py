@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.drill import saved
+from ftrun.supervisor.drill import saved, staged
 from ftrun.supervisor.drill.terms import Ledger
 
-__all__ = ["checkpoints", "read"]
+__all__ = ["checkpoints", "published", "read"]
 
 
 def read(folder: Path) -> Ledger:
@@ -35,6 +35,18 @@ def checkpoints(folder: Path) -> dict[str, Mapping[str, Any] | str]:
             found[str(path)] = saved.read_checkpoint(str(path))
         except (RuntimeError, OSError) as error:
             found[str(path)] = str(error)
+    return found
+
+
+def published(folder: Path) -> dict[str, Mapping[str, Any] | str]:
+    """Every staged checkpoint that says it is whole: what it holds, or why it cannot be read."""
+    found: dict[str, Mapping[str, Any] | str] = {}
+    for marker in sorted(folder.glob("*/.ftrun-complete")):
+        path = str(marker.parent)
+        try:
+            found[path] = staged.read_set(path)
+        except (RuntimeError, OSError) as error:
+            found[path] = str(error)
     return found
 
 

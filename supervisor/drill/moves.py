@@ -18,18 +18,27 @@ __all__ = [
     "controller",
     "crash",
     "crash_node",
+    "drain",
+    "fill_disk",
+    "free_disk",
     "freeze",
     "ftrun_command",
     "held",
+    "held_once",
+    "held_twice",
     "in_state",
     "kill_agent",
+    "kill_keepers",
     "kill_supervisor",
     "lose_gpu",
     "lose_memory",
     "lose_memory_of",
     "mend_gpu",
     "new_attempt_saved",
+    "node_of",
+    "occupy",
     "on_attempt",
+    "published",
     "saved",
     "saving",
     "scancel",
@@ -38,9 +47,11 @@ __all__ = [
     "struck",
     "thaw",
     "unsupervised",
+    "vacate",
 ]
 
 When = Callable[[Sight], bool]
+STRANGERS = "--name=strangers"
 
 
 # ---------------------------------------------------------------------------- conditions
@@ -64,6 +75,11 @@ def in_state(*states: str) -> When:
 def after(seconds: float) -> When:
     """So long after the last move."""
     return lambda sight: sight.since_move_s >= seconds
+
+
+def submitted(number: int) -> When:
+    """So many attempts have been made."""
+    return lambda sight: len(sight.run.attempts) >= number
 
 
 def saving(sight: Sight, start: int = 1) -> bool:
@@ -108,6 +124,31 @@ def held(words: str) -> When:
     return lambda sight: any(r.startswith("ftrun:") and words in r for r in sight.reasons.values())
 
 
+def published(step: int) -> When:
+    """The staged checkpoint of this step is on disk."""
+    return lambda sight: step in sight.published
+
+
+def held_twice(step: int, *ranks: int) -> When:
+    """What these ranks staged at this step is in the memory of two nodes, and not on disk yet."""
+
+    def twice(sight: Sight) -> bool:
+        nodes = [sight.ledger.node_of(rank, 1) for rank in ranks]
+        return step not in sight.published and all(step in sight.copied.get(node, ()) for node in nodes)
+
+    return twice
+
+
+def held_once(step: int, *ranks: int) -> When:
+    """What these ranks staged at this step is whole in the memory of their nodes, and not on disk yet."""
+
+    def once(sight: Sight) -> bool:
+        nodes = [sight.ledger.node_of(rank, 1) for rank in ranks]
+        return step not in sight.published and all(step in sight.sealed.get(node, ()) for node in nodes)
+
+    return once
+
+
 def both(one: When, other: When) -> When:
     """Two conditions at once."""
     return lambda sight: one(sight) and other(sight)
@@ -135,6 +176,17 @@ def spare(number: int) -> Callable[[Sight], str]:
     return find
 
 
+def occupy(nodes: int) -> Move:
+    """Strangers take so many nodes, as soon as the training has begun."""
+    words = (f"-N{nodes}", "--exclusive", f"--job-{STRANGERS[2:]}", "--output=/dev/null", "--wrap=sleep 900")
+    return Move("strangers take the other nodes", at_step(1), lambda hands, _: hands.submit_plain(*words))
+
+
+def vacate(when: When) -> Move:
+    """The strangers leave."""
+    return Move("the strangers leave", when, lambda hands, _: hands.scancel(STRANGERS))
+
+
 def crash(rank: int, when: When, start: int = 1) -> Move:
     """The node of a rank loses power."""
     return crash_node(node_of(rank, start), when)
@@ -150,6 +202,12 @@ def freeze(rank: int, when: When, start: int = 1) -> Move:
     """The node of a rank freezes."""
     node = node_of(rank, start)
     return Move("a node freezes", when, lambda hands, sight: hands.freeze(node(sight)), node)
+
+
+def drain(rank: int, when: When) -> Move:
+    """An administrator drains the node of a rank."""
+    node = node_of(rank)
+    return Move("an administrator drains a node", when, lambda hands, sight: hands.drain(node(sight)), node)
 
 
 def thaw(rank: int, when: When, start: int = 1) -> Move:
@@ -209,6 +267,21 @@ def controller(up: bool, when: When) -> Move:
 def kill_supervisor(when: When) -> Move:
     """kill -9 to the supervisor."""
     return Move("the supervisor is killed", when, lambda hands, sight: hands.kill_supervisor())
+
+
+def kill_keepers(when: When, *, repeats: bool = False) -> Move:
+    """kill -9 to the keeper of every node."""
+    return Move("the keepers are killed", when, lambda hands, _: hands.kill_keepers(), repeats=repeats)
+
+
+def fill_disk(when: When) -> Move:
+    """The disk that is published to is full."""
+    return Move("the disk is full", when, lambda hands, _: hands.fill_disk(), NO_NODE)
+
+
+def free_disk(when: When) -> Move:
+    """Somebody makes room on it."""
+    return Move("there is room on the disk", when, lambda hands, _: hands.free_disk())
 
 
 def kill_agent(when: When) -> Move:

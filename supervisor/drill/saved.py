@@ -14,14 +14,16 @@ from typing import Any
 
 from ftrun.supervisor.drill.weights import checksum
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["PADDING", "read_checkpoint", "read_state", "write_checkpoint"]
+
+PADDING = "archive/data/0"
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
     """Step, weights and who wrote them. Raises RuntimeError, in torch's words, for a torn or foreign file."""
     try:
         with zipfile.ZipFile(path) as archive:
-            state: dict[str, Any] = json.loads(archive.read("archive/data.json"))
+            state = read_state(archive)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise RuntimeError(
             "PytorchStreamReader failed reading zip archive: failed finding central directory"
@@ -31,11 +33,22 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     return state
 
 
-def write_checkpoint(path: str, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint file and wait until it is on disk."""
+def read_state(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """What an opened file holds. Raises what zipfile raises."""
+    state: dict[str, Any] = json.loads(archive.read("archive/data.json"))
+    return state
+
+
+def write_checkpoint(
+    path: str, state: Mapping[str, Any], padding: bytes = b"", *, lasting: bool = True
+) -> None:
+    """Write a checkpoint file, with so much more in it, and where it is to last wait until it is on disk."""
     with open(path, "wb") as stream:
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr("archive/data.json", json.dumps(state))
             archive.writestr("archive/version", "3\n")
+            if padding:
+                archive.writestr(PADDING, padding)
         stream.flush()
-        os.fsync(stream.fileno())
+        if lasting:
+            os.fsync(stream.fileno())

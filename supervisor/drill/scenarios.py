@@ -7,8 +7,11 @@ lets a user shorten (docs/drills.md says which).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from ftrun.supervisor.drill.checkpointing import CHECKPOINTING
+from ftrun.supervisor.drill.companions import COMPANIONS
+from ftrun.supervisor.drill.grows import GROWS
 from ftrun.supervisor.drill.inside import INSIDE
 from ftrun.supervisor.drill.looked_at import LOOKED_AT
 from ftrun.supervisor.drill.moves import (
@@ -18,6 +21,7 @@ from ftrun.supervisor.drill.moves import (
     both,
     controller,
     crash,
+    drain,
     freeze,
     ftrun_command,
     in_state,
@@ -29,7 +33,9 @@ from ftrun.supervisor.drill.moves import (
     thaw,
     unsupervised,
 )
-from ftrun.supervisor.drill.terms import Expect, Fault, Move, Scenario
+from ftrun.supervisor.drill.smaller import SMALLER
+from ftrun.supervisor.drill.staging import STAGED
+from ftrun.supervisor.drill.terms import Expect, Fault, Hands, Move, Scenario, Sight
 
 __all__ = ["SCENARIOS", "by_name"]
 
@@ -42,6 +48,18 @@ PREEMPTING: Mapping[str, str] = {
     "PartitionName": "urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10\n"
     "patient Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=0",
 }
+GRACIOUS: Mapping[str, str] = {
+    **PREEMPTING,
+    "PartitionName": PREEMPTING["PartitionName"].replace("GraceTime=0", "GraceTime=12"),
+    "SlurmctldParameters": "preempt_send_user_signal",
+}
+
+
+def _urgent_job(when: Callable[[Sight], bool]) -> Move:
+    words = ("--partition=urgent", "-N4", "--exclusive", "--output=/dev/null", "--wrap=sleep 4")
+    act: Callable[[Hands, Sight], None] = lambda hands, sight: hands.submit_plain(*words)  # noqa: E731
+    return Move("an urgent job wants all nodes", when, act, NO_NODE)
+
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
@@ -116,7 +134,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         "user-bug",
         "The training script has a bug",
         faults=(Fault("user-bug", (14,)),),
-        quick=True,
         expect=Expect(end="stopped", classes=("user-code",), blamed="nobody", attempts=1, reason="user-code"),
         linger_s=3.0,
     ),
@@ -130,8 +147,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "torn-checkpoint",
-        "The newest checkpoint is torn",
-        faults=(Fault("torn-save", (14,), rank=0, starts=(1,)),),
+        "The newest checkpoint is whole as a file, and cannot be loaded",
+        faults=(Fault("nonsense-save", (14,), rank=0, starts=(1,)),),
         expect=Expect(
             classes=("hardware-gpu", "checkpoint"),
             attempts=2,
@@ -141,8 +158,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "torn-checkpoint-unnamed",
-        "The newest checkpoint is torn, and no line says so",
-        faults=(Fault("torn-save", (14,), rank=0, starts=(1,)),),
+        "The newest checkpoint is whole as a file and cannot be loaded, and no line says so",
+        faults=(Fault("nonsense-save", (14,), rank=0, starts=(1,)),),
         speechless=True,
         kill_on_bad_exit=True,
         expect=Expect(
@@ -202,18 +219,37 @@ SCENARIOS: tuple[Scenario, ...] = (
         "A job of higher priority takes the nodes",
         sbatch=("--partition=patient", "--requeue"),
         box=PREEMPTING,
-        moves=(
-            Move(
-                "an urgent job wants all nodes",
-                at_step(10),
-                lambda hands, sight: hands.submit_plain(
-                    "--partition=urgent", "-N4", "--exclusive", "--output=/dev/null", "--wrap=sleep 4"
-                ),
-                NO_NODE,
-            ),
-        ),
+        moves=(_urgent_job(at_step(10)),),
         needs_sandbox=True,
         expect=Expect(classes=("preempted",), blamed="nobody", attempts=(1, 2), starts=2, steps_lost_max=4),
+    ),
+    Scenario(
+        "preempted-saves",
+        "A job of higher priority takes the nodes after a time of grace, in which a checkpoint is made",
+        sbatch=("--partition=patient", "--requeue", "--time=10"),
+        box=GRACIOUS,
+        moves=(_urgent_job(at_step(60)),),
+        steps=160,
+        every=1000,
+        settings={"save-signal": "USR1", "save-wait": "10s"},
+        needs_sandbox=True,
+        expect=Expect(classes=("preempted",), blamed="nobody", attempts=(1, 2), starts=2, steps_lost_max=100),
+        timeout_s=240.0,
+    ),
+    Scenario(
+        "drain-requested",
+        "An administrator drains a node, and a spare takes its place after the next checkpoint",
+        ranks=2,
+        spares=1,
+        moves=(drain(1, at_step(20)),),
+        steps=260,
+        every=1000,
+        settings={"save-signal": "USR1", "save-wait": "20s"},
+        needs_sandbox=True,
+        expect=Expect(
+            classes=("node",), avoided=True, attempts=1, starts=2, rungs=("swap",), steps_lost_max=60
+        ),
+        timeout_s=240.0,
     ),
     Scenario(
         "time-limit",
@@ -253,7 +289,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         "scancel-running",
         "The user cancels a running job",
         moves=(scancel(at_step(8)),),
-        quick=True,
         expect=Expect(end="stopped", classes=("cancelled",), attempts=1, starts=1, reason="cancel"),
         linger_s=5.0,
     ),
@@ -327,6 +362,11 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     *LOOKED_AT,
     *INSIDE,
+    *SMALLER,
+    *COMPANIONS,
+    *GROWS,
+    *CHECKPOINTING,
+    *STAGED,
 )
 
 

@@ -6,6 +6,7 @@ only looks: at the run as its journal folds, and at what the trainer wrote; and 
 come. Whatever happens, at the end nothing of it is left.
 
     <folder>/box      the sandbox            <folder>/home   $FTRUN_HOME
+    <folder>/published  staged checkpoints, once they are on disk
     <folder>/work     script, log, ledger of the training (work2, work3: the jobs that wait for it)
 """
 
@@ -25,21 +26,23 @@ from pathlib import Path
 from typing import Any
 
 import ftrun.hooks
-import ftrun.hooks.beat
-import ftrun.hooks.tokens
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 from ftrun.supervisor import asking, events, journal, store
-from ftrun.supervisor.drill import group, hands, harm, ledger, saved, trainer, verdict, weights
+from ftrun.supervisor.drill import group, hands, harm, ledger, saved, staged, trainer, verdict, weights
 from ftrun.supervisor.drill.chronicle import Chronicle
+from ftrun.supervisor.drill.memory import Memory, small_disk, without_disk
 from ftrun.supervisor.drill.scenarios import by_name
-from ftrun.supervisor.drill.terms import Event, Move, Result, Scenario, Sight, Story
+from ftrun.supervisor.drill.terms import Event, Move, Result, Scenario, Sight, Staging, Story
 from ftrun.supervisor.errors import UserError
 
 __all__ = ["USUAL", "DrillFailed", "run_scenario"]
 
 LOOK_EVERY_S = 0.25
+GONE_WITHIN_S = 8.0
 # Waits that a user may shorten as well; a tenth of four nodes would be none.
 USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
+MACHINES_OWN = {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"}  # kept from the environment
+COMPILED = shutil.ignore_patterns("__pycache__")
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
@@ -95,6 +98,7 @@ class Stage:
         self.folder.chmod(0o755)
         self.home = self.folder / "home"
         self._works = [self.folder / ("work" if n == 0 else f"work{n + 1}") for n in range(scenario.chain)]
+        self._published, self._staging = self.folder / "published", scenario.stage or Staging()
         self._hurts: list[dict[str, Any]] = []
         self._events: list[Event] = []
         self._on_event = on_event
@@ -117,17 +121,20 @@ class Stage:
                 self._look_on(doer)
             except (DrillFailed, hands.NoSandbox, SandboxError) as error:
                 failure = str(error)
-            return self._judge(failure, folder=str(self.folder) if keep else "")
+            return self._judge(doer, failure, folder=str(self.folder) if keep else "")
         finally:
             self._clear(keep=keep)
 
-    def _judge(self, failure: str, *, folder: str) -> Result:
+    def _judge(self, doer: hands.Doer, failure: str, *, folder: str) -> Result:
         story = Story(
             runs=tuple(self._runs()),
             ledgers=tuple(ledger.read(work) for work in self._works),
             hurts=tuple(self._hurts),
             checkpoints=ledger.checkpoints(self._works[0]),
+            published=ledger.published(self._published),
+            in_memory=self._forgotten(doer.memory),
             reasons=self._reasons(),
+            left=self._left(),
             timed_out=self._timed_out,
             failure=failure,
         )
@@ -152,7 +159,7 @@ class Stage:
                 raise DrillFailed("the run's folder is gone")
             self._tell(runs)
             if moves:
-                sight = self._sight(runs[0], moved)
+                sight = self._sight(runs[0], moved, doer.memory)
                 if moves[0].when(sight):
                     self._make(doer, moves[0] if moves[0].repeats else moves.pop(0), sight)
                     moved = time.monotonic()
@@ -189,17 +196,36 @@ class Stage:
             )
         move.act(doer, sight)
 
-    def _sight(self, run: events.Run, moved: float) -> Sight:
+    def _sight(self, run: events.Run, moved: float, seen: Memory) -> Sight:
         return Sight(
             run=run,
             ledger=ledger.read(self._works[0]),
             since_move_s=time.monotonic() - moved,
             supervised=bool(hands.supervisors(self.home)),
             reasons=self._reasons(),
+            published=seen.on_disk(),
+            sealed=seen.sealed(),
+            copied=seen.copied(),
         )
 
     def _reasons(self) -> dict[str, str]:
         return self._doer.reasons() if self.scenario.operator and self._doer is not None else {}
+
+    def _forgotten(self, seen: Memory) -> dict[str, tuple[str, ...]]:
+        """What is in the memory of the nodes in the end; those of a job that ended just now have a moment to clear away."""
+        give_up_s = time.monotonic() + GONE_WITHIN_S
+        while any((left := seen.left()).values()) and time.monotonic() < give_up_s:
+            time.sleep(LOOK_EVERY_S)
+        return left
+
+    def _left(self) -> tuple[str, ...]:
+        """The jobs of the training that are there in the end; one that was cancelled just now has a moment."""
+        give_up_s = time.monotonic() + GONE_WITHIN_S
+        while True:
+            found = self._doer.jobs_named(self._job_name) if self._doer is not None else ()
+            if not found or time.monotonic() > give_up_s:
+                return found
+            time.sleep(LOOK_EVERY_S)
 
     def _runs(self) -> list[events.Run]:
         return [
@@ -231,6 +257,9 @@ class Stage:
     def _build(self) -> hands.Doer:
         for work in self._works:
             (work / "checkpoints").mkdir(parents=True)
+        self._published.mkdir()
+        if self._staging.disk_mib:  # before the nodes are there: they have what is mounted then
+            small_disk(self._published, self._staging.disk_mib)
         self.home.mkdir(mode=0o700)
         (self.folder / "tmp").mkdir()
         (self.folder / "config.toml").write_text(self._site())
@@ -240,11 +269,16 @@ class Stage:
                 nodes=self.scenario.nodes,
                 conf=self.scenario.box,
                 ssh=self.scenario.operator,
+                shm_mib=self._staging.memory_mib if self.scenario.stage is not None else 0,
                 name="drill",
             )
             self._say(f"a sandbox with {self.scenario.nodes} nodes is up")
         base = self._box.env() if self._box is not None else dict(os.environ)
-        env = {key: value for key, value in base.items() if not key.startswith(("FTRUN_", "SBATCH_"))}
+        env = {
+            key: value
+            for key, value in base.items()
+            if not key.startswith(("FTRUN_", "SBATCH_")) or key in MACHINES_OWN
+        }
         env |= {
             "FTRUN_HOME": str(self.home),
             "FTRUN_SITE_CONFIG": str(self.folder / "config.toml"),
@@ -253,7 +287,7 @@ class Stage:
             # A node that dies leaves its private files behind.
             "TMPDIR": str(self.folder / "tmp"),
         }
-        self._doer = hands.Doer(self._box, self.folder, self.home, env)
+        self._doer = hands.Doer(self._box, self.folder, self.home, env, Memory(self._box, self._published))
         if self.scenario.operator:
             self._doer.ftrun("operator", "--once")  # it makes the spool
         if self.scenario.counters:
@@ -269,6 +303,10 @@ class Stage:
     def _site(self) -> str:
         """The site's settings: waits that a site may shorten, too."""
         lines = ["poll = 0.5"]
+        if (
+            not self.scenario.companions
+        ):  # there is always an idle node, and most drills are of what is done without
+            lines.append('recover = "rank,step,swap,shrink,resubmit"')
         if self.scenario.operator:
             lines += [
                 f'operator-spool = "{self.folder}/spool"',
@@ -291,7 +329,11 @@ class Stage:
     def _words(self, work: Path) -> list[str]:
         s = self.scenario
         ours = {
-            "checkpoint": f"{work}/checkpoints/ckpt-*.pt",
+            **(
+                {"stage": str(self._published)}
+                if s.stage is not None
+                else {"checkpoint": f"{work}/checkpoints/ckpt-*.pt"}
+            ),
             "resume-arg": "--resume={checkpoint}",
             **({"spares": str(s.spares)} if s.spares else {}),
             **({"rejoin": "yes"} if s.rejoin else {}),
@@ -312,15 +354,18 @@ class Stage:
         plan = {
             "folder": str(work),
             "steps": s.steps,
+            "shares": s.ranks,
             "every": s.every,
             "step_s": s.step_s,
             "save_s": s.save_s,
+            "marker": s.settings.get("checkpoint-marker", ""),
             "collective_timeout_s": s.collective_timeout_s,
             "on_timeout": s.on_timeout,
             "on_loss": s.on_loss,
             "speechless": s.speechless,
             "beat": s.beat,
             "rejoin": s.rejoin,
+            **({"stage": s.stage.way, "pad_kib": s.stage.pad_kib} if s.stage is not None else {}),
             "host": "127.0.0.1" if self._box is not None and not self._box.plan.hosts else "",
             "faults": [asdict(f) for f in (s.faults if hurt else ())],
         }
@@ -328,17 +373,14 @@ class Stage:
         # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
         tree = work / "ftrun" / "supervisor" / "drill"
         tree.mkdir(parents=True)
-        for module in (trainer, group, harm, saved, weights):
+        for module in (trainer, group, harm, saved, staged, weights):
             shutil.copy(str(module.__file__), tree)
-        hooks = work / "ftrun" / "hooks"
-        hooks.mkdir()
-        for module in (ftrun.hooks, ftrun.hooks.beat, ftrun.hooks.tokens):
-            shutil.copy(str(module.__file__), hooks)
+        shutil.copytree(Path(ftrun.hooks.__file__).parent, work / "ftrun" / "hooks", ignore=COMPILED)
         python = sys.executable if self._box is not None else "python3"
-        bad = "--kill-on-bad-exit=1 " if s.kill_on_bad_exit else ""
+        words = [*(["--kill-on-bad-exit=1"] if s.kill_on_bad_exit else []), *s.srun, "--unbuffered"]
         (work / "train.sh").write_text(
             f"#!/bin/sh\nexport PYTHONPATH={work}\n"
-            f'exec srun {bad}--unbuffered {python} -m {trainer.__name__} {work}/plan.json "$@"\n'
+            f'exec srun {" ".join(words)} {python} -m {trainer.__name__} {work}/plan.json "$@"\n'
         )
 
     def _clear(self, *, keep: bool) -> None:
@@ -349,5 +391,7 @@ class Stage:
                 Sandbox.load(self.folder / "box").down()
         elif self._doer is not None:
             self._doer.scancel_named(self._job_name)
+        if self._staging.disk_mib:
+            without_disk(self._published)
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from ftrun.slurm.records import dataclass
 from ftrun.supervisor.events import Run
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Row",
     "Scenario",
     "Sight",
+    "Staging",
     "Story",
 ]
 
@@ -78,6 +80,11 @@ class Sight:
     since_move_s: float
     supervised: bool  # a supervisor process of this drill lives
     reasons: Mapping[str, str] = field(default_factory=dict)  # node -> why Slurm holds it back
+    published: tuple[int, ...] = ()  # steps of the staged checkpoints that are on disk as a whole
+    sealed: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # node -> steps it has a whole part of
+    copied: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the same of what another node has
 
 
 class Hands(Protocol):
@@ -101,6 +108,9 @@ class Hands(Protocol):
     def mend_gpu(self, node: str) -> None:
         """The driver of the node answers again."""
 
+    def drain(self, node: str) -> None:
+        """An administrator drains the node."""
+
     def controller_down(self) -> None:
         """slurmctld ends."""
 
@@ -121,6 +131,15 @@ class Hands(Protocol):
 
     def submit_plain(self, *words: str) -> None:
         """Submit a job that is not ftrun's."""
+
+    def kill_keepers(self) -> None:
+        """SIGKILL to whatever keeps staged checkpoints, on all nodes."""
+
+    def fill_disk(self) -> None:
+        """No byte of the disk that is published to is left."""
+
+    def free_disk(self) -> None:
+        """As much of it is left as there was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,7 @@ class Expect:
 
     `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
     `avoided`: the last start runs on no hurt node. `rungs`: what was decided, in order ("swap", "step", "resubmit"); () = not asked.
-    `stayed`: with `rejoin`, every rank but the hurt one keeps its process. `again_within_s`: so long after each fault training runs again.
+    `sizes`: on how many nodes each start of the script trained, in order. `stayed`: with `rejoin`, every rank but the hurt one keeps its process. `again_within_s`: so long after each fault training runs again.
     """
 
     end: str = "finished"
@@ -152,6 +171,7 @@ class Expect:
     avoided: bool = False
     attempts: int | tuple[int, int] = 1
     starts: int | None = None
+    sizes: tuple[int, ...] = ()
     rungs: tuple[str, ...] = ()
     stayed: bool = False
     again_within_s: float | None = None
@@ -161,6 +181,23 @@ class Expect:
     ended_by_us: bool | None = None
     answer: str = ""  # of the operator to the run's request
     held: int | None = None  # how many nodes bear a drain reason of ftrun's in the end
+    resumed_min: tuple[int, ...] = ()  # at which step each start began, at least
+    read_from: str = ""  # where every rank of the last start read its file: "memory" or "disk"
+    published: tuple[int, ...] = ()  # steps that are on disk in the end, as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Checkpoints are staged in the memory of the nodes.
+
+    `way`: by the hook, or by writing into FTRUN_STAGE_DIR ("path"). `pad_kib` is how large each rank's file is, `memory_mib` the /dev/shm of
+    each node, `disk_mib` the disk that is published to (0 = whatever is there; else a disk of its own, which only root can have).
+    """
+
+    way: str = "hook"
+    pad_kib: int = 256
+    memory_mib: int = 1536
+    disk_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +212,20 @@ class Scenario:
     ranks: int = 3
     spares: int = 0
     rejoin: bool = False  # ranks wait for the successor of a lost one
+    companions: bool = False  # idle nodes may be asked for as companions
     beat: bool = False  # ranks tell where they are
     steps: int = 30
     every: int = 4
     step_s: float = 0.2
     save_s: float = 0.0
+    stage: Staging | None = None
     collective_timeout_s: float = 120.0
     on_timeout: str = "exit"
     on_loss: str = "exit"
     speechless: bool = False  # a checkpoint that cannot be loaded is not named
     kill_on_bad_exit: bool = False
     sbatch: tuple[str, ...] = ()
+    srun: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     box: Mapping[str, str] = field(default_factory=dict)  # slurm.conf of its sandbox
@@ -199,6 +239,11 @@ class Scenario:
     linger_s: float = 0.0  # how long after the end nothing more may happen
     timeout_s: float = 150.0
 
+    @property
+    def needs_root(self) -> bool:
+        """A disk of its own is mounted for it."""
+        return self.stage is not None and self.stage.disk_mib > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Story:
@@ -209,6 +254,11 @@ class Story:
     hurts: tuple[Mapping[str, Any], ...]
     checkpoints: Mapping[str, Mapping[str, Any] | str]  # path -> its content, or why it cannot be read
     reasons: Mapping[str, str] = field(default_factory=dict)  # node -> why Slurm holds it back in the end
+    left: tuple[str, ...] = ()  # jobs of the training that wait or run when all is over
+    published: Mapping[str, Mapping[str, Any] | str] = field(
+        default_factory=dict
+    )  # the same of published ones
+    in_memory: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # node -> jobs whose files it has
     timed_out: bool = False
     failure: str = ""
 

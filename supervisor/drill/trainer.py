@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks import beat
-from ftrun.supervisor.drill import harm
+from ftrun.supervisor.drill import harm, staged
 from ftrun.supervisor.drill.group import Group, PeerLost, TimedOut, address_towards
 from ftrun.supervisor.drill.saved import read_checkpoint, write_checkpoint
 from ftrun.supervisor.drill.weights import WIDTH, apply, checksum, gradient, initial_weights, loss_at
@@ -50,18 +50,29 @@ class Trainer:
         self.start = int(os.environ.get("FTRUN_RESTART") or self.launch) + 1
         self.folder = str(plan["folder"])
         self.memory = os.urandom(4).hex()  # what a process keeps as long as it lives
-        self.slowness = 1.0
+        self.slowness, self.poisoned = 1.0, False
         self._summing = self._save_asked = False
         self.step = 0
         self.weights = initial_weights()
-        if resume:
-            state = read_checkpoint(resume)
-            self.step, self.weights = state["step"], state["weights"]
-            self.say(f"resumed from {resume} at step {self.step}", only_rank=0)
+        self.way = str(plan.get("stage", ""))  # how checkpoints are staged; "" = they are not
+        read = self._resume(resume) if resume else []
         signal.signal(signal.SIGUSR1, self._on_save_signal)
         self.group = self._group()
-        self.note("ranks.log", rank=self.rank, resumed=self.step, pid=os.getpid(), memory=self.memory)
+        pid, share = os.getpid(), self.weights
+        self.note("ranks.log", rank=self.rank, resumed=self.step, pid=pid, memory=self.memory, read=read)
         self._meet()
+        if resume and self.way:  # each read its share, and the sum is the whole
+            self.weights = self._sum(share)
+
+    def _resume(self, checkpoint: str) -> list[str]:
+        """Step and weights from a checkpoint; the files that were read. Raises RuntimeError."""
+        if self.way:
+            state, read = staged.read_part(checkpoint, self.rank, self.size)
+        else:
+            state, read = read_checkpoint(checkpoint), [checkpoint]
+        self.step, self.weights = state["step"], state["weights"]
+        self.say(f"resumed from {checkpoint} at step {self.step}", only_rank=0)
+        return read
 
     def _group(self) -> Group:
         """Rank 0 waits at its node's address; the others find it in a file."""
@@ -71,9 +82,7 @@ class Trainer:
                 host = host or socket.gethostbyname(name)
         if not host and "SLURM_LAUNCH_NODE_IPADDR" in os.environ:
             host = address_towards(os.environ["SLURM_LAUNCH_NODE_IPADDR"])
-        meeting = os.path.join(
-            self.folder, f"meet.{self.job}.{self.launch}.{os.environ.get('SLURM_STEP_ID', '0')}"
-        )
+        meeting = os.path.join(self.folder, f"meet.{self.job}.{self.launch}.{self.start}")
         return Group(self.rank, self.size, meeting, host)
 
     def _meet(self) -> None:
@@ -115,7 +124,7 @@ class Trainer:
             time.sleep(float(self.plan["step_s"]) * self.slowness)
             self._beat(step, "sync")
             try:
-                total = self._sum(gradient(self.weights, self.rank, step))
+                total = self._sum(self._gradient(step))
             except PeerLost as error:
                 if self.plan.get("rejoin"):
                     self._meet_again()
@@ -124,10 +133,15 @@ class Trainer:
             except TimedOut:
                 return self._timed_out(step)
             self.weights, self.step = apply(self.weights, total, step), step
-            if self.rank == 0:
-                self._after_step(steps)
+            self._after_step(steps)
         self._finish()
         return 0
+
+    def _gradient(self, step: int) -> list[int]:
+        """The sum of this rank's shares of the batch: with fewer ranks than it was made for, each takes over more of them."""
+        shares = range(self.rank, max(self.size, int(self.plan.get("shares", 0))), self.size)
+        parts = [gradient(self.weights, share, step) for share in shares]
+        return [sum(column) for column in zip(*parts)]
 
     def _sum(self, part: Sequence[int]) -> list[int]:
         self._summing = True
@@ -150,10 +164,15 @@ class Trainer:
                 return
 
     def _after_step(self, steps: int) -> None:
-        self.note("steps.log", step=self.step)
-        self.say(f"step {self.step}/{steps} loss {loss_at(self.weights, self.step):.4f}")
+        if self.rank == 0:
+            self.note("steps.log", step=self.step)
+            loss = "nan" if self.poisoned else f"{loss_at(self.weights, self.step):.4f}"
+            self.say(f"step {self.step}/{steps} loss {loss}")
         if self.step % int(self.plan["every"]) == 0:
-            self._save()
+            if self.way:
+                self._stage()
+            elif self.rank == 0:
+                self._save()
 
     def _finish(self) -> None:
         self.note("ends.log", rank=self.rank, pid=os.getpid(), memory=self.memory)
@@ -171,8 +190,23 @@ class Trainer:
 
     def _save_as_asked(self) -> None:
         self._save_asked = False
-        if self.rank == 0 and self.step:
+        if self.step and self.way:
+            self._stage()
+        elif self.step and self.rank == 0:
             self._save()
+
+    def _stage(self) -> None:
+        state = {"step": self.step, "weights": self.weights, "attempt": self.attempt, "start": self.start}
+        began_s = time.monotonic()
+        with staged.place(self.way, self.step) as folder:
+            path = staged.write_part(
+                folder, self.rank, self.size, state, int(self.plan.get("pad_kib", 0)) << 10
+            )
+        if self.rank == 0:
+            self.note(
+                "saves.log", step=self.step, path=os.path.dirname(path), pause_s=time.monotonic() - began_s
+            )
+            self.say(f"saved checkpoint {os.path.dirname(path)} at step {self.step}")
 
     def _save(self) -> None:
         path = os.path.join(self.folder, "checkpoints", f"ckpt-{self.step:06d}.pt")
@@ -189,6 +223,9 @@ class Trainer:
             self.say(f"checkpoint {path} not written: start {self.start} is no longer the run's")
             os._exit(1)
         os.replace(temporary, path)
+        if self.plan.get("marker"):
+            with open(path + str(self.plan["marker"]), "w", encoding="utf-8"):
+                pass
         self.note("saves.log", step=self.step, path=path)
         self.say(f"saved checkpoint {path} at step {self.step}")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ftrun.supervisor.drill import weights
 from ftrun.supervisor.drill.terms import Check, Expect, Ledger, Row, Scenario, Story
+from ftrun.supervisor.drill.verdict_staged import resumptions, staged_laws
 from ftrun.supervisor.events import Incident, Run
 from ftrun.supervisor.lifecycle import State
 
@@ -69,6 +70,12 @@ def _asked(scenario: Scenario, story: Story) -> Iterator[Check]:
     if expect.starts is not None:
         starts = {line["start"] for line in ledger.ranks}
         yield Check(f"starts of the script: {expect.starts}", len(starts) == expect.starts, str(len(starts)))
+    if expect.sizes:
+        trained = _sizes(ledger)
+        told = ", ".join(map(str, trained))
+        yield Check(
+            f"nodes of each start: {', '.join(map(str, expect.sizes))}", trained == expect.sizes, told
+        )
     if expect.reason:
         yield Check(f"the reason says {expect.reason!r}", expect.reason in run.final_reason, run.final_reason)
     if expect.evidence:
@@ -81,6 +88,7 @@ def _asked(scenario: Scenario, story: Story) -> Iterator[Check]:
     if expect.rungs:
         kinds = [str(incident.decision.get("kind", "")) for incident in run.incidents]
         yield Check(f"decided: {', '.join(expect.rungs)}", kinds == list(expect.rungs), ", ".join(kinds))
+    yield from resumptions(expect, ledger)
     if expect.stayed:
         yield _stayed(ledger)
     if expect.ended_by_us is not None:
@@ -97,6 +105,13 @@ def _asked(scenario: Scenario, story: Story) -> Iterator[Check]:
         yield Check(
             f"steps trained twice: at most {expect.steps_lost_max}", lost <= expect.steps_lost_max, str(lost)
         )
+
+
+def _sizes(ledger: Ledger) -> tuple[int, ...]:
+    nodes: dict[int, set[str]] = {}
+    for line in ledger.ranks:
+        nodes.setdefault(int(line["start"]), set()).add(str(line["node"]))
+    return tuple(len(nodes[start]) for start in sorted(nodes))
 
 
 def _same_classes(seen: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -165,9 +180,13 @@ def _laws(scenario: Scenario, story: Story) -> Iterator[Check]:
         yield _weights(scenario, run, ledger)
         yield _no_overlap(ledger)
         yield _continued(ledger)
+    told = ", ".join(story.left) or "none"
+    yield Check("no job of the training is left", story.timed_out or not story.left, told)
     if len(story.ledgers) > 1:
         yield _in_turn(story.ledgers)
     yield _checkpoints(story)
+    if scenario.stage is not None:
+        yield from staged_laws(scenario, story)
 
 
 def _weights(scenario: Scenario, run: Run, ledger: Ledger) -> Check:
@@ -220,7 +239,7 @@ def _in_turn(ledgers: Sequence[Ledger]) -> Check:
 
 def _checkpoints(story: Story) -> Check:
     """A file in its place holds what was noted last about it, and is whole (but for one that a fault tore)."""
-    torn = {line["step"] for line in story.ledgers[0].hurts if line["what"] == "torn-save"}
+    torn = {line["step"] for line in story.ledgers[0].hurts if line["what"].endswith("-save")}
     writers = {str(line["path"]): line["start"] for line in story.ledgers[0].saves}
     for path, state in story.checkpoints.items():
         if isinstance(state, str):

@@ -1,8 +1,8 @@
 """`make bench`: every figure that ftrun states about its own speed and cost, each beside a rival of the same run. (I/O)
 
-    python -m tests.bench [PART...] [--few] [--json FILE]
+    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, inplace, healthy; all by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, inplace, elastic, stage, caches, poll, healthy; all by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -17,19 +17,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench import (
+    bench_caches,
+    bench_elastic,
     bench_evidence,
     bench_healthy,
     bench_hooks,
     bench_inplace,
     bench_load,
+    bench_poll,
     bench_preflight,
     bench_recovery,
     bench_sbatch,
     bench_scan,
+    bench_stage,
     bench_tail,
 )
 from tests.bench.figures import Figure, table
 
+POLLED = (1, 100, 1000)
 PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "scan": lambda few: bench_scan.measure(2 if few else 5),
     "tail": lambda few: bench_tail.measure(10.0 if few else 30.0),
@@ -41,6 +46,10 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "preflight": lambda few: bench_preflight.measure(*((8, 80) if few else (64, 1000))),
     "hooks": lambda few: [bench_hooks.measure(10 if few else 40)],
     "inplace": lambda few: bench_inplace.measure(1 if few else 3),
+    "elastic": lambda few: bench_elastic.measure(1 if few else 3),
+    "stage": lambda few: bench_stage.measure((0.5,) if few else (1.0, 2.0), 1 if few else 3),
+    "caches": lambda few: bench_caches.measure(1 if few else 3),
+    "poll": lambda few: bench_poll.measure((1, 100) if few else POLLED, 3 if few else 9),
     "healthy": lambda few: bench_healthy.measure(few=few),
 }
 
@@ -51,12 +60,21 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--few", action="store_true", help="a try in less time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--gib", type=float, nargs="+", metavar="GIB", help="sizes of what is staged")
+    parser.add_argument(
+        "--jobs", type=int, nargs="+", metavar="N", help="numbers of jobs in a poll; thousands take minutes"
+    )
     asked = parser.parse_args()
     began, load = time.monotonic(), os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start\n", flush=True)
     figures: list[Figure] = []
     for part in asked.parts or PARTS:
-        measured = PARTS[part](asked.few)
+        if part == "stage" and asked.gib:
+            measured = bench_stage.measure(asked.gib, 1 if asked.few else 3)
+        elif part == "poll" and asked.jobs:
+            measured = bench_poll.measure(asked.jobs, 3 if asked.few else 9)
+        else:
+            measured = PARTS[part](asked.few)
         print(table(measured), flush=True)
         figures += measured
     missed = [figure.name for figure in figures if figure.held is False]

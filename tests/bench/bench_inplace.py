@@ -25,7 +25,7 @@ from ftrun.supervisor import journal
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import FTRUN, Stand, stand, until
 
-__all__ = ["measure"]
+__all__ = ["measure", "mended", "trains"]
 
 TRAINER = Path(__file__).with_name("pair.py")
 STEP_S = 0.2
@@ -111,7 +111,7 @@ def _inplace(here: Stand, case: Case, one: Taken) -> None:
     spares = ["--ft-spares=1"] if case.rung == "swap" else []
     run_dir = here.ftrun_sbatch(*spares, *SHAPE, _script(here, MINE, case))
     job = _job(run_dir)
-    nodes = _trains(here, job)
+    nodes = trains(here, job)
     at_s = _break(here, case, f"{job}.1", nodes)
     first_s = _first(here, f"{job}.2")
     one.inplace.append(first_s - at_s)
@@ -126,18 +126,18 @@ def _inplace(here: Stand, case: Case, one: Taken) -> None:
         raise RuntimeError(f"{case.name}: {rung}")
     for earlier, later, title in PHASES:
         one.phases.setdefault(title, []).append(at[later] - at[earlier])
-    _mended(here, nodes, FTRUN, "cancel", job)
+    mended(here, nodes, FTRUN, "cancel", job)
 
 
 def _bare(here: Stand, case: Case) -> float:
     spare = ["-N3", "-n3", "--no-kill"] if case.rung == "swap" else []
     job = here.sbatch(*SHAPE, *spare, _script(here, BARE, case))
     os.mkfifo(here.work / f"told.{job}")
-    nodes = _trains(here, job)
+    nodes = trains(here, job)
     at_s = _break(here, case, f"{job}.1", nodes)
     (here.work / f"told.{job}").write_text(f"{case.rung}\n")
     took = _first(here, f"{job}.2") - at_s
-    _mended(here, nodes, "scancel", job)
+    mended(here, nodes, "scancel", job)
     return took
 
 
@@ -146,14 +146,14 @@ def _resubmit(here: Stand, case: Case, *, queued: bool = False) -> float:
     words = ["--ft-recover=resubmit", f"--ft-fence-wait={FENCE_WAIT_S:g}"]
     run_dir = here.ftrun_sbatch(*words, *SHAPE, _script(here, MINE, case))
     job = _job(run_dir)
-    nodes = _trains(here, job)
+    nodes = trains(here, job)
     others = _in_line(here) if queued else []
     at_s = _break(here, case, f"{job}.1", nodes)
     again = str(until(lambda: _submitted(run_dir, 2), LIMIT_S))
     took = _first(here, f"{again}.1") - at_s
     for other in others:
         here.call("scancel", other)
-    _mended(here, nodes, FTRUN, "cancel", again)
+    mended(here, nodes, FTRUN, "cancel", again)
     return took
 
 
@@ -215,7 +215,7 @@ def _first(here: Stand, token: str) -> float:
     return float(until(lambda: path.exists() and path.read_text(), LIMIT_S))
 
 
-def _trains(here: Stand, job: str) -> list[str]:
+def trains(here: Stand, job: str) -> list[str]:
     """Its nodes, once it has trained for a while."""
     _first(here, f"{job}.1")
     time.sleep(BEFORE_S)
@@ -234,7 +234,7 @@ def _break(here: Stand, case: Case, token: str, nodes: Sequence[str]) -> float:
     return at_s
 
 
-def _mended(here: Stand, nodes: Sequence[str], *cancel: str) -> None:
+def mended(here: Stand, nodes: Sequence[str], *cancel: str) -> None:
     """The nodes first: a job is not over while Slurm waits for a dead one."""
     for node in nodes:
         here.box.mend(node)

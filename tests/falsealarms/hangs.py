@@ -2,6 +2,7 @@
 
     python -m tests.falsealarms.hangs [--runs N] [--seed N] [--hangs N]
 
+First they are watched as the agent beside the script does, then as a supervisor on a login node does where there is none.
 Each line of the curve is one scale of all thresholds (1 = the settings' defaults): how many of the healthy runs would have been ended, and after how
 many seconds hangs are decided. Then come the hangs by what a watcher can see of them. Time is virtual, seeds are counted from --seed on.
 Exit 1 where a healthy run would have been ended at scale 1.
@@ -41,15 +42,19 @@ class Tally:
     delays_s: list[float | None] = field(default_factory=list)
 
 
-def limits(scale: float) -> hang.Limits:
+def limits(scale: float, *, afar: bool = False) -> hang.Limits:
     """The default limits, all of them shorter or longer."""
-    return hang.Limits(USUAL.min_s * scale, USUAL.max_s * scale, USUAL.grace_s * scale)
+    return hang.Limits(USUAL.min_s * scale, USUAL.max_s * scale, USUAL.grace_s * scale, afar)
 
 
 def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Viewer]:
-    """When the life is held to hang; None = never."""
-    viewer, history, now_s = lives.Viewer(life), hang.History(), 0.0
+    """When the life is held to hang; None = never. By limits from afar it is looked at from afar."""
+    viewer, history, now_s = lives.Viewer(life, afar=limit.afar), hang.History(), 0.0
+    anew = list(viewer.anew)
     while now_s < life.ends_s:
+        if anew and now_s >= anew[0]:
+            anew.pop(0)
+            history = hang.History()
         if viewer.asleep(now_s):
             now_s += STILL_EVERY_S
             continue
@@ -108,12 +113,12 @@ def spread(delays_s: Sequence[float | None]) -> str:
     )
 
 
-def curve(runs: int, hangs: int, seed: int) -> Tally:
+def curve(runs: int, hangs: int, seed: int, *, afar: bool = False) -> Tally:
     """Print a line for each scale; return the healthy lives of scale 1."""
     proof = Tally()
     kinds = list(lives.HANGS.values())
     for scale in SCALES:
-        limit, tally, late = limits(scale), Tally(), Tally()
+        limit, tally, late = limits(scale, afar=afar), Tally(), Tally()
         for place in range(runs if scale == 1.0 else max(1, runs // 10)):
             healthy(tally, seed + place, limit)
         for place in range(hangs):
@@ -136,14 +141,14 @@ def curve(runs: int, hangs: int, seed: int) -> Tally:
     return proof
 
 
-def by_sight(hangs: int, seed: int) -> None:
+def by_sight(hangs: int, seed: int, *, afar: bool = False) -> None:
     """Print when hangs are decided, by what they are and what can be seen of them."""
     for name, inside in lives.HANGS.items():
         seen: dict[str, list[float | None]] = {}
         over: list[float] = []
         for place in range(hangs):
             life = lives.draw(seed + place, inside)
-            ended_s, _ = watch(life, limits(1.0))
+            ended_s, _ = watch(life, limits(1.0, afar=afar))
             assert life.hang_s is not None
             delay_s = None if ended_s is None else ended_s - life.hang_s
             seen.setdefault(_sight(life), []).append(delay_s)
@@ -171,10 +176,18 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10_000, help="so many healthy runs (default: 10000)")
     parser.add_argument("--hangs", type=int, default=400, help="so many runs that hang, of each kind")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--from", choices=("inside", "afar"), help="watched from there only")
     asked = parser.parse_args()
+    places = [getattr(asked, "from")] if getattr(asked, "from") else ["inside", "afar"]
+    return max([tell(asked, afar=place == "afar") for place in places])
+
+
+def tell(asked: argparse.Namespace, *, afar: bool) -> int:
+    """Everything from one place; 1 where a healthy run would have been ended."""
+    print("by a supervisor on a login node:" if afar else "by the agent beside the script:")
     began = time.monotonic()
-    proof = curve(asked.runs, asked.hangs, asked.seed)
-    by_sight(asked.hangs, asked.seed + 1_000_000)
+    proof = curve(asked.runs, asked.hangs, asked.seed, afar=afar)
+    by_sight(asked.hangs, asked.seed + 1_000_000, afar=afar)
     hours = proof.watched_s / 3600.0
     print(
         f"{proof.runs} healthy runs, {hours:.0f} hours of them, {proof.samples / max(1.0, hours):.1f} samples of stacks an hour; "

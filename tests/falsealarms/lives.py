@@ -261,10 +261,18 @@ def draw(seed: int, hang: Inside | None = None) -> Life:
 
 
 class Viewer:
-    """Looks at a life as an agent would. `look` gives what is seen; a sample of stacks that was asked for comes some seconds later."""
+    """Looks at a life as an agent would. `look` gives what is seen; a sample of stacks that was asked for comes some seconds later.
 
-    def __init__(self, life: Life) -> None:
+    `afar`: as a supervisor on a login node would. Its network file system shows it old files now and then, stacks come later or (where no step can
+    be had) not at all, and it may begin anew: `anew` are the times at which it has forgotten all.
+    """
+
+    def __init__(self, life: Life, *, afar: bool = False) -> None:
         self.life = life
+        self._afar = afar
+        self._stale: list[tuple[float, float]] = []
+        self.anew: list[float] = []
+        self._has_steps = True
         self.sampled = 0
         self.asked = 0  # those that somebody had to take
         self._chance = Random(life.seed + 1)
@@ -273,6 +281,21 @@ class Viewer:
         self._due_s: float | None = None
         self._last_s = -1e9  # of the last sample
         self._lag_s = self._chance.uniform(4.0, 10.0)
+        if afar:
+            self._draw_afar(Random(life.seed + 2))
+
+    def _draw_afar(self, chance: Random) -> None:
+        end_s = self.life.hang_s or self.life.ends_s
+        self._lag_s = chance.uniform(5.0, 25.0)
+        self._has_steps = chance.random() < 0.7
+        if chance.random() < 0.7:
+            self._stale = sorted(_span(chance, end_s, 3.0, 120.0) for _ in range(chance.randint(1, 40)))
+        if chance.random() < 0.3:
+            self.anew = sorted(chance.uniform(0.0, end_s) for _ in range(chance.randint(1, 3)))
+
+    def _shown_s(self, now_s: float) -> float:
+        """Up to when the files that are seen now were written."""
+        return min((low for low, high in self._stale if low <= now_s < high), default=now_s)
 
     def ask(self, now_s: float) -> None:
         """Stacks are wanted."""
@@ -294,13 +317,13 @@ class Viewer:
 
     def look(self, now_s: float) -> Sight:
         """What is seen now."""
-        life = self.life
+        life, file_s = self.life, self._shown_s(now_s)
         segment = self.within(now_s)
-        shown = bisect.bisect_right(life.prints, now_s)
+        shown = bisect.bisect_right(life.prints, file_s)
         seen_s = life.prints[shown - 1] if shown else 0.0
-        spoken = bisect.bisect_right(life.chatter, now_s)
-        made = bisect.bisect_right(life.steps, now_s)
-        phase = segment.phase if life.announces else ""
+        spoken = bisect.bisect_right(life.chatter, file_s)
+        made = bisect.bisect_right(life.steps, file_s)
+        phase = self.within(file_s).phase if life.announces else ""
         ranks: tuple[Rank, ...] = ()
         if life.beats and made:
             ranks = (Rank(0, "n1", made, made, phase, now_s),)
@@ -324,7 +347,7 @@ class Viewer:
         life = self.life
         last_s = life.steps[made - 1] if made else 0.0
         if life.beats:
-            due = made and now_s - max(last_s, self._last_s) >= 6.0
+            due = made and self._shown_s(now_s) == now_s and now_s - max(last_s, self._last_s) >= 6.0
         else:
             due = self._due_s is not None and now_s >= self._due_s
         if not due:
@@ -333,7 +356,7 @@ class Viewer:
         before_s, self._last_s = self._last_s, now_s
         self.sampled += 1
         self.asked += not life.beats
-        if not life.stacks and not life.beats:
+        if not (life.beats or (life.stacks and self._has_steps)):
             return Stacks(self.sampled)
         inside = segment.inside
         stopped = _in(life.suspended, now_s)

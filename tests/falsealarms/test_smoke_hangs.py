@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrun.supervisor import hang
 from tests.falsealarms import hangs, lives, stragglers
 
-RUNS = 150
+RUNS = 100
 
 
 def test_no_healthy_run_is_ended() -> None:
@@ -15,6 +15,15 @@ def test_no_healthy_run_is_ended() -> None:
         hangs.healthy(tally, 20_000 + seed, hangs.limits(1.0))
 
     assert tally.runs == RUNS
+    assert ({}, []) == (dict(tally.ended), tally.seeds)
+
+
+def test_no_healthy_run_is_ended_from_afar() -> None:
+    """Nor by a supervisor whose files are old, whose stacks come late or never, and which begins anew."""
+    tally = hangs.Tally()
+    for seed in range(RUNS // 2):
+        hangs.healthy(tally, 20_000 + seed, hangs.limits(1.0, afar=True))
+
     assert ({}, []) == (dict(tally.ended), tally.seeds)
 
 

@@ -1,23 +1,30 @@
 """An agent in a world of events: the real one, in a thread that runs only while everything else waits for it. (I/O)
 
-How it thinks. The agent is written to block: it sleeps, and Slurm's answers take their time. So it has a thread; a semaphore hands it the baton when
-its sleep is over, and another hands it back at the next sleep. Never do two threads run. Its sleeps are events of the launch's first
+How it thinks. The agent is written to block: it sleeps, and Slurm's answers take their time. So it has a thread; a lock hands it the baton when
+its sleep is over, and another hands it back. Never do two threads run. Its sleeps are events of the launch's first
 node: on a frozen node it does not wake, with the node it dies. A death is a sleep without an end: no `finally` of a process that was killed runs.
+
+Handing over takes longer than most of what happens meanwhile. So who sleeps keeps the baton and runs the events until its own comes; only what may stand
+still itself (`World.aside`: a supervisor, another agent) is left to the main thread, with the baton.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import re
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.client import SubmitRequest, Submitted
 from ftrun.slurm.memory import MemoryCluster
 from ftrun.slurm.memory_records import Launch
 from ftrun.slurm.memory_steps import MemorySteps
+from ftrun.slurm.spanning import SpanningSteps
 from ftrun.supervisor import agent
 from ftrun.supervisor.agent_book import Book, BookClosed
 from ftrun.supervisor.agent_desk import Desk, Where
@@ -25,6 +32,7 @@ from ftrun.supervisor.agent_talk import Talk
 
 if TYPE_CHECKING:
     from tests.simulation.inside import Inside
+    from tests.simulation.world import World
 
 __all__ = ["Agent"]
 
@@ -83,6 +91,24 @@ class _Book(Book):
         super().beat()
 
 
+class _Cluster(MemoryCluster):
+    """A client whose companions the laws see."""
+
+    world: World
+
+    def submit(self, request: SubmitRequest) -> Submitted:
+        """See `Cluster.submit`."""
+        self.world.laws.companion_asked(request)
+        return super().submit(request)
+
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
+        """See `Cluster.cancel`."""
+        self.world.laws.companion_ends(self.engine.jobs.get(int(job_id)), "the agent")
+        super().cancel(job_id, signal=signal, full=full, batch=batch)
+
+
 class Agent:
     """One agent process; `gone` once it can answer nothing any more."""
 
@@ -93,8 +119,13 @@ class Agent:
         self.gone = False
         self.began_s = self.world.clock.now()
         self.frozen_until_s = self.stuck_until_s = float("-inf")
-        self._baton, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        # Bare locks, held while nobody has handed them over: a semaphore of Python's own costs three of them a turn.
+        self._baton, self._back = threading.Lock(), threading.Lock()
+        self._baton.acquire()
+        self._back.acquire()
         self._closing = False
+        self._awake = False  # its sleep is over, and it has the baton
+        self._told = io.StringIO()
         self._talk = Talk(str(inside.talk))
         self._clock = _Clock(self)
         self._shared = _Shared(self._clock)
@@ -131,8 +162,22 @@ class Agent:
     def sleep(self, seconds: float) -> None:
         """Called by the agent's own thread."""
         # The virtual clock counts from 1970, so it cannot tell apart what is less than a microsecond apart.
+        self._awake = False
         self.launch.after(max(seconds, 0.001), self._wake)
-        self._pass_on()
+        self._tell()
+        if not self._goes_by():
+            self._pass_on()
+
+    def _goes_by(self) -> bool:
+        """Run what happens meanwhile. False where it is not over when somebody else has to go on."""
+        world, clock = self.world, self.world.clock
+        world.driver = self
+        with _Carried(world.left):
+            while not (self._awake or self.gone or world.left or world.at_rest()):
+                if not clock.step():
+                    break
+        world.driver = None
+        return self._awake and not world.left
 
     def _pass_on(self) -> None:
         self._back.release()
@@ -147,17 +192,30 @@ class Agent:
         late_s = max(self.frozen_until_s, self.stuck_until_s) - now
         if late_s > 0:
             self.launch.after(late_s, self._wake)
+        elif self.world.driver is self:
+            self._awake = True
+        else:  # an event of its own: a node that thaws wakes it in the middle of another
+            self.world.clock.after(0.0, lambda: self.world.aside(self._go_on))
+
+    def _go_on(self) -> None:
+        """Called by the main thread."""
+        if self.gone:
             return
-        told = io.StringIO()
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(self._told):
             if not self._thread_began:
                 self._thread_began = True
                 self._thread.start()
             else:
                 self._baton.release()
             self._back.acquire()
-        for line in told.getvalue().splitlines():
+        self._tell()
+
+    def _tell(self) -> None:
+        """What it has written into its log becomes part of the story."""
+        for line in self._told.getvalue().splitlines():
             self.world.trace(f"  agent: {line[20:]}")
+        self._told.seek(0)
+        self._told.truncate()
 
     def _main(self) -> None:
         try:
@@ -255,13 +313,19 @@ class Agent:
             now=self._clock.now_s,
         )
         book.owner = self
-        cluster = MemoryCluster(
+        cluster = _Cluster(
             world.engine,
             faults=world.agent_luck(),
             seed=world.plan.seed * 1000 + 500 + len(world.agents),
             spend=self.sleep,
         )
-        steps = MemorySteps(cluster, self.sleep, self._play)
+        cluster.world = world
+        steps = SpanningSteps(
+            MemorySteps(cluster, self.sleep, self._play, releases=world.plan.releases),
+            where.job,
+            lambda: (*holder[0].spans, *holder[0].coming),
+            self._clock.mono_s,
+        )
         holder.append(
             Desk(
                 where,
@@ -271,6 +335,7 @@ class Agent:
                 steps,
                 self._clock,
                 lambda _, name: inside.signal_script(name),
+                lambda line, job, node, limit_s: tuple(self._play(self.launch, node, line)),
             )
         )
         return holder[0]
@@ -279,9 +344,29 @@ class Agent:
         """What a task of the agent's own step does and says on a node."""
         found = re.search(r" sweep .*--token (\S+)", script)
         if found is None:
-            return ["taken"]
+            return re.findall(r'"\$SLURMD_NODENAME" "(\w+)"', script)  # with a fixed word, once it has ended
         from tests.simulation.inside import sweep
 
         mine = [rank for rank in self.world.orphans if rank.inside.place == self.inside.place]
         killed = sweep(mine, node, found[1])
-        return [json.dumps({"node": node, "killed": killed, "left": [], "unfit": ""})]
+        unfit = "its /tmp is read-only" if self.world.unfit(node) else ""
+        return [json.dumps({"node": node, "killed": killed, "left": [], "unfit": unfit})]
+
+
+class _Carried:
+    """What an event raises is no mistake of the agent on whose thread it runs: the main thread raises it."""
+
+    def __init__(self, left: list[Callable[[], None]]) -> None:
+        self._left = left
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if error is not None:
+            self._left.append(functools.partial(_raise, error))
+        return True
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -3,20 +3,24 @@
 How it thinks. The folder that batch.sh and the agent share is real, and so are the records of the starts; what the shell does with them
 (hooks/batch_starts.sh) is played here, on the first node of the launch. A rank whose node is frozen, or whose node's daemon is away, hears of
 nothing: it outlives its start and goes on writing when it thaws, until the guard on its node sees that `current` names another start.
+
+A start may lie in companions, too (`holder`): its ranks there live in the companion's job and die with it, and when batch.sh dies nobody tells them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.slurm import nodeset
+from ftrun.slurm.client import JobState
 from ftrun.slurm.memory_records import Launch, Step
+from ftrun.slurm.spanning import Span
 from tests.simulation.agents import Agent
+from tests.simulation.holder import word
 
 if TYPE_CHECKING:
     from tests.simulation.trainer import Start
@@ -29,6 +33,8 @@ PULSE_STILL_S = 20.0
 ANSWER_WITHIN_S = 600.0
 SRUN_RETURNS_S = 0.3
 SRUN_WAITS_S = 4.0  # for a node that does not say that its task is gone
+SPAN_GRACE_S = 10.0  # for the others, when the part of a start in one job has failed
+COUNTS_EVERY_S = 10.0
 GUARD_S = 1.0
 RANK_EVERY_S = 0.5
 SCRIPT_PID = 2**30  # no process of the machine that this runs on
@@ -37,14 +43,9 @@ SCRIPT_PID = 2**30  # no process of the machine that this runs on
 def inside_of(start: Start) -> Inside | None:
     """What the composed file says of recovery inside the allocation; None where it says nothing."""
     composed = (start.folder / "submitted" / "train.sh").read_bytes()
-    agent, spares, active = (_word(composed, name) for name in ("agent", "spares", "active_n"))
+    agent, spares, active = (word(composed, name) for name in ("agent", "spares", "active_n"))
     wanted = int(active or 0) if int(spares or 0) else 0
     return Inside(start, with_agent=bool(agent), width=wanted) if agent or wanted else None
-
-
-def _word(composed: bytes, name: str) -> str:
-    found = re.search(rb"^_ft_%s='?([^'\n]*)'?$" % name.encode(), composed, re.MULTILINE)
-    return found[1].decode() if found else ""
 
 
 class Inside:
@@ -57,12 +58,18 @@ class Inside:
         self.number = 1
         self.start = first
         self.nodes = self.launch.nodes[: width or None]
+        self.sick: set[str] = set()  # nodes that said so
         self.added: list[str] = []  # checkpoints that the agent has set aside
+        self.poison: list[str] = []  # what it says of divergence
+        self.had = False  # the run has had a checkpoint
         self.ended_by_others = False
         self.with_agent = with_agent
         self.agent: Agent | None = None
         self.ranks: list[Rank] = []
-        self.step: Step | None = None
+        self.steps: list[tuple[Launch, Step]] = []  # of the present start, one in each job
+        self.spans: tuple[Span, ...] = ()  # its parts in companions
+        self._far: dict[str, Launch] = {}  # node of a companion -> its launch
+        self._attended = False  # batch.sh looks after the ranks
         self.over_s = 0.0
         self._token_told = ""
         self.talk: Path = (
@@ -74,6 +81,10 @@ class Inside:
     def token(self) -> str:
         """The name of the present start."""
         return f"{self.launch.restarts}.{self.number}"
+
+    def host(self, node: str) -> Launch:
+        """The launch by which the present start has this node."""
+        return self._far.get(node, self.launch)
 
     # ------------------------------------------------------------------ a start
 
@@ -109,14 +120,57 @@ class Inside:
             self._write(self.place / f"begun.{self.token}", lines)
         with open(self.talk / f"calls.{self.number}", "a", encoding="utf-8") as calls:
             calls.write(f"{int(self.world.clock.now())} {SCRIPT_PID + 1} srun python3 train.py\n")
-        self.step = self.launch.begin_step("train.py", self.nodes, self._signalled)
-        self.ranks = [Rank(self, start, node) for node in self.nodes]
+        if self.world.plan.no_span:
+            told = "srun: --mpi=pmix: each job would be a world of its own\n"
+            self._write(self.talk / f"nospan.{self.number}", told)
+        self._begin_steps(start)
         if self.with_agent and self.agent is None:
             self.agent = Agent(self)
+
+    def _begin_steps(self, start: Start) -> None:
+        """As the srun in front of Slurm's: a step in each job, and none where a companion is over by now."""
+        self.steps = []
+        for launch in dict.fromkeys((self.launch, *self._far.values())):
+            nodes = tuple(node for node in self.nodes if self.host(node) is launch)
+            if launch is self.launch or _runs(launch):
+                self.steps.append((launch, launch.begin_step("train.py", nodes, self._signalled)))
+        self.ranks = [Rank(self, start, node) for node in self.nodes]
+        self.launch.on_gone, self._attended = self._gone, True
+        if self._far:
+            self._watch_spans(start)
+
+    def _watch_spans(self, start: Start) -> None:
+        """The part of a start in one job has failed: the others are ended a little later, and the script with them."""
+        if start.over:
+            return
+        if all(map(_runs, self._far.values())):
+            self.launch.after(1.0, lambda: self._watch_spans(start))
+        else:
+            self.world.trace(f"  {start} has lost a companion")
+            self.launch.after(SPAN_GRACE_S, lambda: start._exit(1))
+
+    def _gone(self, node: str) -> None:
+        """The processes of this job on a node are gone; with those of the first one nobody is left to tell the ranks in companions."""
+        if node == self.launch.head and self._attended:
+            for rank in self.ranks:
+                if rank.host is not self.launch:
+                    rank.goes_on()
+
+    def _count(self, spans: tuple[Span, ...], number: int = 1) -> None:
+        """As `_ft_post_counter`: where there are none, it is said once."""
+        if spans is not self.spans:
+            return
+        folder = self.place / "companions"
+        if not self.world.nodes_blind and folder.exists():
+            jobs = "".join(f" {span.job}" for span in spans)
+            self._write(folder / f"alive.{self.launch.restarts}", f"{number:020d}{jobs}\n")
+        if spans:
+            self.launch.after(COUNTS_EVERY_S, lambda: self._count(spans, number + 1))
 
     def _write(self, path: Path, text: str) -> None:
         draft = path.with_name(f".{path.name}.{id(self)}")
         draft.write_text(text)
+        os.utime(draft, (self.world.clock.now(), self.world.clock.now()))
         draft.rename(path)
 
     # ------------------------------------------------------------------ signals
@@ -145,10 +199,11 @@ class Inside:
     def over(self, start: Start, code: int, signal: int) -> None:
         """As `_ft_next`: the script ended; who is asked, and who is not."""
         self.over_s = self.world.clock.now()
+        self._attended = False
         for rank in self.ranks:
             rank.left()
-        if self.step is not None:
-            self.launch.end_step(self.step)
+        for launch, step in self.steps:
+            launch.end_step(step)
         status = 128 + signal if signal else code
         lines = f"code={status}\nsignal={signal or ''}\nended_s={int(self.world.clock.now())}\n"
         if self.agent is not None:
@@ -191,15 +246,31 @@ class Inside:
         lines = answer.splitlines()
         told = dict(line.partition("=")[::2] for line in lines)
         wanted = nodeset.expand(told.get("nodes", ""))
-        if lines[:1] != ["again"] or not wanted or not set(wanted) <= set(self.launch.nodes):
+        words = (line.removeprefix("span=").partition(":") for line in lines if line.startswith("span="))
+        spans = tuple(Span(job, nodeset.expand(nodes)) for job, _, nodes in words)
+        far = [node for span in spans for node in span.nodes]
+        own = tuple(node for node in self.launch.nodes if node in wanted and node not in far)
+        if lines[:1] != ["again"] or not own or not set(wanted) <= {*self.launch.nodes, *far}:
             return False
-        self.nodes = tuple(node for node in self.launch.nodes if node in wanted)
+        held, self.nodes, self.spans = self.spans, (*own, *far), spans
+        self._far = {node: launch for span in spans for node, launch in self._in(span)}
+        if spans or held:
+            self._count(spans)
         self.added = [line.partition("=")[2] for line in lines if line.startswith("skip=")]
+        self.poison = [line.partition("=")[2] for line in lines if line.startswith("poison=")]
+        self.had = self.had or "had=1" in lines
         self.number += 1
         if self.make_current() == 1:
             return False
         self.launch.after(0.5, lambda: self._start_again(before))
         return True
+
+    def _in(self, span: Span) -> list[tuple[str, Launch]]:
+        """The nodes of a span, with the launch that has them; a companion that Slurm has forgotten has none."""
+        job = self.world.engine.jobs.get(int(span.job))
+        launch = job.launch if job is not None else None
+        gone = Launch(self.world.engine, self.launch.job, span.nodes, -1, 0.0, self.launch.request)
+        return [(node, launch if launch is not None else gone) for node in span.nodes]
 
     def _start_again(self, before: Start) -> None:
         from tests.simulation.trainer import Start
@@ -221,7 +292,8 @@ class Rank:
     def __init__(self, inside: Inside, start: Start, node: str) -> None:
         self.inside, self.start, self.node = inside, start, node
         self.token = inside.token
-        self.alive = True
+        self.host = inside.host(node)
+        self.alive = _runs(self.host)
         self._since_s: float | None = None  # that it runs on by itself
 
     def left(self) -> None:
@@ -230,8 +302,12 @@ class Rank:
         if not self.alive or not inside.launch.world.silent(self.node):
             self.alive = False
             return
-        inside.world.orphans.append(self)
-        inside.launch.after(0.0, self._turn, self.node)
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """Nobody looks after it any more."""
+        self.inside.world.orphans.append(self)
+        self.host.after(0.0, self._turn, self.node)
 
     def _turn(self) -> None:
         """Half a second in the life of a rank that nobody reached; while its node is frozen there are none."""
@@ -248,7 +324,11 @@ class Rank:
                 world.trace(f"  the guard on {self.node} ends a rank of {self.start}")
                 return
         world.laws.orphan_acts(self, thawed_s)
-        self.inside.launch.after(RANK_EVERY_S, self._turn, self.node)
+        self.host.after(RANK_EVERY_S, self._turn, self.node)
+
+
+def _runs(launch: Launch) -> bool:
+    return launch.job.launch is launch and launch.job.state is JobState.RUNNING
 
 
 def sweep(ranks: Sequence[Rank], node: str, token: str) -> list[int]:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.slurm.client import JobRow, JobState, SubmitRequest
+from ftrun.slurm.memory_options import read_options
 from ftrun.slurm.nodeset import expand
 from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory
 from ftrun.supervisor.lifecycle import State
+from tests.simulation.holder import named
+from tests.simulation.saved import spoilt
 
 if TYPE_CHECKING:
     from ftrun.slurm.memory_records import Job
@@ -33,6 +37,10 @@ _CANCELLED = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
 
 PULSE_KNOWN_S = 45.0  # an agent that has shown itself for so long is known to live
 ORPHAN_S = 2.5  # a second of its guard's, and what it takes to look
+COMES_LATE_S = 5.0  # a companion that Slurm makes so long after it was asked
+OUTLIVES_LOOK_S = 30.0
+OUTLIVES_S = 300.0  # so long a companion may be there when its launch is over
+LOOK_TAKES_S = 5.0  # with calls that take their time
 WISH_HEARD_WITHIN_S = 60.0  # by a supervisor that leads and whose calls take their time
 
 
@@ -45,6 +53,12 @@ class Laws:
         self.starts: list[Start] = []  # those that trained, in the order in which they began
         self.guilty: set[str] = set()  # nodes that a fault of the plan was on
         self.submitted: Counter[str] = Counter()  # token -> calls of sbatch
+        self.companions: Counter[str] = Counter()  # mark -> calls of sbatch
+        self.companion_asked_s: dict[str, float] = {}
+        self._outlived_s: dict[int, float] = defaultdict(float)  # companion's job -> seconds
+        self.submitted_s = self.stopped_s = float(
+            "-inf"
+        )  # when sbatch was called last, and when the run was called over
         # Jobs that a person cancelled before ftrun meant to -> when, if they were known to wait then.
         self.person_ended: dict[int, float | None] = {}
         self.shown: dict[
@@ -79,6 +93,7 @@ class Laws:
             if other.training and other.alive and not self._fenced(other, start):
                 self.breach(f"{start} begins while {other} trains on {','.join(other.nodes)}")
         self.starts.append(start)
+        self._spans_are_right(start)
         if start.number > 1:
             self.starts_again(start)
         self.world.trace(f"  {start} trains on {','.join(start.nodes)}")
@@ -106,11 +121,16 @@ class Laws:
         return bool(node.fault) or node.not_responding or just_back
 
     def saved(self, start: Start, path: str) -> None:
-        """A whole checkpoint exists."""
-        self.whole[path] = (start.step, self.world.clock.now())
+        """A whole checkpoint exists, of a training that is well or not."""
+        if start.sick_from is None:
+            self.whole[path] = (start.step, self.world.clock.now())
+        else:
+            self.whole.pop(path, None)
 
     def not_loaded(self, start: Start, path: str) -> None:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
+        if self.world.plan.judged and dict(self.world.plan.settings).get("checkpoint-judge") != "rule":
+            self.breach(f"{start} resumes from {path}, which is cut: the judge could see that")
         stamp = checkpoints.stamp(path)
         late = any(
             other.attempt > start.attempt for other in self.starts
@@ -128,8 +148,15 @@ class Laws:
             for record in self.records()
             if record["kind"] == "checkpoint.set-aside"
         }
-        told = [r["data"] for r in self.agent_records(start) if r["kind"] == "start.decided"]
+        # What an agent set aside stays so in later attempts, too.
+        inside = (*self.records(), *self.agent_records(start))
+        told = [record["data"] for record in inside if record["kind"] == "start.decided"]
         aside |= {(path, stamp) for data in told for path, stamp in data["set_aside"]}
+        poisons = self._poisons(start)
+        # What nobody looked at (the first submission had no answer, and the run was given up) nobody can know.
+        looked = any(record["kind"] in ("diagnosed", "start.diagnosed") for record in inside)
+        if start.sick_from is not None and not start.launch.restarts and looked:
+            self.breach(f"{start} resumes from {path}, which a diverged training wrote")
         # Two starts that made no step from one checkpoint speak against it, though it be whole: that is a choice (docs/policy.md).
         fruitless = any("from the same checkpoint" in str(r["data"].get("reason")) for r in self.records())
         fruitless = fruitless or any(data["older_checkpoint"] for data in told)
@@ -138,6 +165,7 @@ class Laws:
                 step
                 for saved, (step, at_s) in self.whole.items()
                 if at_s < start.began_s
+                and not spoilt(saved, poisons, step)
                 and not (
                     (fruitless or saved in self.unloadable) and (saved, checkpoints.stamp(saved)) in aside
                 )
@@ -149,6 +177,12 @@ class Laws:
             self.breach(f"{start} resumes at step {start.step} of {path or 'nothing'}, {newest} was saved")
         self.world.trace(f"  {start} resumes at step {start.step}")
 
+    def _poisons(self, start: Start | None = None) -> tuple[Poison, ...]:
+        """The divergences that were noted, by the supervisor or by the agent of a start."""
+        records = (*self.records(), *(self.agent_records(start) if start is not None else ()))
+        told = [record["data"] for record in records if record["kind"] == "checkpoint.poisoned"]
+        return tuple(Poison(d["name"], d["before_step"], d["since_s"], d["until_s"]) for d in told)
+
     def script_finished(self, start: Start) -> None:
         """The script exited 0."""
         self.exited = True
@@ -158,21 +192,69 @@ class Laws:
     # ------------------------------------------------------------------ inside an allocation
 
     def starts_again(self, start: Start) -> None:
-        """A start inside an allocation uses no node that was set aside, and none that was dead when the nodes were asked."""
+        """A start inside an allocation uses no node that was set aside, and none that was dead, or no good, when the nodes were asked."""
         assert start.inside is not None
         told = [r["data"] for r in self.agent_records(start) if r["kind"] == "start.decided"]
-        aside = {node for data in told for node in data["aside"]} & set(start.nodes)
-        if aside:
+        aside: set[str] = set()
+        for data in told:  # one whose exclusion is over may come back to a run that grows
+            aside = set(data["aside"]) if data["rung"] == "grow" else aside | set(data["aside"])
+        # One that left the job may be mended, and come back by a companion.
+        aside = {node for node in aside if node not in start.nodes or start.host(node) is start.launch}
+        if aside & set(start.nodes):
             self.breach(f"{start} uses {sorted(aside)}, which were set aside")
         nodes, hurt_s = self.world.engine.nodes, self.world.hurt_s
         dead = [n for n in start.nodes if nodes[n].fault and hurt_s[n] < start.inside.over_s]
-        if len(start.launch.nodes) == 1:
+        if len(start.launch.nodes) == 1 and len(start.nodes) == 1:
             dead = []  # it is the one that the agent lives on: no daemon is asked for it
         if dead:
             self.breach(f"{start} begins on {dead}, which did not answer")
-        missing = len(start.nodes) - self.world.plan.wanted
-        if missing:
-            self.breach(f"{start} begins on {len(start.nodes)} nodes instead of {self.world.plan.wanted}")
+        unfit = sorted(filter(self.world.unfit, start.nodes))
+        if unfit:
+            self.breach(f"{start} begins on {unfit}, which said that no start should use them")
+        plan = self.world.plan
+        inside = (
+            range(plan.least, plan.wanted + 1) if plan.least and start.number > 1 else ()
+        )  # by the ladder
+        known = {self._size(start.attempt), self._resizing(), *inside}
+        if len(start.nodes) not in known:
+            wanted = self._size(start.attempt)
+            self.breach(f"{start} begins on {len(start.nodes)} nodes instead of {wanted}")
+
+    def _size(self, attempt: int) -> int:
+        """How many nodes the script of an attempt uses."""
+        run = self.run()
+        known = [one.size for one in run.attempts if one.number == attempt] if run is not None else []
+        return (known[-1] if known else 0) or self.world.plan.wanted
+
+    def _resizing(self) -> int:
+        """The size that the waiting job is being made to ask for; 0 = none: whether that was done in time, its nodes tell."""
+        run = self.run()
+        return run.attempt.resizing if run is not None and run.attempt is not None else 0
+
+    def _at_valid_size(self, request: SubmitRequest, attempt: int) -> None:
+        """An elastic run is submitted at a size that it may have, and with no more than its spares on top; every other one at its own."""
+        plan, size = self.world.plan, self._size(attempt)
+        if not (plan.least or plan.wanted) <= size <= plan.wanted:
+            self.breach(f"attempt {attempt} is submitted at size {size}: {plan.least}-{plan.wanted}")
+        nodes = read_options(request.argv, request.script).node_count
+        if not size <= nodes <= size + plan.spares:
+            self.breach(f"attempt {attempt} of size {size} is submitted with {nodes} nodes")
+        kinds = ("queue.moved", "decided", "run.resumed", "submit.lost")
+        why = [record for record in self.records() if record["kind"] in kinds][-1:]
+        if why and why[0]["kind"] == "queue.moved" and why[0]["data"]["decision"]["size"] != size:
+            self.breach(f"attempt {attempt} is submitted at size {size}, which was not decided")
+
+    def _since_opened(self, back: int = 2) -> list[journal.Record]:
+        """The records since the last attempt but one was opened."""
+        records = self.records()
+        opened = [i for i, record in enumerate(records) if record["kind"] == "attempt.opened"]
+        return records[opened[-back] :] if len(opened) >= back else records
+
+    def _moved(self) -> bool:
+        """The present attempt was told to give way to a smaller one; only a run that has run before may be."""
+        moved = any(record["kind"] == "queue.moved" for record in self._since_opened(1))
+        ran = any(record["kind"] in ("job.started", "job.ended") for record in self.records())
+        return moved and ran and bool(self.world.plan.least)
 
     def agent_records(self, start: Start) -> list[journal.Record]:
         """What the agent of a launch has journalled, copied or not."""
@@ -200,9 +282,26 @@ class Laws:
         start = agent.inside.start
         if what not in ("steps.cancel:before", "script.end:before") or start.over:
             return
-        told = (start.fatal_s, start.claimed_s, start.stuck_s)
-        if not (start.hung or start.cancelled or start.reported or any(one is not None for one in told)):
+        if self._is_well(start) and not (self._moved_off(start) or self._grows(start)):
             self.breach(f"the agent ends {start} ({what}) although it is healthy")
+
+    def _grows(self, start: Start) -> bool:
+        """More nodes are there for it, and what it has done is saved but for what was made since the last look."""
+        told = [r for r in self.agent_records(start) if r["kind"].startswith(("grow.", "companion."))]
+        begun = any(r["kind"] == "grow.begun" and r["start"] == start.number for r in told)
+        there = {node for r in told if r["kind"] == "companion.here" for node in r["data"]["nodes"]}
+        more = {*start.launch.job.nodes, *there} - {*start.nodes}
+        saved = max((step for step, _ in self.whole.values()), default=0)
+        little = start.step - saved <= 1 + LOOK_TAKES_S / self.world.plan.step_s
+        return begun and little and bool(more) and bool(self.world.plan.least)
+
+    def _moved_off(self, start: Start) -> bool:
+        """Somebody else drains a node of it, and what it has done is saved but for what was made since the last look."""
+        nodes = [self.world.engine.nodes[name] for name in start.nodes]
+        saved = max((step for step, _ in self.whole.values()), default=0)
+        late_s = self.world.poll_s + LOOK_TAKES_S
+        little = start.step - saved <= 1 + late_s / self.world.plan.step_s
+        return little and any(node.drained and not node.reason.startswith("ftrun:") for node in nodes)
 
     # ------------------------------------------------------------------ what ftrun does
 
@@ -225,11 +324,14 @@ class Laws:
         """A token goes to sbatch once; never against a person's wish; always with nodes left to run on."""
         world = self.world
         self.submitted[request.token] += 1
+        self.submitted_s = world.clock.now()
         if self.submitted[request.token] > 1:
             self.breach(f"{request.token} goes to sbatch again")
         attempt = int(request.token.rsplit(":", 1)[1])
         if attempt == 1:
             return
+        self._ended_with_companions(attempt)
+        self._at_valid_size(request, attempt)
         # What waited and is gone was cancelled, unless a controller crashed in between: then it may have been forgotten.
         ended = {
             number
@@ -249,9 +351,9 @@ class Laws:
             for node in expand(word.partition("=")[2])
         }
         world.trace(f"  sbatch of attempt {attempt} without {','.join(sorted(excluded)) or 'nothing'}")
-        if world.plan.nodes - len(excluded) < world.plan.wanted:
+        if world.plan.nodes - len(excluded) < self._size(attempt):
             self.breach(f"attempt {attempt} excludes so many nodes that it cannot run: {sorted(excluded)}")
-        self._swapped_out(attempt, excluded)
+        self._kept_out(attempt, excluded)
         decided = [record["data"] for record in self.records() if record["kind"] == "decided"]
         avoided = set(decided[-1].get("avoid", ())) if decided else set()
         nodes = world.engine.nodes
@@ -268,24 +370,23 @@ class Laws:
         if len(usable) > cap:
             self.breach(f"attempt {attempt} excludes {sorted(usable)}, the cap is {cap}")
 
-    def _swapped_out(self, attempt: int, excluded: set[str]) -> None:
-        """What a spare took the place of is left out later, too, as long as its time runs and the caps have room."""
+    def _kept_out(self, attempt: int, excluded: set[str]) -> None:
+        """What was decided to be left out, by the supervisor or by an agent, is left out later, too, as long as its time runs and the caps have room."""
         world, now_s = self.world, self.world.clock.now()
-        swaps = [
-            r["data"] for r in self.records() if r["kind"] == "start.decided" and r["data"]["rung"] == "swap"
-        ]
-        held = {
-            node
-            for data in swaps
-            for node in data["exclude"]
-            if data["exclude_until_s"] > now_s + max(world.plan.skews_s) + 60.0
-        }
+        held: dict[str, float] = {}
+        for record in self.records():
+            if record["kind"] in ("decided", "start.decided"):
+                data = record["data"]
+                held |= dict.fromkeys(data.get("exclude", ()), data.get("exclude_until_s", 0.0))
+                for node in data.get("relax", ()):
+                    held.pop(node, None)
+        due = {node for node, until_s in held.items() if until_s > now_s + max(world.plan.skews_s) + 60.0}
         room = min(int(world.exclude_cap * world.plan.nodes), world.plan.nodes - world.plan.wanted) - len(
             excluded
         )
-        if held - excluded and room > 0:
+        if due - excluded and room > 0:
             self.breach(
-                f"attempt {attempt} may use {sorted(held - excluded)}, which a spare took the place of"
+                f"attempt {attempt} may use {sorted(due - excluded)}, which were decided to be left out"
             )
 
     def excludes(self, job: Job | None, nodes: Sequence[str]) -> None:
@@ -309,12 +410,15 @@ class Laws:
         """No healthy job is cancelled: only what stands still after a fatal line, what the user gave up, and strays."""
         if job is None or job.state.ended:
             return
+        if named(job) is not None:
+            self.companion_ends(job, "the supervisor")
+            return
         if self.wished_s is not None or self.halted_s is not None or self._is_stray(job):
             return
         if job.state is JobState.PENDING:
             # A second job of a token may get the number of the first, which Slurm has forgotten: its attempt is decided.
             second = any(s.launch.job.number == job.number and s.launch.job is not job for s in self.starts)
-            if job.restarts == 0 and not job.held and not self.world.rewound and not second:
+            if job.restarts == 0 and not (job.held or self.world.rewound or second or self._moved()):
                 self.breach(f"job {job.number} is cancelled although it only waits for its first start")
             return
         start = next((s for s in reversed(self.starts) if s.launch is job.launch), None)
@@ -322,18 +426,114 @@ class Laws:
             return  # it never trained, or is ending already
         if start.launch.head not in job.nodes:
             return  # Slurm has taken the node of its script from it
+        if self._moved_off(start):
+            return
         agent = start.inside.agent if start.inside is not None else None
         if agent is not None and agent.seen_for_s >= PULSE_KNOWN_S and self._seen_for(PULSE_KNOWN_S):
             self.breach(f"job {job.number} is cancelled although the agent in it lives")
-        if start.launch.restarts and start.launch.started_s > looked_s:
+        if (start.launch.restarts or self._moved()) and start.launch.started_s > looked_s:
             self.hit_late = True
             return  # it was in the queue at the last look
         # The first fatal line since the last step: what is printed after it takes nothing back.
-        told = (start.fatal_s, start.last_step_s if start.hung else None, start.claimed_s)
+        # Whose ranks are gone from a node that crashed waits for them, whether Slurm knows it by now or not.
+        there = [start.host(node).processes.get(node) for node in start.nodes]
+        hangs = start.hung or not all(one is not None and one.alive for one in there)
+        told = (start.fatal_s, start.last_step_s if hangs else None, start.claimed_s)
         fatal_s = min((at_s for at_s in told if at_s is not None), default=None)
         quiet_s = self.world.clock.now() - max(start.last_step_s, fatal_s or 0.0)
-        if fatal_s is None or quiet_s < self.world.end_wait_s - 1.0:
+        least_s = self.world.end_wait_s
+        if hangs and self.world.clock.now() - start.last_step_s >= self.world.hang_min_s:
+            least_s = 0.0  # it was held to hang: a silence of its own, whatever the lines say
+        if fatal_s is None or quiet_s < least_s - 1.0:
             self.breach(f"job {job.number} is cancelled at step {start.step} although {start} is healthy")
+
+    def companion_asked(self, request: SubmitRequest) -> None:
+        """An agent submits a companion: each mark once, at a size that is wanted."""
+        self.companions[request.token] += 1
+        self.companion_asked_s[request.token] = self.world.clock.now()
+        self.world.trace(f"  sbatch of {request.token}: {' '.join(request.argv)}")
+        if self.companions[request.token] > 1:
+            self.breach(f"{request.token} goes to sbatch again")
+
+    def companion_ends(self, job: Job | None, who: str) -> None:
+        """Nobody of us ends a companion on whose nodes a healthy start works."""
+        name = named(job) if job is not None else None
+        if job is None or name is None or job.state is not JobState.RUNNING:
+            return
+        if self.wished_s is not None or self.halted_s is not None:
+            return
+        start = self.starts[-1] if self.starts else None
+        if start is None or not start.training or start.over or not start.alive:
+            return
+        if start.launch.job.launch is not start.launch or start.launch.job.state is not JobState.RUNNING:
+            return  # Slurm ends the main job, and it goes with it
+        used = [node for node in start.nodes if start.host(node) is job.launch]
+        healthy = self._is_well(start) and all(start.host(node).running(node) for node in start.nodes)
+        if used and healthy and not self._moved_off(start):
+            self.breach(f"{who} ends companion job {job.number} with {used} of {start}, which is healthy")
+
+    def _ended_with_companions(self, attempt: int) -> None:
+        """The next attempt is not submitted before the companions of the last one are gone, or not heard of for long (P6)."""
+        world = self.world
+        for job in world.engine.jobs.values():
+            name = named(job)
+            if name is None or name[0] >= attempt or job.state.ended:
+                continue
+            asked_s = self.companion_asked_s.get(job.comment.split()[-1], 0.0)
+            if job.submit_s - asked_s > COMES_LATE_S:
+                continue  # Slurm made it long after it was asked: it ends itself
+            left = [node for node in job.nodes if not self._is_fenced(node)]
+            if left or not job.nodes:
+                self.breach(
+                    f"attempt {attempt} is submitted while companion job {job.number} is {job.state.value} on {left}"
+                )
+
+    def _is_fenced(self, name: str) -> bool:
+        """The node was lost so long ago that nothing on it counts."""
+        node, world = self.world.engine.nodes[name], self.world
+        if not node.fault and not node.not_responding:
+            return False
+        lost_s = world.hurt_s.get(name, 0.0) + world.engine.timing.silent_s
+        return world.clock.now() - lost_s >= world.fence_wait_s
+
+    def companions_left(self) -> None:
+        """Looked at now and then: no companion outlives its main launch for long while Slurm answers and somebody looks."""
+        world = self.world
+        for job in world.engine.jobs.values():
+            name = named(job)
+            if name is None or job.state.ended:
+                continue
+            owner = next(
+                (s for s in reversed(self.starts) if (s.attempt, s.launch.restarts) == name[:2]), None
+            )
+            main = owner.launch.job if owner is not None and owner.launch.job.launch is owner.launch else None
+            lives = main is not None and main.state is JobState.RUNNING
+            lost = any(world.engine.nodes[node].fault for node in job.nodes)
+            if lives or lost or world.engine.controller != "up" or world.hidden or not world.processes:
+                continue
+            self._outlived_s[job.number] += OUTLIVES_LOOK_S
+            if self._outlived_s[job.number] > OUTLIVES_S:
+                self._outlived_s[job.number] = float("-inf")
+                self.breach(f"companion job {job.number} ({job.state.value}) has outlived its launch")
+
+    def _spans_are_right(self, start: Start) -> None:
+        """A start uses nodes that its jobs have, each once."""
+        if len({*start.nodes}) != len(start.nodes):
+            self.breach(f"{start} uses a node twice: {start.nodes}")
+        for node in start.nodes:
+            launch = start.host(node)
+            if node not in launch.nodes:
+                self.breach(f"{start} uses {node}, which job {launch.job_id} does not have")
+            if launch is not start.launch and launch.job is not start.launch.job:
+                name = named(launch.job)
+                if name is None or name[:2] != (start.attempt, start.launch.restarts):
+                    self.breach(
+                        f"{start} uses {node} of job {launch.job_id}, which is none of its companions"
+                    )
+
+    def _is_well(self, start: Start) -> bool:
+        told = (start.fatal_s, start.claimed_s, start.stuck_s)
+        return not (start.hung or start.cancelled or start.reported or any(one is not None for one in told))
 
     def _is_stray(self, job: Job) -> bool:
         """Not the job that the run's newest attempt knows as its own."""
@@ -369,7 +569,9 @@ class Laws:
             self.shown[int(row.raw_job_id or row.job_id)] = (self.world.clock.now(), row.state)
 
     def person_cancels(self, job: Job) -> None:
-        """A person ends a job that ftrun has not meant to end."""
+        """A person ends a job that ftrun has not meant to end; its companions are none of its jobs."""
+        if named(job) is not None:
+            return
         run = self.run()
         meant = run is not None and run.attempt is not None and run.attempt.ended_by_us
         waits_or_runs = job.state in (JobState.PENDING, JobState.RUNNING)  # Slurm ignores it afterwards
@@ -440,7 +642,7 @@ class Laws:
         left = [
             job.number
             for job in self.world.engine.jobs.values()
-            if not job.state.ended and run.token in job.comment
+            if not job.state.ended and run.token.removeprefix("ftrun:") in job.comment
         ]
         if left and not plan.watch_only:
             self.breach(f"jobs {left} are left although the run is {run.state.value}")
@@ -451,6 +653,7 @@ class Laws:
         self.used_up = run.state is State.STOPPED and self._spent(run)
         # A job that the controller forgot in the queue while nobody watched looks as one that a person cancelled there.
         forgotten = bool(self.world.lost_waiting) and "gone from the queue unstarted" in run.final_reason
+        forgotten = forgotten or self._looked_too_late(run.final_reason)
         asked = (
             self.wished_s is not None or self.halted_s is not None or bool(self.person_ended)
         )  # after the one resume that a plan has
@@ -460,18 +663,26 @@ class Laws:
         if plan.must_finish and run.state is not State.FINISHED and not (self.used_up or forgotten or asked):
             self.breach(f"the run was given up without need: {run.final_reason}")
         self._budgets(run)
+        self._no_thrash(run)
         self._exclusions(run)
         self._ledger(run)
 
     def run_ends(self) -> None:
         """When ftrun calls the run over, nothing of it waits in the queue that might start behind its back."""
         run = self.run()
+        self.stopped_s = self.world.clock.now()
         if run is None:
             return
         jobs = self.world.engine.jobs.values()
         waiting = [j.number for j in jobs if run.token in j.comment and j.state is JobState.PENDING]
         if waiting and not self.world.plan.watch_only and self.world.hidden != "all":
             self.breach(f"the run is called {run.state.value} while its jobs {waiting} wait in the queue")
+
+    def _looked_too_late(self, reason: str) -> bool:
+        """Nobody could look for a submission until Slurm could have forgotten it, or until hosts whose clocks differ by more could tell."""
+        skews, age_s = self.world.plan.skews_s, self.world.engine.timing.min_job_age_s
+        late = self.stopped_s - self.submitted_s >= age_s or max(skews) - min(skews) >= age_s
+        return late and "until Slurm could have forgotten it" in reason
 
     def _left_early(self) -> bool:
         return any(fault.kind == "early-exit" for fault in self.world.plan.job)
@@ -485,23 +696,62 @@ class Laws:
             "came twice": plan.time_limit_s > 0,
             "never seen from": plan.blind_nodes_s[1] > 0,
             "same failure twice": True,
+            "may be loaded": not self._loadable(run),
         }
         return any(words in reason for words, possible in reasons.items() if possible)
+
+    def _loadable(self, run: Run) -> list[str]:
+        """The checkpoints that a start could have been given."""
+        aside = {path for path, stamp in run.set_aside if checkpoints.stamp(path) == stamp}
+        poisons = self._poisons()
+        return [
+            path
+            for path, (step, _) in self.whole.items()
+            if path not in aside and not spoilt(path, poisons, step)
+        ]
 
     def _budgets(self, run: Run) -> None:
         """No class and no run spends more than it has."""
         limit = int(run.settings.get("retries", 20))
         lost = sum(record["kind"] == "submit.lost" for record in self.records())
+        moves = sum(record["kind"] == "queue.moved" for record in self.records())
         if run.retries > limit > 0:  # with 0, what Slurm starts again by itself is left to it
             self.breach(f"{run.retries} retries of {limit}")
-        inside = sum(start.number > 1 for start in self.starts)
-        if limit > 0 and inside + len(run.attempts) > 1 + limit + lost + self.resumed_times * (1 + limit):
+        grown = sum(record["data"].get("rung") == "grow" for record in self.records())  # that spends nothing
+        inside = sum(start.number > 1 for start in self.starts) - grown
+        if limit > 0 and inside + len(run.attempts) > 1 + limit + lost + moves + self.resumed_times * (
+            1 + limit
+        ):
             self.breach(f"{inside} starts inside {len(run.attempts)} attempts with {limit} retries")
-        decided = {r["data"]["incident"] for r in self.records() if r["kind"] in ("decided", "start.decided")}
+        decisions = [r for r in self.records() if r["kind"] in ("decided", "start.decided")]
+        decided = {
+            (r["job"], r["data"]["incident"]) for r in decisions
+        }  # a job that was adopted is judged anew
         if run.retries > len(decided):
             self.breach(f"{run.retries} retries were counted for {len(decided)} incidents")
-        if len(run.attempts) > 1 + limit + lost + self.resumed_times * (1 + limit):
+        if len(run.attempts) > 1 + limit + lost + moves + self.resumed_times * (1 + limit):
             self.breach(f"{len(run.attempts)} attempts with {limit} retries and {lost} lost submissions")
+
+    def _no_thrash(self, run: Run) -> None:
+        """In the queue a size only goes down: between two starts no more moves than there are sizes."""
+        wanted, sizes, reshaped = self.world.plan.wanted, [0], False
+        for record in self.records():
+            if record["kind"] in (
+                "job.started",
+                "decided",
+                "submit.lost",
+                "run.resumed",
+            ):  # a start that must be made anyway
+                sizes, reshaped = [0], False
+            elif record["kind"] in ("queue.moved", "resize.done"):
+                moved = record["kind"] == "queue.moved"
+                sizes.append(record["data"]["decision"]["size"] if moved else record["data"]["size"])
+                before = sizes[-2] or wanted
+                # At the same size: without the spares, or by another job where Slurm did not take the change of the first one.
+                same = moved and (bool(self.world.plan.spares) or reshaped)
+                if not 0 < sizes[-1] < before + same:
+                    self.breach(f"moved in the queue from {before} nodes to {sizes[-1]}")
+                reshaped = not moved
 
     def _exclusions(self, run: Run) -> None:
         """Nobody innocent is excluded by a log that tells the truth."""
@@ -544,6 +794,6 @@ def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[floa
     run = events.Run(run_id)
     for record in records:
         run = run.after(record)
-        if record["kind"] == "decided":
+        if record["kind"] in ("decided", "start.decided"):
             found.append((record["at"], set(run.excluded_at(record["at"]))))
     return found

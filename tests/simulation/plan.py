@@ -70,6 +70,7 @@ _AGENT_POINTS = (
     "record:after:start.over",
     "sweep:before",
     "sweep:after",
+    "record:after:nodes.checked",
     "record:after:start.diagnosed",
     "record:after:start.decided",
     "steps.cancel:before",
@@ -78,9 +79,33 @@ _AGENT_POINTS = (
     "answer:before",
     "answer:after",
 )
+_COMPANION_POINTS = (
+    "record:after:companion.intended",
+    "companion.submit:before",
+    "companion.submit:after",
+    "record:after:companion.submitted",
+    "record:after:companion.here",
+    "record:after:companion.failed",
+    "record:after:companion.ended.intended",
+    "companion.end:before",
+    "companion.end:after",
+    "record:after:companion.ended",
+    "record:after:start.placed",
+    "release:before",
+    "release:after",
+)
+_COMPANION_ENDS = (
+    "record:after:companion.submitted",
+    "record:after:companion.ended.intended",
+    "companion:before",
+    "companion:after",
+    "record:after:companion.ended",
+    "record:after:companion.gone",
+)
 _INSIDE = ("crash", "freeze", "slurmd", "xid", "hang", "hang-exit", "torn", "port", "kill", "sick")
 _NO_JOB = ("late", "lost", "busy")  # what may leave `ftrun sbatch` without a job
-HOPELESS = ("bug", "oom", "early-exit")
+QUICK_HANGS = {"hang-min": 30.0, "hang-max": 120.0, "hang-grace": 120.0}
+HOPELESS = ("bug", "oom", "early-exit", "diverge-again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +196,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class PersonAct:
-    """`scancel`, `requeue` by somebody else, or a request of the user: `cancel`, `stop`, or `halt` under conditions (`Halt`; `before_s` from then on)."""
+    """`scancel` (of all jobs of the run) or `scancel-companions`, `requeue` by somebody else, or a request of the user: `cancel`, `stop`, or `halt` under conditions (`Halt`; `before_s` from then on)."""
 
     kind: str
     at_s: float
@@ -215,6 +240,16 @@ class Plan:
     agent: bool = False  # an agent beside the script
     spares: int = 0
     agents: tuple[AgentFault, ...] = ()
+    least: int = 0  # the run may go on with so few nodes; 0 = with `wanted` only
+    strangers: tuple[
+        tuple[int, float, float], ...
+    ] = ()  # nodes that others have: which, from when, for how long
+    no_kill: str = ""  # the user's word about it: "off"
+    releases: int = 1  # how often in a launch Slurm lets a job give nodes back (22.05: once)
+    no_span: bool = False  # no srun of the script can lie in two jobs
+    judged: bool = False  # its checkpoints are files that the judge can look into
+    sick_steps: int = 3  # so many steps without a number, and the trainer stops itself
+    unfit: tuple[int, ...] = ()  # nodes that answer the agent, and say that no start should use them
     calm_s: float = 0.0
 
     @property
@@ -228,7 +263,10 @@ class Plan:
         """Whether nothing in here is a reason to stop."""
         return not (
             any(fault.kind in HOPELESS for fault in self.job)
-            or (any(act.kind != "requeue" for act in self.people) and not self.resume_after_s)
+            or (
+                any(act.kind not in ("requeue", "scancel-companions") for act in self.people)
+                and not self.resume_after_s
+            )
             or self.watch_only
             or self.front_dies_at
             or self.front_pause[0]
@@ -268,7 +306,157 @@ def draw(seed: int) -> Plan:
     if seed in PLAIN_SEEDS:
         return plan
     plan = _with_reports(_with_a_past(_more(plan)))
-    return _with_agent(plan) if seed % 2 else plan
+    plan = _with_sizes(_with_unfit(_with_agent(plan)) if seed % 2 else _with_silence(plan))
+    plan = _with_divergence(plan)
+    return _with_companions(plan) if plan.agent else plan
+
+
+def _with_divergence(plan: Plan) -> Plan:
+    """Checkpoints that the judge can look into, and trainings that go wrong and save on, from a stream of their own."""
+    luck = Random(f"ftrun simulation {plan.seed} divergence")
+    if luck.random() >= 0.35 or plan.blind_nodes_s[1]:
+        return plan
+    kinds = luck.choice(
+        (("diverge",), ("diverge", "torn"), ("torn", "torn"), ("diverge", "diverge"), ("diverge-again",))
+    )
+    job = tuple(
+        JobFault(kind, luck.randint(1, plan.steps), luck.randrange(plan.wanted), luck.uniform(10, 400))
+        for kind in kinds
+    )
+    chosen = dict(plan.settings) | {
+        "checkpoint-fresh": luck.random() < 0.5,
+        "checkpoint-judge": luck.choice(("quick", "quick", "rule")),
+    }
+    return replace(
+        plan,
+        judged=luck.random() < 0.7,
+        sick_steps=luck.choice((1, 3, 8)),
+        job=tuple(sorted((*plan.job, *job), key=lambda fault: fault.at_step)),
+        settings=tuple(sorted(chosen.items())),
+    )
+
+
+def _with_companions(plan: Plan) -> Plan:
+    """Nodes outside of the job that it may borrow, or that others have for long, from a stream of its own."""
+    luck = Random(f"ftrun simulation {plan.seed} companions")
+    if luck.random() >= 0.4 or plan.watch_only or plan.front_pause[0]:
+        return plan
+    nodes, whole_s = plan.nodes + luck.choice((0, 1, 2, 3)), plan.steps * plan.step_s
+    kinds = [luck.choice(("crash", "xid", "freeze", "slurmd", "sick", "kill")) for _ in range(2)]
+    job = tuple(
+        JobFault(
+            luck.choice(kinds),
+            luck.randint(2, plan.steps),
+            luck.randrange(plan.wanted),
+            luck.uniform(20, 600),
+        )
+        for _ in range(luck.choice((1, 2, 3)))
+    )
+    strangers = tuple(
+        (luck.randrange(nodes), luck.uniform(0, whole_s), luck.choice((30.0, 200.0, 2000.0)))
+        for _ in range(luck.choice((0, 0, 1, 3)))
+    )
+    people = plan.people
+    if not people and luck.random() < 0.3:
+        people = (PersonAct("scancel-companions", luck.uniform(30, whole_s * 1.5)),)
+    chosen = dict(plan.settings) | {
+        "recover": luck.choice(
+            (
+                "rank,step,swap,companion,shrink,resubmit",
+                "step,swap,companion,shrink,resubmit",
+                "companion,resubmit",
+            )
+        ),
+        "limit-companion": luck.choice((30.0, 60.0, 300.0)),
+        "min-stay": luck.choice((20.0, 60.0, 1800.0)),
+    }
+    longer = luck.choice((1, 4)) if plan.least else 1  # else nothing that grows would pay
+    return replace(
+        plan,
+        nodes=nodes,
+        steps=plan.steps * longer,
+        job=tuple(sorted((*plan.job, *job), key=lambda fault: fault.at_step)),
+        agents=(*plan.agents, *_named(luck, _COMPANION_POINTS)),
+        supervisors=(*plan.supervisors, *_ends_cut(luck)),
+        strangers=(*plan.strangers, *strangers),
+        people=people,
+        no_kill=luck.choice(("", "", "", "off")),
+        releases=luck.choice((0, 1, 1, 9)),
+        no_span=luck.random() < 0.05,
+        settings=tuple(sorted(chosen.items())),
+        calm_s=max(
+            plan.calm_s, *(at + long for _, at, long in strangers), *(act.at_s for act in people), 0.0
+        ),
+    )
+
+
+def _named(luck: Random, points: tuple[str, ...]) -> tuple[AgentFault, ...]:
+    return tuple(
+        AgentFault(
+            luck.choice(("kill", "kill", "freeze", "stuck")),
+            1,
+            luck.choice((5.0, 25.0, 70.0, 200.0)),
+            at_name=luck.choice(points),
+        )
+        for _ in range(luck.choice((0, 0, 1)))
+    )
+
+
+def _ends_cut(luck: Random) -> tuple[SupervisorFault, ...]:
+    return tuple(
+        SupervisorFault(
+            luck.choice(("crash", "pause", "slow")),
+            1,
+            luck.choice((5.0, 15.0, 60.0, 300.0)),
+            at_name=luck.choice(_COMPANION_ENDS),
+        )
+        for _ in range(luck.choice((0, 0, 1)))
+    )
+
+
+def _with_sizes(plan: Plan) -> Plan:
+    """Runs that may go on with fewer nodes, where nodes are scarce, from a stream of their own."""
+    luck = Random(f"ftrun simulation {plan.seed} sizes")
+    if luck.random() >= 0.25 or plan.wanted < 2 or plan.watch_only or plan.front_pause[0]:
+        return plan
+    whole_s = plan.steps * plan.step_s
+    strangers = tuple(
+        (luck.randrange(plan.nodes), luck.uniform(0, whole_s), luck.choice((30.0, 200.0, 2000.0)))
+        for _ in range(luck.choice((0, 1, 2, 4)))
+    )
+    outages = tuple(
+        Outage(luck.randrange(plan.nodes), "crash", luck.uniform(0, whole_s), luck.uniform(400, 2000))
+        for _ in range(luck.choice((0, 1, 1, 2)))
+    )
+    chosen = dict(plan.settings) | {
+        "spare-wait": luck.choice((0.0, 10.0, 60.0, 270.0)),
+        "queue-timeout": luck.choice((120.0, 1800.0)),
+    }
+    return replace(
+        plan,
+        least=luck.randint(1, plan.wanted - 1),
+        strangers=strangers,
+        outages=(*plan.outages, *outages),
+        settings=tuple(sorted(chosen.items())),
+        calm_s=max(
+            plan.calm_s, *(at + long for _, at, long in strangers), *(o.at_s + o.for_s for o in outages), 0.0
+        ),
+    )
+
+
+def _with_silence(plan: Plan) -> Plan:
+    """Without an agent: scripts that stand still and say nothing, from a stream of their own."""
+    luck = Random(f"ftrun simulation {plan.seed} silence")
+    if luck.random() >= 0.3 or plan.watch_only or plan.blind_nodes_s[1]:
+        return plan
+    silent = tuple(
+        JobFault("silent", luck.randint(2, plan.steps), 0, 0.0) for _ in range(luck.choice((1, 1, 2)))
+    )
+    return replace(
+        plan,
+        job=tuple(sorted((*plan.job, *silent), key=lambda fault: fault.at_step)),
+        settings=tuple(sorted((dict(plan.settings) | QUICK_HANGS).items())),
+    )
 
 
 def _with_agent(plan: Plan) -> Plan:
@@ -277,29 +465,8 @@ def _with_agent(plan: Plan) -> Plan:
     spares = luck.choice((0, 0, 1, 1, 2))
     nodes = max(plan.nodes, plan.wanted + spares + luck.choice((0, 1)))
     whole_s = plan.steps * plan.step_s
-    named = luck.choice(("", "", *_AGENT_POINTS))
-    agents = tuple(
-        AgentFault(
-            luck.choice(("kill", "kill", "freeze", "stuck")),
-            luck.randint(1, 3 if named else 40),
-            luck.choice((5.0, 15.0, 25.0, 70.0, 200.0)),
-            at_name=named,
-        )
-        for _ in range(luck.choice((0, 0, 1, 1, 2)))
-    )
-    kinds = luck.sample(_INSIDE, 3)
-    step = luck.randint(2, plan.steps)
-    job = tuple(
-        JobFault(
-            luck.choice(kinds),
-            step + luck.choice((0, 0, 1, 3)),
-            luck.randrange(plan.wanted),
-            luck.uniform(10, 400),
-        )
-        for _ in range(luck.choice((0, 1, 2, 3)))
-    )
-    if plan.blind_nodes_s[1]:
-        job = tuple(fault for fault in job if not fault.kind.startswith("hang"))
+    agents = _agents(luck)
+    job = _inside(luck, plan)
     outages = tuple(
         Outage(
             luck.randrange(nodes),
@@ -311,19 +478,12 @@ def _with_agent(plan: Plan) -> Plan:
     )
     people, resume_after_s = plan.people, plan.resume_after_s
     if not people and luck.random() < 0.2:
-        condition = luck.choice(
-            (
-                ("after_checkpoint", True),
-                ("at_step", luck.randint(1, plan.steps)),
-                ("before_s", luck.uniform(60, 400)),
-            )
-        )
-        halt = (condition, ("pause", luck.random() < 0.5))
-        people = (PersonAct("halt", luck.uniform(0, whole_s), halt),)
+        people = (_halt(luck, plan),)
         resume_after_s = luck.choice((0.0, 30.0, 200.0))
     chosen = dict(plan.settings)
     if luck.random() < 0.15:
         chosen |= luck.choice(({"hang": "never"}, {"recover": "step,resubmit"}, {"recover": "swap,resubmit"}))
+    ends_s = (*(outage.at_s + outage.for_s for outage in outages), *(act.at_s for act in people))
     return replace(
         plan,
         agent=True,
@@ -335,13 +495,58 @@ def _with_agent(plan: Plan) -> Plan:
         people=people,
         resume_after_s=resume_after_s,
         settings=tuple(sorted(chosen.items())),
-        calm_s=max(
-            plan.calm_s,
-            *(outage.at_s + outage.for_s for outage in outages),
-            *(act.at_s for act in people),
-            0.0,
-        ),
+        calm_s=max(plan.calm_s, *ends_s, 0.0),
     )
+
+
+def _with_unfit(plan: Plan) -> Plan:
+    """Nodes, spares among them, that are there and no good, from a stream of their own."""
+    luck = Random(f"ftrun simulation {plan.seed} unfit")
+    if luck.random() >= 0.25:
+        return plan
+    return replace(plan, unfit=tuple(luck.sample(range(plan.nodes), min(plan.nodes, luck.choice((1, 1, 2))))))
+
+
+def _agents(luck: Random) -> tuple[AgentFault, ...]:
+    named = luck.choice(("", "", *_AGENT_POINTS))
+    return tuple(
+        AgentFault(
+            luck.choice(("kill", "kill", "freeze", "stuck")),
+            luck.randint(1, 3 if named else 40),
+            luck.choice((5.0, 15.0, 25.0, 70.0, 200.0)),
+            at_name=named,
+        )
+        for _ in range(luck.choice((0, 0, 1, 1, 2)))
+    )
+
+
+def _inside(luck: Random, plan: Plan) -> tuple[JobFault, ...]:
+    """Faults that come close upon each other."""
+    kinds = luck.sample(_INSIDE, 3)
+    step = luck.randint(2, plan.steps)
+    job = tuple(
+        JobFault(
+            luck.choice(kinds),
+            step + luck.choice((0, 0, 1, 3)),
+            luck.randrange(plan.wanted),
+            luck.uniform(10, 400),
+        )
+        for _ in range(luck.choice((0, 1, 2, 3)))
+    )
+    return tuple(f for f in job if not (plan.blind_nodes_s[1] and f.kind.startswith("hang")))
+
+
+def _halt(luck: Random, plan: Plan) -> PersonAct:
+    """A person wants the run to be left under a condition."""
+    condition = luck.choice(
+        (
+            ("after_checkpoint", True),
+            ("at_step", luck.randint(1, plan.steps)),
+            ("before_s", luck.uniform(60, 400)),
+        )
+    )
+    halt = (condition, ("pause", luck.random() < 0.5))
+    return PersonAct("halt", luck.uniform(0, plan.steps * plan.step_s), halt)
 
 
 def _with_reports(plan: Plan) -> Plan:

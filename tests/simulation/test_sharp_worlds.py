@@ -258,3 +258,97 @@ def test_a_run_that_is_only_watched_is_left_to_slurm(chosen: tuple[str, object],
 
     assert not broken
     assert list(world.laws.submitted.values()) == [1]
+
+
+def test_what_a_person_cancelled_before_anyone_knew_of_it_is_not_brought_back() -> None:
+    """P5: sbatch was acknowledged, nobody wrote it down, a person cancelled the waiting job and Slurm forgot it: a person decides."""
+    died = SupervisorFault("crash", 1, 250.0, at_name="submit:after")
+
+    world = _lives(
+        replace(WAITS_FOR_A_NODE, supervisors=(died,), people=(PersonAct("scancel", 110.0),)), end="stopped"
+    )
+
+    assert world.laws.jobs_seen() == ["attempt 1", "attempt 2"]
+    assert world.laws.person_ended
+
+
+# ---------------------------------------------------------------------- trainings that diverge
+
+DIVERGES = Plan(
+    8,
+    steps=24,
+    save_every=4,
+    sick_steps=6,
+    judged=True,
+    job=(JobFault("diverge", 14, 0, 0.0),),
+    settings=OFTEN,
+)
+
+
+@pytest.mark.parametrize("agent", [False, True])
+@pytest.mark.parametrize("judge", ["quick", "rule"])
+def test_what_a_diverged_training_saved_is_never_loaded(judge: str, agent: bool) -> None:
+    """It wrote whole checkpoints with nothing in them that is a number: the next start goes back behind the last healthy step, once, and finishes."""
+    plan = replace(DIVERGES, agent=agent, settings=(*OFTEN, ("checkpoint-judge", judge)))
+
+    world = _lives(plan)
+
+    assert [start.began_from for start in world.laws.starts] == [0, 12]
+    assert [start.attempt for start in world.laws.starts] == ([1, 1] if agent else [1, 2])
+    known = [record for record in world.laws.told if record["kind"] == "checkpoint.poisoned"]
+    assert [(14, 13)] == [(record["data"]["step"], record["data"]["before_step"]) for record in known]
+
+
+@pytest.mark.parametrize("judge", ["quick", "rule"])
+def test_what_is_saved_anew_after_a_divergence_is_good(judge: str) -> None:
+    """The second start writes checkpoints of the same steps: a fault after that costs the steps since the last of them, and no more."""
+    job = (*DIVERGES.job, JobFault("kill", 22, 0, 0.0))
+    plan = replace(DIVERGES, job=job, settings=(*OFTEN, ("checkpoint-judge", judge)))
+
+    assert [0, 12, 20] == [start.began_from for start in _lives(plan).laws.starts]
+
+
+@pytest.mark.parametrize("agent", [False, True])
+def test_a_training_that_diverges_at_the_same_step_again_is_stopped(agent: bool) -> None:
+    """It is in the data or the code: one try from an older checkpoint shows that, and no more are made."""
+    world = _lives(
+        replace(DIVERGES, agent=agent, job=(JobFault("diverge-again", 14, 0, 0.0),)), end="stopped"
+    )
+
+    assert "the same failure twice at step 14" in world.laws.told[-1]["data"]["reason"]
+    assert [start.began_from for start in world.laws.starts] == [0, 12]
+
+
+@pytest.mark.parametrize("fault", ["crash", "kill", "preempt"])
+def test_a_fault_that_comes_while_a_training_is_sick_does_not_hide_it(fault: str) -> None:
+    """Whatever ended the start, its log had said that the losses were no numbers."""
+    job = (*DIVERGES.job, JobFault(fault, 17, 1, 200.0))
+    plan = replace(DIVERGES, steps=30, sick_steps=9, nodes=6, requeue=False, job=job)
+
+    world = _lives(plan)
+
+    assert [start.began_from for start in world.laws.starts][:2] == [0, 12]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_nothing_to_load_is_said_and_not_begun_anew(fresh: bool) -> None:
+    """Where every checkpoint is spoilt the run stops, unless its user said that it may begin from nothing."""
+    plan = replace(
+        DIVERGES,
+        save_every=5,
+        job=(JobFault("diverge", 4, 0, 0.0),),
+        settings=(*OFTEN, ("checkpoint-fresh", fresh)),
+    )
+
+    world = _lives(plan, end="finished" if fresh else "stopped")
+
+    assert fresh or "none of 1 checkpoints may be loaded" in world.laws.told[-1]["data"]["reason"]
+
+
+def test_a_torn_checkpoint_is_seen_before_a_start_fails_on_it() -> None:
+    """The judge passes it over, so it costs no start; with the names alone it costs one."""
+    plan = Plan(6, steps=12, save_every=3, judged=True, job=(JobFault("torn", 8, 0, 0.0),), settings=OFTEN)
+
+    assert [0, 6] == [start.began_from for start in _lives(plan).laws.starts]
+    by_name = _lives(replace(plan, settings=(*OFTEN, ("checkpoint-judge", "rule"))))
+    assert 1 == len(by_name.laws.unloadable)

@@ -1,6 +1,7 @@
 """Lives of runs in a simulated world: thousands of faults and crashes, and the laws that hold through all of them.
 
-`--seeds N` says how many lives, `--from K` with which seed they begin, `--seed K` replays one of them and tells its story.
+`--seeds N` says how many lives, `--from K` with which seed they begin, `--seed K` replays one of them and tells its story; `--stride N`: every Nth
+place of those at which somebody may die (`make simulate`: all of them).
 Whoever waits for thousands of them is told now and then how far they are, and of each that broke a law as soon as it did.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from ftrun.supervisor.signatures import load
-from tests.simulation.plan import AgentFault, JobFault, Plan, SupervisorFault, draw
+from tests.simulation.plan import AgentFault, JobFault, PersonAct, Plan, SupervisorFault, draw
 from tests.simulation.trainer import LINES
 from tests.simulation.world import live
 
@@ -28,6 +29,24 @@ CUT: dict[str, Plan] = {
     "requeued": Plan(3, steps=10, job=(JobFault("preempt", 6, 0, 0.0),)),
     "torn": Plan(4, steps=12, save_every=3, job=(JobFault("torn", 8, 0, 0.0),)),
     "hang": Plan(5, steps=8, job=(JobFault("hang", 4, 1, 0.0),), settings=(("end-wait", 20.0),)),
+    "silent": Plan(
+        11,
+        steps=8,
+        step_s=2.0,
+        job=(JobFault("silent", 7, 0, 0.0),),
+        settings=(("hang-grace", 20.0), ("hang-max", 20.0), ("hang-min", 10.0)),
+    ),
+    "smaller": Plan(12, nodes=3, wanted=3, least=2, steps=10, job=(JobFault("crash", 6, 1, 2000.0),)),
+    "smaller-later": Plan(
+        13,
+        nodes=4,
+        wanted=3,
+        least=2,
+        steps=10,
+        strangers=((3, 1.0, 2000.0),),
+        job=(JobFault("crash", 6, 1, 2000.0),),
+        settings=(("spare-wait", 20.0),),
+    ),
     "bug": Plan(6, steps=8, job=(JobFault("bug", 4, 0, 0.0),)),
 }
 
@@ -38,6 +57,8 @@ INSIDE: dict[str, Plan] = {
     "dead-node": Plan(
         10, steps=10, agent=True, spares=2, job=(JobFault("crash", 6, 1, 400.0), JobFault("xid", 7, 0, 0.0))
     ),
+    "unfit-spare": Plan(11, steps=8, agent=True, spares=2, unfit=(2,), job=(JobFault("xid", 4, 1, 60.0),)),
+    "companion": Plan(14, nodes=4, steps=6, agent=True, job=(JobFault("xid", 4, 1, 60.0),)),
 }
 
 
@@ -92,15 +113,20 @@ def _broken(plan: Plan, *, show: bool = False) -> list[str]:
     return broken
 
 
+def _points(request: pytest.FixtureRequest, count: int) -> range:
+    """Where to cut: `--stride 1` = everywhere, which takes minutes."""
+    return range(1, count + 1, request.config.getoption("--stride"))
+
+
 @pytest.mark.parametrize(("name", "tear"), [*((name, 0) for name in CUT), ("dead-node", 40)])
-def test_a_supervisor_may_die_anywhere(name: str, tear: int) -> None:
+def test_a_supervisor_may_die_anywhere(request: pytest.FixtureRequest, name: str, tear: int) -> None:
     """After every record, before and after every effect: the next supervisor comes to the same end, and submits nothing twice."""
     plan = CUT[name]
     outcome, broken, world = live(plan)
     assert not broken
 
     ends = {}
-    for point in range(1, world.points + 1):
+    for point in _points(request, world.points):
         cut = replace(plan, supervisors=(SupervisorFault("crash", point, 15.0, tear),))
         end, broken, _ = live(cut)
         ends[point] = broken[0] if broken else end
@@ -112,31 +138,86 @@ def test_a_supervisor_may_die_anywhere(name: str, tear: int) -> None:
     ("name", "kind", "for_s"),
     [*((name, "kill", 0.0) for name in INSIDE), ("swap", "freeze", 25.0), ("swap", "stuck", 50.0)],
 )
-def test_an_agent_may_fail_anywhere(name: str, kind: str, for_s: float) -> None:
+def test_an_agent_may_fail_anywhere(
+    request: pytest.FixtureRequest, name: str, kind: str, for_s: float
+) -> None:
     """It dies, or stands still for too long, behind any record and around any effect: that costs the ladder, never the run."""
     outcome, broken, world = live(INSIDE[name])
     assert (outcome, broken) == ("finished", [])
 
     ends = {}
-    for point in range(1, world.agent_points + 1):
+    for point in _points(request, world.agent_points):
         end, broken, _ = live(replace(INSIDE[name], agents=(AgentFault(kind, point, for_s),)))
         ends[point] = broken[0] if broken else end
 
     assert dict.fromkeys(ends, outcome) == ends
 
 
-def test_a_supervisor_may_die_anywhere_beside_an_agent() -> None:
+def test_a_supervisor_may_die_anywhere_beside_an_agent(request: pytest.FixtureRequest) -> None:
     """What goes on inside the allocation goes on without it, and is not done twice when the next one comes."""
     plan = INSIDE["swap"]
     outcome, broken, world = live(plan)
     assert (outcome, broken) == ("finished", [])
 
     ends = {}
-    for point in range(1, world.points + 1):
+    for point in _points(request, world.points):
         end, broken, _ = live(replace(plan, supervisors=(SupervisorFault("crash", point, 15.0),)))
         ends[point] = broken[0] if broken else end
 
     assert dict.fromkeys(ends, outcome) == ends
+
+
+@pytest.mark.parametrize("kind", ["crash", "pause"])
+def test_a_supervisor_may_fail_around_a_companion(kind: str) -> None:
+    """Whoever takes over ends what is left of a companion, once, and nothing begins beside it."""
+    plan = Plan(
+        15,
+        nodes=4,
+        steps=8,
+        agent=True,
+        job=(JobFault("xid", 4, 1, 60.0), JobFault("crash", 7, 0, 400.0)),
+        settings=(("recover", "companion,resubmit"),),
+    )
+    ends = {}
+    for name in (
+        "record:after:companion.ended.intended",
+        "companion:before",
+        "companion:after",
+        "record:after:companion.gone",
+    ):
+        cut = replace(plan, supervisors=(SupervisorFault(kind, 1, 60.0, at_name=name),))
+        end, broken, world = live(cut)
+        assert world.laws.companions
+        ends[name] = broken[0] if broken else end
+
+    assert set(ends.values()) == {"finished"}, ends
+
+
+def test_a_start_in_two_jobs_outlives_its_companion() -> None:
+    """A person, or a dead node, ends the companion: the start is made again with another one, nobody innocent is left out, and each companion is over in the end."""
+    plan = Plan(16, nodes=6, wanted=3, steps=20, agent=True, job=(JobFault("xid", 4, 1, 60.0),))
+    lost = replace(plan, job=(*plan.job, JobFault("crash", 9, 2, 400.0)))
+    for one in (replace(plan, people=(PersonAct("scancel-companions", 70.0),)), lost):
+        end, broken, world = live(one)
+        assert (end, broken) == ("finished", [])
+        assert len(world.laws.companions) == 2
+
+
+def test_an_agent_counts_what_the_one_before_it_spent() -> None:
+    """Slurm starts the job again while no supervisor watches: no budget begins anew with the next agent."""
+    kills = tuple(JobFault("kill", step, 0, 0.0) for step in (3, 5, 9, 11))
+    plan = Plan(
+        17,
+        steps=14,
+        agent=True,
+        job=tuple(sorted((*kills, JobFault("requeue", 7, 0, 0.0)), key=lambda fault: fault.at_step)),
+        supervisors=(SupervisorFault("crash", 1, 900.0, at_name="record:after:job.started"),),
+        settings=(("retries", 3),),
+        calm_s=1000.0,
+    )
+    _, broken, world = live(plan)
+    assert broken == []
+    assert sum(start.number > 1 for start in world.laws.starts) == 3
 
 
 def test_the_faults_of_the_simulation_are_known_faults() -> None:

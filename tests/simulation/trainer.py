@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.hooks import nodefile
+from ftrun.hooks.checkpoints import poison
+from ftrun.hooks.checkpoints.picking import Picked, noted
 from ftrun.hooks.findings import Finding
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState
 from ftrun.slurm.memory_records import Launch
-from ftrun.supervisor import checkpoints
+from tests.simulation import saved
 from tests.simulation.inside import Inside, inside_of
 from tests.simulation.plan import JobFault
 
@@ -41,6 +43,7 @@ WATCHDOG = (
     " timeout: WorkNCCL(SeqNum=1704, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60021"
     " milliseconds before timing out."
 )
+DIVERGED = "Loss is nan, stopping training"
 LINES = {
     "hardware-gpu": (XID,),
     "hang": (WATCHDOG,),
@@ -80,6 +83,7 @@ class Start:
         self.training = False  # claimed, recorded, and not yet over
         self.began_s = 0.0
         self.last_step_s = 0.0
+        self.sick_from: int | None = None  # the step after which its losses are no numbers any more
         self.fatal_s: float | None = None  # when it wrote a line that training does not survive
         self._claim_made: tuple[float, int] | None = (
             None  # a fatal line that training survives: when, at which step
@@ -105,6 +109,10 @@ class Start:
     def nodes(self) -> tuple[str, ...]:
         """Those that it uses."""
         return self._nodes if self._nodes else self.launch.nodes
+
+    def host(self, node: str) -> Launch:
+        """The launch by which it has this node: its own, or that of a companion."""
+        return self.inside.host(node) if self.inside is not None else self.launch
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something later, if it is not over by then."""
@@ -179,7 +187,8 @@ class Start:
             self.inside = inside_of(self)
         if self.inside is not None:
             self._nodes = self.inside.nodes
-        chosen = checkpoints.newest(world.checkpoint, set_aside=self._set_aside(), cwd=world.cwd)
+        picked = self._pick()
+        chosen = picked.judged.found.path if picked.judged is not None else ""
         log = Path(self.launch.job.std_out)
         offset = log.stat().st_size if log.exists() else 0
         log.touch()
@@ -208,6 +217,12 @@ class Start:
         if self.number == 1 and self.inside is not None and self.inside.make_current() == 1:
             self._exit(0, record=False)
             return
+        if picked.stuck:
+            world.trace(f"  {self} has nothing to load: {picked.stuck}")
+            if self.number == 1 and not world.nodes_blind:
+                self._record(f"pick.{number}.1", {"stuck": picked.stuck, "end": 1})
+            self._exit(1, record=False)
+            return
         self.training = True
         self.began_s = self.last_step_s = world.clock.now()
         if self.inside is not None:
@@ -220,6 +235,7 @@ class Start:
         path = self.folder / name
         temporary = self.folder / f"{name}.{id(self)}.tmp"
         temporary.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        os.utime(temporary, (self.world.clock.now(), self.world.clock.now()))
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -228,26 +244,38 @@ class Start:
             temporary.unlink()
         return True
 
-    def _set_aside(self) -> tuple[str, ...]:
+    def _pick(self) -> Picked:
+        """What batch.sh is told of the run's checkpoints, by its file or by the agent, and what it finds."""
+        composed = (self.folder / "submitted" / "train.sh").read_bytes()
+        told = {key: _word(composed, key) for key in ("skip", "poison", "had", "fresh", "judge")}
         if self.number > 1 and self.inside is not None:
-            return tuple(self.inside.added)
-        composed = self.folder / "submitted" / "train.sh"
-        found = re.search(rb"^_ft_skip='([^']*)'$", composed.read_bytes(), re.MULTILINE)
-        return tuple(found[1].decode().split("\n")) if found and found[1] else ()
+            told |= {"skip": "\n".join(self.inside.added), "poison": "\n".join(self.inside.poison)}
+            told["had"] = told["had"] or ("1" if self.inside.had else "")
+        return saved.choose(
+            self.world.checkpoint,
+            self.world.cwd,
+            aside=tuple(told["skip"].splitlines()),
+            poisons=(
+                *poison.parsed(told["poison"]),
+                *(() if told["judge"] != "quick" else noted(self.world.run_dir)),
+            ),
+            had=bool(told["had"]),
+            fresh=bool(told["fresh"]),
+            run_dir=self.world.run_dir,
+            by_rule=told["judge"] != "quick",
+        )
 
     # ------------------------------------------------------------------ training
 
     def _load(self, path: str) -> None:
         if path:
-            try:
-                content = Path(path).read_text()
-            except OSError:
-                content = ""
-            if not content.endswith("whole\n"):
+            content = saved.read(path)
+            if content is None:
                 self.world.laws.not_loaded(self, path)
                 self._fail("checkpoint", 1)
                 return
-            self.step = self.began_from = int(content.split()[1])
+            self.step = self.began_from = content.step
+            self.sick_from = self.step if content.sick else None
         self.world.laws.resumed(self, path)
         self._say(f"resuming at step {self.step}" if self.step else "starting from scratch")
         self.after(self.world.plan.step_s, self._next)
@@ -269,7 +297,7 @@ class Start:
     def _peers_missing(self) -> bool:
         """A collective with a rank that does not answer: wait, then give up as the watchdog does."""
         now = self.world.clock.now()
-        missing = [node for node in self.nodes if not self.launch.running(node)]
+        missing = [node for node in self.nodes if not self.host(node).running(node)]
         if not missing:
             self.stuck_s = None
             return False
@@ -293,21 +321,29 @@ class Start:
         self.step += 1
         self.last_step_s = now
         self.world.laws.stepped(self)
-        self._say(f"step {self.step}/{plan.steps} loss {10.0 / self.step:.4f}")
+        loss = f"{10.0 / self.step:.4f}" if self.sick_from is None else "nan"
+        self._say(f"step {self.step}/{plan.steps} loss {loss}")
         if self.step % plan.save_every == 0 or self.step == plan.steps:
             self.save()
+        if self.sick_from is not None and self.step - self.sick_from >= plan.sick_steps:
+            self._say(DIVERGED)
+            self.fatal_s = self.world.clock.now()
+            self.after(1.0, lambda: self._exit(1))
+            return
         self.after(0.2 if self.step >= plan.steps else plan.step_s, self._next)
 
     def save(self, *, torn: bool = False) -> None:
         """Write a checkpoint, whole by rename or torn in place."""
         folder = Path(self.world.cwd) / "ckpt"
         path = folder / f"step-{self.step:06d}.pt"
+        known = saved.Content(self.step, self.sick_from is not None)
+        written = saved.content(known, like_torch=self.world.plan.judged, torn=torn)
         if torn:
-            path.write_text(f"step {self.step} wh")
+            path.write_bytes(written)
             os.utime(path, (self.world.clock.now(), self.world.clock.now()))
             return
         temporary = folder / f"{path.name}.tmp"
-        temporary.write_text(f"step {self.step} whole\n")
+        temporary.write_bytes(written)
         temporary.rename(path)
         os.utime(path, (self.world.clock.now(), self.world.clock.now()))
         self.world.laws.saved(self, str(path))
@@ -419,6 +455,12 @@ def _hang(start: Start, fault: JobFault) -> bool:
     return True
 
 
+def _silent(start: Start, _fault: JobFault) -> bool:
+    """It stands still, and nobody says so."""
+    start.hung = True
+    return True
+
+
 def _hang_exit(start: Start, fault: JobFault) -> bool:
     _hang(start, fault)
     start.after(PEERS_TIMEOUT_S + 5.0, lambda: start._exit(1, 6))
@@ -455,8 +497,9 @@ def _report(start: Start, fault: JobFault) -> bool:
 
 def _sick(start: Start, fault: JobFault) -> bool:
     """A rank stands still without a word, and only the watch over its node tells why; where it cannot tell, the rank goes on."""
-    # Beside another sick node of two, most nodes are sick, and then nobody is suspected.
-    if start.reported or not _tell(start, fault):
+    # Beside another sick node of two, be it one that a start before this one had, most nodes are sick, and then nobody is suspected.
+    before = start.inside.sick & {*start.nodes} if start.inside is not None else ()
+    if start.reported or before or not _tell(start, fault):
         return False
     start.hung = True
     return True
@@ -475,6 +518,8 @@ def _tell(start: Start, fault: JobFault) -> bool:
     rows = [{**finding._asdict(), "at_s": world.clock.now(), "until_s": None}]
     report = {"schema": 1, "kind": "watch", "node": node, "at_s": world.clock.now(), "findings": rows}
     nodefile.put(str(start.folder / "nodes"), start.launch.restarts, report)
+    if start.inside is not None:
+        start.inside.sick.add(node)
     return True
 
 
@@ -503,6 +548,17 @@ def _dies(fault: str, code: int) -> Callable[[Start, JobFault], bool]:
     return happen
 
 
+def _diverge(start: Start, _fault: JobFault) -> bool:
+    """From this step on nothing is a number; the trainer says so, and stops itself a while later."""
+    start.sick_from = start.step if start.sick_from is None else start.sick_from
+    return False
+
+
+def _diverge_again(start: Start, planned: JobFault) -> bool:
+    start.world.again(planned)  # it is in the data: every attempt meets it
+    return _diverge(start, planned)
+
+
 def _port(start: Start, _fault: JobFault) -> bool:
     start._fail("port-conflict", 1)
     return True
@@ -525,8 +581,11 @@ _FAULTS: dict[str, Callable[[Start, JobFault], bool]] = {
     "xid": _xid,
     "hang": _hang,
     "hang-exit": _hang_exit,
+    "silent": _silent,
     "torn": _torn,
     "port": _port,
+    "diverge": _diverge,
+    "diverge-again": _diverge_again,
     "survived": _survived,
     "report": _report,
     "sick": _sick,
@@ -547,6 +606,12 @@ _FAULTS: dict[str, Callable[[Start, JobFault], bool]] = {
 def fault_of(kind: str) -> Callable[[Start, JobFault], bool]:
     """What a planned fault does to a start just before a step; True = the step is not made now."""
     return _FAULTS[kind]
+
+
+def _word(composed: bytes, key: str) -> str:
+    """The value of a variable in a composed file."""
+    found = re.search(rb"^_ft_" + key.encode() + rb"='([^']*)'$", composed, re.MULTILINE)
+    return found[1].decode() if found else ""
 
 
 def _readlink(path: Path) -> str:

@@ -33,9 +33,11 @@ from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.nodes import Entry
 from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
+from tests.simulation import stacks
 from tests.simulation.agents import Agent
+from tests.simulation.holder import Holder, named
 from tests.simulation.inside import Rank
-from tests.simulation.laws import Laws
+from tests.simulation.laws import OUTLIVES_LOOK_S, Laws
 from tests.simulation.plan import (
     AgentFault,
     JobFault,
@@ -46,6 +48,7 @@ from tests.simulation.plan import (
     SupervisorFault,
 )
 from tests.simulation.trainer import Start
+from tests.unit.lives import put_node_side
 
 __all__ = ["Outcome", "World", "live"]
 
@@ -96,7 +99,8 @@ class Register(Engine):
 
     def add(self, job: Job) -> None:
         """See `Engine.add`."""
-        self.tokens.append(job.comment)
+        if named(job) is None:
+            self.tokens.append(job.comment)
         super().add(job)
 
 
@@ -201,12 +205,16 @@ class Process:
         cluster.process = self
         self.supervisor = Supervisor(world.home, cluster, clock, self.lease, log=self)
         self.supervisor.office.crash = self.point
+        self.supervisor.office.steps, self.supervisor.office.beside = (
+            stacks.steps_of(world),
+            stacks.beside(world),
+        )
         self.dead = False
         self.paused = False
         self.leads = False  # at the last moment before an effect
         self.renewed_s = float("-inf")
         self._back_after_s = 0.0
-        world.clock.after(0.0, self._turn)
+        world.clock.after(0.0, self._next_turn)
         world.clock.after(0.0, self._renew)
 
     def info(self, event: str, **fields: Any) -> None:
@@ -234,7 +242,7 @@ class Process:
         world.trace(f"{self.name}: {fault.kind} at point {world.points} ({name}) for {fault.for_s:.0f} s")
         if fault.kind in ("pause", "slow"):
             self.paused = fault.kind == "pause"
-            world.clock.advance(fault.for_s)
+            world.spend(fault.for_s)
             self.paused = False
             world.laws.went_on_s = world.clock.now()
             world.trace(f"{self.name}: goes on")
@@ -257,6 +265,9 @@ class Process:
         last = content.rfind(b"\n", 0, len(content) - 1) + 1
         os.truncate(mine[-1], max(last, len(content) - length))
 
+    def _next_turn(self) -> None:
+        self.world.aside(self._turn)
+
     def _turn(self) -> None:
         if self.dead:
             return
@@ -266,7 +277,7 @@ class Process:
         except Crash:
             self._die()
             return
-        world.clock.after(delay_s, self._turn)
+        world.clock.after(delay_s, self._next_turn)
 
     def _work(self) -> float:
         """One turn of `Supervisor.run`. Returns the seconds until the next."""
@@ -316,6 +327,7 @@ class World:
         self.home = os.path.join(home, "home")
         self.cwd = os.path.join(home, "work")
         os.makedirs(os.path.join(self.cwd, "ckpt"))
+        put_node_side(self.home)
         self._show = show
         self.clock = Clock()
         self.start_s = self.clock.now()
@@ -335,6 +347,8 @@ class World:
         self.mended_s: dict[str, float] = {}
         self.processes: list[Process] = []
         self.agents: list[Agent] = []
+        self.driver: Agent | None = None  # whose thread runs the events; None = the main one
+        self.left: list[Callable[[], None]] = []  # what it has left to the main thread
         self.orphans: list[Rank] = []  # ranks that nobody could reach when their start ended
         self.current_s = float("-inf")  # when a start became the present one last
         self.talks = os.path.join(home, "talks")
@@ -354,11 +368,13 @@ class World:
             settings.defaults()
             | {"spares": plan.spares}
             | dict(plan.settings)
+            | ({"nodes": f"{plan.least}-{plan.wanted}"} if plan.least else {})
             | {"checkpoint": self.checkpoint}
         )
         self.poll_s = float(self._settings["poll"])
         self.lease_s = float(self._settings["lease"])
         self.end_wait_s = float(self._settings["end-wait"])
+        self.hang_min_s = float(self._settings["hang-min"])
         self.claim_wait_s = float(self._settings["claim-wait"])
         self.exclude_cap = float(self._settings["exclude-cap"])
         fence = self._settings["fence-wait"]
@@ -368,6 +384,24 @@ class World:
         """A line of the story, for whoever replays a seed."""
         if self._show:
             print(f"{self.since_start_s():8.1f} {line}")
+
+    def aside(self, deed: Callable[[], None]) -> None:
+        """Do now, on the main thread, what may let time pass in the middle of it."""
+        if self.driver is not None:
+            self.left.append(deed)
+            return
+        deed()
+        while self.left:  # two agents may hand it back and forth
+            self.left.pop()()
+
+    def spend(self, seconds: float) -> None:
+        """Whoever calls this stands still, and everything else goes on."""
+        assert self.driver is None, "what lets time pass was not left to the main thread"
+        self.clock.advance(seconds)
+
+    def at_rest(self) -> bool:
+        """The run is over, or a law is broken: nobody needs to see more."""
+        return self.over or bool(self.laws.broken)
 
     def since_start_s(self) -> float:
         """Virtual seconds."""
@@ -382,7 +416,7 @@ class World:
             may_drain=self.plan.may_drain,
             faults=faults,
             seed=self.plan.seed * 1000 + number,
-            spend=self.clock.advance,
+            spend=self.spend,
         )
         cluster.world = self
 
@@ -401,6 +435,11 @@ class World:
             self._haunt()
         if plan.crowded_s:
             self._crowd()
+        for number, at_s, for_s in plan.strangers:
+            name = f"n{number:02d}"
+            self.clock.after(at_s, lambda n=name: self._stranger(n, 0))  # type: ignore[misc]
+            self.clock.after(at_s + for_s, lambda n=name: self._stranger(n, 1))  # type: ignore[misc]
+        self._look_for_companions()
         self._go_on(self._front())
         self.clock.after(5.0, self.start_supervisor)
         if plan.second_at_s:
@@ -423,6 +462,10 @@ class World:
         for stall in plan.stalls:
             self.clock.after(stall.at_s, lambda: self._stall(True))
             self.clock.after(stall.at_s + stall.for_s, lambda: self._stall(False))
+
+    def _look_for_companions(self) -> None:
+        self.laws.companions_left()
+        self.clock.after(OUTLIVES_LOOK_S, self._look_for_companions)
 
     def _haunt(self) -> None:
         """Other runs of the user have held faults against some nodes, at times against all of them."""
@@ -448,6 +491,12 @@ class World:
         for node in self.engine.nodes.values():
             node.slots = 0
         self.clock.after(self.plan.crowded_s, leave)
+
+    def _stranger(self, name: str, slots: int) -> None:
+        """Somebody else has a node, as soon as what runs there has left it, or leaves it."""
+        self.trace(f"{name} is {'free again' if slots else 'taken by a stranger'}")
+        self.engine.nodes[name].slots = slots
+        self.engine.schedule_soon()
 
     def _blind(self, blind: bool) -> None:
         self.nodes_blind = blind
@@ -509,7 +558,10 @@ class World:
     def started(self, launch: Any) -> None:
         """Slurm starts the batch script."""
         self.trace(f"  job {launch.job_id} starts on {','.join(launch.nodes)}, restart {launch.restarts}")
-        Start(self, launch)
+        if named(launch.job) is not None:
+            Holder(self, launch)
+        else:
+            Start(self, launch)
 
     def due(self, step: int) -> JobFault | None:
         """The planned fault that comes before this step is made; each comes once."""
@@ -549,6 +601,10 @@ class World:
 
         self.clock.after(for_s, undrain)
 
+    def unfit(self, name: str) -> bool:
+        """Whether this node says that no start should use it."""
+        return int(name[1:]) in self.plan.unfit
+
     def _mend(self, name: str) -> None:
         self.mended_s[name] = self.clock.now()
         self.engine.mend_node(name)
@@ -582,10 +638,13 @@ class World:
         if self.engine.controller != "up":
             return
         for job in [job for job in self.engine.jobs.values() if not job.state.ended]:
-            if act.kind == "scancel":
+            if act.kind == "scancel-companions":
+                if named(job) is not None:
+                    self.engine.end(job, JobState.CANCELLED)
+            elif act.kind == "scancel":
                 self.laws.person_cancels(job)
                 self.engine.end(job, JobState.CANCELLED)
-            elif job.state is JobState.RUNNING:
+            elif job.state is JobState.RUNNING and named(job) is None:
                 memory_faults.requeue(self.engine, job.number)
 
     def _halt(self, told: dict[str, Any]) -> None:
@@ -614,7 +673,7 @@ class World:
             delay_s = next(front)
         except StopIteration:
             return
-        self.clock.after(delay_s, lambda: self._go_on(front))
+        self.clock.after(delay_s, lambda: self.aside(lambda: self._go_on(front)))
 
     def _front(self) -> Generator[float, None, None]:
         """The records of `ftrun sbatch`, one after the other; it may stand still or die between any two."""
@@ -642,6 +701,8 @@ class World:
             argv = [f"-N{self.plan.wanted}"]
             if self.plan.time_limit_s:
                 argv.append(f"--time={int(self.plan.time_limit_s // 60)}")
+            if self.plan.no_kill:
+                argv.append(f"--no-kill={self.plan.no_kill}")
             kept = self._kept(token, [*argv, os.path.join(self.cwd, "train.sh")])
             context.save(self.run_dir, kept, {b"PATH": b"/bin"}, SCRIPT)
             return True
@@ -691,7 +752,7 @@ class World:
             if rows:
                 heard.append(Submitted(rows[0].job_id, "", "", ""))
                 return True
-            self.clock.advance(1.0)
+            self.spend(1.0)
         return False
 
     def _kept(self, token: str, argv: list[str]) -> dict[str, Any]:
@@ -743,9 +804,10 @@ class World:
     def live(self) -> Outcome:
         """Live until the run is over and its aftermath has passed."""
         self.begin()
-        self.clock.advance_until(lambda: self.over or bool(self.laws.broken), self.plan.calm_s + LIMIT_S)
-        if self.over:
-            self.clock.advance(AFTERMATH_S)
+        self.clock.advance_until(self.at_rest, self.plan.calm_s + LIMIT_S)
+        if self.over:  # a late job leaves by itself once it starts, and for that the nodes must be back
+            away_s = max((one.at_s + one.for_s for one in self.plan.outages), default=0.0)
+            self.clock.advance(max(AFTERMATH_S, away_s + AFTERMATH_S - self.since_start_s()))
         if self.run_dir and not os.path.isdir(self.run_dir):
             return "none"
         self.laws.at_the_end()
@@ -766,4 +828,14 @@ def live(plan: Plan, *, show: bool = False) -> tuple[Outcome, list[str], World]:
             agent.close()
         return outcome, world.laws.broken, world
     finally:
+        _close_journals(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _close_journals(folder: str) -> None:
+    """What the kernel does for a process that dies: those of a life are all this one."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own is gone
+            path = os.readlink(f"/proc/self/fd/{name}")
+            if path.startswith(f"{folder}/") and path.endswith(".jsonl"):
+                os.close(int(name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -22,8 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from ftrun.hooks.pack import archive
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
-from ftrun.supervisor import events, journal, lease, store
+from ftrun.supervisor import events, journal, lease, nodetools, store
 from ftrun.supervisor.drill import hands
 from ftrun.supervisor.events import Run
 
@@ -40,6 +42,27 @@ echo "start $FTRUN_ATTEMPT $SLURM_JOB_ID" >>ledger
 """
 
 
+@functools.cache
+def _node_side() -> dict[str, bytes]:
+    """What a supervisor leaves in `tools` of its home: the packed node side, and what the nodes' Python has made of it."""
+    with tempfile.TemporaryDirectory() as home:
+        packed = archive(home)
+        subprocess.run(["/usr/bin/python3", "-IS", packed, "version"], stdout=subprocess.DEVNULL, check=False)
+        return {path.name: path.read_bytes() for path in Path(packed).parent.iterdir()}
+
+
+def _put_node_side(home: Path) -> None:
+    """As if a supervisor had been here before: each home would else compile it anew, beside all the others."""
+    home.mkdir(mode=0o700)
+    tools = home / "tools"
+    tools.mkdir()
+    for name, content in _node_side().items():
+        (tools / name).write_bytes(content)
+        (tools / name).chmod(0o755 if name.endswith(".pyz") else 0o644)
+        if name.endswith(".pyz"):
+            (home / nodetools.LINK).symlink_to(name)
+
+
 class Post:
     """One home with its folder of work. Nobody looks after it unless a test starts a supervisor."""
 
@@ -49,7 +72,9 @@ class Post:
         self.home = self.folder / "home"
         self.work = self.folder / "work"
         self.work.mkdir()
-        (self.folder / "site.toml").write_text(QUICK + settings)
+        _put_node_side(self.home)
+        own = f"cache-base = '{self.folder}'\n"  # what failed jobs leave on their nodes goes with the folder
+        (self.folder / "site.toml").write_text(QUICK + own + settings)
         base = {k: v for k, v in box.env().items() if not k.startswith(("FTRUN_", "SBATCH_"))}
         self.env = base | {
             "FTRUN_HOME": str(self.home),
@@ -158,7 +183,7 @@ class Post:
         rows = [line.split("|") for line in queue(self.box)]
         return [(job, state, token) for job, state, token in rows if token.rpartition(":")[0] in tokens]
 
-    def until(self, holds: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
+    def until(self, holds: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
         """Wait until something holds; what it answered."""
         give_up = time.monotonic() + within_s
         while not (answer := holds()):
@@ -167,7 +192,7 @@ class Post:
             time.sleep(0.1)
         return answer
 
-    def until_state(self, *states: str, job: str = "", within_s: float = 60.0) -> Run:
+    def until_state(self, *states: str, job: str = "", within_s: float = 120.0) -> Run:
         def reached() -> Run | None:
             run = self.run(job)
             return run if run.state.value in states else None
@@ -252,6 +277,27 @@ def boxes() -> Iterator[Callable[..., Sandbox]]:
             with contextlib.suppress(SandboxError):
                 Sandbox.load(folder).down()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def traces(folder: Path) -> list[str]:
+    """Living processes that show the folder's path in their arguments, environment, files or folder."""
+    found = []
+    for proc in Path("/proc").iterdir():
+        if not proc.name.isdigit() or int(proc.name) == os.getpid():
+            continue
+        try:
+            if ") Z" in (proc / "stat").read_text():
+                continue
+            text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            links = [
+                str((proc / "cwd").readlink()),
+                *(str(link.readlink()) for link in (proc / "fd").iterdir()),
+            ]
+        except OSError:
+            continue
+        if str(folder).encode() in text or any(str(folder) in link for link in links):
+            found.append(f"{proc.name} {text[:120]!r}")
+    return found
 
 
 class Witness:

@@ -74,6 +74,18 @@ KINDS: Mapping[str, Scenario] = {
         moves=(crash(1, at_step(8)),),
         settings={"fence-wait": "8s"},
     ),
+    # The supervisor finds what the agent asked for, by its mark where nobody noted more.
+    "companion": replace(
+        BASE,
+        companions=True,
+        sbatch=("--exclusive", "--no-kill"),  # Slurm is quicker here than anybody who looks
+        steps=40,
+        step_s=0.2,
+        on_loss="wait",
+        collective_timeout_s=600.0,
+        moves=(crash(1, at_step(8)),),
+        settings={"fence-wait": "8s"},
+    ),
     # Nobody but an agent sees a hang before the library's own time-out does.
     "hang": replace(
         BASE,
@@ -134,8 +146,18 @@ ALONE: Mapping[str, tuple[str, ...]] = {
         "record:after:save.done",
         *AROUND_THE_CANCEL,
         "record:after:start.over",
+        "record:after:nodes.checked",
         "record:after:start.decided",
         *AROUND_THE_ANSWER,
+    ),
+    "companion": (
+        "record:after:companion.intended",
+        "companion.submit:before",
+        "companion.submit:after",
+        "record:after:companion.submitted",
+        "record:after:companion.here",
+        *AROUND_THE_ANSWER,
+        "record:after:start.begun:2",
     ),
     "suspect": (*AROUND_THE_CANCEL, "record:after:start.over", "record:after:start.decided", "answer:after"),
     "deaf": (
@@ -178,7 +200,10 @@ BOTH: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("steps.cancel:after", "record:after:job.ended"),
     ),
 }
-QUICK = {("step", "", "record:after:start.decided"), ("step", "answer:before", "record:after:decided")}
+QUICK = {
+    ("step", "", "record:after:start.decided"),
+    ("step", "answer:before", "record:after:decided"),
+}
 # What stands last in the agent's journal when it is cut at an effect.
 BEFORE_THE_EFFECT = {
     "sweep": "sweep.intended",
@@ -186,6 +211,7 @@ BEFORE_THE_EFFECT = {
     "steps.cancel": "steps.cancel.intended",
     "script.end": "script.end.intended",
     "save": "save.asked",
+    "companion.submit": "companion.intended",
 }
 ANSWERED = ("answer:after", *OF_START_2)
 
@@ -298,7 +324,7 @@ def lives(request: pytest.FixtureRequest) -> Iterator[Lives]:
         def lead(cut: Cut) -> Life:
             life = _lead(box, cut)
             nodes = {node for incident in life.run.incidents for node in incident.nodes}
-            if cut.kind == "swap":
+            if cut.kind in ("swap", "companion"):
                 with hurt:
                     for node in nodes:
                         box.mend(node)
@@ -349,6 +375,9 @@ def test_whoever_is_killed_wherever_the_training_is_that_of_an_undisturbed_one(
         assert "end.intended" not in life.kinds, life.story
     assert not run.attempts[-1].end_intended, life.story
     assert {*incident.decision.get("avoid", ())} <= {*run.attempts[-1].excluded}, life.story
+    if "companion.intended" in life.kinds and not inside:
+        gone = life.kinds.index("companion.gone")
+        assert gone < life.kinds.index("attempt.opened", 3), life.story
 
 
 def _was_cut(cut: Cut, life: Life) -> None:

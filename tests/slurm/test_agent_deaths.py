@@ -35,7 +35,7 @@ while [ -e wait ]; do sleep 0.1; done
 echo "{TRANSIENT}"
 exit 3
 """
-SLOWLY = ("--ft-settle=4s", "--ft-settle-max=6s")  # so long a decision takes at least
+SLOWLY = ("--ft-settle=8s", "--ft-settle-max=12s")  # so long a decision takes at least
 BROKEN_PYTHON = "#!/bin/sh\necho 'libpython3.11.so.1.0: cannot open shared object file' >&2\nexit 127\n"
 
 
@@ -92,7 +92,7 @@ def _orphaned(post: Post) -> None:
     agent = _deciding(post)
     record = Path(post.run_dir(), "attempts", "1", "launch.0").read_text()
     os.kill(int(record.split("pid=")[1].split()[0]), signal.SIGKILL)
-    post.until(lambda: _gone(agent), "the agent leaves", 5)
+    post.until(lambda: _gone(agent), "the agent leaves", 30)
     post.until_state("finished", "stopped", within_s=120)
 
 

@@ -1,4 +1,4 @@
-"""What every cluster promises: one suite, on the virtual Slurm and on a real one in the sandbox.
+"""What every cluster promises: one suite, on the virtual Slurm and on a real one in the sandbox, by its commands and by pyslurm.
 
 The supervisor is written against these laws alone; where the two worlds differ, the virtual one is wrong.
 """
@@ -20,16 +20,20 @@ from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unrea
 from ftrun.slurm.memory import Engine, MemoryCluster, Timing
 from ftrun.slurm.memory_faults import crash_controller, requeue
 from ftrun.slurm.memory_records import Launch
+from ftrun.slurm.native import NativeCluster, Speaking
 from ftrun.slurm.parse import bears
 from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.supervisor.reshaping import Shape, applied
+from tests.slurm import has_pyslurm
 
-# What a job of this name does, in the shell and in memory.
+# What a job of this name does, in the shell and in memory. In the shell it says when it is ready for signals.
+READY = ': >"$FT_READY/$SLURM_JOB_ID"'
 SHELL = {
-    "forever": "sleep 600 & wait",
+    "forever": f"{READY}; sleep 600 & wait",
     "good": "true",
     "bad": "exit 3",
     "hidden": "srun -n1 sh -c 'exit 6'; exit 0",
-    "stubborn": "trap : TERM; for i in $(seq 600); do sleep 1 & wait; done",
+    "stubborn": f"trap : TERM; {READY}; for i in $(seq 600); do sleep 1 & wait; done",
 }
 
 
@@ -41,6 +45,7 @@ class World(Protocol):
     env: dict[str, str]
 
     def wait(self, seconds: float) -> None: ...
+    def ready(self, job_id: str) -> bool: ...
     def now(self) -> float: ...
     def requeue(self, job_id: str) -> None: ...
     def crash(self, node: str) -> None: ...
@@ -74,6 +79,9 @@ class Memory:
     def wait(self, seconds: float) -> None:
         self.engine.advance(seconds)
 
+    def ready(self, job_id: str) -> bool:
+        return True
+
     def now(self) -> float:
         return self.engine.now()
 
@@ -99,11 +107,14 @@ class Real:
     def __init__(self, box: Sandbox) -> None:
         self.box = box
         self.nodes = tuple(box.node_names)
-        self.env = box.env()
+        self.env = box.env() | {"FT_READY": str(box.shared)}
         self.cluster: Cluster = CommandCluster(self.env)
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def ready(self, job_id: str) -> bool:
+        return (self.box.shared / job_id).exists()
 
     def now(self) -> float:
         return time.time()
@@ -127,7 +138,24 @@ class Real:
         }[what]()
 
 
-@pytest.fixture(scope="module", params=["memory", pytest.param("slurm", marks=pytest.mark.slurm)])
+class Native(Real):
+    """The same, asked by pyslurm. `spoke` says whenever that changes: the commands may never have to help out."""
+
+    def __init__(self, box: Sandbox) -> None:
+        super().__init__(box)
+        self.spoke: list[Speaking] = []
+        self.native = NativeCluster(self.cluster, self.env, python=has_pyslurm.PYTHON, tell=self.spoke.append)
+        self.cluster = self.native
+
+
+KINDS = [
+    "memory",
+    pytest.param("slurm", marks=pytest.mark.slurm),
+    pytest.param("pyslurm", marks=has_pyslurm.marks()),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def whole(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "memory":
         yield Memory()
@@ -135,9 +163,12 @@ def whole(request: pytest.FixtureRequest) -> Iterator[World]:
     folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
     folder.chmod(0o755)
     box = up(folder, nodes=4, conf={"MessageTimeout": "3"})
+    world = Real(box) if request.param == "slurm" else Native(box)
     try:
-        yield Real(box)
+        yield world
     finally:
+        if isinstance(world, Native):
+            world.native.close()
         box.down()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -152,9 +183,11 @@ def world(whole: World) -> Iterator[World]:
     until(
         whole, lambda: all(node.state == "idle" and not node.flags for node in whole.cluster.nodes().values())
     )
+    if isinstance(whole, Native):
+        assert [one.by.split()[0] for one in whole.spoke] == ["pyslurm"], whole.spoke
 
 
-def until(world: World, condition: Callable[[], bool], limit_s: float = 40) -> None:
+def until(world: World, condition: Callable[[], bool], limit_s: float = 120) -> None:
     """Wait for it; the limit is generous, the machine may be busy."""
     deadline = world.now() + limit_s
     while not condition():
@@ -270,7 +303,7 @@ def test_a_job_that_resists_sigterm_is_completing_and_live(world: World) -> None
     """Between the cancel and SIGKILL the job still holds its nodes."""
     job_id = submit(world, "stubborn")
     becomes(world, job_id, JobState.RUNNING)
-    world.wait(1)  # the shell needs a moment to set its trap
+    until(world, lambda: world.ready(job_id))
     world.cluster.cancel(job_id)
     assert becomes(world, job_id, JobState.COMPLETING).state.live
     becomes(world, job_id, JobState.CANCELLED)
@@ -280,6 +313,7 @@ def test_a_signal_to_script_and_steps_is_no_cancel(world: World) -> None:
     """Killed by a signal through scancel, the job has failed by that signal."""
     job_id = submit(world, "forever")
     becomes(world, job_id, JobState.RUNNING)
+    until(world, lambda: world.ready(job_id))
     world.cluster.cancel(job_id, signal="USR1", full=True)
     becomes(world, job_id, JobState.FAILED)
     details = world.cluster.details(job_id)
@@ -298,6 +332,22 @@ def test_a_held_job_waits_for_its_release(world: World) -> None:
     world.cluster.hold(later)
     assert row(world, later).reason in {"JobHeldUser", "JobHeldAdmin"}
     refused(lambda: world.cluster.hold("999999"))
+
+
+def test_a_pending_job_can_ask_for_less_and_stays_what_it_is(world: World) -> None:
+    """Nodes, tasks and CPUs are shown as they were told; submit time and id stay; it starts so, and is refused once running."""
+    job_id = submit(world, "forever", "-H", "-N3")
+    before = row(world, job_id)
+    world.cluster.reshape(job_id, nodes=1, tasks=1, cpus=1)
+    details = world.cluster.details(job_id)
+    assert details is not None
+    assert applied(details.fields, Shape(1, 1, 1))
+    assert row(world, job_id).submit_time_s == before.submit_time_s
+    world.cluster.release(job_id)
+    assert len(becomes(world, job_id, JobState.RUNNING).nodes) == 1
+    refused(lambda: world.cluster.reshape(job_id, nodes=1, tasks=1, cpus=1))
+    refused(lambda: world.cluster.reshape("999999", nodes=1, tasks=1, cpus=1))
+    assert world.cluster.reserved("nobody") == ()
 
 
 def test_a_pending_job_can_be_kept_off_nodes(world: World) -> None:
@@ -401,6 +451,26 @@ def test_dependents_are_found_and_moved(world: World) -> None:
     refused(lambda: world.cluster.set_dependency(waiting, f"afterok:{first}"))
 
 
+def test_a_queue_is_told_of_only_where_jobs_wait_for_nodes(world: World) -> None:
+    """Not one that is held, nor one that could run; whose the jobs are does not matter."""
+    held = submit(world, "forever", "-H")
+    until(world, lambda: row(world, held).reason == "JobHeldUser")
+    assert not world.cluster.contended(["main"])
+    assert not world.cluster.contended([])
+    everything = ("-N", str(len(world.nodes)), "--exclusive")
+    jobs = [held]
+
+    def more() -> bool:
+        jobs.append(submit(world, "forever", *everything))
+        world.wait(1.0)
+        return world.cluster.contended(["main"])
+
+    until(world, more)
+    for job in jobs:
+        world.cluster.cancel(job)
+    until(world, lambda: not world.cluster.contended(["main"]))
+
+
 def test_a_dependency_that_cannot_be_met_says_so(world: World) -> None:
     """afterok on a failed job waits for ever, with the reason."""
     first = submit(world, "bad", "-H")
@@ -453,7 +523,7 @@ def test_a_crashed_node_takes_its_jobs_with_it(world: World) -> None:
     for job_id in (requeued, failed, safe, headless):
         becomes(world, job_id, JobState.RUNNING)
     world.crash(second)
-    until(world, lambda: world.cluster.nodes([second])[second].state == "down", limit_s=60)
+    until(world, lambda: world.cluster.nodes([second])[second].state == "down")
     assert not world.cluster.nodes([second])[second].responding
     assert becomes(world, failed, JobState.NODE_FAIL).nodes == (second,)
     assert becomes(world, requeued, JobState.PENDING).restarts == 1

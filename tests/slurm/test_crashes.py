@@ -29,12 +29,12 @@ PATIENCE_S = 300.0  # only what hangs takes so long, however loaded the machine 
 QUICK = (
     "submit:before",
     "submit:after",
-    "cancel:before",
-    "cancel:after",
     "record:after:decided",
-    "record:after:attempt.opened",
 )
 LONG = (
+    "cancel:before",
+    "cancel:after",
+    "record:after:attempt.opened",
     *(
         f"{effect}:{side}"
         for effect in ("open", "hold", "dependency", "release")
@@ -119,7 +119,7 @@ def _cut(post: Post, point: str) -> bool:
         PATIENCE_S,
     )
     with contextlib.suppress(subprocess.TimeoutExpired):
-        first.wait(5)  # the last record of all is a point, too
+        first.wait(60)  # the last record of all is a point, too
     return first.poll() == -signal.SIGKILL
 
 

@@ -27,7 +27,7 @@ def _ended(at: Post, job: str) -> None:
         shown = at.call("scontrol", "-o", "show", "job", job)
         return any(f"JobState={state}" in shown for state in post.OVER)
 
-    at.until(over, f"job {job} is over", 60)
+    at.until(over, f"job {job} is over")
 
 
 def test_a_plain_job_is_diagnosed_by_its_id(at: Post) -> None:

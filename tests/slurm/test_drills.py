@@ -64,7 +64,8 @@ def test_the_quick_drills_end_as_they_must(short_folder: Path) -> None:
 @pytest.mark.drills
 def test_all_other_drills_end_as_they_must(short_folder: Path) -> None:
     """The same for every other drill."""
-    _hold([s.name for s in SCENARIOS if not s.quick], short_folder)
+    held = [s.name for s in SCENARIOS if not s.quick and not (s.needs_root and os.geteuid())]
+    _hold(held, short_folder)
 
 
 def test_a_drill_that_is_interrupted_leaves_nothing_behind(short_folder: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_drill_that_is_interrupted_leaves_nothing_behind(short_folder: Path) -
 
     process.send_signal(signal.SIGINT)
     # To the end: a drill whose reader has gone away ends by that, not by the interrupt.
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
 
     assert process.returncode == 130
     assert list(short_folder.iterdir()) == []
@@ -97,13 +98,14 @@ def test_a_drill_on_the_slurm_of_the_shell_cleans_its_jobs_away(
         env=slurm_sandbox.env(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
     facts = json.loads(done.stdout)
     assert (done.returncode, facts["held"]) == (0, True), done.stdout + done.stderr
     assert facts["drills"][0]["rows"][0]["diagnosed_as"].startswith("user-code")
-    assert slurm_sandbox.run(["squeue", "-h"]).stdout == ""
+    rest = slurm_sandbox.run(["squeue", "-h", "-o", "%A %Z"]).stdout.splitlines()
+    assert [] == [line for line in rest if str(short_folder) in line]
     assert list(short_folder.iterdir()) == []
 
 
@@ -117,7 +119,7 @@ def test_a_drill_that_breaks_nodes_is_refused_on_somebody_s_cluster() -> None:
 
 def _processes_that_name(text: str) -> list[str]:
     """Command lines of living processes that name a folder; the dead may take a moment to be gone."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while True:
         found = []
         for entry in os.listdir("/proc"):

@@ -1,7 +1,4 @@
-"""The examples under a real fault: torch's DDP under torchrun, and a plain MPI program under mpirun, on real Slurm.
-
-Neither torch nor MPI is part of ftrun's environment. FTRUN_PROOF_PYTHON names an interpreter that has torch and mpi4py; `make proofs` makes one.
-"""
+"""The examples under a real fault: torch's DDP under torchrun, and a plain MPI program under mpirun, on real Slurm."""
 
 from __future__ import annotations
 
@@ -9,147 +6,41 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
-from ftrun.supervisor import events, journal, store
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor import events
+from tests.slurm.example import PYTHON, Example, Stage, has
 
 pytestmark = [pytest.mark.slurm, pytest.mark.drills]
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PYTHON = os.environ.get("FTRUN_PROOF_PYTHON", sys.executable)
-STEPS = 60
-LIMIT_S = 240.0
-QUICK = (
-    "--ft-settle=1s",
-    "--ft-settle-max=4s",
-    "--ft-backoff=1s",
-    "--ft-end-wait=5s",
-    "--ft-exclude-cap=50%",
-)
-
-Stage = Callable[[str], "Example"]
-
-
-def _has(*modules: str) -> bool:
-    words = [PYTHON, "-W", "ignore", "-c", "import " + ", ".join(modules)]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
-
-
-@pytest.fixture
-def torch() -> None:
-    """Skip without torch."""
-    if not _has("torch"):
-        pytest.skip(f"{PYTHON} has no torch: `make proofs` makes an environment that has")
 
 
 @pytest.fixture
 def torchft() -> None:
     """Skip without torchft."""
-    if not _has("torchft"):
+    if not has("torchft"):
         pytest.skip(f"{PYTHON} has no torchft: `make proofs` makes an environment that has")
 
 
 @pytest.fixture
 def mpi() -> None:
     """Skip without mpirun and mpi4py."""
-    if shutil.which("mpirun") is None or not _has("mpi4py"):
+    if shutil.which("mpirun") is None or not has("mpi4py"):
         pytest.skip(f"no mpirun, or {PYTHON} has no mpi4py: `make proofs` installs both")
-
-
-class Example:
-    """One example in a folder of its own, submitted to a sandbox."""
-
-    def __init__(self, box: Sandbox, name: str) -> None:
-        self.box, self.folder = box, box.shared / name
-        shutil.copytree(EXAMPLES / name, self.folder)
-        self.home = self.folder / "home"
-        site = self.folder / "site.toml"
-        site.write_text("poll = 0.5\n")
-        self.env = {
-            **box.env(),
-            "FTRUN_HOME": str(self.home),
-            "FTRUN_SITE_CONFIG": str(site),
-            "XDG_CONFIG_HOME": str(self.folder / "config"),
-            "PATH": f"{Path(PYTHON).parent}:{box.env()['PATH']}",
-            "PYTHONWARNINGS": "ignore",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",  # the sandbox's jobs are the tester's
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "EXAMPLE_STEP_S": "0.2",
-        }
-
-    def submit(self) -> None:
-        """`ftrun sbatch job.sh`."""
-        words = [sys.executable, "-P", "-m", "ftrun.supervisor", "sbatch", *QUICK, "job.sh", str(STEPS)]
-        done = subprocess.run(
-            words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-
-    def run(self) -> events.Run:
-        """The run as its journal tells it."""
-        (run_dir,) = store.run_dirs(str(self.home))
-        return events.fold(Path(run_dir).name, journal.read_run(run_dir))
-
-    def until(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait for it; the job's log tells why it did not come."""
-        deadline = time.monotonic() + LIMIT_S
-        while not holds():
-            assert time.monotonic() < deadline, f"not {what}: {self.run().state}\n{self.log()[-4000:]}"
-            time.sleep(0.25)
-
-    def log(self) -> str:
-        """The job's output."""
-        return "".join(path.read_text() for path in self.folder.glob("*.log"))
-
-    def saved(self) -> int:
-        """How many checkpoints there are."""
-        return len([path for path in self.folder.glob("checkpoints/step-*") if path.suffix != ".tmp"])
-
-    def result(self) -> str:
-        """What the whole program worked out."""
-        return (self.folder / "final.txt").read_text()
-
-
-@pytest.fixture
-def stage(make_sandbox: Callable[..., Sandbox]) -> Iterator[Stage]:
-    """Examples on one sandbox of four nodes."""
-    made: list[Example] = []
-
-    def make(name: str) -> Example:
-        box = made[0].box if made else make_sandbox(nodes=4)
-        made.append(Example(box, name))
-        return made[-1]
-
-    yield make
-    for example in made:
-        hands.end_processes(hands.supervisors(example.home))
 
 
 def _undisturbed(example: Example) -> str:
     """The result without any fault, by the same ranks on the first three nodes."""
     example.submit()
-    example.until("finished", lambda: example.run().final)
-    assert example.run().state.value == "finished", example.log()
+    example.finished()
     result = example.result()
-    hands.end_processes(hands.supervisors(example.home))
-    for path in (example.folder / "checkpoints", example.home):
-        shutil.rmtree(path)
-    for path in (example.folder / "final.txt", *example.folder.glob("*.log")):
-        path.unlink()
+    example.rewind()
     return result
 
 
-def _swapped(example: Example) -> events.Run:
+def _bereft(example: Example, *options: str) -> events.Run:
     """The node of the second rank loses power in the middle; the run as it is in the end."""
-    example.submit()
+    example.submit(*options)
     example.until("saved twice", lambda: example.saved() >= 2)
     example.box.crash("n1")
     example.until("finished", lambda: example.run().final)
@@ -169,10 +60,24 @@ def test_torch_ddp_goes_on_with_a_spare_to_the_same_weights(stage: Stage) -> Non
     example = stage("ddp")
     right = _undisturbed(example)
 
-    run = _swapped(example)
+    run = _bereft(example)
 
     _went_on_with_the_spare(example, run)
     # A step left out or made twice moves the sum by more than a tenth.
+    assert float(example.result()) == pytest.approx(float(right), abs=1e-9)
+
+
+@pytest.mark.usefixtures("torch")
+def test_torchrun_meets_over_two_jobs_and_comes_to_the_same_weights(stage: Stage) -> None:
+    """Without a spare the missing node comes as a companion: the agents of torchrun rendezvous at the first node, each in its own job."""
+    example = stage("ddp", slurmd_timeout_s=60)  # the job has no --no-kill, and the machine may be slow
+    right = _undisturbed(example)
+
+    run = _bereft(example, "--ft-spares=0")
+
+    assert run.state.value == "finished", example.log()
+    assert [incident.decision["kind"] for incident in run.incidents] == ["companion"], example.log()
+    assert len(run.attempts) == 1
     assert float(example.result()) == pytest.approx(float(right), abs=1e-9)
 
 
@@ -182,7 +87,7 @@ def test_a_plain_mpi_program_goes_on_with_a_spare_to_the_same_result(stage: Stag
     example = stage("mpi")
     right = _undisturbed(example)
 
-    run = _swapped(example)
+    run = _bereft(example)
 
     _went_on_with_the_spare(example, run)
     assert example.result() == right

@@ -38,7 +38,7 @@ srun sh -c 'IFS=,; set -- $CUDA_VISIBLE_DEVICES; echo "plain $SLURM_PROCID $# GP
 srun --exact -n1 -c1 sh -c 'echo "exact $SLURM_PROCID"'
 srun -n1 -N1 --mem=10 sh -c 'echo "memory $SLURM_PROCID"'
 srun --overlap -n1 -N1 sh -c 'echo "overlap $SLURM_PROCID"'
-srun --immediate=5 -n1 -N1 false
+srun --immediate=20 -n1 -N1 false
 echo "code $?"
 """
 
@@ -63,12 +63,14 @@ def place() -> Iterator[tuple[Sandbox, Path, dict[str, str]]]:
 
 
 def _run(env: dict[str, str], *words: str, text: str = "") -> str:
-    done = subprocess.run(words, env=env, input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        words, env=env, input=text, capture_output=True, text=True, timeout=180, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def _until(what: str, holds: Callable[[], bool], limit_s: float = 40.0) -> None:
+def _until(what: str, holds: Callable[[], bool], limit_s: float = 120.0) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, what

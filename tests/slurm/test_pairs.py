@@ -31,7 +31,7 @@ if os.environ["SLURMD_NODENAME"] == "n1":
     throughput._pour = pour
 sys.exit(main.main(["pairs", *sys.argv[1:]]))
 """
-LIMITS = ("--seconds", "0.3", "--limit", "5", "--share", "0.1", "--slower", "100000", "--json")
+LIMITS = ("--seconds", "0.6", "--limit", "20", "--share", "0.1", "--slower", "100000", "--json")
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_step_on_all_nodes_names_the_slow_one(slurm_sandbox: Sandbox, folder: 
         [*command, "--folder", str(folder), "--address", "127.0.0.1", *LIMITS],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         env=slurm_sandbox.env(),
     )
     verdict = json.loads(told.stdout)

@@ -81,7 +81,7 @@ def test_what_cannot_be_reached_is_unreachable_and_costs_nobody_else(box: Sandbo
     box.crash("n2")
     began = time.monotonic()
     try:
-        probes = Probes(str(box.ssh_config), connect_s=2.0)
+        probes = Probes(str(box.ssh_config), connect_s=5.0)
         answers = probes.run(["n0", "n1", "n2", "no-such-node"], "echo in")
     finally:
         box.mend("n1")
@@ -90,16 +90,16 @@ def test_what_cannot_be_reached_is_unreachable_and_costs_nobody_else(box: Sandbo
     states = {node: answer.state for node, answer in answers.items()}
     assert {"n0": ANSWERED, "n1": UNREACHABLE, "n2": UNREACHABLE, "no-such-node": UNREACHABLE} == states
     assert all(answer.why for answer in answers.values() if answer.state == UNREACHABLE)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 30
 
 
 def test_a_command_that_hangs_ends_at_its_limit(box: Sandbox) -> None:
     """A time-out with what was said until then; it is no verdict on the way to the node."""
-    answer = _one(Probes(str(box.ssh_config), run_s=0.5), command="echo begun; exec sleep 60")
+    answer = _one(Probes(str(box.ssh_config), run_s=3.0), command="echo begun; exec sleep 60")
 
     said = (answer.state, answer.exit_code, answer.stdout, answer.why)
-    assert (TIMEOUT, None, "begun\n", "no end within 0.5 s") == said
-    assert answer.took_s < 10
+    assert (TIMEOUT, None, "begun\n", "no end within 3 s") == said
+    assert answer.took_s < 30
 
 
 def test_a_host_key_that_is_not_the_known_one_is_refused(box: Sandbox, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_node_s_own_thresholds_count_where_the_caller_names_none(
 def test_the_checks_run_on_a_node_that_has_nothing_of_ours(box: Sandbox) -> None:
     """Sent over the connection, with the site's thresholds; a report under the name we know the node by; nothing left there."""
     box.crash("n2")
-    before = set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))
+    before = _hooks_lying_about()
     try:
         reports = checked(
             box.node_names,
@@ -262,9 +262,11 @@ def test_the_checks_run_on_a_node_that_has_nothing_of_ours(box: Sandbox) -> None
         assert report
         assert (node, "preflight", "bad") == (report["node"], report["kind"], report["worst"])
         assert ["memory", "disk-size root"] == report["checks"]
-    left = {
-        name
-        for name in (set(os.listdir("/dev/shm")) | set(os.listdir("/tmp"))) - before
-        if "ftrun-hook" in name
-    }
-    assert set() == left
+    give_up = time.monotonic() + 60
+    while _hooks_lying_about() - before:  # those of other tests are gone in a moment, too
+        assert time.monotonic() < give_up, _hooks_lying_about() - before
+        time.sleep(0.2)
+
+
+def _hooks_lying_about() -> set[str]:
+    return {name for place in ("/dev/shm", "/tmp") for name in os.listdir(place) if "ftrun-hook" in name}

@@ -22,14 +22,20 @@ COUNTING = """import collections, os, signal, sys, time
 seen = collections.Counter()
 for name in ("USR1", "USR2", "TERM", "INT", "HUP", "CONT", "WINCH"):
     signal.signal(getattr(signal, "SIG" + name), lambda number, _: seen.update([signal.Signals(number).name]))
-open(sys.argv[1] + os.environ["SLURM_PROCID"], "w").close()
-end = time.monotonic() + float(sys.argv[2])
-while time.monotonic() < end:
+told = ""
+while not os.path.exists(sys.argv[1] + ".end"):
+    now = " ".join(["on", *seen])
+    if now != told:
+        with open(sys.argv[1] + ".draft" + os.environ["SLURM_PROCID"], "w") as draft:
+            draft.write(now)
+        os.rename(draft.name, sys.argv[1] + os.environ["SLURM_PROCID"])
+        told = now
     time.sleep(0.05)
 print(os.environ["SLURM_PROCID"], sorted(seen.items()), flush=True)
-sys.exit(int(sys.argv[3]))
+sys.exit(int(sys.argv[2]))
 """
 
+TWICE_S = 1.0  # a signal that is delivered twice shows within this time
 # What is done to a step of two tasks that count signals, and what they exit with.
 ROWS: dict[str, tuple[list[list[str]], int]] = {
     "nothing": ([], 0),
@@ -53,7 +59,7 @@ def place(slurm_sandbox: Sandbox) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _until(ready: Callable[[], bool], limit_s: float = 30.0) -> None:
+def _until(ready: Callable[[], bool], limit_s: float = 120.0) -> None:
     give_up = time.monotonic() + limit_s
     while not ready():
         assert time.monotonic() < give_up
@@ -62,7 +68,7 @@ def _until(ready: Callable[[], bool], limit_s: float = 30.0) -> None:
 
 def _run(box: Sandbox, *command: str) -> str:
     return subprocess.run(
-        command, env=box.env(), capture_output=True, text=True, check=True, timeout=60
+        command, env=box.env(), capture_output=True, text=True, check=True, timeout=180
     ).stdout
 
 
@@ -76,14 +82,19 @@ def _seen(box: Sandbox, place: Path, row: str, wrapped: bool) -> tuple[str, list
     script = mark / "job"
     script.write_text(
         "#!/bin/sh\ntrap : USR1 USR2 TERM\n"
-        f"srun -N2 -n2 --kill-on-bad-exit=0 --wait=0 {wrapper}{sys.executable} {place}/count.py {mark}/on 4 {code} 2>/dev/null &\n"
+        f"srun -N2 -n2 --kill-on-bad-exit=0 --wait=0 {wrapper}{sys.executable} {place}/count.py {mark}/on {code} 2>/dev/null &\n"
         f"wait $!; c=$?; while kill -0 $! 2>/dev/null; do wait $!; c=$?; done; echo srun $c\n"
     )
     job = _run(box, "sbatch", "--parsable", "-N2", "-n2", "-c1", f"--output={mark}/out", str(script)).strip()
-    _until(lambda: (mark / "on0").exists() and (mark / "on1").exists())
+    _until(lambda: all((mark / f"on{rank}").exists() for rank in (0, 1)))
     for act in acts:
         _run(box, *(word.replace("STEP", f"{job}.0").replace("JOB", job) for word in act))
-        time.sleep(0.3)
+        if act[1] == "-s":  # else it is ended by Slurm
+            said = f"SIG{act[2]}"
+            _until(lambda said=said: all(said in (mark / f"on{rank}").read_text().split() for rank in (0, 1)))  # type: ignore[misc]
+    if acts != [["scancel", "STEP"]]:
+        time.sleep(TWICE_S if acts else 0.0)
+        (mark / "on.end").touch()
     _until(lambda: "srun" in (mark / "out").read_text())
     lines = (mark / "out").read_text().splitlines()
     return lines[-1], sorted(lines[:-1])
@@ -103,16 +114,19 @@ def test_a_sweep_by_a_step_ends_an_earlier_start_on_every_node(slurm_sandbox: Sa
     script = mark / "job"
     script.write_text(f"""#!/bin/sh
 export FTRUN_ATTEMPT_DIR={attempt}
-FTRUN_START_TOKEN=0.1 srun --overlap -N2 -n2 sh -c 'sleep 300 & setsid sleep 301 & wait' &
-FTRUN_START_TOKEN=0.2 srun --overlap -N2 -n2 sleep 30 &
+FTRUN_START_TOKEN=0.1 srun --overlap -N2 -n2 sh -c 'sleep 300 & setsid sleep 301 & : >{mark}/old.$SLURM_PROCID; wait' &
+FTRUN_START_TOKEN=0.2 srun --overlap -N2 -n2 sh -c ': >{mark}/new.$SLURM_PROCID; exec sleep 300' &
 new=$!
-sleep 2
+for name in old.0 old.1 new.0 new.1; do until [ -e {mark}/$name ]; do sleep 0.1; done; done
 srun --overlap -N2 -n2 --export=NONE {sys.executable} -IS {hook} sweep --attempt-folder {attempt} --token 0.2 >{mark}/swept
 kill -0 $new && echo present
 touch {mark}/done
 """)
-    _run(slurm_sandbox, "sbatch", "-N2", "-n2", f"--output={mark}/out", str(script))
+    job = _run(
+        slurm_sandbox, "sbatch", "--parsable", "-N2", "-n2", f"--output={mark}/out", str(script)
+    ).strip()
     _until((mark / "done").exists)
+    _run(slurm_sandbox, "scancel", job)
     told = [json.loads(line) for line in (mark / "swept").read_text().splitlines()]
 
     assert 2 == len({line["node"] for line in told})
@@ -152,7 +166,7 @@ echo "guard $?"
     job = _run(
         slurm_sandbox, "sbatch", "--parsable", "-N1", "-n1", f"--output={mark}/out", str(script)
     ).strip()
-    _until(lambda: "guard" in (mark / "out").read_text() if (mark / "out").exists() else False, 60)
+    _until(lambda: "guard" in (mark / "out").read_text() if (mark / "out").exists() else False)
     lines = [
         line
         for line in (mark / "out").read_text().splitlines()

@@ -36,7 +36,7 @@ class Shell:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,13 +22,13 @@ import pytest
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.options import LONG, plugin_options
 from ftrun.slurm.sandbox import Sandbox
-from ftrun.supervisor import journal, store
+from ftrun.supervisor import cache_exports, journal, store
 from ftrun.supervisor.submit import request_for
 
 pytestmark = pytest.mark.slurm
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
-JOB_ENDS_WITHIN_S = 30.0
+JOB_ENDS_WITHIN_S = 120.0
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Desk:
             input=stdin or "",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
 
     def sbatch(self, *args: str, stdin: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -72,7 +73,13 @@ class Desk:
 
     def shown(self, job: str) -> dict[str, str]:
         """What Slurm knows of a job, less what differs by nature."""
-        text = self.call(("scontrol", "-o", "show", "job", job)).stdout
+        # What was typed is not quoted there, so that no pattern finds its end but the field behind it.
+        text = re.sub(
+            r" SubmitLine=.*?(?= WorkDir=)",
+            "",
+            self.call(("scontrol", "-o", "show", "job", job)).stdout,
+            flags=re.DOTALL,
+        )
         fields = dict(re.findall(r"(\S+?)=(.*?)(?=\s\S+?=|$)", text))
         for key in (
             "JobId",
@@ -81,7 +88,6 @@ class Desk:
             "SubmitTime",
             "EligibleTime",
             "AccrueTime",
-            "SubmitLine",
             "LastSchedEval",
             "ArrayJobId",
             "HetJobId",
@@ -153,6 +159,7 @@ class Row:
     env: dict[str, str] = field(default_factory=dict)
 
 
+EARLIER = "earlier"  # a job of this name waits already
 HELD = "#!/bin/sh\n#SBATCH --hold --job-name=from-stdin\nhostname\n"
 ROWS = (
     Row("a script", ("-H", "job.sh")),
@@ -188,8 +195,8 @@ ROWS = (
     Row("a heterogeneous job", ("-H", "-N1", ":", "-H", "-N2", "job.sh")),
     Row("test only", ("--test-only", "-N1", "job.sh")),
     Row("test only of a wrap", ("--test-only", "--wrap=true")),
-    Row("dependency", ("-H", "-d", "singleton", "job.sh")),
-    Row("begin", ("-b", "now+1hour", "job.sh")),
+    Row("dependency", ("-H", "-d", "singleton", "-J", EARLIER, "job.sh")),
+    Row("begin", ("-b", "2037-12-31T23:00:00", "job.sh")),  # no time that runs on between the two calls
     Row("excluding", ("-H", "-x", "{node}", "job.sh")),
     Row("open mode", ("-H", "--open-mode=truncate", "job.sh")),
     Row("this cluster by name", ("-H", "job.sh"), env={"SLURM_HINT": "nomultithread"}),
@@ -239,6 +246,8 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
         arg.format(**names) if arg in ("{folder}/job.sh", "{node}", "{nodes}") else arg for arg in row.args
     )
     env = {"PATH": f"{desk.folder}/bin:{desk.box.env()['PATH']}", **row.env}
+    if EARLIER in args:
+        desk.sbatch("-H", "-J", EARLIER, "job.sh")
     plain = desk.sbatch(*args, stdin=row.stdin, **env)
     ours = desk.ftrun(*args, stdin=row.stdin, **env)
     assert (alike(ours.stdout), alike(ours.stderr), ours.returncode) == (
@@ -255,9 +264,10 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
         assert desk.runs() == []
 
 
-LOOK = r"""
+CACHES = f"^({'|'.join(one.name for one in cache_exports.EXPORTS)})="
+LOOK = rf"""
     printf '[%s]' "$@"; echo; unset SLURM_OPEN_MODE; pwd; umask; nice; ulimit -aS; ulimit -aH; f
-    env -0 | sort -z | tr '\0' '\n' | sed 's,^PATH=[^:]*/agent/bin:,PATH=,' | grep -v '^FTRUN_\|^MASTER_\|^TORCH_[NH]CCL_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME'
+    env -0 | sort -z | tr '\0' '\n' | sed 's,^PATH=[^:]*/agent/bin:,PATH=,' | grep -v '^FTRUN_\|^MASTER_\|^TORCH_[NH]CCL_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|^SLURM_JOB_SLUID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME' | grep -vE '{CACHES}'
 """
 SUBMIT_IN_A_CORNER = """
     umask 027; ulimit -n 500; ulimit -S -c 0; cd corner; export LANG=C ODD=$'a\\nb =c'; unset LC_ALL LC_CTYPE
@@ -356,7 +366,13 @@ def test_where_no_run_can_be_kept_a_plain_job_is_submitted_with_a_warning(desk: 
         (("--ft-retries=x", "nothing.sh"), "--ft-retries: retries: a whole number"),
         (("--ft-retries",), "--ft-retries: a value is wanted"),
         (("wrong.sh",), "#FTRUN"),
-        (("-M", "elsewhere", "job.sh"), "only"),
+        (
+            ("-M", "elsewhere", "job.sh"),
+            "--clusters=elsewhere: ftrun looks after jobs of the local cluster (",
+        ),
+        (("-Mall", "job.sh"), "--clusters=all: "),
+        (("far.sh",), "#SBATCH --clusters=east,west: "),
+        (("--cluster-constraint=fast", "job.sh"), "cannot move between the clusters of a federation"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused_before_anything_is_made(
@@ -364,6 +380,7 @@ def test_a_setting_that_cannot_be_meant_is_refused_before_anything_is_made(
 ) -> None:
     """Exit 2, one line, no job and no run."""
     write(desk, "wrong.sh", "#FTRUN --retrys=10\ntrue")
+    write(desk, "far.sh", "#SBATCH -M east,west\ntrue")
     done = desk.ftrun(*args)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ftrun: ")
@@ -402,12 +419,21 @@ def test_a_dependency_on_an_earlier_job_of_a_run_means_its_present_job(desk: Des
     later = journal.Journal.open_epoch(
         run_dir, epoch=1, writer="test", believed=journal.believed_lengths(run_dir)
     )
+    later.append("job.ended", attempt=1, job=old, state="FAILED", nodes=[])
+    later.append("decided", attempt=1, job=old, kind="resubmit", reason="x", spent={}, retries=1, exclude=[])
+    later.append("attempt.opened", attempt=2)
+    later.append("submit.intended", attempt=2, token="ftrun:x:2")
     later.append("submit.done", attempt=2, job=new)
     later.close()
     done = desk.ftrun("-H", "--parsable", f"--dependency=afterok:{old},after:{old}+5", "job.sh")
     shown = desk.call(("scontrol", "-o", "show", "job", done.stdout.strip())).stdout
     assert f"afterok:{new}(unfulfilled),after:{new}+5(unfulfilled)" in shown
     assert f":{old}" not in re.search(r"Dependency=(\S+)", shown)[1]  # type: ignore[index]
+    desk.call(
+        ("scontrol", "update", f"JobId={old}", "Comment=ftrun:r-9999:cd:1")
+    )  # as if its id were another run's by now
+    done = desk.ftrun("-H", "--parsable", f"--dependency=afterok:{old}", "job.sh")
+    assert f"afterok:{old}(" in desk.call(("scontrol", "-o", "show", "job", done.stdout.strip())).stdout
 
 
 def test_a_reader_that_went_away_does_not_stop_the_submission(desk: Desk) -> None:
@@ -430,9 +456,13 @@ def test_a_submission_whose_answer_was_lost_is_found_again(
         command = (*FTRUN, "sbatch", "-H", "job.sh")
         env = {**desk.box.env(), "FTRUN_HOME": str(desk.home), "FTRUN_SUPERVISOR": "none"}
         with subprocess.Popen(command, cwd=desk.folder, env=env, stdout=-1, stderr=-1, text=True) as child:
-            time.sleep(4.5)  # longer than MessageTimeout
+            while not _sbatch_below(child.pid):
+                assert child.poll() is None
+                time.sleep(0.02)
+            while _sbatch_below(child.pid):  # until it has given up, after MessageTimeout
+                time.sleep(0.05)
             os.kill(pid, signal.SIGCONT)
-            out, err = child.communicate(timeout=40)
+            out, err = child.communicate(timeout=120)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert child.returncode == 0, err
@@ -442,6 +472,14 @@ def test_a_submission_whose_answer_was_lost_is_found_again(
     assert f"(run {run})" in err
     assert journal.read_run(str(desk.home / "runs" / run))[-1]["kind"] == "submit.done"
     assert len(desk.call(("squeue", "-h", "-o", "%k")).stdout.split()) == 1
+
+
+def _sbatch_below(pid: int) -> bool:
+    """Whether a child of this process is Slurm's own sbatch."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    with contextlib.suppress(OSError):
+        return any(Path(f"/proc/{one}/comm").read_text() == "sbatch\n" for one in children)
+    return False
 
 
 def test_waiting_is_for_the_run_and_ends_with_the_status_of_its_last_attempt(desk: Desk) -> None:

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ftrun.slurm.sandbox import Sandbox
 from ftrun.supervisor import attempts
-from tests.slurm import post
 from tests.slurm.post import Post
 
 ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=8123, name=python, An uncorrectable double bit error (DBE) has been detected"
@@ -21,36 +20,28 @@ ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=8123, name=python, An uncorrectable d
 pytestmark = pytest.mark.slurm
 
 
-@pytest.fixture
-def make_post() -> Iterator[Callable[[Sandbox], Post]]:
-    makers = []
-
-    def make(box: Sandbox) -> Post:
-        maker = post.posts(box)
-        makers.append(maker)
-        return maker.__enter__()()
-
-    yield make
-    for maker in makers:
-        maker.__exit__(None, None, None)
-
-
+@pytest.mark.drills
 def test_a_job_that_slurm_starts_a_second_time_runs_once_an_attempt(
-    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
     """A controller that died comes back with an old state and starts a running job again, with the same id and count: that start is refused, the attempt is over, and the next one runs.
 
     batch.sh refuses it, or slurmd before: 24.11 removes the first start when its node reports it, and revokes the job's credential.
     """
     box = make_sandbox(nodes=2)
-    at = make_post(box)
+    at = make_post(box, "fence-wait = 8\n")  # so long every node must have been heard after the second start
     state = Path(box.run(["scontrol", "show", "config"]).stdout.partition("StateSaveLocation")[2].split()[1])
     kept = box.folder / "old state"
     job = at.sbatch(
-        '[ "$FTRUN_ATTEMPT" = 1 ] && sleep 300; exit 0\n', "--begin=now+5", "--time=9", "--open-mode=append"
+        '[ "$FTRUN_ATTEMPT" = 1 ] && sleep 300; exit 0\n',
+        "--begin=now+1hour",
+        "--time=9",
+        "--open-mode=append",
     )
-    at.until(lambda: job.encode() and _saved(state, kept, at.run(job).token), "the pending job is saved", 20)
-    at.until(lambda: at.ledger() == [f"start 1 {job}"], "attempt 1 runs", 30)
+    at.until(lambda: job.encode() and _saved(state, kept, at.run(job).token), "the pending job is saved")
+    begin = ("scontrol", "update", f"JobId={job}", "StartTime=now")
+    at.call(*begin)
+    at.until(lambda: at.ledger() == [f"start 1 {job}"], "attempt 1 runs")
     supervisor = at.supervise()
     at.until_state("running", job=job)
 
@@ -58,8 +49,9 @@ def test_a_job_that_slurm_starts_a_second_time_runs_once_an_attempt(
     shutil.rmtree(state)
     shutil.copytree(kept, state)
     box.start_controller()
+    at.call(*begin)
 
-    run = at.until_state("finished", job=job, within_s=90)
+    run = at.until_state("finished", job=job)
     assert supervisor.poll() is None
     assert ["started twice by Slurm"] == [a.end_reason for a in run.attempts[:-1]]
     assert ["scheduler"] == [i.fault for i in run.incidents]
@@ -78,13 +70,13 @@ srun --export=NONE /bin/sh -c 'echo of $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK
 
 
 def test_each_failed_task_of_an_array_is_judged_by_itself(
-    slurm_sandbox: Sandbox, make_post: Callable[[Sandbox], Post]
+    slurm_sandbox: Sandbox, make_post: Callable[..., Post]
 ) -> None:
     """The task that met a broken GPU is repeated without that node; the one with a mistake in its code is not; the run says so."""
     at = make_post(slurm_sandbox)
     job = at.sbatch(EIGHT.replace("{ecc}", ECC), "--array=0-7%4", f"--output={at.work}/%x.%a.log", "-t1")
     at.supervise()
-    run = at.until_state("stopped", job=job, within_s=60)
+    run = at.until_state("stopped", job=job)
     first, second = run.attempts
 
     assert (2, 5) == first.failed_tasks
@@ -108,7 +100,7 @@ def first_node(at: Post, task: int) -> tuple[str, ...]:
 
 @pytest.mark.drills
 def test_a_thousand_tasks_are_one_run(
-    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
     """However long the array, the run ends once, when all tasks have; watching it costs little."""
     box = make_sandbox(nodes=4, conf={"MaxArraySize": "2001", "MaxJobCount": "5000"})
@@ -137,9 +129,7 @@ exit 0' || exit 1
 """
 
 
-def test_a_heterogeneous_job_comes_back_whole(
-    slurm_sandbox: Sandbox, make_post: Callable[[Sandbox], Post]
-) -> None:
+def test_a_heterogeneous_job_comes_back_whole(slurm_sandbox: Sandbox, make_post: Callable[..., Post]) -> None:
     """A fault in component 1 is the run's; the next attempt has the same components, and none of them goes to the bad node."""
     at = make_post(slurm_sandbox)
     script = at.work / "het.sh"
@@ -147,7 +137,7 @@ def test_a_heterogeneous_job_comes_back_whole(
     script.write_text("#!/bin/bash\n" + HET.format(work=at.work, log=log, ecc=ECC))
     out = at.ftrun("sbatch", str(script))
     at.supervise()
-    run = at.until_state("finished", within_s=60)
+    run = at.until_state("finished")
     first, second = run.attempts
 
     assert f"Submitted batch job {first.job}" in out
@@ -161,7 +151,7 @@ def test_a_heterogeneous_job_comes_back_whole(
 
 
 def test_doctor_warns_where_slurm_cannot_end_a_script(
-    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[..., Post]
 ) -> None:
     """A script that leads a process group of its own is out of reach of proctrack/pgid."""
     at = make_post(make_sandbox(nodes=1, conf={"ProctrackType": "proctrack/pgid"}))

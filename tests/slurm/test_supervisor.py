@@ -72,6 +72,7 @@ exit 0
 """
 
 
+@pytest.mark.drills  # a supervisor with nice 4 starves on a busy machine; what is kept and restored: tests/unit/test_submit.py
 @side_by_side
 def test_a_later_attempt_is_submitted_from_what_was_kept(make: Make, boxes: Boxes) -> None:
     """`env -i ftrun supervise --once` elsewhere: environment, functions, limits, umask, nice and folder are attempt 1's."""
@@ -84,11 +85,14 @@ def test_a_later_attempt_is_submitted_from_what_was_kept(make: Make, boxes: Boxe
     )
     post.call("bash", "-c", submit, "bash", *FTRUN)
     settings = [f"FTRUN_HOME={post.home}", f"FTRUN_SITE_CONFIG={post.folder}/site.toml"]
-    nicer = 7 if os.geteuid() == 0 else 1  # only root goes back from more to 3
+    nicer = (
+        4 if os.geteuid() == 0 else 1
+    )  # only root goes back from more to 3; far more would starve on a busy machine
     other = f"cd /; umask 077; ulimit -S -n 222; exec nice -n {nicer} env -i " + " ".join(settings)
     started = time.monotonic()
-    while not post.run().final and time.monotonic() - started < 90:
+    while not post.run().final and time.monotonic() - started < 400:
         post.call("bash", "-c", f'{other} "$@"', "bash", *FTRUN, "supervise", "--once")
+        time.sleep(1.0)  # as cron, not as a loop that takes a core
 
     assert post.run().state.value == "finished", post.story()
     assert [line.split()[:2] for line in post.ledger()] == [["start", "1"], ["start", "2"]]
@@ -117,39 +121,40 @@ def _environment(path: Path) -> dict[bytes, bytes]:
 @side_by_side
 def test_a_second_supervisor_stands_by_and_leads_once_the_first_is_dead(make: Make, boxes: Boxes) -> None:
     """kill -9 of the holder: on the same machine its heir need not wait for the lease. SIGTERM ends either, the lease is given back."""
-    post = make("lease = 30\n")
+    post = make("lease = 300\n")
     first = post.supervise()
     post.until(lambda: post.holder().epoch == 1, "the first leads")
     second, third = post.supervise(), post.supervise()
     post.until(lambda: post.log.count('"lease.awaited"') == 2, "two stand by")
     assert _pid(post) == first.pid
     third.send_signal(signal.SIGTERM)
-    assert third.wait(10) == 0
+    assert third.wait(60) == 0
     first.kill()
-    post.until(lambda: _pid(post) == second.pid, "the second leads", 10)
+    post.until(lambda: _pid(post) == second.pid, "the second leads", 60)
     second.send_signal(signal.SIGTERM)
-    assert second.wait(10) == 0
+    assert second.wait(60) == 0
     assert (post.holder().epoch, post.holder().counter) == (2, "released")
 
 
 @side_by_side
 def test_a_supervisor_that_slept_through_its_lease_does_nothing_any_more(make: Make, boxes: Boxes) -> None:
     """SIGSTOP for longer than the term, in mid-run: the next one recovers the run alone, the old one says that it lost the lease."""
-    post = make("lease = 2\n")
+    post = make("lease = 5\n")  # on a busy machine a shorter one is lost by who is awake, too
     body = f'while [ ! -e go.$FTRUN_ATTEMPT ]; do sleep 0.2; done\n[ "$FTRUN_ATTEMPT" = 1 ] && {{ echo "{OFF_THE_BUS}"; exit 1; }}\nexit 0\n'
     post.sbatch(body)
     first = post.supervise()
     post.until_state("running")
     post.until(lambda: "launch.seen" in post.kinds(), "the launch is seen")
     first.send_signal(signal.SIGSTOP)
+    post.until(lambda: _stands_still(first.pid), "it stands still")
     (mine,) = Path(post.run_dir(), "journal").glob("000001-*")
     before = mine.read_bytes()
     post.supervise()
-    post.until(lambda: post.holder().epoch == 2, "the second leads", 20)
+    post.until(lambda: post.holder().epoch == 2, "the second leads", 60)
     (post.work / "go.1").touch()
     post.until(lambda: "decided" in post.kinds(), "the fault is seen")
     first.send_signal(signal.SIGCONT)
-    post.until(lambda: '"lease.lost"' in post.log, "the first has noticed", 20)
+    post.until(lambda: '"lease.lost"' in post.log, "the first has noticed", 60)
     (post.work / "go.2").touch()
     post.until_state("finished")
 
@@ -163,8 +168,8 @@ def test_status_says_that_nobody_is_watching_and_starts_somebody(make: Make, box
     """Every command revives a dead supervisor, unless that is forbidden; then it says how to."""
     post = make()
     post.sbatch("while [ ! -e go ]; do sleep 0.2; done\n", FTRUN_SUPERVISOR="auto")
-    (pid,) = hands.supervisors(post.home)
     post.until(lambda: post.holder().counter not in ("", "released"), "somebody leads")
+    (pid,) = hands.supervisors(post.home)
     assert "watched from" in post.ftrun("status")
     os.kill(pid, signal.SIGKILL)
     post.until(lambda: not hands.supervisors(post.home), "the supervisor is dead")
@@ -192,7 +197,7 @@ def test_a_submission_in_a_pipe_returns_at_once_and_leaves_a_supervisor(make: Ma
 
     assert re.fullmatch(r"\d+\n", job)
     assert re.fullmatch(r"Submitted batch job \d+\n", other)
-    assert took_s < 30  # the job sleeps for 300 s
+    assert took_s < 120  # the job sleeps for 300 s
     # The second submission may have come before the first one's supervisor led, and have started another, which ends.
     post.until(lambda: len(hands.supervisors(post.home)) == 1, "one supervisor is left")
     (pid,) = hands.supervisors(post.home)
@@ -207,10 +212,14 @@ def test_a_run_that_comes_while_an_idle_supervisor_ends_is_not_left_behind(make:
     post = make("idle-exit = 1\n")
     for wait_s in (0.0, 0.7, 0.95, 1.2):
         job = post.sbatch("true\n", name=f"j{wait_s}", FTRUN_SUPERVISOR="auto")
-        post.until(lambda j=job: post.run(j).final, "the run is over", 40)  # type: ignore[misc]
+        post.until(lambda j=job: post.run(j).final, "the run is over")  # type: ignore[misc]
         time.sleep(wait_s)
-    post.until(lambda: not hands.supervisors(post.home), "the idle supervisor ended", 20)
+    post.until(lambda: not hands.supervisors(post.home), "the idle supervisor ended")
     assert post.holder().counter == "released"
+
+
+def _stands_still(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _pid(post: Post) -> int:
@@ -250,6 +259,7 @@ def test_what_a_person_cancels_does_not_come_back(make: Make, boxes: Boxes) -> N
     assert sorted(job for job, _, _ in post.jobs()) == sorted([pending, running, step])
 
 
+@pytest.mark.drills
 @side_by_side
 def test_a_second_job_of_a_run_is_cancelled_while_its_attempt_goes_on(make: Make, boxes: Boxes) -> None:
     """What bears the run's token and is not its attempt does not hold its place in the queue; nobody else's job is touched."""
@@ -316,6 +326,7 @@ def test_a_run_is_stopped_after_its_next_checkpoint_and_resumed_from_it(make: Ma
     assert [line for line in post.ledger() if line.startswith("start from")][1:] == [f"start from {newest}"]
 
 
+@pytest.mark.drills
 @side_by_side
 def test_what_waits_for_a_run_waits_for_its_next_attempt(make: Make, boxes: Boxes) -> None:
     """afterok after a fault, afterany and afterok after an end by ftrun: the dependency names attempt 2's job, nothing stays held."""
@@ -339,7 +350,7 @@ def test_what_waits_for_a_run_waits_for_its_next_attempt(make: Make, boxes: Boxe
     for kind, job in (("afterany", ended), ("afterok", failed)):
         second = post.run(job).job_ids[1]
         moved = f"{kind}:{second}(unfulfilled)"
-        post.until(lambda k=kind, m=moved: waits_for(after[k]) == m, f"{kind} moved", 10)  # type: ignore[misc]
+        post.until(lambda k=kind, m=moved: waits_for(after[k]) == m, f"{kind} moved")  # type: ignore[misc]
     (post.work / "go").touch()
     for kind in after:
         post.until(lambda k=kind: "COMPLETED" in _state(post, after[k]), f"{kind} ran")  # type: ignore[misc]
@@ -387,7 +398,7 @@ def test_the_last_line_of_a_stopped_run_stands_in_its_log(make: Make, boxes: Box
     post.supervise()
     post.sbatch(ALWAYS_FAILS, "--ft-retries=1")
     run = post.until_state("stopped")
-    post.until(lambda: "final.line" in post.kinds(), "the line is written", 10)
+    post.until(lambda: "final.line" in post.kinds(), "the line is written")
     lines = [line for line in post.job_log().splitlines() if line.startswith("ftrun: error,exiting")]
     assert lines == [post.job_log().splitlines()[-1]]
     node = run.incidents[-1].nodes[0]
@@ -414,7 +425,7 @@ def test_a_node_that_slurm_lost_too_is_drained(make: Make, boxes: Boxes) -> None
         post.until(lambda: "evidence" in post.kinds(), "the line is seen")
         (node,) = post.run().attempts[0].nodes
         box.crash(node)
-        run = post.until_state("finished", within_s=90)
+        run = post.until_state("finished")
 
         assert run.drained == (node,), post.story() + post.ftrun("explain", run.id)
         shown = post.call("scontrol", "show", "node", node)
@@ -432,16 +443,17 @@ def test_while_slurm_cannot_be_seen_nothing_changes(make: Make, boxes: Boxes) ->
         post.supervise()
         post.sbatch("while [ ! -e go ]; do sleep 0.2; done\n")
         post.until_state("running")
-        post.until(lambda: "launch.seen" in post.kinds(), "the launch is seen")
+        # The last records of a run that goes on by itself, in either order: what comes later was not written while Slurm was away, but copied late.
+        post.until(lambda: {"launch.seen", "start.begun"} <= {*post.kinds()}, "the start is told")
         before = post.kinds()
         box.stop_controller()
         gone = time.monotonic()
-        post.until(lambda: "Slurm has not answered" in post.ftrun("status"), "status says so", 40)
+        post.until(lambda: "Slurm has not answered" in post.ftrun("status"), "status says so")
         assert json.loads(post.ftrun("status", "--json"))["supervisor"]["slurm_unseen_since"] is not None
         time.sleep(max(0.0, 15 - (time.monotonic() - gone)))
         assert post.kinds() == before
         box.start_controller()
-        post.until(lambda: "Slurm has not answered" not in post.ftrun("status"), "it is seen again", 40)
+        post.until(lambda: "Slurm has not answered" not in post.ftrun("status"), "it is seen again")
         (post.work / "go").touch()
         run = post.until_state("finished", "stopped")
         assert (run.state.value, len(run.attempts), run.incidents) == ("finished", 1, ())
@@ -456,7 +468,7 @@ def test_the_user_s_commands_run_around_each_start_and_beside_the_supervisor(
 ) -> None:
     """Before and after the script of each attempt; at the fault and at the stop, once, with a supervisor that lives for one look
     at a time. None of them changes what becomes of the run, be it that it hangs or fails."""
-    post = make("hook-limit = 1\nretries = 1\n")
+    post = make("hook-limit = 3\nretries = 1\n")
     told = 'echo "$FTRUN_HOOK $FTRUN_ATTEMPT $FTRUN_FAULT $FTRUN_DECISION" >>told; '
     words = ["--ft-pre-hook", told + "sleep 300", "--ft-post-hook", told + "exit 9"]
     words += ["--ft-on-fault", told + "sleep 300", "--ft-on-stop", told]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -103,3 +104,34 @@ def test_the_hook_command_runs_on_a_real_python_39() -> None:
 
     assert 0 == done.returncode, done.stderr
     assert json.loads(done.stdout)["python"].startswith("3.9.")
+
+
+# Run by a child of the batch script, in which nothing is trapped, or before it listens to signals.
+OUTSIDE = {
+    "_ft_is_closed",
+    "_ft_link",
+    "_ft_try_claim",
+    "_ft_record_lost",
+    "_ft_unpack",
+    "_ft_become",
+    "_ft_sum_up",
+    "_ft_on_nodes",
+    "_ft_ask_hook",
+    "_ft_note_mpi",
+    "_ft_open_stage",
+    "_ft_look_at_stage",
+    "_ft_post_agent",
+}
+
+
+def test_a_shell_that_listens_takes_no_output_by_dollar_and_parenthesis() -> None:
+    """Bash 5.2 ends where the trap of a child's end comes while it reads $(); backquotes it reads otherwise."""
+    found = set()
+    for path in sorted((ROOT / "hooks").glob("batch*.sh")):
+        name = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            name = line.partition("()")[0] if re.match(r"_ft_\w+\(\)", line) else name
+            if re.search(r"\$\((?!\()", line) and not line.lstrip().startswith("#"):
+                found.add(name)
+
+    assert found <= OUTSIDE, found - OUTSIDE

@@ -6,14 +6,17 @@ the script: it says lines, ends a launch, and looks at what became of the run.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from ftrun.hooks import pack
 from ftrun.slurm.memory import Clock, Engine, MemoryCluster, Timing
 from ftrun.slurm.memory_records import Launch
-from ftrun.supervisor import context, events, journal, settings, store, submit
+from ftrun.supervisor import context, events, journal, nodetools, settings, store, submit
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.supervise import Supervisor
 
@@ -44,10 +47,28 @@ class LifeClock:
         self.clock.advance(seconds)
 
 
+@functools.cache
+def _node_side() -> tuple[str, bytes]:
+    """Name and content of the packed node side."""
+    with tempfile.TemporaryDirectory() as home:
+        path = Path(pack.archive(home))
+        return path.name, path.read_bytes()
+
+
+def put_node_side(home: str) -> None:
+    """Leave it in a home as a supervisor has before: else each life would pack it, and start a process that compiles it."""
+    name, content = _node_side()
+    Path(home).mkdir(mode=0o700, exist_ok=True)
+    link = Path(home, nodetools.LINK)
+    link.parent.mkdir()
+    link.with_name(name).write_bytes(content)
+    link.symlink_to(name)
+
+
 class Life:
     """A run of `wanted` nodes in a partition of `nodes`, submitted, with a supervisor that looks once a second.
 
-    `beside` nodes are those of another partition, which is the default one.
+    `beside` nodes are those of another partition, which is the default one; `sizes` is the setting `nodes`.
     """
 
     def __init__(
@@ -59,6 +80,7 @@ class Life:
         beside: int = 0,
         comment: bool = True,
         words: tuple[str, ...] = (),
+        sizes: str = "",
         **chosen: Any,
     ) -> None:
         self.home = str(folder / "home")
@@ -73,6 +95,8 @@ class Life:
         self.launches: list[Launch] = []
         self.comment, self.words = comment, words
         self.settings = settings.defaults() | {key.replace("_", "-"): value for key, value in chosen.items()}
+        self.settings["nodes"] = sizes
+        put_node_side(self.home)
         self.run_dir = store.create_run(self.home, "train")
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
         self._submit(wanted)

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import nodefile
-from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.steps import Reached, StepRow
+from ftrun.slurm.errors import RefusedForNow, Unreachable
+from ftrun.slurm.questions import Reached
+from ftrun.slurm.steps import StepRow
 from ftrun.supervisor import (
     agent,
     agent_book,
@@ -32,9 +33,13 @@ from ftrun.supervisor import (
 from ftrun.supervisor.agent_talk import Talk
 from ftrun.supervisor.lease import SystemClock
 from tests.unit.lives import Life
+from tests.unit.questions import Said, Shut
 
 TRANSIENT = (
     "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.20.5"
+)
+PORT = (
+    "RuntimeError: port: 29500, useIpv6: true, code: -98, name: EADDRINUSE, message: address already in use"
 )
 WRONG_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"
 
@@ -52,6 +57,8 @@ class Steps:
         self.nodes_dir = Path()
         self.sick: set[str] = set()
         self.checked: list[tuple[str, ...]] = []
+        self.kept: list[tuple[str, ...]] = []
+        self.refused = ""
 
     def steps(self, job_id: str) -> tuple[StepRow, ...]:
         return tuple(self.running)
@@ -59,6 +66,27 @@ class Steps:
     def end_step(self, step_id: str, *, signal: str | None = None) -> None:
         self.ended.append(step_id)
         self.running = [step for step in self.running if step.id != step_id]
+
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Said:
+        if self.down:
+            raise Unreachable("no controller")
+        heard = [node for node in nodes if node not in self.silent]
+        if found := re.search(r" after .*--start (\d+)", script):
+            self.checked.append(tuple(nodes))
+            for node in heard:
+                nodefile.put(str(self.nodes_dir), 0, report(node, int(found[1]), sick=node in self.sick))
+            return Said(nodes, dict.fromkeys(heard, ("checked",)))
+        self.asked.append(tuple(nodes))
+        told = {node: {"node": node, "left": [], "unfit": self.unfit.get(node, "")} for node in heard}
+        return Said(nodes, {node: (json.dumps(words),) for node, words in told.items()})
+
+    def doors(self, nodes: Sequence[str]) -> Any:
+        return Shut(())
+
+    def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
+        if self.refused:
+            raise RefusedForNow(self.refused)
+        self.kept.append(tuple(nodes))
 
     def ask(
         self,
@@ -70,22 +98,8 @@ class Steps:
         quiet_s: float,
         alive: Callable[[], None] = lambda: None,
     ) -> Reached:
-        if self.down:
-            raise Unreachable("no controller")
         alive()
-        if found := re.search(r" after .*--start (\d+)", script):
-            self.checked.append(tuple(nodes))
-            answers = [node for node in nodes if node not in self.silent]
-            for node in answers:
-                nodefile.put(str(self.nodes_dir), 0, report(node, int(found[1]), sick=node in self.sick))
-            return Reached(dict.fromkeys(answers, ("checked",)))
-        self.asked.append(tuple(nodes))
-        heard = {
-            node: (json.dumps({"node": node, "left": [], "unfit": self.unfit.get(node, "")}),)
-            for node in nodes
-            if node not in self.silent
-        }
-        return Reached(heard)
+        return self.begin(job_id, nodes, script).reached
 
 
 def report(node: str, start: int, *, sick: bool) -> dict[str, Any]:
@@ -113,9 +127,11 @@ def report(node: str, start: int, *, sick: bool) -> dict[str, Any]:
 class Stage:
     """A launch of a run on a virtual Slurm, with an agent in a thread beside it, and batch.sh in the test's hands."""
 
-    def __init__(self, folder: Path, *, wanted: int, active: int, began_s: str = "", **chosen: Any) -> None:
+    def __init__(
+        self, folder: Path, *, wanted: int, active: int, cluster: int = 6, began_s: str = "", **chosen: Any
+    ) -> None:
         quick = {"settle": 0.1, "settle_max": 1.0, "end_wait": 0.1, "spares": wanted - active}
-        self.life = Life(folder, wanted=active, nodes=6, **(quick | chosen))
+        self.life = Life(folder, wanted=active, nodes=cluster, **(quick | chosen))
         self.life.live(3)
         self.nodes = self.life.launches[-1].nodes
         self.talk_dir = folder / "talk"
@@ -169,7 +185,7 @@ class Stage:
     def answer(self, number: int) -> dict[str, str]:
         """What batch.sh is answered: `kind` and what stands behind it."""
         path = self.talk_dir / f"next.{number}"
-        give_up_s = time.monotonic() + 15
+        give_up_s = time.monotonic() + 60
         while not path.exists():
             assert self.error is None, self.error
             assert time.monotonic() < give_up_s, self.kinds()
@@ -190,7 +206,7 @@ class Stage:
         return [record["kind"] for record in self.records()]
 
     def until(self, kind: str) -> dict[str, Any]:
-        give_up_s = time.monotonic() + 15
+        give_up_s = time.monotonic() + 60
         while kind not in self.kinds():
             assert time.monotonic() < give_up_s, (self.kinds(), self.error)
             time.sleep(0.02)
@@ -208,7 +224,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
     yield stage
     for one in made:
         one.desk.given_up = True
-        one.thread.join(10)
+        one.thread.join(60)
 
 
 # ---- what is answered
@@ -280,7 +296,45 @@ def test_a_silent_node_without_a_spare_ends_the_job(make: Callable[..., Stage]) 
     stage.steps.silent = {stage.nodes[1]}
 
     assert stage.fails(1, TRANSIENT) == {"kind": "end"}
-    assert [rung for rung, _ in stage.until("start.left")["path"]] == ["step", "resubmit"]
+    path = dict(stage.until("start.left")["path"])
+    assert list(path) == ["step", "companion", "resubmit"]
+
+
+def test_without_a_spare_the_others_go_on_at_the_next_valid_size(make: Callable[..., Stage]) -> None:
+    """In the same job, which outlives the node: nothing has to be given back."""
+    stage = make(wanted=4, cluster=4, sizes="2-4:2", words=("--no-kill",))
+    stage.steps.silent = {stage.nodes[1]}
+    told = stage.fails(1, TRANSIENT)
+
+    assert (told["kind"], told["nodes"]) == ("again", ",".join(stage.nodes[2:]))
+    assert stage.until("start.decided")["rung"] == "shrink"
+    assert stage.steps.kept == []
+    stage.start(2, stage.nodes[2:])
+    stage.life.say("step 7 loss 1.0")
+    stage.until("start.first-step")
+    stage.steps.silent = {stage.nodes[1], stage.nodes[3]}
+    told = stage.fails(2, TRANSIENT)
+    assert told["nodes"] == f"{stage.nodes[2]},{stage.nodes[0]}", "the lost node's neighbour is a spare now"
+
+
+@pytest.mark.parametrize("refused", ["", "Job update not available right now"])
+def test_a_job_that_slurm_would_end_gives_its_dead_node_back_at_once(
+    make: Callable[..., Stage], refused: str
+) -> None:
+    """All who stay are named, and the intent is written first; where Slurm refuses, the job is left, for Slurm will end it."""
+    stage = make(wanted=4, cluster=4, sizes="2-4", words=("--no-kill=off",))
+    stage.steps.silent, stage.steps.refused = {stage.nodes[3]}, refused
+    told = stage.fails(1, TRANSIENT)
+
+    assert told["kind"] == ("end" if refused else "again")
+    assert stage.until("release.intended") == {"nodes": list(stage.nodes[:3]), "gone": [stage.nodes[3]]}
+    kinds = [kind for kind in stage.kinds() if kind.startswith(("release.", "start.decided", "start.left"))]
+    if refused:
+        assert kinds == ["start.decided", "release.intended", "release.refused", "start.left"]
+        assert refused in stage.until("start.left")["reason"]
+    else:
+        assert kinds == ["start.decided", "release.intended", "release.done"]
+        assert stage.steps.kept == [stage.nodes[:3]]
 
 
 def test_a_node_that_cannot_be_swept_is_used_no_more(make: Callable[..., Stage]) -> None:
@@ -317,7 +371,7 @@ def test_a_script_that_ends_well_is_the_end_of_the_agent(make: Callable[..., Sta
     stage = make()
     stage.until("start.begun")
     stage.over(1, 0)
-    stage.thread.join(10)
+    stage.thread.join(60)
 
     assert not stage.thread.is_alive()
     assert stage.kinds() == ["agent.opened", "start.begun", "start.over"]
@@ -403,6 +457,27 @@ def test_the_nodes_are_not_checked_twice_for_one_end(make: Callable[..., Stage])
     assert stage.fails(1, TRANSIENT) == {"kind": "end", "checked": "1"}
 
 
+def test_a_bad_node_that_an_earlier_start_went_on_with_hides_no_other(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most nodes being bad, nobody were suspected, and a start that stands still for the other one stood for ever."""
+    monkeypatch.setattr(agent_eye, "REPORTS_EVERY_S", 0.1)
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    stage = make(end_wait=0.2, hang="never")
+    watch = {"schema": 1, "kind": "watch"}
+    stage.life.say("step 1 loss 2.0")
+    nodefile.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True) | watch)
+    for step in range(2, 12):
+        time.sleep(0.2)
+        stage.life.say(f"step {step} loss 2.0")
+    assert "again" == stage.fails(1, PORT)["kind"]
+    stage.start(2, stage.nodes)
+    stage.life.say("step 1 loss 2.0")
+    nodefile.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[0], 1, sick=True) | watch)
+
+    stage.until("script.end.intended")
+
+
 # ---- where anything is unclear, the job ends
 
 
@@ -438,7 +513,7 @@ def test_who_was_given_up_does_nothing_more(make: Callable[..., Stage]) -> None:
     stage = make()
     stage.until("start.begun")
     stage.desk.given_up = True
-    stage.thread.join(10)
+    stage.thread.join(60)
     stage.over(1)
 
     assert isinstance(stage.error, agent_desk.GivenUp)
@@ -453,7 +528,7 @@ def test_a_journal_that_cannot_be_written_ends_the_ladder(make: Callable[..., St
     stage.until("start.begun")
     os.close(stage.desk.book._fd)
     stage.over(1)
-    stage.thread.join(10)
+    stage.thread.join(60)
 
     assert isinstance(stage.error, OSError)
     assert stage.steps.asked == []
@@ -486,7 +561,7 @@ def test_a_node_that_slurm_took_from_the_job_is_silent_without_being_asked(
     stage.life.launches[-1].job.nodes = stage.nodes[:2]
     where = stage.desk.where
     sweep = agent_reach.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
-    found = agent_reach.reach(stage.life.cluster, stage.steps, sweep)
+    found = agent_reach.reach(stage.life.cluster, stage.steps, SystemClock(), sweep)
 
     assert found.silent == (stage.nodes[2],)
     assert stage.steps.asked == [stage.nodes[:2]]
@@ -499,7 +574,7 @@ def test_a_step_that_not_even_our_own_node_answers_tells_nothing(make: Callable[
     where = stage.desk.where
     sweep = agent_reach.Sweep(where.home, where.place, "0.2", where.job, stage.nodes, stage.nodes[0])
 
-    assert not agent_reach.reach(stage.life.cluster, stage.steps, sweep).known
+    assert not agent_reach.reach(stage.life.cluster, stage.steps, SystemClock(), sweep).known
 
 
 # ---- a start that still lives
@@ -562,7 +637,7 @@ def test_a_start_that_stands_still_on_nodes_that_answer_is_left_alone(
     for step in range(1, 5):
         stage.life.say(f"step {step} loss 2.0")
         time.sleep(0.2)
-    give_up_s = time.monotonic() + 10
+    give_up_s = time.monotonic() + 60
     while not stage.steps.asked and time.monotonic() < give_up_s:
         time.sleep(0.05)
     time.sleep(1.0)

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.steps import Reached, parse_answers, parse_steps
+from ftrun.slurm.questions import parse_answers
+from ftrun.slurm.steps import parse_steps
 from ftrun.supervisor import (
     agent,
     agent_case,
@@ -27,15 +29,18 @@ from ftrun.supervisor import (
     ends,
     grounds,
     hang,
+    hung,
     sampled,
     signatures,
 )
 from ftrun.supervisor.agent_talk import Talk, started_from
 from ftrun.supervisor.hang import State, Verdict
+from ftrun.supervisor.lease import SystemClock
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding
 from ftrun.supervisor.parts import Attempt, Start
 from ftrun.supervisor.signatures import Catalog
+from tests.unit.questions import Said, Shut
 
 NODES = ("n0", "n1", "n2", "n3")
 
@@ -89,11 +94,14 @@ def _job(nodes: Sequence[str], **more: Any) -> JobRow:
 class _Cluster:
     """Shows one job."""
 
-    def __init__(self, row: JobRow) -> None:
-        self.row = row
+    def __init__(self, row: JobRow, *, preempted: bool = False) -> None:
+        self.row, self.preempted = row, preempted
 
     def jobs(self, ids: Sequence[str]) -> dict[str, JobRow]:
         return {self.row.job_id: self.row}
+
+    def details(self, job_id: str) -> SimpleNamespace:
+        return SimpleNamespace(is_preempted=self.preempted)
 
 
 class _Asked:
@@ -102,19 +110,25 @@ class _Asked:
     def __init__(self, hears: Callable[[str, int], bool]) -> None:
         self.hears, self.asked = hears, list[tuple[str, ...]]()
 
-    def ask(self, job: str, nodes: Sequence[str], script: str, **_: Any) -> Reached:
+    def begin(self, job: str, nodes: Sequence[str], script: str) -> Said:
         self.asked.append(tuple(nodes))
-        return Reached({node: self.says(node) for node in nodes if self.hears(node, len(nodes))})
+        return Said(nodes, {node: self.says(node) for node in nodes if self.hears(node, len(nodes))})
+
+    def doors(self, nodes: Sequence[str]) -> Shut:
+        return Shut(())
 
     def says(self, node: str) -> tuple[str, ...]:
         return ('{"left": [], "unfit": ""}',)
 
 
-def _reached(row: JobRow, steps: _Asked, quiet_s: float = 3.0) -> agent_reach.Reach:
+def _reached(
+    row: JobRow, steps: _Asked, quiet_s: float = 3.0, *, preempted: bool = False
+) -> agent_reach.Reach:
     sweep = agent_reach.Sweep(
         "/home", "/home/runs/r/attempts/1", "0.2", "7", row.nodes, row.nodes[0], quiet_s
     )
-    return agent_reach.reach(cast("Any", _Cluster(row)), cast("Any", steps), sweep)
+    cluster = _Cluster(row, preempted=preempted)
+    return agent_reach.reach(cast("Any", cluster), cast("Any", steps), SystemClock(), sweep)
 
 
 def test_nodes_behind_a_dead_one_are_not_silent() -> None:
@@ -166,7 +180,16 @@ def test_a_job_that_is_preempted_is_left() -> None:
     ).running  # it was suspended for a while
     assert _reached(_job(NODES), all_hear).running
     for nodes in (NODES, NODES[:1]):
-        assert not _reached(_job(nodes, **limit, planned_end_s=5000.0), all_hear).running
+        short = _job(nodes, **limit, planned_end_s=5000.0)
+        assert not _reached(short, all_hear, preempted=True).running
+
+
+def test_a_job_that_ends_sooner_for_another_reason_goes_on_until_then() -> None:
+    """A reservation that ends is no preemption: Slurm is asked, and the nearer end is the one that counts."""
+    short = _job(NODES, time_limit_s=86400.0, planned_end_s=5000.0)
+    found = _reached(short, _Asked(lambda node, asked: True))
+
+    assert (found.known, found.running, found.end_s) == (True, True, 5000.0)
 
 
 # ---- who went around the shim
@@ -185,7 +208,7 @@ def script(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def _child(made: list[subprocess.Popen[bytes]], *words: str, **env: str) -> int:
     made.append(subprocess.Popen(list(words), env={"PATH": os.environ["PATH"], **env}))
-    give_up_s = time.monotonic() + 5
+    give_up_s = time.monotonic() + 60
     place = Path(f"/proc/{made[-1].pid}")
     while time.monotonic() < give_up_s:  # until it is what it is to be, with its environment
         if not agent_shim.runs(made[-1].pid).startswith("python") and (place / "environ").read_bytes():
@@ -239,7 +262,7 @@ def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalo
 
 def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None:
     """Ranks that are ended leave with a code of their own, and Slurm says so: that explains no hang."""
-    suspicion = agent_hang.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
+    suspicion = hung.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
     line = Evidence(
         Source.LOG, "slurm-task-exit", "srun: error: n1: task 1: Exited with exit code 1", line=46
     )
@@ -251,7 +274,7 @@ def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None
 def test_why_we_ended_a_start_stands_where_nothing_better_is_known(catalog: Catalog) -> None:
     """A hang that no line explains stays the hang that it was ended for."""
     verdict = Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s", ("rank 1 (n1.cluster)",))
-    suspicion = agent_hang.hung(verdict, NODES[:2])
+    suspicion = hung.hung(verdict, NODES[:2])
     assert suspicion.nodes == ("n1",)
     found = agent_case.judge(_seen(suspicion=suspicion, code=137), catalog)
 
@@ -268,6 +291,21 @@ def test_spares_that_are_bad_are_none_and_degraded_ones_come_last() -> None:
     found = agent_case.usable(NODES, active=("n0",), aside=(), answered=NODES, unfit={}, facts=facts)
 
     assert found == ("n3", "n1")
+    assert agent_case.spares_off(NODES, {"n3": "full"}, facts) == "n2: gpu: broken; n3: full"
+
+
+def test_what_all_nodes_show_that_still_answer_costs_no_spare() -> None:
+    """A lost node cannot show it, too."""
+
+    def finding(node: str) -> NodeFinding:
+        return NodeFinding(node, "after", "shm", "bad", FaultClass.STORAGE, "small")
+
+    rest = ("n0", "n2", "n3")
+    facts = NodeFacts(NODES, tuple(finding(node) for node in rest), frozenset(rest))
+    found = agent_case.usable(NODES, active=("n0", "n1"), aside=("n1",), answered=rest, unfit={}, facts=facts)
+    assert found == ("n2", "n3")
+    few = NodeFacts(NODES, tuple(finding(node) for node in rest[:2]), frozenset(rest[:2]))
+    assert agent_case.usable(NODES, active=(), aside=(), answered=rest, unfit={}, facts=few) == ("n3",)
 
 
 def test_a_node_that_this_run_avoids_is_a_spare_of_last_resort() -> None:

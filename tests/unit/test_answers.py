@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ftrun.slurm import answers
@@ -57,6 +60,8 @@ SUBMISSIONS: dict[str, tuple[str, type[SlurmError]]] = {
         RefusedForGood,
     ),
     "limit without a name": (FAILED + "Job violates accounting/QOS policy (job submit limit)", RefusedForNow),
+    "preemption off": (FAILED + "Preemption is required but is disabled on this system", RefusedForGood),
+    "too many at once": (FAILED + "Rate limit exceeded, please retry momentarily", RefusedForNow),
     "busy": (FAILED + "Slurm temporarily unable to accept job, sleeping and retrying", RefusedForNow),
     "waited, then refused": (
         "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
@@ -194,3 +199,26 @@ def test_the_tables_do_not_contradict_each_other() -> None:
     tables = [set(fragments) for fragments, _ in answers._RULES]
     assert sum(map(len, tables)) == len(set().union(*tables))
     assert all(fragment == fragment.lower() for table in tables for fragment in table)
+
+
+# Of Slurm's own list: what answers administrators, steps and daemons alone, and what says of a submission nothing that is certain.
+NOT_OURS = re.compile(
+    "(change|were made) requires? restart|[Rr]eservation|parent account|block (state|name|layout)|Preemption loop|Partition is in use|event trigger"
+    "|X11|TRESBillingWeights|ConfigLess|threads per core than|StepID|HetStep|Het step|Job killed|Empty list|resolve (group|user) ID|node table|signal jobs request"
+    "|file descriptor|takeover|would block|extern step|[Ss]teps? |power action|SLUID|job state|node state transition|file for reading|MPI|stream version"
+    "|has not changed|Duplicate job|interconnect|Active features|Waiting for burst|job credential|socket error|internal error|Connection (rejected|forced)"
+)
+LISTS = sorted((Path(__file__).parents[1] / "data" / "slurm-errors").glob("*.txt"))
+
+
+@pytest.mark.parametrize("listed", LISTS, ids=lambda path: path.stem)
+def test_every_refusal_in_the_list_of_a_release_is_known(listed: Path) -> None:
+    """What slurmctld may answer to a submission or an effect is told apart; only what leaves it open whether it happened is not."""
+    lines = [line.split(" ", 1) for line in listed.read_text().splitlines()]
+    asked = [words for number, words in lines if 1000 <= int(number) < 3000 or 7200 <= int(number) < 7500]
+    refusals = [
+        words for words in asked if "accounting/QOS policy" not in words and not NOT_OURS.search(words)
+    ]
+
+    assert len(refusals) > 100
+    assert [words for words in refusals if not answers.is_known(words)] == []

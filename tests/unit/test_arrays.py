@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ftrun.supervisor import arrays, events
+from ftrun.slurm.client import JobRow, JobState
+from ftrun.supervisor import arrays, events, rows, signatures
+from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.parts import Attempt, GivenUp
+from tests.unit.cases import diagnosis
 
 LOT = GivenUp((2,), "user-code", "python.error", "a mistake in the script")
 
@@ -92,3 +97,73 @@ def test_resuming_tries_the_given_up_tasks_again() -> None:
     resumed = run.after({"kind": "run.resumed", "at": 1.0, "data": {"decision": {}}})
 
     assert ((), (2, 3)) == (resumed.given_up, resumed.attempts[-1].failed_tasks)
+
+
+def test_a_task_that_ftrun_ended_failed_and_one_that_a_person_cancelled_did_not() -> None:
+    """Slurm calls both CANCELLED; who did it is in the journal."""
+    told = [
+        ("7_1", JobState.CANCELLED),
+        ("7_2", JobState.CANCELLED),
+        ("7_3", JobState.COMPLETED),
+        ("7_4", JobState.FAILED),
+    ]
+    shown = [JobRow(name, state, "", (), 1, "", "", "", "", None, None, None) for name, state in told]
+
+    assert rows.failed_tasks(shown) == {4: "FAILED"}
+    assert rows.failed_tasks(shown, (1,)) == {1: "CANCELLED", 4: "FAILED"}
+    assert rows.cancelled_by_others(shown, (1,))
+    assert not rows.cancelled_by_others(shown, (1, 2))
+
+
+def test_a_task_is_about_to_be_ended_before_it_is() -> None:
+    """Whoever takes over in between knows that the cancel was ours, and why."""
+    told = {
+        "task": 3,
+        "task_launch": 0,
+        "quiet_s": 70.0,
+        "threshold_s": 60.0,
+        "behind": [],
+        "reason": "no step for 70 s",
+    }
+    run = events.Run("r", state=State.RUNNING, attempts=(attempt(),))
+    for kind, data in (("hang.decided", told), ("tasks.end.intended", {"task": 3})):
+        run = run.after({"kind": kind, "at": 1.0, "attempt": 1, "launch": 0, "start": 1, "data": data})
+    found = run.attempts[-1]
+
+    assert (found.hung, found.ended_tasks) == (None, (3,))
+    assert (found.hung_tasks[3].launch, found.hung_tasks[3].verdict.quiet_s) == (0, 70.0)
+
+
+@pytest.mark.parametrize("log", ["of its own", "of all"])
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_task_that_may_load_nothing_is_given_up_and_the_others_are_judged_by_themselves(
+    run_dir: Path, log: str, ran: bool
+) -> None:
+    """As a job: its class is checkpoint, and to begin from nothing is the user's to say. Where a later launch of it ran, that one counts."""
+    for task in (1, 2):
+        folder = run_dir / "attempts/1/tasks" / str(task)
+        folder.mkdir(parents=True)
+        name = "log" if log == "of all" else f"log.{task}"
+        (folder / "launch.0").write_text(f"job=7\nstdout={run_dir}/{name}\nstderr={run_dir}/{name}\n")
+    (run_dir / "attempts/1/tasks/1/pick.0.1").write_text(
+        "passed=a: torn\nstuck=none of 1 may be loaded\nend=1\n"
+    )
+    ended(run_dir, 2, 1)
+    if ran:
+        ended(run_dir, 1, 1)
+    told: list[dict[str, Any]] = []
+    run = events.Run("r", attempts=(attempt(failed_tasks=(1, 2)),))
+    keeper = SimpleNamespace(
+        run_dir=str(run_dir),
+        run=run,
+        attempt=run.attempts[0],
+        memory=SimpleNamespace(evidence=()),
+        office=SimpleNamespace(catalog=lambda: signatures.load([])),
+        record=lambda kind, **facts: told.append({"kind": kind, **facts}),
+    )
+    case = Case(run, run.attempts[0], diagnosis(FaultClass.NODE), ClusterView(), Limits(), 0.0, None, "")
+
+    judged = arrays.judged(keeper, case, ())  # type: ignore[arg-type]
+
+    assert [] == told if ran else [([1], "checkpoint")] == [(row["tasks"], row["class"]) for row in told]
+    assert judged.diagnosis.fault is not FaultClass.CHECKPOINT

@@ -44,7 +44,7 @@ def _env(place: Path, **more: str) -> dict[str, str]:
 def _run(code: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     lines = f"import os, sys, time\nfrom ftrun.hooks import beat\n{code}"
     command = [sys.executable, "-W", "error", "-c", lines]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=180)
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def _told(place: Path, rank: int = 3) -> dict[str, Any]:
 
 
 def _soon(place: Path, rank: int = 3) -> dict[str, Any]:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while True:
         with contextlib.suppress(OSError, ValueError):
             return _told(place, rank)
@@ -90,7 +90,7 @@ def test_the_last_call_is_what_stands_in_the_file(place: Path) -> None:
 def test_a_phase_is_told_although_nothing_is_called_after_it(place: Path) -> None:
     """The last call before a long silence reaches the file too, even within the second of the one before."""
     with _running("beat(1)\ntime.sleep(0.5)\nbeat(2, phase='eval')\ntime.sleep(60)", _env(place)):
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 60
         while _soon(place)["phase"] != "eval":
             assert time.monotonic() < end_s
             time.sleep(0.05)
@@ -101,14 +101,18 @@ def test_a_phase_is_told_although_nothing_is_called_after_it(place: Path) -> Non
 def test_own_time_is_what_passes_before_others_are_waited_for(place: Path) -> None:
     """`own_s` sums the time from beat(step) to its "sync", and nothing of evaluations."""
     code = (
-        "for step in range(3):\n beat(step); time.sleep(0.1); beat(step, phase='sync'); time.sleep(0.3)\n"
-        "beat(3); beat(3, phase='eval'); time.sleep(0.2); beat(3, phase='sync'); beat.done()"
+        "now, least, most = time.perf_counter, 0.0, 0.0\n"
+        "for step in range(3):\n"
+        " a = now(); beat(step); b = now(); time.sleep(0.1); c = now(); beat(step, phase='sync'); d = now()\n"
+        " least += c - b; most += d - a; time.sleep(0.3)\n"
+        "beat(3); beat(3, phase='eval'); time.sleep(0.2); beat(3, phase='sync'); beat.done(); print(least, most)"
     )
-    _run(code, _env(place))
+    done = _run(code, _env(place))
     told = _told(place)
+    least, most = map(float, done.stdout.split())
 
     assert 3 == told["own_n"]
-    assert 0.3 <= told["own_s"] < 0.9
+    assert least - 0.01 <= told["own_s"] <= most + 0.01
 
 
 @pytest.mark.parametrize(
@@ -232,7 +236,7 @@ def test_a_process_of_an_earlier_start_ends_itself(place: Path) -> None:
         os.symlink("0.3", place / "new")
         os.replace(place / "new", place / "current")
 
-        assert 143 == rank.wait(timeout=20)
+        assert 143 == rank.wait(timeout=60)
         assert rank.stderr is not None
         assert "is of start 0.2, the present one is 0.3" in rank.stderr.read()
 
@@ -270,12 +274,13 @@ def test_a_wish_for_a_checkpoint_is_told_once(place: Path) -> None:
     """save_wanted is true once for each wish, and never for the same one again."""
     (place / "save-now").write_text("1\n")
     code = (
-        "def answers(n):\n"
-        "  seen = []\n"
-        "  for _ in range(n): seen.append(beat.save_wanted()); time.sleep(0.05)\n"
-        "  return sum(seen)\n"
-        "first = answers(40)\nopen(os.environ['FTRUN_RUN_DIR'] + '/save-now', 'w').write('2')\n"
-        "second = answers(40)\nos.unlink(os.environ['FTRUN_RUN_DIR'] + '/save-now')\nprint(first, second, answers(40))"
+        "def answers(n, at_least=0):\n"
+        "  seen, end = 0, time.monotonic() + 40\n"
+        "  while seen < at_least and time.monotonic() < end: seen += beat.save_wanted(); time.sleep(0.05)\n"
+        "  for _ in range(n): seen += beat.save_wanted(); time.sleep(0.05)\n"
+        "  return seen\n"
+        "first = answers(30, 1)\nopen(os.environ['FTRUN_RUN_DIR'] + '/save-now', 'w').write('2')\n"
+        "second = answers(30, 1)\nos.unlink(os.environ['FTRUN_RUN_DIR'] + '/save-now')\nprint(first, second, answers(30))"
     )
     done = _run(code, _env(place))
 
@@ -289,7 +294,7 @@ def test_stacks_are_written_at_the_signal_that_the_file_names(place: Path) -> No
         assert signal.SIGRTMIN < number <= signal.SIGRTMAX
         os.kill(rank.pid, number)
         stack = place / "beats" / "3.stack"
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 60
         while b"forward" not in stack.read_bytes():
             assert time.monotonic() < end_s
             time.sleep(0.05)
@@ -318,7 +323,7 @@ def test_who_stands_still_says_where_and_what_it_uses(place: Path) -> None:
     """After five seconds without a call the line has the stack of the training thread and what it and its children used."""
     code = "import threading\ndef forward():\n threading.Event().wait(60)\nbeat(1)\nforward()"
     with _running(code, _env(place)):
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + 60
         while "still" not in _soon(place):
             assert time.monotonic() < end_s
             time.sleep(0.2)

@@ -565,7 +565,7 @@ def test_a_run_that_was_restarted_in_place_says_so(tmp_path: Path) -> None:
 
     assert row["inside"] == {
         "agent": True, "start": 2, "restarts": 1, "swaps": [["n0", "n3"]], "active": ["n1", "n2", "n3"], "spares": [],
-        "aside": ["n0"], "ladder_off": "srun went around the shim",
+        "aside": ["n0"], "full": 0, "ladder_off": "srun went around the shim",
     }  # fmt: skip
     words = views.inside_words(row["inside"])
     assert words == "restarted in place once; n0 -> n3; ladder off: srun went around the shim"

@@ -55,8 +55,20 @@ def test_a_kernel_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> No
 def test_the_table_of_kernel_faults_takes_any_line(text: str) -> None:
     """And names a device only where a rule matches."""
     rule = kernel_faults.rule_of(text)
+    assert rule == kernel_faults.rule_of(text, kernel_faults.rules_for([text]))
     if rule:
         kernel_faults.device_of(rule, text)
+
+
+def test_rules_that_are_not_tried_would_not_match() -> None:
+    """Every line of the examples, alone and among all others, is of the same rule as among all rules."""
+    texts = [line.text for line in parsed(DMESG, 1_795_000_000.0)]
+    few = kernel_faults.rules_for(texts)
+
+    assert 1 < len(few) < len(kernel_faults.RULES)
+    for text in texts:
+        assert kernel_faults.rule_of(text) == kernel_faults.rule_of(text, few)
+        assert kernel_faults.rule_of(text) == kernel_faults.rule_of(text, kernel_faults.rules_for([text]))
 
 
 @given(ODD)

@@ -220,7 +220,7 @@ def test_a_process_that_stands_still_in_the_kernel_hangs(facts: processes.Facts,
 def test_a_real_zombie_is_counted_with_its_parent() -> None:
     """Dead, and its parent does not ask for its end."""
     child = subprocess.Popen(["true"])
-    time.sleep(0.3)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not asked for its end
     facts = processes.probe(Machine(), {**processes.CHECK.thresholds, "window_s": 0.01})
     child.wait()
 

@@ -78,7 +78,7 @@ def test_every_rule_blames_a_class_or_nobody() -> None:
     for rule in kernel_faults.RULES:
         assert (rule.severity in (BAD, DEGRADED)) == bool(rule.fault), rule.title
         assert not rule.fault or rule.fault in set(FaultClass)
-    assert len({rule.pattern.pattern for rule in kernel_faults.RULES}) == len(kernel_faults.RULES)
+    assert len({rule.expression for rule in kernel_faults.RULES}) == len(kernel_faults.RULES)
 
 
 @pytest.mark.parametrize(

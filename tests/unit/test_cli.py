@@ -116,6 +116,13 @@ def test_the_help_lists_commands_without_loading_them(
     assert "A planted one." in capsys.readouterr().out
 
 
+def test_the_help_says_where_the_settings_of_a_submission_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """`ftrun sbatch --help` is sbatch's own, so the way to ours is told one step before it."""
+    assert 0 == cli.main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "each setting as --ft-NAME; `ftrun config show` lists the settings" in told
+
+
 def test_a_user_error_is_one_line_and_its_own_code(
     planted: Planted, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,16 +162,20 @@ def test_status_says_who_is_watching_and_that_slurm_is_not_seen(
     monkeypatch.setattr(spawn, "holder_alive_here", lambda _: True)
     (home / "lease").mkdir()
     (home / "lease" / "epoch-000003").symlink_to("login1.0.0.1.1")
-    told = {"blind_since_s": time.time() - 90, "set_aside": {"odd-0001": "its journal is damaged"}}
+    asks = {"by": "commands", "why": "no answer within 15 s"}
+    aside = {"odd-0001": "its journal is damaged"}
+    told = {"blind_since_s": time.time() - 90, "set_aside": aside, "slurm_client": asks}
     (home / "supervisor.json").write_text(json.dumps(told))
 
     main(["status"])
-    watched, aside, blind = capsys.readouterr().err.splitlines()
+    watched, aside_line, asked, blind = capsys.readouterr().err.splitlines()
     main(["status", "--json"])
     facts = _json(capsys)["supervisor"]
 
     assert "watched from login1" == watched
-    assert "odd-0001 is not looked after: its journal is damaged" == aside
+    assert "odd-0001 is not looked after: its journal is damaged" == aside_line
+    assert "Slurm is asked by its commands, not by pyslurm: no answer within 15 s" == asked
+    assert asks == facts["slurm_client"]
     assert re.match(r"Slurm has not answered for 9\d s: nothing is done until it does$", blind)
     assert ["odd-0001"] == list(facts["set_aside"])
     assert (True, "login1") == (facts["watched"], facts["by"])

@@ -78,6 +78,20 @@ def test_the_site_can_lock_a_setting(place: Place) -> None:
     assert refused.value.exit_code == 2
 
 
+def test_a_complaint_about_a_setting_names_the_place_that_said_so(place: Place) -> None:
+    """What stands in a file, a script or a variable is not before the user's eyes; what was typed just now is."""
+    place.project.write_text("limit-swap = '20m'\n")
+    found = place.load(
+        script=("--spares=1",), own=(("recover", "swap,resubmit"),), FTRUN_LIMIT_COMPANION="20m"
+    )
+    assert found.blame("limit-swap: at most 9m") == f"{place.project}: limit-swap: at most 9m"
+    assert found.blame("limit-companion: at most 9m") == "FTRUN_LIMIT_COMPANION: limit-companion: at most 9m"
+    assert found.blame("spares: never used") == "#FTRUN: spares: never used"
+    assert found.blame("recover: no") == "recover: no"
+    assert found.blame("settle: no") == "settle: no"
+    assert found.blame("sbatch says no") == "sbatch says no"
+
+
 @pytest.mark.parametrize(
     ("layer", "text", "says"),
     [
@@ -86,6 +100,9 @@ def test_the_site_can_lock_a_setting(place: Place) -> None:
         ("project", "retries = \n", "line 1"),
         ("project", "[budget]\nnode = 1\n", "top level"),
         ("project", "home = '/x'\n", "only in: site, user, environment"),
+        ("project", "nodes = '2-4'\n", "only in: script, command line"),
+        ("project", "pool = 'spares'\n", "pool: 'spares' wants reservation:NAME"),
+        ("project", "[policy.node]\nbudget-companion = true\n", "a whole number"),
         ("user", "lock = ['drain']\n", "only in: site"),
         ("site", "dry-run = true\n", "only in: script"),
     ],

@@ -56,7 +56,7 @@ def _train(folder: Path, *, ranks: int = 3, resume: str = "", **plan: Any) -> li
         )
         for rank in range(ranks)
     ]
-    outputs = [process.communicate(timeout=60)[0] for process in started]
+    outputs = [process.communicate(timeout=180)[0] for process in started]
     return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
 
 

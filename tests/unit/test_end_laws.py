@@ -10,6 +10,7 @@ import pytest
 
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.memory import Faults
 from ftrun.supervisor import settle
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.lifecycle import State
@@ -194,3 +195,45 @@ def test_an_attempt_that_never_came_to_be_needs_as_many_nodes_as_the_one_before(
     view = settle.cluster_view(life.supervisor.keepers[life.run_dir], world)
 
     assert view.nodes_needed == 3
+
+
+def _sbatch_unanswered(tmp_path: Path) -> Life:
+    """The controller hangs just when attempt 2 is submitted, and never hears of it."""
+    life = Life(tmp_path, backoff=0.0)
+    life.cluster.faults = Faults(hung_takes=0.0)
+    life.until("running")
+
+    def hang(point: str) -> None:
+        if point == "submit:before":
+            life.engine.set_controller("hung")
+
+    life.supervisor.office.crash = hang
+    life.exit(1)
+    life.until("submitting")
+    return life
+
+
+def test_while_slurm_answers_nobody_no_person_can_have_cancelled(tmp_path: Path) -> None:
+    """P5: a controller that was away for longer than it remembers jobs, just when the next attempt was submitted: the run goes on."""
+    life = _sbatch_unanswered(tmp_path)
+    life.live(TIMING.min_job_age_s + 60)
+    life.supervisor.office.crash = lambda point: None
+    life.engine.set_controller("up")
+    life.until("running")
+
+    assert life.attempt.number == 3
+    assert life.living() == ["2"]
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["the supervisor sleeps", "another takes over"])
+def test_who_cannot_know_whether_slurm_answered_leaves_it_to_a_person(tmp_path: Path, asleep: bool) -> None:
+    """P5: nobody looked for so long that a job could be made, cancelled and forgotten."""
+    life = _sbatch_unanswered(tmp_path)
+    life.supervisor.office.crash = lambda point: None
+    life.engine.set_controller("up")
+    life.engine.advance(TIMING.min_job_age_s + 60)
+    if not asleep:
+        life.begin_anew()
+    life.live(60)
+
+    assert (life.run.state.value, life.run.final_class) == ("stopped", "cancelled")

@@ -25,7 +25,7 @@ from tests.unit.cases import F, cluster, diagnosis, incident
 NOW = 1_000_000.0
 ACTIVE = ("n1", "n2", "n3", "n4")
 SPARES = ("n5", "n6")
-PLACE = Place((*ACTIVE, *SPARES), ACTIVE, SPARES)
+PLACE = Place((*ACTIVE, *SPARES), ACTIVE, SPARES, companion_off="no companion here")
 PROVEN: dict[str, Any] = {"sources": (Source.LOG, Source.KERNEL)}
 
 
@@ -141,6 +141,11 @@ def test_a_spare_stands_where_the_bad_node_stood() -> None:
     [
         ({"spares": ()}, ("n2",), "1 spare is wanted, 0 usable"),
         ({"spares": ("n5",)}, ("n2", "n3"), "2 spares are wanted, 1 usable"),
+        (
+            {"spares": (), "spares_off": "n5: gpu-ecc: broken"},
+            ("n2",),
+            "1 spare is wanted, 0 usable (n5: gpu-ecc: broken)",
+        ),
         ({"aside": SPARES}, ("n2",), "1 spare is wanted, 0 usable"),
         ({"spares": ("n9",)}, ("n2",), "1 spare is wanted, 0 usable"),
         ({}, ACTIVE, "every node is blamed"),
@@ -244,7 +249,7 @@ def test_the_rule_of_a_signature_outweighs_that_of_its_class_and_that_of_the_run
                    "link-flap.limit-step=20", "network.budget-swap=1", "hang.budget-step=0")  # fmt: skip
     assert ladder.order(F.NETWORK, "link-flap") == (Rung.STEP, Rung.RESUBMIT)
     assert ladder.order(F.NETWORK, "x") == (Rung.SWAP, Rung.RESUBMIT)
-    assert ladder.order(F.HANG) == DEFAULT_ORDER
+    assert ladder.order(F.HANG) == tuple(rung for rung in DEFAULT_ORDER if rung is not Rung.SHRINK)
     assert [ladder.limit_s(Rung.STEP, F.NETWORK, s) for s in ("link-flap", "")] == [20, 30]
     assert ladder.limit_s(Rung.STEP, F.HANG) == 120
     assert ladder.budget(Rung.SWAP, F.NETWORK, "link-flap") == (1, "network")
@@ -276,9 +281,7 @@ def test_the_budget_of_a_class_may_stand_among_its_rules() -> None:
     ("text", "says"),
     [
         ("stepp,resubmit", "did you mean 'step'?"),
-        ("fly,resubmit", "there are rank, step, swap, resubmit"),
-        ("companion,resubmit", "companion is a name for later"),
-        ("step,shrink,resubmit", "shrink is a name for later"),
+        ("fly,resubmit", "there are rank, step, swap, companion, shrink, resubmit"),
         ("step,step,resubmit", "step stands there twice"),
         ("resubmit,step", "resubmit stands last, what fails above it goes there: step,resubmit"),
         ("step", "resubmit stands last, what fails above it goes there: step,resubmit"),
@@ -292,6 +295,15 @@ def test_a_list_that_cannot_be_meant_is_refused_with_the_one_that_can(text: str,
         order_from("recover", text)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("rung", [one for one in Rung if one is not Rung.RESUBMIT])
+def test_every_rung_has_a_budget_and_a_limit_of_its_own_for_a_class(rung: Rung) -> None:
+    """A rule of one class may say of each rung what the settings say of it for the run, in every spelling of a rule."""
+    rungs = rungs_from(settings(f"node.budget-{rung}=2", f"node.limit-{rung}=90s"))
+    assert rungs.budget(rung, F.NODE) == (2, "node")
+    assert rungs.limit_s(rung, F.NODE) == 90.0
+    assert rungs.limit_s(rung, F.HANG) == table.defaults()[f"limit-{rung}"]
 
 
 @pytest.mark.parametrize(
@@ -325,14 +337,16 @@ def test_a_rule_that_cannot_be_meant_is_refused(element: str, says: str) -> None
 
 
 def test_what_was_named_for_this_job_must_apply_and_the_default_need_not() -> None:
-    """The default loses rank and swap without a word; whoever names them is told what is missing."""
+    """The default loses rank, swap and shrink without a word; whoever names them is told what is missing."""
     plain = {**table.defaults()}
-    assert rungs_from(plain, meant=("recover",)).order(F.NODE) == (Rung.STEP, Rung.RESUBMIT)
+    assert rungs_from(plain, meant=("recover",)).order(F.NODE) == (Rung.STEP, Rung.COMPANION, Rung.RESUBMIT)
     assert rungs_from({**plain, "recover": "swap,resubmit"}).order(F.NODE) == (Rung.RESUBMIT,)
     with pytest.raises(SettingError, match="--ft-spares=K"):
         rungs_from({**plain, "recover": "swap,resubmit"}, meant=("recover",))
     with pytest.raises(SettingError, match="--ft-rejoin"):
         rungs_from({**plain, "recover": "rank,resubmit"}, meant=("recover",))
+    with pytest.raises(SettingError, match="--ft-nodes=MIN-MAX"):
+        rungs_from({**plain, "recover": "shrink,resubmit"}, meant=("recover",))
     with pytest.raises(SettingError, match=r"policy: node\.recover"):
         rungs_from({**plain, "policy": ["node.recover=swap,resubmit"]}, meant=("policy",))
 
@@ -452,11 +466,11 @@ def test_what_if_and_the_climb_agree(
 @pytest.mark.parametrize("fault", [fault for fault in F if fault is not F.HEALTHY])
 def test_what_if_has_an_answer_for_each_class(fault: F) -> None:
     """The rungs in their order, then the new job, then the end."""
-    rows = what_if(settings(), fault)
+    rows = what_if(settings(nodes="2-4"), fault)
     assert [name for name, _ in rows] in (
         ["stop"],
         ["resubmit", "stop"],
-        ["rank", "step", "swap", "resubmit", "stop"],
+        ["rank", "step", "swap", "companion", "shrink", "resubmit", "stop"],
     )
     assert all(why for _, why in rows)
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.slurm.client import SubmitRequest
 from ftrun.slurm.options import split
-from ftrun.supervisor import expected, haltfile, leaving, settings, store, warned
+from ftrun.supervisor import expected, haltfile, leaving, savenow, settings, store, warned
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.cli.leave import at_time
+from ftrun.supervisor.cli.leave import at_time, sentence
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight
@@ -219,7 +220,19 @@ def test_conditions_outlive_their_file(halt: Halt) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [[], "stop", 3, {"at_step": "7"}, {"at_step": -1}, {"at_step": True}, {"before_s": "18:00"}]
+    "data",
+    [
+        [],
+        "stop",
+        3,
+        {"at_step": "7"},
+        {"at_step": -1},
+        {"at_step": True},
+        {"before_s": "18:00"},
+        {"before_s": 1e18},
+        {"before_s": -1},
+        {"before_s": float("nan")},
+    ],
 )
 def test_a_file_that_makes_no_sense_is_refused(data: object) -> None:
     """In one line, and never obeyed by half."""
@@ -402,6 +415,37 @@ def test_until_its_step_a_run_that_is_to_stop_there_recovers_as_ever(tmp_path: P
     life.until("stopped", 60)
 
     assert "stop" == life.run.wish
+
+
+@pytest.mark.parametrize(("want", "done"), [("cancel", "cancelled"), ("stop", "stopped")])
+def test_a_paused_run_can_be_given_up(tmp_path: Path, want: str, done: str) -> None:
+    """It is stopped by a person then, whoever leads; what waits for it waits through the pause and is let go."""
+    life = _life(tmp_path)
+    argv = ("-N1", "-pmain", "-Jwaiter", f"--dependency=afterany:{life.attempt.job}", "waiter.sh")
+    life.engine.script("waiter", lambda launch: None)
+    waiter = int(life.cluster.submit(SubmitRequest("", argv, b"#!/bin/sh\n", {}, str(life.cwd))).job_id)
+    _halt(life, pause=True, now=True)
+    life.until("stopped", 300)
+    life.live(5)
+    assert (True, True) == (life.run.paused, life.engine.jobs[waiter].held)
+    life.begin_anew()
+    life.ask(want, "9-end")
+    life.live(5)
+    life.begin_anew()
+    life.live(5)
+
+    run = life.run
+    assert (run.state.value, run.paused, run.final_reason, run.halt) == (
+        "stopped",
+        False,
+        f"{done} by ann",
+        {},
+    )
+    assert "error,exiting" in life.log.read_text().splitlines()[-1]
+    assert not life.engine.jobs[waiter].held
+    assert not os.path.exists(os.path.join(life.run_dir, "halt.json"))
+    life.ask("resume", "9-resume")
+    life.until("running")
 
 
 # ---------------------------------------------------------------------- lives with a time limit
@@ -654,7 +698,7 @@ NOON = 1_795_262_400.0  # some noon, whatever the time zone of the machine
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "25:00", "12:61", "+3", "+h", "2026-13-01", "-2h", "1795262400"]
+    "text", ["", "soon", "25:00", "12:61", "+3", "+h", "2026-13-01", "-2h", "1795262400", "+99999999999999d"]
 )
 def test_a_time_that_cannot_be_meant_is_wrong_usage(text: str) -> None:
     """Exit 2, in one line that names what is wanted."""
@@ -689,6 +733,7 @@ def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
         "stop --clear --now",
         "stop --after-checkpoint --at-step 5",
         "stop --at-step -1",
+        "stop --at-step 0",
         "stop --at-step x",
         "stop --before yesterday",
         "pause --clear --before 18:00",
@@ -721,6 +766,16 @@ def test_a_wish_stands_in_its_file_though_nobody_watches(
     assert "pauses at step 7, asked by" in capsys.readouterr().out
 
 
+def test_a_step_that_is_made_already_is_told(life: Life) -> None:
+    """Whoever mistypes the step sees that the run leaves now; one still ahead says nothing more."""
+    life.live(2)
+    step = life.run.attempt.last_step if life.run.attempt else None
+    assert step is not None
+    told = sentence(life.run, Halt(token="1", at_step=step), asked=True)
+    assert told.endswith(f"ends at step {step}; it is at step {step}, so it leaves now")
+    assert sentence(life.run, Halt(token="1", at_step=step + 1), asked=True).endswith(f"at step {step + 1}")
+
+
 def test_a_node_names_the_runs_that_use_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
     """Others are left alone, and that is no error."""
     assert 0 == main(["pause", "--node", "n[7-9]"])
@@ -736,3 +791,41 @@ def test_a_pause_needs_a_run_or_a_node(life: Life, capsys: pytest.CaptureFixture
     assert 2 == main(["pause"])
     assert 2 == main(["pause", "--node", "n[1-"])
     assert 2 == len(capsys.readouterr().err.splitlines())
+
+
+def test_nobody_removes_a_wish_that_is_not_its_own(tmp_path: Path) -> None:
+    """The agent's last wish before it ends a start leaves that of a stop where it is; the end of a launch ends all of them."""
+    wish = tmp_path / "save-now"
+    for beside, stands in ((True, "stop\n"), (False, "gasp\n")):
+        savenow.ask(str(tmp_path), "stop")
+        savenow.ask(str(tmp_path), "gasp", beside=beside)
+        assert stands == wish.read_text()
+        savenow.unask(str(tmp_path), "stop" if stands == "gasp\n" else "gasp")
+        savenow.unask(str(tmp_path), "")
+        assert stands == wish.read_text()
+        savenow.unask(str(tmp_path), stands.strip())
+        assert not wish.exists()
+    savenow.ask(str(tmp_path), "gasp", beside=True)
+    savenow.clear(str(tmp_path))
+    assert not wish.exists()
+
+
+@pytest.mark.parametrize("command", ["cancel", "stop"])
+def test_the_commands_give_a_paused_run_up(
+    life: Life, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its request is kept where nobody watches; conditions of a run that trains no further are wrong usage; then it is over."""
+    _halt(life, pause=True, now=True)
+    life.until("stopped", 300)
+    assert 2 == main(["stop", life.run.id, "--at-step", "900"])
+    assert "is paused and trains no further" in capsys.readouterr().err
+    assert 1 == main([command, life.run.id])
+    assert f"the request to {command} is kept" in capsys.readouterr().err
+    life.live(2)
+
+    assert 0 == main(["status"])
+    assert life.run.id not in capsys.readouterr().out
+    assert 0 == main([command, life.run.id])
+    assert "is over already" in capsys.readouterr().out
+    assert 0 == main(["explain", life.run.id])
+    assert "does not come back" in capsys.readouterr().out

@@ -64,11 +64,11 @@ def test_many_are_asked_side_by_side() -> None:
             "lost": refuse,
             "deaf": hang,
         },
-        0.4,
+        2.0,
     )
 
     assert (b"yes", None) == (answers["alive"], answers["lost"])
-    assert "dead did not answer within 0.4 s" == str(answers["dead"])
+    assert "dead did not answer within 2 s" == str(answers["dead"])
     assert isinstance(answers["deaf"], NoAnswer)
     assert time.monotonic() - began < 20
 

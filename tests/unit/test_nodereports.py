@@ -109,5 +109,26 @@ def test_the_node_side_lies_behind_one_link(tmp_path: Path) -> None:
     link.symlink_to("ftrun-hook-of-yesterday.pyz")
     assert nodetools.provide(home) == first
     assert os.path.realpath(link) == os.path.realpath(first)
-    assert sorted(os.listdir(link.parent)) == sorted({os.path.basename(first), link.name})
+    there = {
+        name for name in os.listdir(link.parent) if ".cpython-" not in name
+    }  # what is compiled beside it, now or later
+    assert there == {os.path.basename(first), link.name}
     assert store.run_dirs(home) == []
+
+
+def test_what_was_found_before_a_node_was_mended_is_kept_and_counts_no_more(
+    tmp_path: Path, place: Path
+) -> None:
+    """All that the node itself said; what others said stays, and so does what it says from then on."""
+    for name in ("watch.0.n0", "preflight.0.n0", "watch.0.n1"):
+        (place / f"{name}.json").write_text(_report(name[-2:]))
+    nodereports.put_by(str(tmp_path), 1, ("n0",), "2")
+    assert _found(tmp_path) == ["n1"]
+    assert sorted(path.name for path in place.iterdir()) == [
+        "before-2.preflight.0.n0.json",
+        "before-2.watch.0.n0.json",
+        "watch.0.n1.json",
+    ]
+
+    (place / "watch.0.n0.json").write_text(_report())
+    assert _found(tmp_path) == ["n0", "n1"]

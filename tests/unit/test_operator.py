@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,19 +25,10 @@ from ftrun.supervisor.recheck import Report
 from ftrun.supervisor.request import BadRequest, Request
 from ftrun.supervisor.spool import Waiting
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
 ASKED = Request("0" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", 1000.0)
 BAD = {"check": "gpu-check", "severity": "bad", "message": "7 of 8", "fault": "hardware-gpu"}
 SICK, WELL = Report("answered", (BAD,)), Report("answered", (BAD | {"severity": "ok"},))
 AWAY = Report("unreachable", why="no route")
-
-
-@pytest.fixture
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lives by the thousand: nothing here dies with the machine."""
-    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
-    monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
 def row(name: str = "n0", *, heard: bool = True, reason: str = "", state: str = "idle") -> NodeRow:

@@ -12,15 +12,13 @@ from ftrun.slurm import options
 from ftrun.slurm.directives import directives, drop_directives
 from ftrun.slurm.options import (
     LONG,
-    NONE,
-    OPTIONAL,
-    REQUIRED,
     SHORT,
     Ambiguous,
     OptionError,
     UnknownOption,
     split,
 )
+from ftrun.slurm.releases import NONE, OPTIONAL, REQUIRED
 
 NEWEST = (26, 5)
 

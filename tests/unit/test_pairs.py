@@ -121,7 +121,7 @@ def test_a_suspect_without_a_second_try_is_unknown() -> None:
     assert ({}, ("n2", "n3")) == (found.bad, found.untried)
 
 
-# A worker whose network takes little: it reads and writes 16 KiB every 10 ms.
+# A worker whose network takes little: it reads and writes 16 KiB every 20 ms.
 SLOW = """
 import sys, time
 from ftrun.hooks import main, throughput
@@ -130,7 +130,7 @@ def pour(connection, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         connection.sendall(bytes(1 << 14))
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 def swallowed(connection):
     received, began = 0, time.monotonic()
@@ -139,12 +139,12 @@ def swallowed(connection):
         if not count:
             return received, time.monotonic() - began
         received += count
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 throughput._pour, throughput._swallowed = pour, swallowed
 sys.exit(main.main(sys.argv[1:]))
 """
-GENTLE = ["--seconds", "0.2", "--limit", "1.5", "--meet", "20", "--share", "0.2", "--slower", "10000"]
+GENTLE = ["--seconds", "0.3", "--limit", "4", "--meet", "60", "--share", "0.1", "--slower", "10000"]
 
 
 def _started(node: int, folder: Path, *, slow: bool = False) -> subprocess.Popen[str]:
@@ -168,10 +168,10 @@ def test_five_real_workers_name_the_slow_and_the_dead_node(tmp_path: Path) -> No
     """n1 is slow, n3 stands still after it has come, n2 had the bad luck to be tried with it and is cleared."""
     workers = {3: _started(3, tmp_path)}
     try:
-        wait(FolderBoard(str(tmp_path)), "here.n3", bool, 20.0)
+        wait(FolderBoard(str(tmp_path)), "here.n3", bool, 60.0)
         workers[3].send_signal(signal.SIGSTOP)
         workers |= {node: _started(node, tmp_path, slow=node == 1) for node in (0, 1, 2, 4)}
-        out, err = workers[0].communicate(timeout=60)
+        out, err = workers[0].communicate(timeout=180)
     finally:
         for worker in workers.values():
             worker.kill()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ftrun.slurm import parse, topology
 from ftrun.slurm.client import JobState, Stay
 from ftrun.slurm.nodeset import expand, fold
+from ftrun.slurm.nodestates import parse_node_state
 
 HEAD = (
     "JobId={id} {member}JobName={name} {extra}UserId=bob(1000) GroupId=bob(1000) MCS_label=N/A Priority=1 Nice=0 Account=(null) "
@@ -109,7 +110,7 @@ RUNNING = ["4+1", "5", "RUNNING", "None", "n[0-1,7]", "3", "bob", "main", "17952
 
 
 def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
-    """A running job's end is an expectation that differs between versions: no fact, but where it has a time limit."""
+    """Without a limit a running job's end is an expectation that differs between versions, unless it is near: then Slurm wants its nodes."""
     (row,) = parse.parse_jobs(squeue(RUNNING))
     assert (row.job_id, row.raw_job_id, row.nodes, row.node_count) == ("4+1", "5", ("n0", "n1", "n7"), 3)
     assert (row.name, row.comment, row.restarts) == ("a|b, c", "two\nlines | ftrun:r:1", 1)
@@ -143,8 +144,9 @@ def test_rows_hold_any_text_and_end_times_only_of_what_ends() -> None:
     assert over.end_time_s == 1826765434.0
     assert (waiting.time_limit_s, waiting.limit_end_s) == (None, None)
     assert [one.planned_end_s for one in (row, waiting, over)] == [1826765434.0, None, None]
-    (free,) = parse.parse_jobs(squeue([*RUNNING[:12], "UNLIMITED", *RUNNING[13:]]))
-    assert free.planned_end_s is None
+    for planned, cut_short in (("NONE", False), (RUNNING[10], False), ("1795231976", True)):
+        (free,) = parse.parse_jobs(squeue([*RUNNING[:10], planned, RUNNING[11], "UNLIMITED", *RUNNING[13:]]))
+        assert (free.time_limit_s, free.is_cut_short) == (None, cut_short)
     assert parse.parse_jobs("") == ()
 
 
@@ -182,7 +184,7 @@ def test_a_state_that_is_not_known_is_unknown(text: str, state: JobState) -> Non
 )
 def test_node_states_read_alike_in_every_spelling(text: str, state: str, flags: set[str]) -> None:
     """Marks, words and compounds mean the same flags."""
-    assert parse.parse_node_state(text) == (state, frozenset(flags))
+    assert parse_node_state(text) == (state, frozenset(flags))
 
 
 def sinfo(*rows: list[str]) -> str:
@@ -245,8 +247,9 @@ def test_the_configuration_tells_what_judgement_rests_on() -> None:
         "Configuration data as of 1795228408\nClusterName             = big\nJobRequeue              = 0\n"
         "KillWait                = 3 sec\nMinJobAge               = 2 min\nSLURM_VERSION           = 24.11.5-1\n"
         "SchedulerParameters     = bf_interval=3,max_script_size=1000\nSlurmdTimeout           = 6 sec\n"
-        "ProctrackType           = proctrack/pgid\n"
+        "ProctrackType           = proctrack/pgid\nSlurmctldParameters     = preempt_send_user_signal\n"
     )
+    assert (facts.preemption_signals, parse.parse_config("").preemption_signals) == (True, False)
     assert "proctrack/pgid" == facts.tracking
     assert (facts.name, facts.version, facts.requeue_default) == ("big", (24, 11, 5), False)
     assert (facts.kill_wait_s, facts.min_job_age_s, facts.slurmd_timeout_s) == (3.0, 120.0, 6.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ftrun.supervisor.events import Exclusion
 from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, ClusterView, Limits
 from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, Source
-from ftrun.supervisor.placing import left_out
+from ftrun.supervisor.placing import left_out, within_cap
 from tests.unit.cases import NODES, NOW, PARTITION, F, cluster, diagnosis, earlier_exclusions, incident, rule
 
 # ---------------------------------------------------------------------- who is left out
@@ -220,7 +220,7 @@ _ATTEMPTS = st.fixed_dictionaries(
     }
 )
 _VIEWS = st.builds(
-    lambda size, up, needed, drains, may: ClusterView(
+    lambda size, up, needed, drains, may, less: ClusterView(
         PARTITION[:size],
         frozenset(up) & set(PARTITION[:size]),
         frozenset(up) & set(PARTITION[:size]),
@@ -228,12 +228,14 @@ _VIEWS = st.builds(
         needed,
         drains,
         may,
+        nodes_least=max(1, needed - less) if less else 0,
     ),
     st.integers(0, 12),
     st.sets(st.sampled_from(PARTITION[:12])),
     st.integers(1, 6),
     st.integers(0, 3),
     st.booleans(),
+    st.integers(0, 3),
 )
 _LIMITS = st.builds(
     Limits,
@@ -313,8 +315,8 @@ def _the_job_stays_schedulable(
     kept = {e.node for e in run["excluded"]} & set(view.available)
     left_out = (kept | set(decision.exclude)) - set(decision.relax)
     assert len(left_out) <= max(1, int(limits.exclude_cap * len(view.partition)))
-    if len(usable) >= view.nodes_needed:
-        assert len(usable - left_out) >= view.nodes_needed
+    if len(usable) >= view.least:
+        assert len(usable - left_out) >= view.least
 
 
 @given(
@@ -335,6 +337,16 @@ def test_what_is_named_in_exclude_leaves_the_job_enough(
     assert len(set(view.partition) - set(named)) >= min(needed, 6)
     if set(named) - excluded:
         assert excluded & set(view.partition) <= set(named)
+
+
+def test_of_exclusions_made_inside_an_allocation_the_newest_stay_within_the_cap() -> None:
+    """A run that a person resumes was under no cap while its spares stood in; what nobody can be placed on takes no room."""
+    view = ClusterView(PARTITION[:6], nodes_needed=1, available=frozenset(PARTITION[:4]))
+    newest, older, drained = PARTITION[1], PARTITION[0], PARTITION[5]
+
+    assert (newest, drained) == within_cap(view, (newest, drained, older), 0.10)
+    assert (newest, older) == within_cap(view, (newest, older), 0.50)
+    assert (newest, older) == within_cap(ClusterView(nodes_needed=1), (newest, older), 0.10)
 
 
 @pytest.mark.parametrize("fault", [F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE])

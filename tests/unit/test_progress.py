@@ -189,6 +189,14 @@ def test_saving_is_a_checkpoint_once_training_goes_on(line: str) -> None:
         assert (500, "/x/checkpoint-500") == (confirmed.checkpoint_step, confirmed.checkpoint_path)
 
 
+def test_one_file_that_is_always_written_anew_is_of_the_step_before_it() -> None:
+    """A line that names no step is as new a checkpoint as any: whoever waits for the next one sees it."""
+    saved = "saved checkpoint /a/last.ckpt"
+    assert 500 == read("step 500", saved, "step 501").checkpoint_step
+    assert 550 == read("step 500", saved, "step 550", "saving checkpoint /a/last.ckpt", saved).checkpoint_step
+    assert 550 == read("step 550", "saving checkpoint /a/last.ckpt", "step 551").checkpoint_step
+
+
 def test_the_strongest_counter_wins_and_stays() -> None:
     """A global step beats a bar that is further, whichever is printed first."""
     bar = f" 45%|{BAR}| 450/1000 [00:10<01:10, 12.0it/s]"
@@ -318,7 +326,7 @@ def test_however_the_text_is_cut_progress_is_the_same(words: list[str], cuts: li
     assert (whole.progress, whole.advances) == (pieces.progress, pieces.advances)
     assert resting == pieces.at_rest()
     whole.flush()
-    assert resting == (whole.progress, whole.advances)
+    assert resting == (whole.progress, whole.advances, whole.losses.seen)
 
 
 def test_lines_that_differ_in_their_digits_alone_are_read_alike() -> None:

@@ -15,6 +15,7 @@ from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 FORGOTTEN_S = TIMING.min_job_age_s + 60
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus."
 
 
 def _requeued(life: Life, *, hold: bool = False) -> None:
@@ -96,7 +97,7 @@ def test_a_cancel_in_the_queue_that_came_after_the_decision_is_obeyed(
     life = Life(tmp_path)
     _requeued(life, hold=True)
     monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:diagnosed"))
-    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    life.say(XID)
     with pytest.raises(Crash):
         life.live(30)
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
@@ -137,6 +138,83 @@ def test_a_job_that_the_controller_lost_from_the_queue_is_submitted_again(tmp_pa
     life.live(100)
 
     assert (life.attempt.number, life.run.state.value) == (2, "running")
+
+
+# ---------------------------------------------------------------------- a submission that nobody heard of
+
+
+def _dies_around_the_second_sbatch(life: Life, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The first attempt fails, and the supervisor ends at this point of the submission of the second."""
+    life.until("running")
+    life.train(1, 5)
+    life.say(XID)
+    life.exit(1)
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(place))
+    with pytest.raises(Crash):
+        life.live(200)
+    monkeypatch.undo()
+    assert life.attempt.number == 2
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_submission_that_could_be_cancelled_and_forgotten_before_anyone_looked_is_a_persons_to_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    """P5: where Slurm had the time to forget the job before the first look for it, nothing is submitted until a person says so."""
+    life = Life(tmp_path, backoff=0.0)
+    _dies_around_the_second_sbatch(life, monkeypatch, "submit:after")
+    life.engine.end(life.engine.jobs[2], JobState.CANCELLED)
+    _away(life, FORGOTTEN_S)
+
+    life.live(300, step_s=5.0)
+
+    assert (life.run.state.value, life.attempt.number, len(life.engine.final)) == ("stopped", 2, 2)
+    assert "submit.lost" not in life.kinds()
+    stopped = next(r["data"] for r in life.records() if r["kind"] == "run.stopped")
+    assert f"ftrun resume {life.run.id}" in stopped["advice"]
+    if resumed:
+        life.ask("resume", "1")
+        life.live(200, step_s=5.0)
+        assert (life.run.state.value, life.attempt.number) == ("running", 3)
+
+
+def test_a_submission_that_claimed_its_start_is_followed_however_late_anyone_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P4: the claim of the job tells that it started, and its own record how it ended, though Slurm has forgotten both."""
+    life = Life(tmp_path, backoff=0.0)
+    _dies_around_the_second_sbatch(life, monkeypatch, "submit:after")
+    life.engine.advance(30)
+    (Path(life.run_dir) / "attempts" / "2" / "exit.0").write_text("code=0\nsignal=\n")
+    life.exit(0)
+    _away(life, FORGOTTEN_S)
+
+    life.live(200, step_s=5.0)
+
+    assert (life.run.state.value, life.attempt.number) == ("finished", 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "away_s"), [("submit:before", TIMING.min_job_age_s - 60), ("open:after", FORGOTTEN_S)]
+)
+def test_a_submission_that_did_not_come_about_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, away_s: float
+) -> None:
+    """Law 4: Slurm would still know the job, or sbatch was not announced at all: then nobody cancelled anything."""
+    life = Life(tmp_path, backoff=0.0)
+    life.until("running")
+    life.train(1, 5)
+    life.say(XID)
+    life.exit(1)
+    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(place))
+    with pytest.raises(Crash):
+        life.live(200)
+    monkeypatch.undo()
+    _away(life, away_s)
+
+    life.live(200, step_s=5.0)
+
+    assert (life.run.state.value, len(life.engine.final)) == ("running", 1)
 
 
 # ---------------------------------------------------------------------- what the job did last
@@ -435,7 +513,7 @@ def test_a_cancel_that_only_the_log_tells_of_is_obeyed(tmp_path: Path, code: int
     """P5: what slurmstepd wrote when nobody watched is all that is left of a person's cancel; a fault before it changes nothing."""
     life = Life(tmp_path)
     life.until("running")
-    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    life.say(XID)
     _ended_unwatched(life, "", code)
 
     assert (life.run.state.value, life.run.final_class, life.attempt.number) == ("stopped", "cancelled", 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -21,8 +20,6 @@ from ftrun.supervisor.daybook import Daybook, held
 from ftrun.supervisor.recheck import Memory, Report, Rules
 from ftrun.supervisor.recheck_round import Line, Round, folder
 
-pytestmark = pytest.mark.usefixtures("quick_disk")
-
 DRAINED = "ftrun: llm-0042 gpu.fell-off 2026-11-20T10:00:00Z"
 AGAIN = "ftrun: llm-0043 gpu.fell-off 2026-11-21T10:00:00Z"
 GOOD = Report("answered", ({"check": "gpu-check", "severity": "ok", "message": "8 GPUs"},))
@@ -32,13 +29,6 @@ BLIND = Report(
 )
 UNSEEN = Report("unreachable", why="no route to host")
 RULES = Rules(passes=2, spacing_s=600.0, lies=2)
-
-
-@pytest.fixture
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lives by the thousand: nothing here dies with the machine."""
-    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
-    monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
 class Site:

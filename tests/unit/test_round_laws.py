@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.slurm.client import JobRow
 from ftrun.slurm.errors import Unreachable
-from ftrun.supervisor import journal, submit
+from ftrun.supervisor import dependents, journal, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.supervise import Supervisor
 from tests.unit.lives import Life
@@ -245,3 +245,22 @@ def test_an_outage_is_told_once_and_its_end_once(tmp_path: Path, monkeypatch: py
 
     assert told.of_slurm() == ["slurm.unseen", "slurm.seen-again"]
     assert life.attempt.number == 2
+
+
+def test_a_finished_run_whose_dependents_an_earlier_release_left_noted_as_held_comes_to_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That release noted none where none could be let go; a supervisor must not look after the run for ever."""
+    life = Life(tmp_path)
+    life.until("running")
+    (keeper,) = life.supervisor.keepers.values()
+    keeper.record("dependents.held", jobs=["99"], waits={"99": "afterok:1"})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(dependents, "let_go", lambda keeper, world: None)
+        life.exit(0)
+        life.until("finished")
+    life.begin_anew()
+    life.live(5)
+
+    assert life.supervisor.idle
+    assert "dependents.moved" in life.kinds()

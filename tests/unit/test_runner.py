@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.hooks import checks as packed
 from ftrun.hooks import runner
 from ftrun.hooks.around import around
 from ftrun.hooks.errors import UsageError
@@ -347,3 +348,30 @@ def test_every_check_answers_on_this_machine() -> None:
         one for report in reports for one in report.findings if "the check itself failed" in one.message
     ]
     assert [] == broken
+
+
+def test_every_file_of_checks_is_named() -> None:
+    """The names stand in a table: a file that is forgotten there would be a check that nobody makes."""
+    files = Path(packed.__file__ or "").parent.glob("*.py")
+
+    assert sorted(path.stem for path in files if path.stem != "__init__") == list(packed.NAMES)
+
+
+def test_a_worker_that_is_lost_takes_one_check_along(tmp_path: Path) -> None:
+    """Others do the rest, and each check is done once."""
+
+    def told(name: str) -> Judge:
+        def judge(_facts: Any, _thresholds: Mapping[str, Any]) -> Sequence[Finding]:
+            with open(tmp_path / "done", "a", encoding="utf-8") as stream:
+                stream.write(f"{name}\n")
+            if name == "c3":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [Finding(name, OK, "")]
+
+        return judge
+
+    names = [f"c{number}" for number in range(12)]
+    found = _severities(*(_check(name, told(name)) for name in names))
+
+    assert {name: UNKNOWN if name == "c3" else OK for name in names} == found
+    assert sorted(names) == sorted((tmp_path / "done").read_text().split())

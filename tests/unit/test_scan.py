@@ -32,11 +32,12 @@ pytest.importorskip("hyperscan")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cache(pytestconfig: pytest.Config) -> object:
-    """Keep the tests out of the user's own cache; the whole catalog is compiled once an edition, not once a run."""
-    assert pytestconfig.cache is not None
+def _cache(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> object:
+    """Keep the tests out of the user's own cache; the whole catalog is compiled once an edition, not once a run, where pytest keeps a cache."""
+    kept: pytest.Cache | None = getattr(pytestconfig, "cache", None)
+    folder = kept.mkdir("ftrun-scan") if kept else tmp_path_factory.mktemp("scan")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("ftrun-scan")))
+        patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
 
 

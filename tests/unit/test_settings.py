@@ -30,6 +30,8 @@ from ftrun.supervisor.settings import SETTINGS, SettingError, parse
         ("drain", "never", "never"),
         ("observe", "yes", True),
         ("observe", False, False),
+        ("rejoin", "yes", True),
+        ("rejoin", "off", False),
         ("log", "a*", ["a*"]),
         ("log", ["a", "b"], ["a", "b"]),
         ("resume-env", "CKPT={checkpoint}", ["CKPT={checkpoint}"]),
@@ -59,7 +61,12 @@ def test_a_value_is_read_in_the_unit_of_the_table(key: str, text: object, value:
         ("settle", "5 minutes", "5m"),
         ("settle", "nan", "a duration"),
         ("retries", float("inf"), "a whole number"),
-        ("poll", "0", "at least 0.2"),
+        ("poll", "0", "a duration of at least 0.2 s such as 90, 90s,"),
+        ("recover", "", "a value is wanted, such as rank,step,swap,companion,shrink,resubmit"),
+        ("recover", [], "a value is wanted, such as rank,step,swap,companion,shrink,resubmit"),
+        ("recover", " ", "a value is wanted"),
+        ("rejoin", "perhaps", "true or false"),
+        ("rejoin", "", "true or false"),
         ("drain-cap", "120%", "out of range"),
         ("drain", "nevr", "did you mean never?"),
         ("straggler-ratio", "1", "a number of at least 1.01"),
@@ -68,6 +75,16 @@ def test_a_value_is_read_in_the_unit_of_the_table(key: str, text: object, value:
         ("checkpoint", "a\nb", "one line"),
         ("resume-env", "{checkpoint}", "NAME=TEMPLATE"),
         ("lock", "drian", "did you mean 'drain'?"),
+        ("pool", "spares", "pool: 'spares' wants reservation:NAME or partition:NAME"),
+        ("nodes", "4-2", "nodes: 4 is more than 2"),
+        ("nodes-valid", "2,x", "nodes-valid: 'x' is no number of nodes"),
+        ("recover", ["step", "companion"], "recover: resubmit stands last"),
+        (
+            "stage-dir",
+            "scratch",
+            "stage-dir: a full path that each node has for itself is wanted, not 'scratch'",
+        ),
+        ("grow", True, "grow: auto or never is wanted, not True"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_would_be_right(key: str, text: object, says: str) -> None:
@@ -97,7 +114,7 @@ def test_a_duration_reads_back_as_it_is_shown(seconds: float) -> None:
 def test_there_is_a_budget_for_every_fault_class() -> None:
     """The list here and the classes of the model are the same list; the rungs have budgets of their own."""
     budgets = {key.removeprefix("budget-") for key in SETTINGS if key.startswith("budget-")}
-    budgets -= {"rank", "step", "swap"}
+    budgets -= {"rank", "step", "swap", "companion", "shrink"}
     assert budgets == {fault.value for fault in FaultClass}
 
 

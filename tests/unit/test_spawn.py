@@ -26,7 +26,7 @@ def test_modules_of_the_user_s_folder_are_not_taken_for_python_s(
 
     pid = spawn.ensure(str(home), dict(os.environ))
     try:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 120.0
         while not spawn.holder_alive_here(str(home)) and time.monotonic() < deadline:
             time.sleep(0.05)
 

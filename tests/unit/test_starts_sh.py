@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.batch import SHIM_SH
-from tests.unit.test_batch_sh import NO_PERL, SHELLS, Attempt, attempt, checkpoint, wait_for
+from tests.unit.test_batch_sh import EACH_SHELL, NO_PERL, Attempt, attempt, checkpoint, shell_of, wait_for
 
 __all__ = ["attempt"]
 
@@ -158,16 +160,17 @@ def test_no_answer_is_the_end(inside: Attempt, how: str) -> None:
     )
     if how == "absent":
         inside.values["agent"] = "/no/such/python"
-    job = inside.start(COUNT + "exit 9\n")
+    # A pulse that stands still is waited for in vain; here that would be seen.
+    job = inside.start(COUNT + "exit 9\n", change=(b"beaten)) -lt 20", b"beaten)) -lt 900"))
     if how == "kill":
         wait_for(lambda: agent_pid(inside) > 0)
         wait_for(lambda: len(heard(inside)) > 0)
         os.kill(agent_pid(inside), signal.SIGKILL)
     began = time.monotonic()
 
-    assert (b"start 1\n", b"") == job.communicate(timeout=20)
+    assert (b"start 1\n", b"") == job.communicate(timeout=120)
     assert job.returncode == 9
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
 
 
 def test_an_agent_whose_pulse_stands_still_is_not_waited_for(inside: Attempt) -> None:
@@ -195,8 +198,8 @@ def test_whoever_ends_the_job_ends_the_asking(inside: Attempt, name: str) -> Non
     began = time.monotonic()
     job.send_signal(getattr(signal, "SIG" + name))
 
-    assert (b"start 1\n", b"") == job.communicate(timeout=20)
-    assert (job.returncode, time.monotonic() - began < 2) == (9, True)
+    assert (b"start 1\n", b"") == job.communicate(timeout=120)
+    assert (job.returncode, time.monotonic() - began < 60) == (9, True)  # the agent would never have answered
 
 
 def test_a_cancelled_script_is_not_asked_about(inside: Attempt) -> None:
@@ -206,7 +209,7 @@ def test_a_cancelled_script_is_not_asked_about(inside: Attempt) -> None:
     wait_for((inside.folder / "ready").exists)
     job.send_signal(signal.SIGTERM)
 
-    assert b"start 1\n" == job.communicate(timeout=20)[0]
+    assert b"start 1\n" == job.communicate(timeout=120)[0]
     assert job.returncode == 5
 
 
@@ -215,13 +218,14 @@ def test_signals_reach_every_start_once(inside: Attempt) -> None:
     plan(inside, "wait")
     script = (
         COUNT
-        + "trap 'echo saw' USR1\ntouch ready.$FTRUN_START\nwhile [ ! -e go.$FTRUN_START ]; do sleep 0.05; done\nexit 9\n"
+        + "trap 'echo saw; touch saw.$FTRUN_START' USR1\ntouch ready.$FTRUN_START\nwhile [ ! -e go.$FTRUN_START ]; do sleep 0.05; done\nexit 9\n"
     )
     job = inside.start(script)
     for number in (1, 2):
         wait_for((inside.folder / f"ready.{number}").exists)
         job.send_signal(signal.SIGUSR1)
-        time.sleep(0.4)
+        wait_for((inside.folder / f"saw.{number}").exists)
+        time.sleep(0.3)  # for one that comes twice
         (inside.folder / f"go.{number}").touch()
         if number == 1:
             wait_for(lambda: len(heard(inside)) > 0)
@@ -229,7 +233,7 @@ def test_signals_reach_every_start_once(inside: Attempt) -> None:
             time.sleep(0.2)
             plan(inside, "again|nodes=a,b", "end")
 
-    assert b"start 1\nsaw\nstart 2\nsaw\n" == job.communicate(timeout=20)[0]
+    assert b"start 1\nsaw\nstart 2\nsaw\n" == job.communicate(timeout=120)[0]
     assert job.returncode == 9
 
 
@@ -264,6 +268,80 @@ def test_tasks_that_the_user_counted_are_dealt_out_as_slurm_does(inside: Attempt
     inside.values["active_tasks"] = "5"
 
     assert "5 3,2\n" == inside.run('#!/bin/sh\necho "$SLURM_NTASKS $SLURM_TASKS_PER_NODE"\n')[1]
+
+
+def test_a_start_on_fewer_nodes_has_its_share_of_what_was_counted_for_the_whole_job(inside: Attempt) -> None:
+    """Tasks and GPUs of the nodes that were asked for, in proportion; what only our options made is hidden from every start."""
+    plan(inside, "again|nodes=b", "end")
+    inside.values |= {
+        "spares": "0",
+        "active": "3",
+        "active_tasks": "6",
+        "active_gpus": "a100:3,h100:6",
+        "hidden": "SLURM_NTASKS_PER_NODE",
+    }
+    inside.env |= {"SLURM_GPUS": "a100:3,h100:6", "SLURM_NTASKS_PER_NODE": "2"}
+    words = (
+        '"$SLURM_NTASKS $SLURM_TASKS_PER_NODE $SLURM_GPUS ${SLURM_NTASKS_PER_NODE-unset} $FTRUN_WORLD_SIZE"'
+    )
+    out = inside.run(COUNT + f"echo {words}\nexit 3\n")[1]
+
+    assert out == "start 1\n6 2(x3) a100:3,h100:6 unset 6\nstart 2\n2 2 a100:1,h100:2 unset 2\n"
+
+
+def test_each_start_is_told_its_size(inside: Attempt) -> None:
+    """Nodes, tasks, the share of the full size and the micro steps: at the first start, and after a swap, which changes none of them."""
+    plan(inside, "again|nodes=c,b", "end")
+    inside.values |= {"sized": "2 3 1 4 48"}
+    out = inside.run(
+        COUNT + 'echo "$FTRUN_NNODES $FTRUN_WORLD_SIZE $FTRUN_DP_SCALE $FTRUN_GRAD_ACCUM"\nexit 3\n'
+    )[1]
+
+    assert out == "start 1\n2 4 3/2 6\nstart 2\n2 4 3/2 6\n"
+
+
+@pytest.mark.parametrize(
+    ("sized", "told"),
+    [
+        ("2 2 1 4 48", "1 6"),
+        ("2 4 2 4 48", "2 12"),
+        ("4 3 1 0 0", "3/2 -"),
+        ("2 6 1 5 48", "3 -"),
+        ("", "1 -"),
+    ],
+)
+def test_the_batch_is_kept_at_the_size_that_there_is(inside: Attempt, sized: str, told: str) -> None:
+    """It is reckoned from the nodes of the start, not from those that were asked for; a size that cannot keep it is told nothing."""
+    inside.values |= {"sized": sized}
+    assert f"{told}\n" == inside.run('#!/bin/sh\necho "$FTRUN_DP_SCALE ${FTRUN_GRAD_ACCUM--}"\n')[1]
+
+
+@pytest.mark.parametrize(("asked", "told"), [("8", "3 3 3"), ("2", "9 9 9")])
+def test_a_job_that_was_made_smaller_in_the_queue_counts_its_own_tasks(
+    attempt: Attempt, asked: str, told: str
+) -> None:
+    """Slurm 22.05 makes the variables of a job at submission: what a plain srun goes by is put right, in such a job only."""
+    attempt.env |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_TASKS_PER_NODE": "2,1"}
+    attempt.env |= {"SLURM_NTASKS": "9", "SLURM_NPROCS": "9"}
+    attempt.values |= {"sized": f"{asked} 8 1 0 0"}
+    script = '#!/bin/sh\necho "$SLURM_NTASKS $SLURM_NPROCS $FTRUN_WORLD_SIZE"\n'
+    assert f"{told}\n" == attempt.run(script)[1]
+
+
+@pytest.mark.parametrize(
+    ("env", "world"),
+    [
+        ({"SLURM_NTASKS": ""}, "2"),
+        ({"SLURM_NTASKS": "", "SLURM_NTASKS_PER_NODE": "4"}, "8"),
+        ({"SLURM_NTASKS_PER_NODE": "2"}, "4"),
+    ],
+)
+def test_the_world_is_what_a_plain_srun_makes(inside: Attempt, env: dict[str, str], world: str) -> None:
+    """The tasks that Slurm was told of, else one for each node."""
+    inside.env |= env
+    inside.env = {key: value for key, value in inside.env.items() if value}
+    script = '#!/bin/sh\necho "$FTRUN_WORLD_SIZE ${FTRUN_GRAD_ACCUM-unset}"\n'
+    assert f"{world} unset\n" == inside.run(script)[1]
 
 
 def test_a_meeting_place_is_chosen_anew(inside: Attempt) -> None:
@@ -313,7 +391,7 @@ def test_what_a_start_left_behind_is_ended_before_the_next(inside: Attempt) -> N
     """Children of the script in its own process group do not outlive it into the next start."""
     plan(inside, "again|nodes=a,b", "end")
     alive = "grep -qs 'State:.[^Z]' /proc/$(cat left)/status"
-    script = f"[ -e left ] && {{ sleep 0.1; {alive} && echo alive || echo gone; exit 3; }}\nsleep 60 & echo $! >left\nexit 3\n"
+    script = f"[ -e left ] && {{ for i in $(seq 50); do {alive} || break; sleep 0.1; done; {alive} && echo alive || echo gone; exit 3; }}\nsleep 60 & echo $! >left\nexit 3\n"
 
     assert (3, "gone\n", "") == inside.run("#!/bin/sh\n" + script)
 
@@ -340,9 +418,12 @@ def test_an_attempt_that_is_closed_while_it_starts_again_stays_closed(inside: At
 def test_a_mistake_of_ours_between_two_starts_costs_the_next_one_only(inside: Attempt, where: bytes) -> None:
     """Wherever our own shell breaks down then, the job ends with the script's code."""
     plan(inside, "again|nodes=a,b")
-    code = inside.run(COUNT + "exit 9\n", change=(where, b"exit 2; " + where))[:2]
+    job = inside.start(COUNT + "exit 9\n", change=(where, b"exit 2; " + where))
 
-    assert (9, "start 1\n") == code
+    assert b"start 1\n" == job.communicate(timeout=120)[0]
+    assert job.returncode == 9
+    with contextlib.suppress(ProcessLookupError):  # what hands on signals has nobody left to end it
+        os.killpg(job.pid, signal.SIGKILL)
     if agent_lives(inside):
         os.kill(agent_pid(inside), signal.SIGKILL)
     wait_for(lambda: not agent_lives(inside))
@@ -381,24 +462,28 @@ class Shim:
         words = ("7", "0.2", str(self.folder), no, active, moved, front, label, log, pyz)
         (self.talk / "shim.2").write_text("set -- " + " ".join(f"'{word}'" for word in words) + "\n")
 
-    def call(self, *words: str, stdout: Path | None = None) -> str:
-        """What the fake srun said (or a file that it wrote into), or what the shim said on stderr."""
+    def call(self, *words: str, stdout: Path | None = None, fed: str = "") -> str:
+        """What the fake srun said (or a file that it wrote into), or what the shim said on stderr. Fed nothing, as a batch script is, or that text."""
         command = [*self.shell, str(self.talk / "bin" / "srun"), *words]
         if stdout is not None:
             with stdout.open("w") as file:
-                subprocess.run(command, env=self.env, stdout=file, check=True, timeout=20)
+                subprocess.run(command, env=self.env, stdout=file, check=True, timeout=120)
             return stdout.read_text().strip()
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=20)
-        return (done.stdout or done.stderr).strip()
+        with subprocess.Popen(
+            command,
+            env=self.env,
+            stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            said, errors = process.communicate(fed or None, timeout=120)
+        return (said or errors).strip()
 
 
-@pytest.fixture(params=list(SHELLS))
+@pytest.fixture(params=EACH_SHELL)
 def shim(request: pytest.FixtureRequest, tmp_path: Path) -> Shim:
-    name, *words = SHELLS[request.param]
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"no {name} on this machine")
-    return Shim(tmp_path, [path, *words])
+    return Shim(tmp_path, shell_of(request))
 
 
 FRONT = "[--no-kill][--overlap]"
@@ -419,9 +504,13 @@ CALLS = [
     ("--jobid 7 a", f"{FRONT}[--exclude=n1][--jobid][7][a]"),
     ("--container-mount-home --container-writable a -w n1 -x b", f"{FRONT}[--exclude=n1][--container-mount-home][--container-writable][a][-w][n1][-x][b]"),
     ("--container-image a -w n1 -N1 b", f"{FRONT}[--exclude=n1][--container-image][a][--nodelist=n2][-N1][b]"),
+    ("--oom-kill-step --consolidate-segments --async a -w n1", f"{FRONT}[--exclude=n1][--oom-kill-step][--consolidate-segments][--async][a][-w][n1]"),
+    ("--container-type a --ignore-signals b -wn1 c", f"{FRONT}[--exclude=n1][--container-type][a][--ignore-signals][b][--nodelist=n2][c]"),
     ("-wn1 --site-option a -x b -r 1", f"{FRONT}[--exclude=n1][--nodelist=n2][--site-option][a][-x][b][-r][1]"),
     ("-- a -w n1", f"{FRONT}[--exclude=n1][--][a][-w][n1]"),
 ]  # fmt: skip
+# What is told of elsewhere in this file, and what prints a page and ends.
+NOT_ASKED = {"nodelist", "exclude", "relative", "jobid", "het-group", "help", "usage", "version"}
 THROUGH = [
     "--version",
     "-V",
@@ -439,6 +528,32 @@ def test_a_step_goes_to_the_active_nodes(shim: Shim, words: str, wanted: str) ->
     """What the user typed stays; what must not be used is excluded, and names of nodes set aside become those of their successors."""
     assert f"{wanted} shim=2" == shim.call(*words.split())
     assert (shim.talk / "calls.2").read_text().split(None, 2)[2] == words + "\n"
+
+
+def test_each_option_of_this_machines_srun_takes_what_srun_takes(shim: Shim, tmp_path: Path) -> None:
+    """An option's value is not taken for the command, nor the command for a value, whatever the release of Slurm."""
+    if shim.shell[0].rpartition("/")[2] != "dash":
+        pytest.skip("the words do not depend on the shell")
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=x\nSlurmctldHost=localhost\nNodeName=n0\nPartitionName=a Nodes=ALL\n")
+    tool, env = shutil.which("srun"), {**os.environ, "SLURM_CONF": str(conf)}
+    if tool is None:
+        pytest.skip("no Slurm on this machine")
+    page = subprocess.run([tool, "--help"], env=env, capture_output=True, text=True, timeout=120).stdout
+    names = set(re.findall(r"^ +(?:-[a-zA-Z], )?--([a-z-]+)", page, re.MULTILINE)) - NOT_ASKED
+    assert len(names) > 90
+
+    wrong = {}
+    for name in sorted(names):
+        # A value is taken whatever it looks like; an option without one leaves the next word to be refused.
+        said = subprocess.run(
+            [tool, f"--{name}", "--of-no-slurm"], env=env, capture_output=True, text=True, timeout=120
+        ).stderr
+        valued = "unrecognized option '--of-no-slurm'" not in said
+        words = shim.call(f"--{name}", "a", "-w", "n1", "b")
+        if ("[--nodelist=n2][b]" in words) is not valued:
+            wrong[name] = words
+    assert not wrong
 
 
 @pytest.mark.parametrize("words", THROUGH)
@@ -555,3 +670,15 @@ def test_what_only_the_wider_job_has_is_not_there(inside: Attempt, change: tuple
     script = '#!/bin/sh\necho "${SLURM_NTASKS_PER_NODE-unset} $SLURM_GPUS"\n'
 
     assert "unset 4\n" == inside.run(script, change=change)[1]
+
+
+def test_a_node_that_this_job_lost_may_be_back_in_a_companion(inside: Attempt) -> None:
+    """It is the companion's then: behind this job's own nodes, in no step of this job, and kept out of nothing."""
+    plan(inside, "again|nodes=a,c|fault=node", "again|nodes=a,c,b|span=9:b|fault=node", "end")
+    script = '#!/bin/sh\n[ "$FTRUN_START" -gt 1 ] || exit 5\necho "$SLURM_JOB_NODELIST"\ncat "${0%/*}/agent/shim.$FTRUN_START"\nexit 3\n'
+    told = inside.run(script)[1].splitlines()
+
+    assert [told[0], told[2]] == ["a,c", "a,c,b"]
+    assert "'b' ' a c'" in told[1]
+    assert "'' ' a c'" in told[3]
+    assert "' 9:b' 'a,c,b'" in told[3]

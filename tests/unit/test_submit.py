@@ -73,7 +73,7 @@ def test_the_users_comment_stays_in_front_of_the_token(
 
 
 def test_each_component_of_a_heterogeneous_job_bears_the_token() -> None:
-    """With its own comment in front of it."""
+    """With its own comment in front of it, which is that of the component before where it has none, as sbatch has it."""
     words = argv_of("-N1", "--comment=a", ":", "-N2", "job.sh")
     assert words == [
         "-N1",
@@ -81,10 +81,26 @@ def test_each_component_of_a_heterogeneous_job_bears_the_token() -> None:
         APPENDING,
         ":",
         "-N2",
-        f"--comment={TOKEN}",
+        f"--comment=a {TOKEN}",
         APPENDING,
         "FILE",
     ]
+
+
+HET = b"#!/bin/sh\n#SBATCH -n1 --comment=a\n#SBATCH hetjob\n#SBATCH -n2\n#SBATCH hetjob\n#SBATCH -n2 --comment=c\n"
+
+
+def test_comments_of_components_in_the_script_stay_their_own() -> None:
+    """One part of the command line counts for all components, so it is written once for each where their comments differ."""
+    bearing = [f"--comment={own} {TOKEN}" for own in "aac"]
+    own, *rest = [["-H", comment, APPENDING] for comment in bearing]
+    assert argv_of("-H", "--", "job.sh", script=HET) == [
+        *own,
+        *(word for words in rest for word in (":", *words)),
+        "--",
+        "FILE",
+    ]
+    assert argv_of("--comment=mine", "job.sh", script=HET) == [f"--comment=mine {TOKEN}", APPENDING, "FILE"]
 
 
 @pytest.mark.parametrize(
@@ -280,3 +296,11 @@ def test_a_context_that_is_gone_makes_an_attempt_impossible_in_one_line(run_dir:
     """The supervisor stops the run with that line."""
     with pytest.raises(SubmitImpossible, match=r"context\.json: cannot be read"):
         request_for(run_dir, 2)
+
+
+@pytest.mark.parametrize(("said", "goes_on"), [("off", False), ("OFF", False), ("No", False), ("set", True)])
+def test_no_kill_is_read_as_sbatch_reads_it(said: str, goes_on: bool) -> None:
+    """Upper case or lower: whether Slurm ends the job for a lost node must be known."""
+    known = kept(f"--no-kill={said}", "-N4", "job.sh", python="/usr/bin/python3")
+    known["settings"]["nodes"] = "2-4"
+    assert submit.outlives(known, split(["-N4", f"--no-kill={said}", "job.sh"]), [split([])], {}) is goes_on

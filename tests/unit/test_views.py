@@ -54,6 +54,26 @@ def test_the_step_is_the_present_attempts_as_soon_as_it_has_one(
     assert shown == views.run_row(run, NOW)["step"]
 
 
+def test_a_run_below_its_full_size_says_so_and_why_in_every_place() -> None:
+    """`status` and `show` have the reason in the same words, and the attempt has the full size as the run has it."""
+    place = {"attempt": 1, "job": "7", "launch": 0, "start": 1}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("run.created", {"settings": {"nodes": "2-4"}}),
+        ("attempt.opened", {}),
+        ("submit.done", {}),
+        ("job.started", {"nodes": ["a", "b", "c"]}),
+        ("agent.opened", {"active": ["a", "b", "c"]}),
+        ("grow.stays", {"word": "nodes", "reason": "too few nodes are free"}),
+    ]
+    records = [{"kind": kind, "at": NOW, "data": data, **place} for kind, data in kinds]
+    facts = views.run_facts(fold("llm-0007", records), NOW)
+
+    assert views.growth_words(facts) == "below its full size: too few nodes are free"
+    assert views.inside_words(facts["inside"]) == "on 3 of 4 nodes"
+    assert facts["attempts"][0]["inside"] == facts["inside"]
+    assert views.growth_words(views.run_row(PLAIN, NOW)) == ""
+
+
 def test_expired_exclusions_are_not_shown() -> None:
     """Only what is avoided now is shown as avoided."""
     run = _run(excluded=(Exclusion("n1", NOW + 1, "bad"), Exclusion("n2", NOW - 1, "was bad")))

@@ -326,6 +326,7 @@ PARTS = st.sampled_from(
         b"boom", b"boom 12", b"end", b"fell off the bus", b"\n", b"\n", b"\n", b"\r", b"\r\n", b" ", b"step 1\n", b"step 2\n", b"step 3",
         b"step 4\n", b"\x00", b"\xff\xfe", b"\x1b[31m", b"global_step=9\n", b"x" * (SEGMENT_BYTES - 2), b"boom\n" * 40,
         b"2026-01-02T03:04:05Z ", "\u2588 45%|".encode(), b"saved checkpoint /a/step_3.pt\n",
+        b"step 5 loss 2.0\n", b"step 6 loss: nan", b"loss 9.0\n",
     ]
 )  # fmt: skip
 
@@ -356,6 +357,6 @@ def test_live_equals_offline(
     offline = gather([str(path)], catalog=CATALOG).report
 
     assert shape(offline) == shape(live)
-    assert offline.progress == live.progress
+    assert (offline.progress, offline.health) == (live.progress, live.health)
     assert len(told) == len({one.order for one in told})
     assert {one.order for one in live.evidence} <= {one.order for one in told}

@@ -30,7 +30,15 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_a_class_and_a_signature_have_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     """The rungs in their order, with the conditions; a signature says which class it is of."""
     found = told(capsys, "network", "--ft", "spares=2")
-    assert [row["rung"] for row in found["path"]] == ["step", "swap", "rank", "resubmit", "stop"]
+    assert [row["rung"] for row in found["path"]] == [
+        "step",
+        "swap",
+        "companion",
+        "rank",
+        "shrink",
+        "resubmit",
+        "stop",
+    ]
     found = told(capsys, "nvidia-xid-79", "--ft", "spares=1", "--ft", "policy=nvidia-xid-79.budget-swap=2")
     assert (found["class"], found["signature"]) == ("hardware-gpu", "nvidia-xid-79")
     assert "budget 2 for nvidia-xid-79" in next(row["when"] for row in found["path"] if row["rung"] == "swap")
@@ -40,14 +48,33 @@ def test_the_settings_of_the_place_count(tmp_path: Path, capsys: pytest.CaptureF
     """As they would for a submission from here."""
     (tmp_path / "ftrun.toml").write_text('spares = 1\n[policy.network]\nrecover = ["swap", "resubmit"]\n')
     found = told(capsys, "network")
-    assert [row["rung"] for row in found["path"]] == ["swap", "rank", "step", "resubmit", "stop"]
-    assert found["path"][2]["when"].startswith("never")
+    assert [row["rung"] for row in found["path"]] == [
+        "swap",
+        "rank",
+        "step",
+        "companion",
+        "shrink",
+        "resubmit",
+        "stop",
+    ]
+    assert all(row["when"].startswith("never") for row in found["path"][1:5])
 
 
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     """One row a rung."""
     assert main(["explain", "--what-if", "user-code"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[0] == "stop"
+
+
+def test_the_example_in_the_documents_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A page shows every rung that there is, by the present defaults."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "ladder.md").read_text()
+    shown = page.partition("    $ ftrun explain --what-if network --ft spares=2\n")[2].partition("\n\n")[0]
+
+    assert main(["explain", "--what-if", "network", "--ft", "spares=2"]) == 0
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        line.strip() for line in shown.splitlines()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""Writes what differs between Slurm's releases into docs/releases.md from the table itself; `--check` compares. (I/O)"""
+
+from __future__ import annotations
+
+from marked import keep_current
+
+from ftrun.slurm.releases import DIFFERENCES, NONE, OPTIONAL, OPTIONS, spelled
+
+BEGIN = "<!-- differences: begin, written by `make docs` from slurm/releases.py -->"
+END = "<!-- differences: end -->"
+
+
+def tables() -> str:
+    """Return the differences, then the options that not all releases have."""
+    rows = ["| from | before | since then | ftrun |", "|---|---|---|---|"]
+    rows += [
+        f"| {spelled(one.first)} | {one.before} | {one.after} | {one.where}{' (asks for the release)' if one.asked else ''} |"
+        for one in sorted(DIFFERENCES, key=lambda one: (one.first, one.key))
+    ]
+    rows += ["", "| option of sbatch | takes | from | to |", "|---|---|---|---|"]
+    values = {NONE: "no value", OPTIONAL: "a value or none"}
+    rows += [
+        f"| `--{name}` | {values.get(takes, 'a value')} | {spelled(first)} | {spelled(last) if last else 'now'} |"
+        for name, takes, first, last in sorted(OPTIONS)
+    ]
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    keep_current("releases.md", "the differences", BEGIN, END, tables())

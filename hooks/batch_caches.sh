@@ -1,0 +1,89 @@
+# Compile caches that stay warm from start to start: where they are, and who is told. A part of batch.sh, which stands around it.
+#
+# How it thinks.  All starts of a run are told the same folder on each node; nobody can guess its name before the first start has
+# made it.  So the first start only makes it here and leaves it to the ranks to make it elsewhere; every later launch has each node
+# fill it, and say whether it is its own, before any code out of it is run.  What cannot be had in time, or not from every node, is not
+# told to the script, which then compiles as it does without us.  Between the starts of one launch the agent's sweep does the same.
+#
+# shellcheck shell=sh disable=SC2154,SC2015,SC3067
+
+_ft_open_caches() { # whether the script is told of them, into _ft_cached
+    _ft_cached=
+    [ -n "$_ft_caches" ] && [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURM_HET_SIZE-}" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return 0
+    _ft_warm=${_ft_caches#* }
+    # Code out of this folder is run: nobody else may have made it.
+    mkdir -m 700 "$_ft_warm" 2>/dev/null ||
+        { [ -d "$_ft_warm" ] && [ ! -L "$_ft_warm" ] && [ -O "$_ft_warm" ] && chmod 700 "$_ft_warm" 2>/dev/null; } || return 0
+    ( trap - EXIT; _ft_note_caches ) 2>/dev/null &
+    _ft_within "$_ft_patience" $!
+    [ "$_ft_status" -eq 0 ] || return 0
+    # CANN wants its folder to be there, on every node.
+    case $_ft_attempt.$_ft_launch in 1.0) [ -e /dev/davinci_manager ] || { _ft_cached=1 && return 0; } ;; esac
+    _ft_fill_caches
+}
+
+_ft_note_caches() { # for whatever fills and merges on the nodes
+    [ -d "$_ft_dir" ] && [ ! -e "$_ft_dir/caches/refused" ] || exit 1
+    [ -d "$_ft_dir/caches" ] || mkdir -m 700 "$_ft_dir/caches" || [ -d "$_ft_dir/caches" ] || exit 1
+    # It is the same in all starts of a run; who reads half a line reads nothing.
+    { read -r _ft_line <"$_ft_dir/caches/where"; } && [ "$_ft_line" = "$_ft_caches" ] || printf '%s\n' "$_ft_caches" >"$_ft_dir/caches/where"
+}
+
+_ft_fill_caches() {
+    if [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ]; then
+        # bash would make this the script when somebody ends the job now.
+        trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
+        ( trap - EXIT TERM; _ft_on_nodes cache fill --seconds 20 ) </dev/null >/dev/null 2>&1 &
+        _ft_watcher=$!
+        _ft_within 30 "$_ft_watcher"
+        [ "$_ft_status" -ne 124 ] || kill "$_ft_watcher" 2>/dev/null
+        _ft_watcher=
+        trap - TERM
+        [ "$_ft_status" -ne 0 ] || _ft_cached=1
+    elif [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ]; then
+        _ft_cached=1
+    fi
+}
+
+_ft_tell_caches() { # in _ft_told_now and _ft_names, what the user set nothing of
+    [ -n "$_ft_cached" ] && [ ! -e "$_ft_dir/caches/refused" ] || return 0
+    IFS=$_ft_nl
+    for _ft_i in $_ft_cache_exports; do
+        _ft_c=${_ft_i%%=*}
+        case $_ft_c in ASCEND*) [ -e /dev/davinci_manager ] || continue ;; esac
+        _ft_is_unset "$_ft_c" || continue
+        case $_ft_c.$_ft_attempt.$_ft_launch.$_ft_no in MS_COMPILER_CACHE_ENABLE*.1.0.1) _ft_say "caches=all: MindSpore's cache of graphs is on. It has given wrong results: a step under mindspore.jit had a loss of 0 at its second start" ;; esac
+        case $_ft_c in ASCEND*) mkdir -m 700 "$_ft_warm/ascend" 2>/dev/null ;; esac
+        _ft_text=${_ft_i#*=}
+        case $_ft_text in '{caches}'*) _ft_text=$_ft_warm${_ft_text#'{caches}'} ;; esac
+        _ft_told_now=$_ft_told_now${_ft_c%%,*}=$_ft_text$_ft_nl
+        _ft_names=$_ft_names,${_ft_c%%,*}
+    done
+    unset IFS
+}
+
+_ft_is_unset() { # 0: the user set none of the names $1
+    IFS=,
+    for _ft_c in $1; do
+        eval "[ -z \"\${$_ft_c+1}\" ]" || { IFS=$_ft_nl && return 1; }
+    done
+    IFS=$_ft_nl
+    _ft_c=$1
+}
+
+# Behind the script: a failed one is started again somewhere, so what it compiled since it was merged last goes along; where the run is over
+# this node keeps nothing. Not where somebody ends the job, nor after a script that failed at once.
+_ft_close_caches() {
+    [ -n "$_ft_cached" ] || return 0
+    if [ "$_ft_rc" -eq 0 ]; then
+        rm -rf "$_ft_warm" &
+        _ft_within 2 $!
+        return 0
+    fi
+    [ $((_ft_now - _ft_since)) -ge 5 ] 2>/dev/null && ! _ft_is_ended_by_others || return 0
+    set -- "$_ft_warm"/*/*
+    [ -e "$1" ] || return 0
+    ( trap - EXIT; _ft_on_nodes cache merge --seconds 10 ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    _ft_watcher=$!
+    _ft_sit_through 60
+}

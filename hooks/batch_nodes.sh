@@ -1,0 +1,34 @@
+# A step of ours on every node of a job. A part of batch.sh and of companion.sh, which stand around it.
+#
+# shellcheck shell=sh disable=SC2154
+
+# Becomes srun with one task on every node, which shares everything and asks for nothing, so that the script's own steps
+# find all of it free. Arguments are the words for ftrun-hook. srun hands on USR1 and USR2 and no more, and not before it
+# is ready; until then an early USR2 must end nobody.
+_ft_on_nodes() {
+    # The file itself, not the link to it: a newer one may come while it is read.
+    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
+    PATH=$PATH:$_ft_path
+    _ft_n=${SLURM_JOB_NUM_NODES:-1}
+    # The shape of the job is not the shape of this step.
+    for _ft_i in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
+        case $_ft_i in SLURM_CONF | SLURM_JOB_ID) ;; *) unset "$_ft_i" ;; esac
+    done
+    trap '' USR2
+    # A group of its own: signals that are sent to the shell's group are for the script.
+    # shellcheck disable=SC2046
+    exec $(command -v setsid) srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
+        --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
+        /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
+}
+# shellcheck disable=SC2016
+_ft_node_side='
+trap "" USR1 USR2
+PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
+export PATH
+for v in 9 10 11 12 13 14 15; do # told by its name, at no cost
+    [ -x "/usr/bin/python3.$v" ] && [ /usr/bin/python3 -ef "/usr/bin/python3.$v" ] && exec /usr/bin/python3 -IS "$@"
+done
+for p in /usr/bin/python3 python3 "$0"; do
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
+done'

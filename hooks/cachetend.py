@@ -1,0 +1,90 @@
+"""When a node gives to its run's compile caches while the script runs. (I/O)
+
+How it thinks. Most is compiled in the first minutes, so the first looks come soon and the later ones seldom. The first node of the job goes first; the others
+come after it, spread over a time that grows with their number, so that a thousand of them neither write the same entries nor read one
+folder at once. Each look is a process of its own, the least important one on the node, which is left behind where it hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+__all__ = ["TENDED", "Tender"]
+
+TENDED = "FTRUN_TENDED"
+"""The variable that tells a process of ours that the one above it looks already."""
+
+LOOKS_S = (45.0, 180.0, 600.0)
+THEN_S = 1800.0
+BEHIND_S = 20.0  # how long after the first node the others begin
+APART_S = 0.5  # for each node of the job
+APART_MAX_S = 600.0
+LIMIT_S = 180.0
+
+
+class Tender:
+    """Looks of one node; `tend` is called now and then, and costs nothing where the run has no caches."""
+
+    def __init__(self, folder: str, launch: str, now_s: float) -> None:
+        """`folder`: `nodes` of the attempt; `now_s`: monotonic, when the step began."""
+        self._words = ["cache", "merge", "--folder", folder, "--launch", launch]
+        run = os.path.dirname(os.path.dirname(os.path.dirname(folder.rstrip("/"))))
+        self._where = os.path.join(run, "caches", "where")
+        self._began_s, self._behind_s = now_s, _behind_s()
+        self._looks = 0
+        self.pid, self._until_s = 0, 0.0
+
+    def due_s(self) -> float:
+        """When the next look is due."""
+        if self._looks < len(LOOKS_S):
+            return self._began_s + self._behind_s + LOOKS_S[self._looks]
+        return self._began_s + self._behind_s + LOOKS_S[-1] + THEN_S * (self._looks - len(LOOKS_S) + 1)
+
+    def tend(self, now_s: float) -> None:
+        """Collect a look that is over, begin one that is due."""
+        if self.pid:
+            self._collect(now_s)
+        elif now_s >= self.due_s():
+            self._looks += 1
+            if TENDED not in os.environ and os.path.exists(self._where):
+                self.pid, self._until_s = _begin(self._words), now_s + LIMIT_S
+
+    def leave(self) -> None:
+        """End a look that is going on: what it was writing is left out."""
+        if self.pid:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, os.WNOHANG)
+            except OSError:
+                pass
+            self.pid = 0
+
+    def _collect(self, now_s: float) -> None:
+        try:
+            if os.waitpid(self.pid, os.WNOHANG)[0]:
+                self.pid = 0
+            elif now_s > self._until_s:
+                self.leave()
+        except ChildProcessError:
+            self.pid = 0
+
+
+def _behind_s() -> float:
+    """How long after the first node of the job this one looks, by its place among them."""
+    place, count = (os.environ.get(name, "") for name in ("SLURM_PROCID", "SLURM_NTASKS"))
+    if not place.isdigit() or not count.isdigit() or not int(place):
+        return 0.0
+    span_s = min(APART_MAX_S, APART_S * int(count))
+    return BEHIND_S + span_s * int(place) / max(1, int(count))
+
+
+def _begin(words: list[str]) -> int:
+    flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
+    own = (
+        ["-m", "ftrun.hooks.main"]
+        if sys.argv[0].endswith(".py") or not os.path.isfile(sys.argv[0])
+        else [sys.argv[0]]
+    )
+    return os.posix_spawn(sys.executable, [sys.executable, *flags, *own, *words], os.environ)

@@ -1,0 +1,134 @@
+"""The checkpoints that patterns lead to: what they match is one, or a folder of them. (I/O)
+
+How it thinks. Whoever wrote `ckpts/*` meant what the shell finds there; whoever wrote `ckpts` meant what is in it. So what a pattern
+matches is asked of every layout first, then, if it is a folder that has no step of its own, searched in the places where layouts put
+their checkpoints, and if nothing is known there it is a checkpoint as it stands (layout `any`), as it always was.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Optional
+
+from ftrun.hooks.checkpoints import manifest, names
+from ftrun.hooks.checkpoints.look import HEAD_BYTES, Place
+from ftrun.hooks.checkpoints.model import Found
+from ftrun.hooks.checkpoints.registry import ANY, all_layouts
+from ftrun.hooks.layouts import Layout
+
+__all__ = ["find", "found_at"]
+
+# A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint, whatever lies in it.
+OWN_STEP = re.compile(r"(?:step|iter|epoch)[a-z_=.-]*[0-9]|^[0-9]+$", re.IGNORECASE)
+STEP_WORD = re.compile(
+    r"^(?:global_?)?(?:step|iter(?:ation)?|epoch|checkpoint|ckpt)[-_=.]?[0-9]+$", re.IGNORECASE
+)
+# What a name has in a folder of checkpoints: a step, a number of its own (`checkpoint-500`, `-2_400.ckpt`), `last`.
+OF_A_RUN = re.compile(
+    rf"{OWN_STEP.pattern}|(?:^|[-_=.])[0-9]+(?:[-_.]|$)|^(?:best|last|release)", re.IGNORECASE
+)
+# A rank's or a shard's own file; MindFormers has the rank in the names of whole sets, before epoch and step.
+OF_A_PART = re.compile(r"(?:rank|shard|model_?[0-9]|worker)(?!.*-[0-9]+_[0-9]+\.)", re.IGNORECASE)
+
+
+def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
+    """Return the checkpoints by path, each once. `cwd`: what relative patterns start from; `marker`: a completeness marker is none."""
+    found: dict[str, Found] = {}
+    for pattern in patterns:
+        path = os.path.join(os.path.abspath(cwd), os.path.expanduser(pattern))
+        if ".." not in path.split("/"):  # behind a link `..` is another folder
+            path = os.path.normpath(path)
+        named = not glob.has_magic(pattern)
+        for match in glob.glob(path):
+            place = Place(match.rstrip("/") or match)
+            if named or not _is_beside(place, marker):
+                found.update((one.path, one) for one in _at(place, named=named))
+    links = {path: os.path.realpath(path) for path in found if os.path.islink(path)}
+    # `last.ckpt` is often a link to one of those beside it: told under its own name, once.
+    return [found[path] for path in sorted(found) if links.get(path) not in found]
+
+
+def found_at(path: str) -> Found:
+    """One path as a checkpoint, also where no layout knows it."""
+    place = Place(os.path.abspath(path))
+    return _known(place) or _found(place, ANY)
+
+
+def _at(place: Place, *, named: bool) -> Iterable[Found]:
+    known = _known(place)
+    if known:
+        return [known]
+    if place.is_folder and (named or not _is_one(place)):
+        inside = _inside(place) or _by_step(place)
+        if inside:
+            return inside
+    return [_found(place, ANY)]
+
+
+def _is_one(folder: Place) -> bool:
+    """Whether it bears a step, or is a link (`latest`) to one of those beside it: no folder of checkpoints.
+
+    Where a metric has a slash in its name, Lightning makes a folder of what stands before it: `epoch=1-val/loss=0.3.ckpt`.
+    """
+    if "=" in folder.name and folder.names and all(_is_named_by_metric(name) for name in folder.names):
+        return False
+    if OWN_STEP.search(folder.name) or STEP_WORD.search(folder.name):
+        return True
+    beside = os.path.realpath(os.path.dirname(folder.path))
+    return os.path.islink(folder.path) and os.path.dirname(os.path.realpath(folder.path)) == beside
+
+
+def _is_named_by_metric(name: str) -> bool:
+    return "=" in name and name.endswith(".ckpt")
+
+
+def _by_step(container: Place) -> list[Found]:
+    """Folders that are named by a step word (`step_100`), whatever lies in them; a bare number may be a rank."""
+    names = [name for name, is_folder in container.names.items() if is_folder and STEP_WORD.search(name)]
+    return [_found(container.below(name), ANY) for name in sorted(names)]
+
+
+def _known(place: Place) -> Optional[Found]:
+    for layout in all_layouts():
+        if layout.recognise(place):
+            return _found(place, layout)
+    return None
+
+
+def _inside(container: Place) -> list[Found]:
+    """The checkpoints in a folder of them. What has no number of its own there is a part of something."""
+    found: dict[str, Found] = {}
+    top = glob.escape(container.path)
+    for pattern in sorted({pattern for layout in all_layouts() for pattern in layout.within}):
+        for match in glob.glob(os.path.join(top, pattern)):
+            if match in found:
+                continue
+            place = Place(match)
+            if OF_A_RUN.search(place.name) and not OF_A_PART.search(place.name):
+                known = _known(place)
+                if known:
+                    found[match] = known
+    return list(found.values())
+
+
+def _found(place: Place, layout: Layout) -> Found:
+    step = layout.step(place) if layout.step_first else None
+    if step is None:
+        step = names.step_of(place.path)
+    if step is None and not layout.step_first:
+        step = layout.step(place)
+    root = os.path.dirname(place.path)
+    tracked = any(os.path.exists(os.path.join(root, name)) for name in layout.trackers)
+    return Found(place.path, layout.name, step, root if tracked else "")
+
+
+def _is_beside(place: Place, marker: str) -> bool:
+    """Whether it lies beside checkpoints and is none: ours, the user's marker, a framework's tracker file, which has one short line."""
+    if place.is_folder:
+        return False
+    if manifest.is_ours(place.name) or (marker and place.name.endswith(marker)):
+        return True
+    return any(place.name in layout.trackers for layout in all_layouts()) and len(place.head) < HEAD_BYTES

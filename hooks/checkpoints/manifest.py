@@ -1,0 +1,194 @@
+"""ftrun's own list of a checkpoint's files, and the marker that says the list is final. (I/O)
+
+How it thinks. `.ftrun-manifest.json` names every file with its size and, where somebody read them anyway, its SHA-256; `.ftrun-complete`
+is written last and has the SHA-256 of the manifest. For a checkpoint that is one file NAME both lie beside it as NAME.ftrun-manifest.json
+and NAME.ftrun-complete. Readers go by the marker: without it there is no manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.checkpoints.look import Tree, part, part_of
+from ftrun.hooks.checkpoints.model import TORN, Damaged
+
+__all__ = [
+    "MANIFEST",
+    "MARKER",
+    "Entry",
+    "Manifest",
+    "content",
+    "is_ours",
+    "mark",
+    "place_of",
+    "read",
+    "sha256",
+    "write",
+]
+
+MANIFEST = ".ftrun-manifest.json"
+MARKER = ".ftrun-complete"
+VERSION = 1
+READ_BYTES_MAX = 256 << 20
+CHUNK_BYTES = 4 << 20
+
+
+class Entry(NamedTuple):
+    """One file: its size, and its SHA-256 in hexadecimal digits ("" where nobody read it)."""
+
+    size_bytes: int
+    sha256: str = ""
+
+
+class Manifest(NamedTuple):
+    """All files of a checkpoint by their path in it; its step, the processes and the nodes that wrote it, as far as known.
+
+    `by`: of a staged set the run, attempt and start that published it.
+    """
+
+    files: Mapping[str, Entry]
+    step: Optional[int] = None
+    world: Optional[int] = None
+    nodes: Sequence[str] = ()
+    written_s: float = 0.0
+    by: Mapping[str, object] = {}
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name is a manifest or a marker of ftrun."""
+    return name.endswith((MANIFEST, MARKER))
+
+
+def content(manifest: Manifest) -> bytes:
+    """The manifest as it is written: JSON, the same bytes for the same facts."""
+    files = {
+        name: {"size_bytes": entry.size_bytes, **({"sha256": entry.sha256} if entry.sha256 else {})}
+        for name, entry in sorted(manifest.files.items())
+    }
+    facts = {
+        "version": VERSION,
+        "step": manifest.step,
+        "world": manifest.world,
+        "nodes": list(manifest.nodes),
+        "files": files,
+        **({"by": dict(manifest.by)} if manifest.by else {}),
+    }
+    return (json.dumps(facts, sort_keys=True) + "\n").encode()
+
+
+def write(checkpoint: str, manifest: Manifest) -> None:
+    """Write the manifest, durable; readers see it once `mark` was called. Raises OSError."""
+    _put(place_of(checkpoint, MANIFEST), content(manifest))
+
+
+def mark(checkpoint: str) -> None:
+    """Write the marker for the manifest that lies there, durable. Raises OSError."""
+    digest = hashlib.sha256(part(place_of(checkpoint, MANIFEST), 0, READ_BYTES_MAX)).hexdigest()
+    _put(place_of(checkpoint, MARKER), f"{digest}\n".encode())
+
+
+def read(checkpoint: str) -> Optional[Manifest]:
+    """The manifest of a checkpoint; None where it has none. Raises Damaged where manifest and marker do not fit, OSError.
+
+    One without a marker says that a set of several nodes was not published to its end. Where a person had it written for a checkpoint that was whole before, it
+    says nothing: whoever wrote it died before the marker.
+    """
+    path = place_of(checkpoint, MANIFEST)
+    try:
+        text = part(path, 0, READ_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    name = os.path.basename(path)
+    try:
+        marker = part(place_of(checkpoint, MARKER), 0, 200).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        if _is_a_persons(text):
+            return None
+        raise Damaged(
+            TORN, f"{name} is there and its marker is not: it was not published to the end"
+        ) from None
+    if marker != hashlib.sha256(text).hexdigest():
+        raise Damaged(TORN, f"{name} is not the one that its marker was made for")
+    try:
+        return _manifest(json.loads(text), os.stat(path).st_mtime)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Damaged(TORN, f"{name} cannot be read") from None
+
+
+def of_tree(tree: Tree, step: Optional[int], *, sums: bool) -> Manifest:
+    """The manifest of what lies there now; `sums` reads every byte. Raises OSError."""
+    files = {
+        name: Entry(fact.size_bytes, sha256(tree.at(name)) if sums else "")
+        for name, fact in tree.files.items()
+        if not is_ours(name)
+    }
+    return Manifest(files, step)
+
+
+def sha256(path: str) -> str:
+    """The SHA-256 of a file in hexadecimal digits. Raises OSError."""
+    digest, at = hashlib.sha256(), 0
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while piece := part_of(number, at, CHUNK_BYTES):
+            digest.update(piece)
+            at += len(piece)
+    finally:
+        os.close(number)
+    return digest.hexdigest()
+
+
+def _is_a_persons(text: bytes) -> bool:
+    """Whether nobody published with it: it names no nodes."""
+    try:
+        facts = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(facts, dict) and not facts.get("nodes") and not facts.get("by")
+
+
+def _manifest(facts: dict[str, object], written_s: float) -> Manifest:
+    if facts["version"] != VERSION:
+        raise ValueError(facts["version"])
+    files: dict[str, dict[str, object]] = facts["files"]  # type: ignore[assignment]
+    step, world = facts.get("step"), facts.get("world")
+    nodes, by = facts.get("nodes") or [], facts.get("by")
+    return Manifest(
+        {name: Entry(int(str(row["size_bytes"])), str(row.get("sha256", ""))) for name, row in files.items()},
+        step if isinstance(step, int) else None,
+        world if isinstance(world, int) else None,
+        tuple(str(node) for node in nodes) if isinstance(nodes, list) else (),
+        written_s,
+        by if isinstance(by, dict) else {},
+    )
+
+
+def place_of(checkpoint: str, name: str) -> str:
+    """Where MANIFEST or MARKER of a checkpoint lies."""
+    return os.path.join(checkpoint, name) if os.path.isdir(checkpoint) else checkpoint + name
+
+
+def _put(path: str, written: bytes) -> None:
+    """Replace a file: whole, durable, or not at all."""
+    folder = os.path.dirname(path)
+    number, draft = tempfile.mkstemp(prefix=".ftrun-", suffix=".tmp", dir=folder)
+    try:
+        with os.fdopen(number, "wb") as stream:
+            stream.write(written)
+            stream.flush()
+            os.fchmod(number, 0o644)
+            os.fsync(number)
+        os.replace(draft, path)
+    except OSError:
+        os.unlink(draft)
+        raise
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,175 @@
+"""The node side compiled once for each kind of Python, in a file beside the packed one. (I/O)
+
+How it thinks. To compile its hundred modules takes longer than all that they do, and all the nodes of a job would do it at the same moment. So whoever is first
+leaves them, compiled, beside the packed file, named after it and after the interpreter; the others load from there. It is believed only where it belongs to
+whoever owns the packed file and nobody else may write it, as much as that one is; and where anything about it is amiss, the sources are there. A process
+reads the table in front, and of each module the code when it imports it: a guard needs a few of them, and it sits beside the ranks for days.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+import zlib
+from importlib.machinery import ModuleSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, ModuleType
+    from typing import Any, Optional
+
+__all__ = ["load", "load_or_make", "make", "path"]
+
+MAGIC = b"ftrun, compiled\n"
+HEAD_BYTES = len(MAGIC) + 52
+OTHERS_MAY_WRITE = 0o022
+STALE_S = 60.0
+
+
+def path(packed: str) -> str:
+    """Where the compiled file of a packed one lies; another release of Python has another."""
+    return f"{packed}.{sys.implementation.cache_tag}-{sys.hexversion:08x}"
+
+
+def load_or_make(packed: str) -> bool:
+    """Take the modules from the compiled file, made first where there is none: by a child, since what that takes in memory is not given back."""
+    if load(packed):
+        return True
+    try:
+        child = os.fork()
+    except OSError:
+        return False
+    if not child:
+        try:
+            make(packed)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return load(packed)
+
+
+def load(packed: str) -> bool:
+    """Take the modules from the compiled file from now on. False where there is none that can be believed."""
+    try:
+        owner = os.stat(packed)
+        descriptor = os.open(path(packed), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fact = os.fstat(descriptor)
+        if fact.st_uid == owner.st_uid and not fact.st_mode & OTHERS_MAY_WRITE:
+            head = os.pread(descriptor, HEAD_BYTES, 0)
+            index_bytes = int(head[-9:], 16)
+            index = os.pread(descriptor, index_bytes, HEAD_BYTES)
+            if len(index) == index_bytes and head == _head(owner.st_size, fact.st_size, index):
+                table = marshal.loads(index)  # noqa: S302  our own
+                sys.meta_path.insert(0, _Finder(packed, descriptor, HEAD_BYTES + index_bytes, table))
+                return True
+    except (OSError, ValueError, EOFError, TypeError):
+        pass
+    os.close(descriptor)
+    return False
+
+
+def _head(packed_bytes: int, all_bytes: int, index: bytes) -> bytes:
+    """What stands in front: a file that was cut off, or of another packed one, must not be taken for ours."""
+    return MAGIC + b"%016x %08x %016x %08x\n" % (packed_bytes, zlib.crc32(index), all_bytes, len(index))
+
+
+class _Finder:
+    """Finds and loads what is in a table: a part of the import system.
+
+    `table`: name -> (whether it is a package, where its code lies behind `start`, how long that is, its CRC).
+    """
+
+    def __init__(
+        self, packed: str, descriptor: int, start: int, table: dict[str, tuple[bool, int, int, int]]
+    ) -> None:
+        self._packed = packed
+        self._descriptor, self._start = descriptor, start
+        self._table = table
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> Optional[ModuleSpec]:
+        """How a module is loaded; None for one that is none of ours, or is damaged: then the packed one is taken."""
+        if name not in self._table:
+            return None
+        is_package, offset, size_bytes, checksum = self._table[name]
+        try:
+            code = os.pread(self._descriptor, size_bytes, self._start + offset)
+        except OSError:
+            return None
+        if zlib.crc32(code) != checksum:
+            return None
+        place = os.path.join(self._packed, *name.split("."))
+        spec = ModuleSpec(
+            name,
+            self,  # type: ignore[arg-type]  # it has what the import system calls
+            origin=f"{place}/__init__.py" if is_package else f"{place}.py",
+            loader_state=code,
+        )
+        if is_package:
+            spec.submodule_search_locations = [place]  # for what is damaged
+        return spec
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """An ordinary one."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the code of a module in it."""
+        spec: Any = module.__spec__
+        code: CodeType = marshal.loads(spec.loader_state)  # noqa: S302  our own
+        spec.loader_state = None
+        exec(code, module.__dict__)  # noqa: S102  our own
+
+
+def make(packed: str) -> bool:
+    """Compile what is packed, into the file beside it. False where it is not ours, another makes it now, or it cannot be written."""
+    import contextlib
+    import time
+    import zipfile
+
+    final = path(packed)
+    draft = f"{final}.tmp"
+    with contextlib.suppress(OSError):
+        if time.time() - os.stat(draft).st_mtime > STALE_S:
+            os.unlink(draft)
+    try:
+        if os.stat(packed).st_uid != os.geteuid():
+            return False
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return False
+    try:
+        with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(packed) as content:
+            os.fchmod(descriptor, 0o644)
+            stream.write(_content(os.stat(packed).st_size, _compiled(packed, content)))
+        os.replace(draft, final)
+    except (OSError, ValueError, SyntaxError, zipfile.BadZipFile):
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        return False
+    return True
+
+
+def _content(packed_bytes: int, modules: dict[str, tuple[bool, bytes]]) -> bytes:
+    """Head, table, and the code of all modules one behind the other."""
+    table, offset = {}, 0
+    for name, (is_package, code) in modules.items():
+        table[name] = (is_package, offset, len(code), zlib.crc32(code))
+        offset += len(code)
+    index = marshal.dumps(table)
+    head = _head(packed_bytes, HEAD_BYTES + len(index) + offset, index)
+    return b"".join((head, index, *(code for _, code in modules.values())))
+
+
+def _compiled(packed: str, content: Any) -> dict[str, tuple[bool, bytes]]:
+    modules = {}
+    for file in content.namelist():
+        name = file.replace("/", ".")
+        for end, is_package in ((".__init__.py", True), (".py", False)):
+            if name.endswith(end) and not name.startswith("__"):
+                code = compile(content.read(file), f"{packed}/{file}", "exec", dont_inherit=True)
+                modules[name[: -len(end)]] = (is_package, marshal.dumps(code))
+                break
+    return modules

@@ -1,0 +1,214 @@
+"""One file to another file system, with its checksum, and safe there. (I/O)
+
+How it thinks. The trainer beside us is not to be disturbed, and most of what a copy costs is not the disk but the processor. So one thread reads and sums, another one writes, with four
+buffers between them, and both together take no more than one core. A large file goes past the page cache (O_DIRECT) where that is possible, which saves a copy and leaves
+nothing behind. Some file systems are much slower that way: so both ways are tried with real files, and what each brought is remembered. What goes through the page cache is written out and
+forgotten as it goes. A source that changes meanwhile is no copy of anything: that is seen by its size and times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import queue
+import threading
+import time
+from typing import Callable, Optional
+
+__all__ = ["WAYS", "Changed", "Ways", "copy", "digest"]
+
+CHUNK_BYTES = 4 << 20
+BUFFERS = 4
+LARGE_BYTES = 8 << 20  # from here on it goes past the page cache
+WORTH_BYTES = 32 << 20  # from here on it says something of how fast a way is
+BETTER = 1.3  # the page cache must bring that much more to be used
+WINDOW_BYTES = 32 << 20
+SYNC_BYTES = 8 * WINDOW_BYTES
+ALIGNED = 4096
+
+Pace = Callable[[int], None]
+"""Called with the number of bytes just done, so that it can wait, or raise to end the work."""
+
+
+class Changed(Exception):
+    """The source is not the file that was meant, or changed while it was read."""
+
+
+class Ways:
+    """What writing past the page cache (`True`) and through it (`False`) brought on each device, in bytes a second."""
+
+    def __init__(self) -> None:
+        self.brought: dict[tuple[int, bool], float] = {}
+
+    def is_direct(self, device: int, size_bytes: int) -> bool:
+        """How to write a file of this size there."""
+        if size_bytes < LARGE_BYTES:
+            return False
+        past, through = self.brought.get((device, True)), self.brought.get((device, False))
+        if through is None:  # each is tried once
+            return past is None or size_bytes < WORTH_BYTES
+        return past is not None and through <= BETTER * past
+
+    def note(self, device: int, is_direct: bool, size_bytes: int, seconds: float) -> None:
+        """A file was written there."""
+        if size_bytes >= WORTH_BYTES and seconds > 0:
+            self.brought[device, is_direct] = size_bytes / seconds
+
+
+WAYS = Ways()
+"""Of this process."""
+
+
+def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -> str:
+    """Copy `source`, which has this size and time, to `target`; returns its SHA-256. Raises Changed, OSError."""
+    with open(source, "rb", buffering=0) as reader:
+        device, began_s = os.stat(os.path.dirname(target) or ".").st_dev, time.monotonic()
+        writer = _Writer(target, WAYS.is_direct(device, size_bytes))
+        is_direct = writer.is_direct
+        try:
+            found = _through(reader.fileno(), pace, writer)
+            writer.finish()
+        finally:
+            writer.close()
+        WAYS.note(device, is_direct, size_bytes, time.monotonic() - began_s)
+        _compare(source, reader.fileno(), size_bytes, mtime_ns)
+    return found
+
+
+def digest(source: str, size_bytes: int, mtime_ns: int, pace: Pace, cores: int = 1) -> str:
+    """The SHA-256 of a file that has this size and time; this process may take so many cores meanwhile. Raises Changed, OSError."""
+    with open(source, "rb", buffering=0) as reader:
+        found = _through(reader.fileno(), pace, None, cores)
+        _compare(source, reader.fileno(), size_bytes, mtime_ns)
+    return found
+
+
+def _compare(source: str, descriptor: int, size_bytes: int, mtime_ns: int) -> None:
+    now = os.fstat(descriptor)
+    if (now.st_size, now.st_mtime_ns) != (size_bytes, mtime_ns):
+        raise Changed(f"{source} changed while it was read")
+
+
+def _through(reader: int, pace: Pace, writer: Optional[_Writer], cores: int = 1) -> str:
+    """Read to the end, and write where there is somebody to; the checksum."""
+    found, own = hashlib.sha256(), mmap.mmap(-1, CHUNK_BYTES)
+    began_s, used_s = time.monotonic(), time.process_time()
+    while size_bytes := _fill(reader, buffer := own if writer is None else writer.buffer()):
+        chunk = memoryview(buffer)[:size_bytes]
+        if writer is not None:
+            writer.put(buffer, size_bytes)
+        found.update(chunk)  # only we fill a buffer again, so it stays as it is
+        pace(size_bytes)
+        ahead_s = (time.process_time() - used_s) / cores - (time.monotonic() - began_s)
+        if ahead_s > 0:
+            time.sleep(ahead_s)  # more than it may take
+    return found.hexdigest()
+
+
+def _fill(reader: int, buffer: mmap.mmap) -> int:
+    """As much as there is, but for the end all of the buffer."""
+    filled, room = 0, memoryview(buffer)
+    while filled < CHUNK_BYTES and (more := os.readv(reader, [room[filled:]])):
+        filled += more
+    return filled
+
+
+class _Writer:
+    """A new file that is written in order by a thread of its own. All raise OSError where a write failed."""
+
+    def __init__(self, path: str, is_direct: bool) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self.is_direct = is_direct
+        try:
+            self._descriptor = os.open(path, flags | (os.O_DIRECT if is_direct else 0), 0o666)
+        except OSError as error:
+            if not is_direct or error.errno != errno.EINVAL:
+                raise
+            self.is_direct, self._descriptor = False, os.open(path, flags, 0o666)
+        self._error: Optional[OSError] = None
+        self._written = self._begun = self._safe = 0
+        self._free: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[Optional[tuple[mmap.mmap, int]]] = queue.SimpleQueue()
+        for _ in range(BUFFERS):
+            self._free.put(mmap.mmap(-1, CHUNK_BYTES))  # such memory is aligned
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def buffer(self) -> mmap.mmap:
+        """One that is free, CHUNK_BYTES long."""
+        buffer = self._free.get()
+        self._raise()
+        return buffer
+
+    def put(self, buffer: mmap.mmap, size_bytes: int) -> None:
+        """Have the beginning of a buffer written next."""
+        self._full.put((buffer, size_bytes))
+
+    def finish(self) -> None:
+        """All is written, and safe on disk; nothing of it stays in the page cache."""
+        self._stop()
+        self._raise()
+        os.fsync(self._descriptor)
+        self._forget(0, 0)
+
+    def close(self) -> None:
+        """Whatever came of it."""
+        self._stop()
+        os.close(self._descriptor)
+
+    def _stop(self) -> None:
+        self._full.put(None)
+        self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _live(self) -> None:
+        while (work := self._full.get()) is not None:
+            buffer, size_bytes = work
+            if self._error is None:
+                try:
+                    self._write(memoryview(buffer)[:size_bytes])
+                except OSError as error:
+                    self._error = error
+            self._free.put(buffer)
+
+    def _write(self, rest: memoryview) -> None:
+        while rest:
+            if self.is_direct and (self._written % ALIGNED or len(rest) < ALIGNED):
+                self._be_plain()  # the end of a file is seldom aligned
+            even = len(rest) - len(rest) % ALIGNED if self.is_direct else len(rest)
+            try:
+                written = os.write(self._descriptor, rest[:even])
+            except OSError as error:
+                if not self.is_direct or error.errno != errno.EINVAL:
+                    raise
+                self._be_plain()
+                continue
+            rest = rest[written:]
+            self._written += written
+        if not self.is_direct and self._written - self._begun >= WINDOW_BYTES:
+            self._write_out()
+
+    def _be_plain(self) -> None:
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        self.is_direct = False
+
+    def _write_out(self) -> None:
+        """Linux begins to write out what is not written out yet, and forgets the rest; now and then it is waited for."""
+        self._forget(self._safe, self._written - self._safe)
+        self._begun = self._written
+        if self._written - self._safe >= SYNC_BYTES:
+            os.fdatasync(self._descriptor)
+            self._forget(self._safe, self._written - self._safe)
+            self._safe = self._written
+
+    def _forget(self, from_byte: int, size_bytes: int) -> None:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, from_byte, size_bytes, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,377 @@
+"""`ftrun-hook keep`: looks after the checkpoints that a job stages in the memory of this node. (I/O)
+
+How it thinks. It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one core at most, the
+lowest priority for the processor and for disks, small buffers, nothing left in the page cache. Its life is that of the job on this node:
+the guard starts it again when it dies, it goes on from what is on record, and at the end it takes away what is left in memory.
+
+USR2 says that the job is over and all has been said: it clears up and leaves. TERM says that somebody ends the job: what is done is still published, as far as
+the time goes that Slurm leaves before it kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from ftrun.hooks import at_hand, keeproom, nodefile, publish, sealing, staged, standing
+from ftrun.hooks.amounts import amount_of, bytes_of
+from ftrun.hooks.disk import Disk
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.keepbase import STALE_S, clear_dead, come_last, open_base
+from ftrun.hooks.keeplook import Local, Part
+from ftrun.hooks.keepout import Place, Shared
+from ftrun.hooks.poke import Ear
+from ftrun.hooks.staged import Home, Publishing
+from ftrun.hooks.standing import Own
+from ftrun.hooks.tokens import token_of
+
+__all__ = ["CANNOT", "Keeper", "main"]
+
+CANNOT = 3
+"""The exit status that says: on this node nothing can be staged, do not start it again."""
+LOOK_S, BUSY_LOOK_S = 1.0, 0.5
+LOOK_SHARE, LOOK_MAX_S = 9.0, 10.0  # it rests so much longer than it looked
+ROOM_S = 2.0
+REPORT_S = 5.0
+TERM_S = 20.0  # Slurm kills 30 s after TERM (KillWait)
+LEFT_S = 60.0
+LEAVES_S = 2.0  # for a word on the shared file system, which may hang
+JUDGE_S = 30.0
+
+
+class Keeper:
+    """All of it on one node. `words` are those of the command line."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self.words = words
+        self.home = Home(words.base)
+        run, attempt = os.path.split(words.attempt_folder)
+        self.run = standing.run_of(os.path.dirname(run))
+        owner = {"run": self.run, "attempt": attempt, "launch": words.launch, "job": words.job}
+        self.attempt = int(attempt) if attempt.isdigit() else 0
+        self.owner = json.dumps(owner).encode()
+        self.place = Place(
+            words.attempt_folder,
+            words.launch,
+            words.job,
+            words.node,
+            words.to,
+            self.owner,
+            bytes_of(words.rate),
+            words.wait,
+        )
+        self.local = Local(self.home, words.node)
+        self.shared = Shared(self.place, self.local, judge_of(words.marker))
+        self.limit_bytes = amount_of(words.limit, at_hand.memory_bytes())
+        self.used_bytes = 0
+        self.was_full = False
+        self.flushed, self.is_leaving = "", False
+        self.sealed = threading.Event()
+        self._room_s = 0.0
+        self._told: Mapping[str, Any] = {}
+        self._told_s = 0.0
+
+    def look(self, now_s: float) -> float:
+        """One look at this node's memory; how long to wait for the next, in seconds."""
+        if self.local.look(now_s, self.shared.told):
+            self.sealed.set()
+        if now_s >= self._room_s:
+            self.make_room()
+            self._room_s = now_s + ROOM_S
+        return BUSY_LOOK_S if self.local.is_growing() else LOOK_S
+
+    def make_room(self) -> None:
+        """Drop what must go."""
+        sealed = self.local.sealed()
+        self.used_bytes = at_hand.used_bytes(self.home.base)
+        fact = os.statvfs(self.home.base)
+        free = fact.f_bavail * fact.f_frsize
+        newest = sealed[-1].size_bytes if sealed else 0
+        reserve = int(at_hand.RESERVE * fact.f_blocks * fact.f_frsize)
+        held = [keeproom.Held(one.token, one.name, one.size_bytes, _is_done(one)) for one in sealed]
+        over = max(self.used_bytes - self.limit_bytes, reserve - free)
+        wanted = max(self.used_bytes + newest - self.limit_bytes, newest + reserve - free)
+        for one in keeproom.to_drop(held, keep=self.words.keep, over_bytes=over, wanted_bytes=wanted):
+            part = self.local.parts.get((one.token, one.name))
+            if part is not None:
+                self.local.drop(part)
+        for part in list(self.local.parts.values()):
+            if self._is_left_over(part):
+                self.local.drop(part)
+        token = self.shared.told.token
+        if free < reserve // 2 and any(
+            one.token == token and one.seal is None for one in self.local.parts.values()
+        ):
+            self.was_full = True
+
+    def _is_left_over(self, part: Part) -> bool:
+        """What an earlier start left behind that nobody will resume from."""
+        told = self.shared.told
+        if (token_of(part.token) or (0, 0)) >= (token_of(told.token) or (0, 0)):
+            return False
+        if part.seal is None:
+            return part.state == sealing.GIVEN_UP or time.monotonic() - part.changed_s > LEFT_S
+        return not part.is_published and any(
+            one.is_published and one.token == told.token for one in self.local.sealed()
+        )
+
+    def publish(self) -> None:
+        """The life of the other thread."""
+        self._clear_earlier()
+        while True:
+            now_s, done = time.monotonic(), False
+            try:
+                self.shared.hear(now_s)
+                if not self.is_leaving:
+                    self.local.open_starts(self.shared.told.token)
+                done = self.shared.tend(now_s)
+                self._say_flushed(now_s)
+                self._say_full()
+            except Exception as error:  # noqa: BLE001  a mistake of ours must not end this thread: the next round may go well
+                self.shared.why = f"{type(error).__name__}: {error}"
+            if not done:
+                self.sealed.wait(self.shared.pause_s())
+            self.sealed.clear()
+
+    def tell(self) -> None:
+        """The life of a third thread: the report goes on while a large file is copied, for whoever waits for that."""
+        while True:
+            with contextlib.suppress(OSError):
+                self._report(time.monotonic())
+            time.sleep(LOOK_S)
+
+    def _say_flushed(self, now_s: float) -> None:
+        token = self.shared.told.token
+        if token in (self.flushed, "") or not self.shared.is_done(token, now_s):
+            return
+        folder = f"{self.words.attempt_folder}/stage"
+        _put(f"{folder}/done.{token}.{self.words.node}", "")
+        if self.shared.is_flushed(token, now_s):
+            _put(f"{folder}/flushed.{token}.{self.words.node}", "")
+            self.flushed = token
+
+    def _say_full(self) -> None:
+        """A start broke down while memory was full: the next ones of this launch save to the shared file system."""
+        told = self.shared.told
+        path = f"{self.words.attempt_folder}/stage/full.{self.words.launch}.{self.words.node}"
+        if self.was_full and told.phase(told.token) == sealing.BROKEN and not os.path.exists(path):
+            _put(path, "its memory was full when the script ended")
+
+    def _report(self, now_s: float) -> None:
+        """Tell what changed, at once where that is a state, else now and then."""
+        report = self.shared.report()
+        report.update(used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
+        states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
+        is_due = now_s - self._told_s >= REPORT_S and report != self._told
+        if is_due or states != self._told.get("states"):
+            nodefile.write(
+                staged.report_path(self.words.attempt_folder, self.words.node),
+                {**report, "at_s": round(time.time(), 3)},
+            )
+            self._told, self._told_s = {**report, "states": states}, now_s
+
+    def _clear_earlier(self) -> None:
+        """What earlier attempts and launches of this run left half published; their nodes are no longer this run's."""
+
+        def is_over(owner: Mapping[str, object], one: Publishing) -> bool:
+            own = (_number(owner.get("attempt")), _number(owner.get("launch")))
+            return bool(owner) and one.job != self.words.job and own < (self.attempt, self.words.launch)
+
+        publish.clear_gone(Disk(), self.words.to, self.run, is_over)
+        standing.clear_sets(Disk(), self.words.to, Own.of(self.owner, f"{self.words.launch}.0"))
+
+
+def judge_of(marker: str) -> publish.Judge:
+    """What a set must pass before it is published: nothing speaks against it, and where its parts are not proven something speaks for it."""
+
+    def judge(path: str, is_proven: bool) -> str:
+        from ftrun.hooks.checkpoints import find, model
+        from ftrun.hooks.checkpoints.judge import judge as looked
+
+        own = marker if marker and os.path.exists(os.path.join(path, marker)) else ""
+        level = model.RULE
+        with contextlib.suppress(Exception):  # what cannot be looked at is judged by who wrote it
+            seen = looked(
+                find.found_at(path), marker=own, now_s=time.time(), before_s=time.monotonic() + JUDGE_S
+            )
+            if seen.state != model.COMPLETE:
+                return f"{seen.state}: {seen.why}"
+            level = seen.level
+        if is_proven or own or level != model.RULE:
+            return ""
+        return (
+            "not all who wrote it were seen to be done, and nothing about its files says that they are whole"
+        )
+
+    return judge
+
+
+def _is_done(part: Part) -> bool:
+    """Nothing more is to become of it than to be resumed from."""
+    return part.is_published or part.state == publish.REFUSED
+
+
+def _number(value: object) -> int:
+    return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else -1
+
+
+# ---------------------------------------------------------------------- the life of a keeper
+
+
+def main(arguments: list[str]) -> int:
+    """Keep until the job ends. 0, or CANNOT where nothing can be staged on this node."""
+    words = _parser().parse_args(arguments)
+    if not os.path.isabs(words.base) or not os.path.isabs(words.to):
+        raise UsageError("--base and --to must be full paths")
+    words.node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    words.attempt_folder = words.attempt_folder.rstrip("/")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(f"{words.attempt_folder}/stage", 0o700)
+    ready = f"{words.attempt_folder}/stage/ready.{words.launch}.{words.node}"
+    try:
+        lock = open_base(words.base)
+        keeper = Keeper(words)
+        keeper.local.open_starts(_token(words))
+        os.makedirs(words.to, exist_ok=True)
+    except (OSError, ValueError) as error:
+        _put(ready.replace("/ready.", "/refused."), str(error))
+        return CANNOT
+    come_last()
+    life = _Life(keeper)
+    life.listen()
+    _put(ready, "")
+    clear_dead(os.path.dirname(words.base), words.base)
+    life.live(lock, _partner_words(words, keeper.owner) if words.partner == "auto" else [])
+    return 0
+
+
+class _Life:
+    """The main thread: looks, and leaves when it is told to."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self.until_s: Optional[float] = None
+        self.partner = 0
+
+    def listen(self) -> None:
+        """What signals mean here; those for the job's own steps mean nothing."""
+        signal.signal(signal.SIGUSR2, lambda *_: self.leave())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.hurry())
+        for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+
+    def hurry(self) -> None:
+        """Publish what is done and leave."""
+        if self.until_s is None:
+            now_s = time.monotonic()
+            self.until_s = now_s + min(TERM_S, self.keeper.words.wait)
+            self.keeper.shared.end(now_s)
+
+    def leave(self) -> None:
+        """Clear up and be gone: a thread that hangs in a file system is left to the kernel."""
+        if self.partner:
+            with contextlib.suppress(OSError):
+                os.kill(self.partner, signal.SIGKILL)
+        self.keeper.is_leaving = True
+        for _ in range(2):  # the other thread may be making the folder of a start
+            shutil.rmtree(self.keeper.home.base, ignore_errors=True)
+            time.sleep(0.02)
+        words = self.keeper.words
+        if os.environ.get("SLURM_JOB_ID") == words.job and os.environ.get("SLURM_NODEID") == "0":
+            # The first node leaves with its job only; any other may be given back, and what it had brought counts.
+            clears = threading.Thread(
+                target=publish.clear_job, args=(Disk(), words.to, words.job, words.node), daemon=True
+            )
+            clears.start()
+            clears.join(LEAVES_S)
+        path = f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}"
+        said = threading.Thread(target=lambda: _put(path, ""), daemon=True)
+        said.start()
+        said.join(LEAVES_S)
+        os._exit(0)
+
+    def live(self, lock: int, partner: Sequence[str]) -> None:
+        """Until somebody ends it, or whoever started it is gone."""
+        parent, touched_s, ear = os.getppid(), 0.0, Ear(self.keeper.home.base)
+        for life in (self.keeper.publish, self.keeper.tell):
+            threading.Thread(target=life, daemon=True).start()
+        while os.getppid() == parent:
+            now_s = time.monotonic()
+            if self.until_s is not None and (
+                now_s > self.until_s or self.keeper.flushed == self.keeper.shared.told.token
+            ):
+                self.leave()
+            if partner:
+                self._tend_partner(partner)
+            if now_s - touched_s > STALE_S / 1000:
+                os.utime(lock)
+                touched_s = now_s
+            pause_s = self.keeper.look(now_s)
+            took_s = time.monotonic() - now_s  # of a hundred thousand files that is long
+            ear.wait(max(pause_s, min(LOOK_SHARE * took_s, LOOK_MAX_S)))
+
+    def _tend_partner(self, words: Sequence[str]) -> None:
+        with contextlib.suppress(ChildProcessError):
+            if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
+                return
+        flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
+        own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else [sys.argv[0]]
+        self.partner = os.posix_spawn(
+            sys.executable, [sys.executable, *flags, *own, "partner", *words], os.environ
+        )
+
+
+def _partner_words(words: argparse.Namespace, owner: bytes) -> list[str]:
+    return [
+        "--base", words.base, "--attempt-folder", words.attempt_folder, "--job", words.job, "--to", words.to, "--owner", owner.decode(),
+        "--node", words.node,
+    ]  # fmt: skip
+
+
+def _token(words: argparse.Namespace) -> str:
+    """The present start, or the first one of this launch."""
+    try:
+        token = os.readlink(f"{words.attempt_folder}/current")
+    except OSError:
+        token = ""
+    launch, _ = token_of(token) or (-1, 0)
+    return token if launch == words.launch else f"{words.launch}.1"
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ftrun-hook keep",
+        description="Look after the checkpoints that a job stages in the memory of this node.",
+    )
+    parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")
+    parser.add_argument("--launch", type=int, required=True, help="which launch of the attempt this is")
+    parser.add_argument("--job", required=True, help="the Slurm job whose checkpoints these are")
+    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
+    parser.add_argument("--to", required=True, help="the folder that checkpoints are published to")
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument("--limit", default="40%", help="how much memory staged checkpoints may take")
+    parser.add_argument(
+        "--rate", default="0", help="how many bytes may be published in a second (0: no limit)"
+    )
+    parser.add_argument("--keep", type=int, default=2, help="how many published checkpoints stay in memory")
+    parser.add_argument("--marker", default="", help="the file that makes a checkpoint complete")
+    parser.add_argument(
+        "--partner", choices=("auto", "never"), default="never", help="keep copies on another node, too"
+    )
+    parser.add_argument("--wait", type=float, default=120.0, help="how long the end may take, in seconds")
+    return parser

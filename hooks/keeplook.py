@@ -1,0 +1,368 @@
+"""The local half of the keeper: what lies in the memory of this node, what of it is done, and what must go. (I/O)
+
+How it thinks. It touches nothing but this node's memory, so that a shared file system that stands still never keeps a finished part from being sealed. What
+is sealed is on record in files, so a keeper that is killed goes on where it was; a part without its record was not sealed.
+
+A part that changes after it was sealed is not what was sealed: the seal is taken back. Where files came to it, a rank was late; where a file is another one now,
+the script saves again under this name, and what is as it was may be left of the save before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Optional
+
+from ftrun.hooks import at_hand, openfiles, sealing, staged
+from ftrun.hooks.openfiles import Writer
+from ftrun.hooks.sealing import Growth, Marks
+from ftrun.hooks.staged import File, Home, Seal
+from ftrun.hooks.tokens import token_of
+
+__all__ = ["AHEAD", "Local", "Part", "read_marks", "sight"]
+
+AHEAD = 4
+"""So many later starts have their folder already: a start may begin before anybody here has heard of it."""
+
+
+class Part:
+    """One part on this node: its state in words, its seal once it has one, what was seen of it before."""
+
+    def __init__(self, token: str, name: str) -> None:
+        self.token, self.name = token, name
+        self.state, self.why = sealing.WAIT, ""
+        self.seal: Optional[Seal] = None
+        self.is_published = False
+        self.files: Mapping[str, File] = {}
+        self.changed_s = 0.0
+        self.writers: set[Writer] = set()
+        self.before: Mapping[str, File] = {}  # as it was sealed last, and how often it had been saved by then
+        self.save = 0
+
+    @property
+    def stale(self) -> int:
+        """How many files are still those of the save before; 0 where this is no later save."""
+        same = sum(
+            path in self.files and _is_same(one, self.files[path]) for path, one in self.before.items()
+        )
+        return same if self.is_again else 0
+
+    @property
+    def is_again(self) -> bool:
+        """Whether a file that was sealed is another one now: the name is saved again."""
+        return any(
+            path in self.files and not _is_same(one, self.files[path]) for path, one in self.before.items()
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes."""
+        return sum(one.size_bytes for one in self.files.values())
+
+
+class Told(NamedTuple):
+    """What the other half knows: the present start, and the phase of every earlier one that is known."""
+
+    token: str
+    phases: Mapping[str, str]
+
+    def phase(self, token: str) -> str:
+        """The phase of a start: what was read of it, else by whether a later one has begun."""
+        own, now = token_of(token) or (0, 0), token_of(self.token) or (0, 0)
+        return self.phases.get(token, sealing.LIVE if own >= now else sealing.BROKEN)
+
+
+class Local:
+    """All parts of this node, by start and name; `look` brings them up to date."""
+
+    def __init__(self, home: Home, node: str) -> None:
+        self.home, self.node = home, node
+        self.parts: dict[tuple[str, str], Part] = {}
+        self.looked_s = 0.0
+        self.dropped: list[str] = []
+        for one in at_hand.own_parts(home):
+            part = self.parts[one.seal.token, one.seal.name] = Part(one.seal.token, one.seal.name)
+            part.seal, part.files, part.state = one.seal, one.seal.files, sealing.SEAL
+            part.before, part.save = one.seal.files, one.seal.save
+        self._read_before()
+        self._drop_unsealed()
+
+    def open_starts(self, token: str) -> None:
+        """The folders of this start and the next ones. Raises OSError."""
+        launch, start = token_of(token) or (0, 1)
+        for number in range(start, start + AHEAD):
+            os.makedirs(self.home.stage(f"{launch}.{number}"), mode=0o700, exist_ok=True)
+
+    def look(self, now_s: float, told: Told) -> bool:
+        """One look at the time `now_s` (monotonic). True where something was sealed, or its seal taken back."""
+        seen = dict(self._sights())
+        for key in [key for key, part in self.parts.items() if key not in seen and part.seal is None]:
+            if self.parts[key].before:
+                self.parts[key].files = {}  # it is about to be saved again
+            else:
+                del self.parts[key]  # the script took it away
+        unsealed = [key for key in seen if key not in self.parts or self.parts[key].seal is None]
+        writing = openfiles.writers(f"{self.home.base}/stage") if unsealed else {}
+        changed = False
+        for key, files in seen.items():
+            part = self.parts.setdefault(key, Part(*key))
+            if part.seal is not None:
+                changed |= key[0] == told.token and self._check(part, files, now_s)
+            else:
+                changed |= self._follow(part, files, writing, now_s, told.phase(key[0]))
+        self.looked_s = now_s
+        return changed
+
+    def is_growing(self) -> bool:
+        """Whether anything here is not sealed yet and may still be."""
+        parts = list(self.parts.values())
+        return any(part.seal is None and part.files and part.state == sealing.WAIT for part in parts)
+
+    def sealed(self) -> list[Part]:
+        """The parts that are sealed, oldest first."""
+        found = [part for part in list(self.parts.values()) if part.seal is not None]
+        return sorted(
+            found, key=lambda one: (token_of(one.token) or (0, 0), one.seal.sealed_s if one.seal else 0)
+        )
+
+    def drop(self, part: Part) -> None:
+        """A part leaves this node's memory, its record first."""
+        if not part.is_published:
+            self.dropped.append(part.name)
+        if part.seal is not None:
+            _remove(self.home.seal(part.token, part.name))
+        _remove(self.home.seal_before(part.token, part.name))
+        for path in (self.home.held(part.token, part.name), f"{self.home.stage(part.token)}/{part.name}"):
+            _remove(path)
+        self.parts.pop((part.token, part.name), None)
+
+    def is_still(self, part: Part) -> bool:
+        """Whether a sealed part lies there as it was sealed, now, and nobody writes anything under its name, be it one with an addition to it."""
+        top = self.home.stage(part.token)
+        try:
+            writing = openfiles.writers(top)
+        except OSError:
+            return False
+        if any(part.name in path[len(top) :] for path in writing):
+            return False
+        files = sight(f"{top}/{part.name}")
+        return part.seal is not None and (not files or _is_within(files, part.seal))
+
+    def note_sums(self, part: Part, seal: Seal) -> None:
+        """The sums of a part are known now. Raises OSError."""
+        if part.seal is not None and part.seal != seal:
+            self._write_seal(seal)
+            part.seal = seal
+
+    # ------------------------------------------------------------------ one part
+
+    def _sights(self) -> Iterator[tuple[tuple[str, str], Mapping[str, File]]]:
+        for token in at_hand.listed(f"{self.home.base}/stage"):
+            if token_of(token) is None:
+                continue
+            for name in at_hand.listed(self.home.stage(token)):
+                path = f"{self.home.stage(token)}/{name}"
+                files = sight(path) if staged.is_set(name, is_folder=os.path.isdir(path)) else None
+                if files is not None:
+                    yield (token, name), files
+
+    def _check(self, part: Part, files: Mapping[str, File], now_s: float) -> bool:
+        """A sealed part that the script goes on writing to is no longer sealed. What it merely deletes is held."""
+        seal = part.seal
+        assert seal is not None
+        if not files or _is_within(files, seal):
+            return False
+        with contextlib.suppress(OSError):
+            os.replace(self.home.seal(part.token, part.name), self.home.seal_before(part.token, part.name))
+        _remove(self.home.held(part.token, part.name))
+        part.before, part.save = seal.files, seal.save
+        part.seal, part.state, part.changed_s = None, sealing.WAIT, now_s
+        part.files, part.writers, part.is_published, part.why = files, set(), False, ""
+        return True
+
+    def _follow(
+        self,
+        part: Part,
+        files: Mapping[str, File],
+        writing: Mapping[str, set[Writer]],
+        now_s: float,
+        phase: str,
+    ) -> bool:
+        top = f"{self.home.stage(part.token)}/{part.name}"
+        open_by = {
+            writer
+            for path, who in writing.items()
+            if path == top or path.startswith(top + "/")
+            for writer in who
+        }
+        part.writers |= open_by
+        if files != part.files or not part.changed_s:
+            part.files, part.changed_s = files, now_s
+        growth = Growth(
+            files,
+            now_s - part.changed_s,
+            {writer.pid for writer in open_by},
+            any(not openfiles.is_alive(writer) for writer in part.writers),
+            part.stale,
+        )
+        marks = read_marks(self.home.marks(part.token, part.name))
+        part.state, part.why = sealing.verdict(growth, marks, phase)
+        if part.state not in (sealing.SEAL, sealing.UNPROVEN):
+            return False
+        try:
+            self._seal(part, now_s, proven=part.state == sealing.SEAL, alone=marks.is_alone)
+        except OSError as error:
+            part.state, part.why = sealing.WAIT, f"it could not be held: {error.strerror}"
+            return False
+        return True
+
+    def _seal(self, part: Part, now_s: float, *, proven: bool, alone: bool) -> None:
+        top = f"{self.home.stage(part.token)}/{part.name}"
+        held = self.home.held(part.token, part.name)
+        _remove(held)
+        for path in part.files:
+            target = f"{held}/{path}" if path else held
+            os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+            _hold(f"{top}/{path}" if path else top, target)
+        if sight(top) != part.files:
+            part.changed_s = now_s
+            raise OSError(0, "it changed meanwhile")
+        save = max(1, part.save + part.is_again)
+        seal = Seal(
+            part.name,
+            part.token,
+            self.node,
+            part.files,
+            "" in part.files,
+            proven,
+            round(time.time(), 3),
+            save,
+            alone,
+        )
+        self._write_seal(seal)
+        _remove(self.home.seal_before(part.token, part.name))
+        part.seal, part.before, part.save = seal, part.files, save
+
+    def _write_seal(self, seal: Seal) -> None:
+        path = self.home.seal(seal.token, seal.name)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        draft = f"{os.path.dirname(path)}/.{os.getpid()}.tmp"
+        with open(draft, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(staged.seal_json(seal))
+        os.replace(draft, path)
+
+    def _read_before(self) -> None:
+        """What had been sealed of names that the script saves again."""
+        for token in at_hand.listed(f"{self.home.base}/parts"):
+            for name in at_hand.listed(self.home.seals(token)):
+                seal = _seal_of(f"{self.home.seals(token)}/{name}") if name.endswith(".before") else None
+                if seal is not None and (token, seal.name) not in self.parts:
+                    part = self.parts[token, seal.name] = Part(token, seal.name)
+                    part.before, part.save = seal.files, seal.save
+
+    def _drop_unsealed(self) -> None:
+        """What a keeper that was killed had begun to hold."""
+        for token in at_hand.listed(f"{self.home.base}/held"):
+            for name in at_hand.listed(f"{self.home.base}/held/{token}"):
+                part = self.parts.get((token, name))
+                if part is None or part.seal is None:
+                    _remove(self.home.held(token, name))
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def sight(path: str) -> Optional[Mapping[str, File]]:
+    """The files of a set as it lies there, by their path inside ("" where it is a file); None where it is gone or is no set, as a link."""
+    try:
+        fact = os.lstat(path)
+        if not os.path.isdir(path):
+            return {"": _file(fact)} if os.path.isfile(path) and not os.path.islink(path) else None
+        return {} if os.path.islink(path) else dict(_walk(path, ""))
+    except OSError:  # it is being taken away
+        return None
+
+
+def _walk(top: str, inner: str) -> Iterator[tuple[str, File]]:
+    with os.scandir(f"{top}/{inner}" if inner else top) as entries:
+        for entry in sorted(entries, key=lambda one: one.name):
+            path = f"{inner}/{entry.name}" if inner else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(top, path)
+            elif os.path.isfile(
+                entry.path
+            ):  # a link to a file counts as the file; one that leads nowhere, or round, is none
+                yield path, _file(entry.stat())
+
+
+def _file(fact: os.stat_result) -> File:
+    return File(fact.st_size, fact.st_mtime_ns, fact.st_ino)
+
+
+def _is_same(one: File, other: File) -> bool:
+    return one[:3] == other[:3]
+
+
+def _hold(source: str, target: str) -> None:
+    """A second name; a copy where there can be none, as of a file elsewhere, or another's, that a link in the set leads to. Raises OSError."""
+    try:
+        os.link(source, target, follow_symlinks=True)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM):
+            raise
+        shutil.copy2(source, target)
+
+
+def _is_within(files: Mapping[str, File], seal: Seal) -> bool:
+    """Whether these files are as they were sealed; some may be gone."""
+    return all(path in seal.files and _is_same(one, seal.files[path]) for path, one in files.items())
+
+
+def read_marks(folder: str) -> Marks:
+    """What the ranks of this node said of a set; a rank that began and whose process is gone is dead unless it said more."""
+    begun: dict[str, Writer] = {}
+    saves: dict[str, tuple[int, str]] = {}  # when each rank began, and with which save
+    words: dict[str, set[str]] = {staged.DONE: set(), staged.FAILED: set()}
+    local, alone = 0, False
+    for entry in at_hand.listed(folder):
+        rank, _, word = entry.rpartition(".")
+        if word == staged.BEGIN:
+            with contextlib.suppress(OSError, ValueError):
+                with open(f"{folder}/{entry}", encoding="ascii") as stream:
+                    *numbers, save = stream.read(200).split()
+                    saves[rank] = (os.fstat(stream.fileno()).st_mtime_ns, save)
+                    pid, since, space, count, is_alone = (int(number) for number in numbers)
+                # The number of a process of another namespace says nothing here.
+                begun[rank] = Writer(pid, since) if space == openfiles.space() else Writer(0, 0)
+                local, alone = max(local, count), alone or bool(is_alone)
+        elif word in words:
+            words[word].add(rank)
+    # What ranks said of an earlier save of this name says nothing of the one that was begun last.
+    now = max(saves.values(), default=(0, ""))[1]
+    old = {rank for rank, (_, save) in saves.items() if save != now}
+    begun = {rank: one for rank, one in begun.items() if rank not in old}
+    done, failed = words[staged.DONE] - old, words[staged.FAILED] - old
+    dead = {
+        rank for rank, one in begun.items() if rank not in done and one.pid and not openfiles.is_alive(one)
+    }
+    return Marks(set(begun) | done, done, failed, dead, local, alone)
+
+
+def _seal_of(path: str) -> Optional[Seal]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            return staged.read_seal(stream.read(at_hand.SEAL_MAX_BYTES))
+    except OSError:
+        return None
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,398 @@
+"""The shared half of the keeper: what goes to the shared file system, and what is heard from there. (I/O)
+
+How it thinks. Any look at a shared file system may take for ever, so this runs in a thread of its own and everything is asked anew each round. What this node
+has goes out newest first: a start resumes from the newest. A node that has nothing of a set says so, but not at once: a rank may be slow. Whose turn it is
+to put a set together goes by name; the next one takes over when nothing happens. What fails is tried again, ever more seldom,
+and stays in memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks import agreeing, copying, keeptell, publish, sealing, union
+from ftrun.hooks.disk import Disk
+from ftrun.hooks.keeplook import Local, Part, Told
+from ftrun.hooks.keepothers import Others
+from ftrun.hooks.keepsilent import Silence
+from ftrun.hooks.staged import Publishing, Seal
+from ftrun.hooks.standing import Own
+from ftrun.hooks.tokens import token_of
+
+__all__ = ["Place", "Shared"]
+
+AGAIN_S = (1.0, 5.0, 15.0, 60.0)
+NODES_PER_S, PAUSE_S, NEAR_S = 256, 1.0, 0.25
+AGREE_S = 3.0  # ranks that save together begin within this
+JOIN_S = 3.0
+CHECK_S = 30.0
+
+
+class Place(NamedTuple):
+    """What this is: the attempt's folder, the launch, the Slurm job, this node, the folder to publish to, whose it is, bytes per second (0: no limit).
+
+    `wait_s`: how long the ranks of a node may be behind those of others, of a set that nothing proves.
+    """
+
+    attempt_folder: str
+    launch: int
+    job: str
+    node: str
+    to: str
+    owner: bytes
+    rate: int = 0
+    wait_s: float = 120.0
+
+
+class Shared:
+    """Publishes what `local` has; `tend` is called about once a second."""
+
+    def __init__(self, place: Place, local: Local, judge: publish.Judge, disk: Optional[Disk] = None) -> None:
+        self.place, self.local, self._judge = place, local, judge
+        self._disk = disk or Disk()
+        self.told = Told(f"{place.launch}.1", {})
+        self.why = ""
+        self.flushed_bytes, self.flush_s = 0, 0.0
+        self.copying = ""
+        self._expected: dict[str, list[str]] = {}
+        self._over: dict[str, float] = {}  # token -> when its end was first seen
+        self._pushed: dict[tuple[str, str], str] = {}  # -> generation
+        self._seen: dict[tuple[str, str], float] = {}  # pending -> since when
+        self._whole: dict[tuple[str, str], float] = {}
+        self._refused: dict[tuple[str, str], object] = {}
+        self._silence = Silence(place.wait_s)
+        self._open: set[tuple[str, str]] = set()  # refused as long as a node may still have something of it
+        self._failures, self._again_s = 0, 0.0
+        self._run = Own.of(place.owner, "").run
+        self._wanted: set[tuple[str, str]] = set()  # published, and to be brought once more
+        self._checked: dict[tuple[str, str], float] = {}
+        self._asked: dict[agreeing.Asked, float] = {}
+        self.refused: dict[str, str] = {}  # set -> why it was refused last
+        self._others = Others(place.attempt_folder)
+
+    def hear(self, now_s: float) -> None:
+        """Which start is the present one, and which are over. Raises OSError."""
+        token = keeptell.link(f"{self.place.attempt_folder}/current")
+        token = token if token_of(token) else self.told.token
+        phases = dict(self.told.phases)
+        for own in {token, self.told.token} - set(phases):
+            text = keeptell.text(f"{self.place.attempt_folder}/stage/over.{own}").strip()
+            if text:
+                phases[own] = sealing.ENDED if text == "code=0" else sealing.BROKEN
+                self._over[own] = now_s
+        self.told = Told(token, phases)
+
+    def end(self, now_s: float) -> None:
+        """The present start is being ended: nobody will say so in a file."""
+        self._over.setdefault(self.told.token, now_s)
+        self.told = Told(self.told.token, {self.told.token: sealing.BROKEN, **self.told.phases})
+
+    def tend(self, now_s: float) -> bool:
+        """One round at the time `now_s` (monotonic). True where something was done. Raises OSError."""
+        if now_s < self._again_s:
+            return False
+        done = False
+        try:
+            self._withdraw()
+            for part in reversed(self.local.sealed()):
+                done = self._bring(part, now_s) or done
+            for to in publish.pending(self.place.to, self.place.job):
+                done = self._advance(to, now_s) or done
+        except OSError as error:
+            self._again_s = now_s + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
+            self._failures += 1
+            self.why = keeptell.said(error, self.place.to)
+            return False
+        self._failures, self.why = 0, ""
+        return done
+
+    # ------------------------------------------------------------------ this node's parts
+
+    def _bring(self, part: Part, now_s: float) -> bool:
+        """Bring a sealed part out, if that is still to be done. True where something was."""
+        seal, key = part.seal, (part.token, part.name)
+        if seal is None or self._is_settled(part, seal, now_s):
+            return False
+        if len(os.fsencode(part.name)) > keeptell.NAME_MAX_BYTES:
+            part.state, part.why = publish.REFUSED, "its name is too long for what is added to it"
+            return False
+        to = self._to(part)
+        self._silence.had(part.token)
+        own = union.generation(seal)
+        try:
+            if key not in self._wanted and self._is_out(part, seal, now_s):
+                return True
+            if self._pushed.get(key) == own:
+                if not os.path.isdir(to.folder):
+                    part.state, part.why = publish.REFUSED, keeptell.GONE
+                    self._refused.pop(key, None)
+                    return False
+                if publish.has_part(to, self.place.node):
+                    return False
+            self._push(part, seal, to)
+        except copying.Changed as error:
+            part.why = str(error)
+            return False
+        except FileNotFoundError:
+            if key in self.local.parts and part.seal is seal:
+                raise
+            return False  # it had to make room, or is saved again
+        finally:
+            self.copying = ""
+        self._pushed[key] = own
+        self._wanted.discard(key)
+        return True
+
+    def _push(self, part: Part, seal: Seal, to: Publishing) -> None:
+        there = publish.part_of(to, self.place.node)
+        if there is not None and there.files and union.generation(there) == union.generation(seal):
+            self._note(part, there)
+            return
+        self.copying = part.name
+        held, owner = self.local.home.held(part.token, part.name), self.place.owner
+        began_s = time.monotonic()
+        try:
+            whole = publish.push(self._disk, to, seal, held, owner=owner, pace=self._pace())
+        finally:
+            self.flush_s += time.monotonic() - began_s
+        self._note(part, whole)
+
+    def _is_settled(self, part: Part, seal: Seal, now_s: float) -> bool:
+        """Nothing is to be done for it, as far as is known; whether a name that is saved again shows what it should is looked at now and then."""
+        key = (part.token, part.name)
+        if part.state == publish.REFUSED and key not in self._refused:
+            return True
+        if not part.is_published or key in self._wanted:
+            return False
+        return seal.save == 1 or now_s - self._checked.get(key, 0.0) < CHECK_S
+
+    def _is_out(self, part: Part, seal: Seal, now_s: float) -> bool:
+        """Whether this very save is published."""
+        if not seal.has_sums:
+            return False  # its node says so when it has brought it
+        found = publish.is_published(self.place.to, seal, self.place.owner)
+        part.is_published = bool(found)
+        if found:
+            part.why = keeptell.named(part.name, publish.published_path(self.place.to, part.name, self._run))
+        self._checked[part.token, part.name] = now_s
+        return part.is_published
+
+    def _to(self, part: Part) -> Publishing:
+        return Publishing(self.place.to, part.name, self.place.job, part.token)
+
+    def _withdraw(self) -> None:
+        """What is no longer sealed is not to be published as it was."""
+        for key in list(self._pushed):
+            part = self.local.parts.get(key)
+            if part is not None and part.seal is None:
+                self._disk.remove(self._to(part).part(self.place.node))
+                del self._pushed[key]
+
+    def _note(self, part: Part, seal: Seal) -> None:
+        if part.seal is not None and union.generation(part.seal) == union.generation(seal):
+            files = {
+                path: one._replace(sha256=seal.files[path].sha256) for path, one in part.seal.files.items()
+            }
+            self.local.note_sums(part, part.seal._replace(files=files))
+
+    def _pace(self) -> copying.Pace:
+        """Holds back what is done faster than it may be."""
+        began_s, done = time.monotonic(), 0
+
+        def pace(size_bytes: int) -> None:
+            nonlocal done
+            done += size_bytes
+            self.flushed_bytes += size_bytes
+            if self.place.rate:
+                time.sleep(max(0.0, began_s + done / self.place.rate - time.monotonic()))
+
+        return pace
+
+    # ------------------------------------------------------------------ sets
+
+    def pause_s(self) -> float:
+        """How long to wait between two rounds: not for long where a part is on its way, but a thousand nodes must not all look every second."""
+        near = {one.state for one in self.local.sealed() if not one.is_published} - {publish.REFUSED}
+        return max(NEAR_S if near else PAUSE_S, len(self.expected(self.told.token)) / NODES_PER_S)
+
+    def expected(self, token: str) -> list[str]:
+        """The nodes of a start; none where its record cannot be read."""
+        if token not in self._expected:
+            known = keeptell.nodes(f"{self.place.attempt_folder}/begun.{token}")
+            if not known:
+                return []
+            self._expected[token] = known
+        return self._expected[token]
+
+    def _advance(self, to: Publishing, now_s: float) -> bool:
+        """Do for a set that is on its way what is this node's to do."""
+        key = (to.token, to.name)
+        expected = self.expected(to.token)
+        if self.place.node not in expected:
+            return False
+        self._seen.setdefault(key, now_s)
+        if not publish.has_part(to, self.place.node) or self._silence.is_half(key):
+            done = self._say_nothing(to, now_s)
+            if done or not self._silence.is_half(key):
+                return done
+        if self._is_hopeless(to):
+            self._disk.clear(to.folder)
+            return True
+        said = self._agree(to, now_s)
+        is_alone = self._is_alone(key)
+        turn_s = 0.0 if is_alone else union.turn_s(expected, self.place.node)
+        if turn_s is None:
+            return said
+        if len(publish.heard_of(to)) < len(expected) and not is_alone:
+            self._whole.pop(key, None)
+            return said
+        names = keeptell.names(to.parts)
+        if self._refused.get(key) == names or now_s - self._whole.setdefault(key, now_s) < turn_s:
+            return said
+        return self._finish(to, expected, names) or said
+
+    def _finish(self, to: Publishing, expected: list[str], names: object) -> bool:
+        key = (to.token, to.name)
+        part = self.local.parts.get(key)
+        outcome = publish.finish(
+            self._disk, to, expected, self.place.node, self._judge, owner=self.place.owner
+        )
+        if outcome.is_unsure and self.told.phase(to.token) == sealing.BROKEN:
+            outcome = publish.Outcome(publish.REFUSED, keeptell.UNSURE)
+        if outcome.for_good:
+            self._disk.clear(to.folder)
+        elif outcome.state == publish.REFUSED:
+            self._refused[key] = names
+        if outcome.state == publish.REFUSED and self._is_open(to):
+            if part is not None:
+                part.why = keeptell.MAY_COME
+            return False
+        self._open.discard(key)
+        if outcome.state == publish.REFUSED:
+            self.refused[to.name] = outcome.why
+            if part is not None:
+                part.state, part.why = publish.REFUSED, outcome.why
+            return False
+        if self._refused.pop(key, None) is not None and part is not None:
+            part.state, part.why = sealing.SEAL, ""
+        if outcome.state == publish.PUBLISHED:
+            self.refused.pop(to.name, None)
+        return outcome.state == publish.PUBLISHED
+
+    def _is_open(self, to: Publishing) -> bool:
+        """Whether a set that nothing proves may still become whole: a node has said that something of it may come."""
+        if self.told.phase(to.token) == sealing.BROKEN:
+            return False
+        parts = publish.parts_of(to).values()
+        if all(part.proven for part in parts if part.files) and not all(part.proven for part in parts):
+            self._open.add((to.token, to.name))
+            return True
+        return False
+
+    def _agree(self, to: Publishing, now_s: float) -> bool:
+        """Give this node's word, where it is asked for, that its part is of the save that the others have. A start that broke down says no more."""
+        told = agreeing.asked(to, self.place.node)
+        part = self.local.parts.get((to.token, to.name))
+        phase = self.told.phase(to.token)
+        if told is None or part is None or part.seal is None or phase == sealing.BROKEN:
+            return False
+        since_s = self._asked.setdefault(told, now_s)
+        if phase == sealing.LIVE and now_s - since_s < (AGREE_S if told.is_even else sealing.LATE_S):
+            return False
+        if union.generation(part.seal) != told.own or not self.local.is_still(part):
+            return False
+        agreeing.give(self._disk, to, self.place.node, told.word)
+        part.save = max(part.save, told.save)
+        return True
+
+    def _is_hopeless(self, to: Publishing) -> bool:
+        """What did not become a checkpoint, and never will: its script ended well, or a checkpoint of a later start is published."""
+        if to.token in self._over and self.told.phase(to.token) == sealing.ENDED:
+            return (to.token, to.name) in set(self._refused) - self._open
+        own = token_of(to.token) or (0, 0)
+        return any(
+            part.is_published and (token_of(part.token) or (0, 0)) > own for part in self.local.sealed()
+        )
+
+    def _is_alone(self, key: tuple[str, str]) -> bool:
+        """Whether this node needs nobody else for a set: it is one file, or one rank saved it for all."""
+        part = self.local.parts.get(key)
+        return part is not None and part.seal is not None and (part.seal.is_file or part.seal.is_alone)
+
+    def _say_nothing(self, to: Publishing, now_s: float) -> bool:
+        """Say that there is nothing of a set here, once that is likely enough."""
+        key = (to.token, to.name)
+        part = self.local.parts.get(key)
+        if part is not None and (part.files or part.state == sealing.GIVEN_UP):
+            return self._join(part, to, now_s)  # it is sealed or will be, or never
+        since_s = max(self._seen[key], self._over.get(to.token, 0.0))
+        sure = self._silence.word(key, now_s, since_s, self.told.phase(to.token), self._seen)
+        if sure is None:
+            return False
+        publish.say_nothing(self._disk, to, self.place.node, self.place.owner, proven=sure)
+        self._silence.said(key, sure=sure)
+        return True
+
+    def _join(self, part: Part, to: Publishing, now_s: float) -> bool:
+        """Another node saves a set again, or late, whose part of this node is published: it is taken once more where it is still the same after long, or at the end."""
+        over_s = self._over.get(to.token)
+        is_over = over_s is not None and self.told.phase(to.token) == sealing.ENDED
+        since_s = max(self._seen[to.token, to.name], over_s or 0.0)
+        if part.is_published and now_s - since_s >= (JOIN_S if is_over else self.place.wait_s):
+            self._wanted.add((part.token, part.name))
+        return False
+
+    def is_flushed(self, token: str, now_s: float) -> bool:
+        """Whether nothing of an ended start is still to be published, or can be. Nodes that say nothing any more are not waited for."""
+        if not self.is_done(token, now_s):
+            return False
+        said = set(os.listdir(f"{self.place.attempt_folder}/stage"))
+        others = (node for node in self.expected(token) if node != self.place.node)
+        return not any(
+            f"done.{token}.{node}" not in said and self._others.move(node, now_s) for node in others
+        )
+
+    def is_done(self, token: str, now_s: float) -> bool:
+        """Whether this node has brought out all it had of an ended start, and no set that it hears of may still become whole."""
+        over_s = self._over.get(token)
+        if over_s is None or over_s >= self.local.looked_s:
+            return False  # it runs, or saved something since the last look
+        self._others.look()
+        if any(part.token == token and self._is_waiting(part) for part in list(self.local.parts.values())):
+            return False
+        for to in publish.pending(self.place.to, self.place.job):
+            if to.token != token:
+                continue
+            if (to.token, to.name) in self._refused:
+                if self._is_hopeless(to) or (to.token, to.name) in self._open:
+                    return False
+                continue
+            heard = publish.heard_of(to)
+            missing = [node for node in self.expected(token) if node not in heard]
+            if not missing or any(self._others.may_bring(node, to, now_s) for node in missing):
+                return False
+        return True
+
+    def _is_waiting(self, part: Part) -> bool:
+        if part.seal is None:
+            return part.state == sealing.WAIT and bool(part.files)
+        return not (
+            part.is_published
+            or part.state == publish.REFUSED
+            or (part.token, part.name) in self._refused
+            or (part.token, part.name) in self._pushed
+        )
+
+    # ------------------------------------------------------------------ telling
+
+    def report(self) -> dict[str, Any]:
+        """What is written of this node's staged checkpoints."""
+        rows = keeptell.rows(list(self.local.parts.values()), dict(self.refused))
+        waiting = [row for row in rows if row["state"] in ("sealed", "writing")]
+        return {
+            "version": 1, "node": self.place.node, "launch": self.place.launch, "job": self.place.job, "pid": os.getpid(),
+            "start": self.told.token, "sets": rows, "backlog_bytes": sum(row["size_bytes"] for row in waiting), "copying": self.copying,
+            "dropped": self.local.dropped[-4:], "flushed_bytes": self.flushed_bytes, "flush_s": round(self.flush_s, 3), "why": self.why,
+        }  # fmt: skip

@@ -1,0 +1,65 @@
+"""Words of which one stands in every line that a rule of kernel_faults matches, in the order of its table. (pure)
+
+Written by `make docs` from the expressions there; do not edit by hand.
+"""
+
+from __future__ import annotations
+
+__all__ = ["WORDS"]
+
+# fmt: off
+WORDS: tuple[tuple[str, ...], ...] = (
+    (": DRAM ", ": Machine Check", "AER: ", "EDAC MC", "NVRM: Xid", "PCIe Bus Error: severity=", "[Hardware Error]: CPU:", "nvidia-nvswitch", "pcieport "),
+    ("Connection restored to", "GPU reset succeeded", "but soft recovered", "device recovery successful", "nfs: server ", "no user action is needed", "recovered after timeout", "recovery succeeded"),
+    ("Memory failure: ", "Uncorrected hardware memory error"),
+    (": recovery action for ",),
+    (": recovery action for ", "offline: "),
+    ("Not all CPUs entered broadcast exception handler", "[Hardware Error]: Machine check: ", "[Hardware Error]: System Fatal error", "machine check"),
+    ("CMCI storm detected",),
+    ("[Hardware Error]: event severity: fatal",),
+    ("[Hardware Error]: event severity: recoverable",),
+    ("Error records from previous boot",),
+    ("[Hardware Error]:",),
+    ("HARDWARE PROTECTION shutdown", "ritical temperature reached"),
+    ("above threshold",),
+    (" received for unknown reason", ": IOCK error"),
+    ("NMI: PCI system error",),
+    ("microcode: ",),
+    (" to D0 (config space inaccessible)", ": ib_query_port failed", "Link Down", "PCIe link lost, device now detached"),
+    ("DPC: containment event",),
+    ("AMD-Vi: Event logged [", "DMAR: [DMA "),
+    ("available PCIe bandwidth, limited by",),
+    ("GPU is lost", "fallen off the bus"),
+    (" NVIDIA GPU found", ": probe of ", "Cannot initialize GSP firmware", "GSP init code may have failed", "NVRM: request_mem_region failed", "PCI I/O region assigned to your NVIDIA device is invalid", "RmInitAdapter", "ne of the NVIDIA devices", "necessary power cables", "probe routine", "rm_init_adapter", "uvm encountered global fatal error"),
+    ("GPU is probably locked", "GSP RPC", "history", "likely needs to be reset", "postRxDetLinkMask failed"),
+    ("Invalid argument", "NVRM: API mismatch"),
+    ("reaches threshold value", "uncorrectable hardware errors", "}uncorrectable hardware error(ERREVENT"),
+    ("*ERROR* PSP load ", "Device heartbeat failed", "Failed to reset", "Fatal error during GPU init", "GPU Recovery Failed", "GPU reset(", "PSP firmware loading failed", "PSP load ", "device lost from bus", "hw_init of IP block"),
+    (" failed to respond", " reset failed", " timeout", "Accelerator Check Architecture", "Failed to send message", "GPU reset begin", "Poison is created", "SMU: I'm not done", "amdgpu_job_timedout", "cp might be in an unrecoverable state", "deferred hardware errors", "habanalabs", "poison is consumed", "qcm fence wait loop timeout"),
+    ("AQ commands timed out", "Firmware not responding", "Internal error detected", "Please REBOOT", "didn't send any completion", "mlx5_core"),
+    ("Port module event[error]", "QSFP cable temperature", "SENSOR_ALERT", "adapter has been stopped because it has over"),
+    ("Error cqe on", "High temperature on sensors", "TX timeout detected", "did not return all pages", "status internal error", "timeout. Will cause a leak"),
+    ("Detected Tx Unit Hang", "Fake Tx hang", "Keep alive watchdog timeout", "NETDEV WATCHDOG: ", "Rx/Tx is disabled on this device because an unsupported", "failed send event", "transmit timeout"),
+    ("NIC Link is Down", "ink ", "taking link down"),
+    ("now running without any active interface",),
+    ("TCP: out of memory", "neighbor table overflow", "nf_conntrack: table full"),
+    ("IPv6 duplicate address ",),
+    ("Device not ready", "Disabling device after reset", "Removing after probe failure", "controller is down", "no available path - failing I/O", "rejecting I/O to "),
+    (" resetting link", " timeout", "rror: {", "xception Emask"),
+    (" error, dev ", "Buffer I/O error on dev", "Sense Key : ", "attempt to access beyond end of device"),
+    (" detected, failing array", "' has encountered an uncorrectable I/O failure", ": fault_state", "FW in FAULT state", "not enough operational devices"),
+    (": Disk failure on ", "Failing path ", "switching pool to out-of-data-space"),
+    (" (device ", "): Remounting filesystem read-only", "Aborting journal on device ", "EXT4-fs error (device ", "LBUG", "XFS ("),
+    (" not responding", " reconnect denied", "BAD WRITE CHECKSUM", "LNetError: ", "NFS: state manager: ", "ceph: client is blocklisted", "session lost", "was evicted by", "was lost; in progress"),
+    ("Kernel panic - not syncing: ",),
+    (" corruption", "Bad page", "Kernel panic - not syncing", "Oops: ", "PANIC: double fault", "general protection fault", "kernel BUG at", "kernel NULL", "scheduling while atomic", "unable to handle"),
+    ("hard LOCKUP",),
+    ("detected ", "soft lockup - ", "workqueue lockup"),
+    (" blocked for more than",),
+    ("file-max limit ",),
+    ("Out of memory: Killed process", "page allocation failure"),
+    ("Memory cgroup out of memory", "fork rejected by pids controller", "oom-kill:constraint=CONSTRAINT_MEMCG", "segfault at", "traps: "),
+    ("ACPI", "Bluetooth", "DMAR-IR", "ERST", "FAT-fs", "Firmware Bug", "GDS:", "GHES", "MDS:", "MMIO", "RAPL", "RETBleed", "SRSO", "Spectre", "TAA:", "above threshold", "ast ", "audit", "cfg80211", "hid", "hub ", "i2c ", "i8042", "igb ", "intel_rapl", "ipmi_si", "kvm", "mei_", "mgag200", "nouveau", "platform ", "ses ", "snd_", "squashfs", "temperature/speed normal", "tpm", "usb ", "usbhid", "vga", "x86/"),
+    ("Asking for cache data failed", "Assuming drive cache", "No Caching mode page"),
+    ("Buffer I/O error on dev", "I/O error, dev "),
+)

@@ -1,0 +1,369 @@
+"""A staged set becomes a checkpoint on the shared file system. (I/O)
+
+How it thinks. There is no leader. Each node brings its own part to a folder beside the checkpoints and says so by one record; whoever sees
+the records of all nodes puts the set together and renames it into place. Every step can be done again by anybody at any time, and two that do it at once end
+with the same: parts and sets are named by what they hold, so nothing is ever written into what another reads. A set has its
+final name only when all of it is safe on disk, and its marker last. What stands under that name already is `standing`'s to say.
+
+A process that dies behind any effect leaves the old complete set or the new one, and work that the next look takes up again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Callable, NamedTuple, Optional
+
+from ftrun.hooks import agreeing, assemble, copying, staged, standing, union
+from ftrun.hooks.checkpoints import manifest, names
+from ftrun.hooks.checkpoints.model import Damaged
+from ftrun.hooks.disk import Disk, read
+from ftrun.hooks.staged import Publishing, Seal
+from ftrun.hooks.standing import New, Own
+
+__all__ = [
+    "PUBLISHED", "REFUSED", "WAITING", "Outcome", "clear_gone", "clear_job", "finish", "has_part", "heard_of", "is_published", "part_of", "parts_of", "pending", "published_path",
+    "push", "say_nothing",
+]  # fmt: skip
+
+PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
+
+Judge = Callable[[str, bool], str]
+"""Called with the path of a set that is put together and whether its parts are proven; why it is no checkpoint, "" where it is one."""
+
+
+class Outcome(NamedTuple):
+    """What became of an attempt to publish: one of PUBLISHED, WAITING, REFUSED, and why. `for_good`: nothing can change that. `is_unsure`: it waits for nodes to say that it is one save."""
+
+    state: str
+    why: str = ""
+    for_good: bool = False
+    is_unsure: bool = False
+
+
+# ---------------------------------------------------------------------- one node's part
+
+
+def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copying.Pace) -> Seal:
+    """Bring a sealed part that lies at `source` to the shared file system; the seal with all sums.
+
+    `owner` is what is noted of whose set this is. Raises OSError; copying.Changed where the part is not what was sealed.
+    """
+    own = union.generation(seal)
+    target = to.incoming(seal.node, own)
+    disk.make(to.parts)
+    if not os.path.exists(to.owner):
+        disk.put(to.owner, owner, seal.node)
+    disk.make(os.path.dirname(target))
+    folders = {os.path.dirname(target)}
+    files = {}
+    for path, one in sorted(seal.files.items()):
+        inside = f"{target}/{path}" if path else target
+        disk.make(os.path.dirname(inside))
+        folders.add(os.path.dirname(inside))
+        summed = _bring(disk, f"{source}/{path}" if path else source, inside, one, pace)
+        files[path] = one._replace(sha256=summed)
+    for folder in sorted(folders):
+        disk.settle(folder)
+    whole = seal._replace(files=files)
+    disk.put(to.part(seal.node), staged.seal_json(whole).encode(), seal.node)
+    return whole
+
+
+def say_nothing(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
+    """Say that this node has nothing of a set; not `proven` where it may have been about to. Raises OSError."""
+    push(disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None)
+
+
+def _bring(disk: Disk, source: str, target: str, one: staged.File, pace: copying.Pace) -> str:
+    """One file, whole under its name or not at all; its checksum."""
+    with contextlib.suppress(FileNotFoundError):
+        if (
+            os.stat(target).st_size == one.size_bytes
+        ):  # brought before this process began; only its sum is not known
+            return one.sha256 or copying.digest(source, one.size_bytes, one.mtime_ns, pace)
+    # A partner may bring the same file at the same time, and a name may be as long as names can be.
+    writer = f"{os.uname().nodename}.{os.getpid()}"
+    draft = f"{os.path.dirname(target)}/.{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}.{writer}.tmp"
+    disk.effect(f"copy {draft}")
+    try:
+        found = copying.copy(source, draft, one.size_bytes, one.mtime_ns, pace)
+        if one.sha256 and one.sha256 != found:
+            raise copying.Changed(f"{source} is not what was sealed")
+    except (OSError, copying.Changed):
+        with contextlib.suppress(OSError):
+            os.unlink(draft)  # also the room that it took
+        raise
+    disk.rename(draft, target)
+    return found
+
+
+# ---------------------------------------------------------------------- the set
+
+
+def finish(
+    disk: Disk,
+    to: Publishing,
+    expected: Sequence[str],
+    node: str,
+    judge: Judge,
+    *,
+    owner: bytes = b"{}",
+) -> Outcome:
+    """Put a set together and publish it where all its parts are there. `owner` as in `push`. Raises OSError."""
+    own = Own.of(owner, to.token)
+    parts = parts_of(to)
+    there = [is_published(to.to, part, owner) for part in parts.values() if part.files]
+    if all(there) and (there or _is_left_over(to, parts)):
+        _clear(disk, to, node)  # to the end, or what a late hand made again
+        return Outcome(PUBLISHED)
+    made = union.union(parts, expected)
+    if made.why:
+        return Outcome(REFUSED, made.why)
+    if not made.is_whole():
+        missing = ", ".join(made.missing[:4]) + (", ..." if len(made.missing) > 4 else "")
+        return Outcome(WAITING, f"for the parts of {missing}" if made.missing else "nothing of it is there")
+    for name in (to.name, standing.alias(to.name, own.run)):
+        listed = _listed(name, made, parts, own)
+        if _is_there(to, f"{to.to}/{name}", made, listed):
+            new = New(to.data(made.key), listed, node, made.is_file)
+            return _conclude(disk, to, f"{to.to}/{name}", made, new)
+    place = standing.place_of(disk, to, own, is_file=made.is_file)
+    if not place.is_usable:
+        return Outcome(REFUSED, place.why, for_good=True)
+    silent = agreeing.missing(disk, to, parts, node) if place.state != standing.FREE or made.is_again else ()
+    if silent:
+        why = f"for the word of {', '.join(silent[:4])} that it is the same save"
+        return Outcome(WAITING, why, is_unsure=True)
+    new = New(to.data(made.key), _listed(os.path.basename(place.path), made, parts, own), node, made.is_file)
+    return _publish(disk, _Making(to, made, parts, new), place, judge)
+
+
+class _Making(NamedTuple):
+    """A set that is being published."""
+
+    to: Publishing
+    made: union.Union
+    parts: Mapping[str, Seal]
+    new: New
+
+
+def _is_left_over(to: Publishing, parts: Mapping[str, Seal]) -> bool:
+    """Whether all that is there are the words of nodes that have nothing, of a set that is published."""
+    if not os.path.lexists(to.final):
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        return all(name.rpartition(".")[0] in parts for name in os.listdir(f"{to.folder}/incoming"))
+    return True
+
+
+def _publish(disk: Disk, making: _Making, place: standing.Standing, judge: Judge) -> Outcome:
+    """Put together, judge, and bring into place what is whole."""
+    to, made, parts, new = making
+    lost = assemble.put_together(disk, to, made, parts, new.data)
+    if lost:
+        if not _is_there(to, place.path, made, new.listed):
+            disk.remove(to.part(lost))  # its node brings it again
+        return Outcome(WAITING, f"for the part of {lost} again")
+    # Whoever wrote its manifest had judged it; with that and no marker it would look half published for ever.
+    is_judged = not made.is_file and read(f"{new.data}/{manifest.MANIFEST}") == new.listed
+    why = "" if is_judged else judge(new.data, made.is_proven)
+    if why and (_is_there(to, place.path, made, new.listed) or not assemble.is_whole(made, new.data)):
+        return Outcome(WAITING, "another node is at it")  # it took away what was judged
+    if why:
+        return Outcome(REFUSED, why)
+    if place.state == standing.FREE and made.is_file:
+        disk.put(f"{to.folder}/{standing.NEW}", new.listed, new.node)
+        with contextlib.suppress(FileNotFoundError):
+            assemble.link(disk, new.data, place.path)
+        disk.settle(to.to)
+    elif place.state == standing.FREE and not standing.is_link_wanted(disk, to, place):
+        _place(disk, to, place.path, new)
+    elif not _replace(disk, making, place):
+        return Outcome(WAITING, "another node is at it")
+    return _conclude(disk, to, place.path, made, new)
+
+
+def _replace(disk: Disk, making: _Making, place: standing.Standing) -> bool:
+    """Put a newer set in the place of the older one, with all that vouches for it. False where another node is at it, or what was put together is old by now."""
+    to, made, _, new = making
+    if not made.is_file:
+        disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
+        disk.put(f"{new.data}/{manifest.MARKER}", standing.marked(new.listed), new.node)
+    if union.union(parts_of(to), ()).key != made.key:
+        return False
+    return standing.replace(disk, to, place, new)
+
+
+def _is_there(to: Publishing, path: str, made: union.Union, listed: bytes) -> bool:
+    """Whether what stands there is this set, be it marked yet or not."""
+    if not os.path.lexists(path):
+        return False
+    known = read(manifest.place_of(path, manifest.MANIFEST))
+    if known is None:  # a file gets its name before its manifest
+        is_noted = read(f"{to.folder}/{standing.NEW}") == listed
+        is_marked = read(path + manifest.MARKER) == standing.marked(
+            listed
+        )  # a late hand took its manifest away
+        is_ours = made.is_file and os.path.isfile(path) and (is_noted or is_marked)
+        return is_ours and _is_same_file(path, made.files[""][0])
+    return known == listed
+
+
+def _listed(name: str, made: union.Union, parts: Mapping[str, Seal], own: Own) -> bytes:
+    """The manifest of a set that gets this name: the same bytes whoever makes it."""
+    files = {
+        path or name: manifest.Entry(one.size_bytes, one.sha256) for path, (one, _) in made.files.items()
+    }
+    # Of one file a node is enough, so which ones have it depends on who looks when.
+    nodes = [] if made.is_file else sorted(name for name, part in parts.items() if part.files)
+    return manifest.content(manifest.Manifest(files, names.step_of(name), None, nodes, by=own.by))
+
+
+def _place(disk: Disk, to: Publishing, final: str, new: New) -> None:
+    """The final name, at once. What has come under that name meanwhile is left alone, and so is what another node took away to put it there."""
+    disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
+    if os.path.lexists(final):
+        return
+    try:
+        disk.rename(new.data, final)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+    disk.settle(to.to)
+
+
+def _conclude(disk: Disk, to: Publishing, final: str, made: union.Union, new: New) -> Outcome:
+    """What stands under the final name is this set: say so, mark it and clear up. Else it is looked at again."""
+    if not _is_there(to, final, made, new.listed):
+        return Outcome(WAITING, "another node is at it")
+    line = standing.marked(new.listed)
+    at = f"{final}/" if os.path.isdir(final) else final
+    # The marker of a file comes first: without a manifest it means nothing, and a manifest without its own would say that the file is torn.
+    if read(at + manifest.MARKER) != line:
+        disk.put(at + manifest.MARKER, line, new.node)
+    if read(at + manifest.MANIFEST) != new.listed:
+        disk.put(at + manifest.MANIFEST, new.listed, new.node)
+    _clear(disk, to, new.node)
+    return Outcome(PUBLISHED)
+
+
+def _is_same_file(path: str, one: staged.File) -> bool:
+    return os.path.getsize(path) == one.size_bytes and manifest.sha256(path) == one.sha256
+
+
+def _clear(disk: Disk, to: Publishing, node: str) -> None:
+    """All at once out of sight first: nobody is to find half of it."""
+    gone = f"{to.to}/{staged.PUBLISHING}/.gone.{os.path.basename(to.folder)}.{node}.{time.time_ns()}"
+    with contextlib.suppress(FileNotFoundError):
+        disk.rename(to.folder, gone)
+        disk.clear(gone)
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def pending(to: str, job: str) -> list[Publishing]:
+    """The sets of a job that are on their way. Raises OSError where that cannot be seen."""
+    try:
+        entries = os.listdir(f"{to}/{staged.PUBLISHING}")
+    except FileNotFoundError:
+        return []
+    found = (Publishing.of(to, name) for name in sorted(entries))
+    return [one for one in found if one is not None and one.job == job]
+
+
+def has_part(to: Publishing, node: str) -> bool:
+    """Whether the part of a node is there, or its word that it has none."""
+    return os.path.exists(to.part(node))
+
+
+def heard_of(to: Publishing) -> set[str]:
+    """The nodes whose word is there, by the names of their records alone."""
+    with contextlib.suppress(FileNotFoundError):
+        return {
+            name[:-5] for name in os.listdir(to.parts) if name.endswith(".json") and not name.startswith(".")
+        }
+    return set()
+
+
+def part_of(to: Publishing, node: str) -> Optional[Seal]:
+    """The part of one node that is there; None where it is not, or its record makes no sense."""
+    text = read(to.part(node))
+    seal = staged.read_seal(text.decode("utf-8", "surrogateescape")) if text else None
+    if seal is None or not seal.has_sums:
+        return None
+    return seal if (seal.name, seal.token, seal.node) == (to.name, to.token, node) else None
+
+
+def parts_of(to: Publishing) -> dict[str, Seal]:
+    """The parts of a set that are there, by node."""
+    found = ((node, part_of(to, node)) for node in heard_of(to))
+    return {node: seal for node, seal in found if seal is not None}
+
+
+def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
+    """Whether this part, whose sums are known, is in the published set of its name (`owner` as in `push`); False where another save of this run is, None where none is.
+
+    Raises OSError.
+    """
+    run, found = Own.of(owner, seal.token).run, None
+    for name in (seal.name, standing.alias(seal.name, run)):
+        try:
+            there = manifest.read(f"{to}/{name}")
+        except Damaged:
+            continue  # its marker is still to come
+        if there is None or there.by.get("run", "") != run:
+            continue  # nothing, a file that got its name before its manifest, or another's, which may go any time
+        own = {path or name: (one.size_bytes, one.sha256) for path, one in seal.files.items()}
+        if all(path in there.files and tuple(there.files[path]) == facts for path, facts in own.items()):
+            return True
+        found = False
+    return found
+
+
+def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
+    """Where the set of this run that is published under a name lies; "" where there is none that was saved since (Unix seconds). Raises OSError."""
+    for one in (name, standing.alias(name, run)):
+        with contextlib.suppress(Damaged):
+            there = manifest.read(f"{to}/{one}")
+            is_ours = there is not None and there.by.get("run", "") == run
+            if there is not None and is_ours and there.written_s + standing.SLACK_S >= since_s:
+                return f"{to}/{one}"
+    return ""
+
+
+def clear_gone(
+    disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
+) -> None:
+    """Remove what was cleared half, and what earlier starts of this run left half published. Nothing is raised.
+
+    `is_over` is asked with what `owner.json` says of a set of this run, and decides.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"{to}/{staged.PUBLISHING}"):
+            path = f"{to}/{staged.PUBLISHING}/{name}"
+            one = Publishing.of(to, name)
+            if name.startswith(".gone.") or (one is not None and is_over(_owner(path, run), one)):
+                disk.clear(path)
+
+
+def clear_job(disk: Disk, to: str, job: str, node: str) -> None:
+    """Remove all sets of a job that are on their way: the job is over, and nobody is left to bring the rest. Nothing is raised."""
+    with contextlib.suppress(OSError):
+        for one in pending(to, job):
+            _clear(disk, one, node)
+
+
+def _owner(path: str, run: str) -> Mapping[str, object]:
+    """What is noted of whose a set is; nothing where it is another run's, or unreadable."""
+    try:
+        owner = json.loads((read(f"{path}/owner.json") or b"{}").decode("utf-8", "replace"))
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) and owner.get("run") == run else {}

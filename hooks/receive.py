@@ -1,0 +1,324 @@
+"""`ftrun-hook receive`: takes a sealed part of a staged checkpoint from another node, into the memory of this one. (I/O)
+
+How it thinks. It talks with the sender over its stdin and stdout: lines of JSON, and between them the bytes of files. The sender says what the part holds, with a checksum
+for each file. What lies here already under the same checksum is linked and not sent: replicas of a data-parallel job write the same files. What would not fit is
+refused before a byte is sent. A file may also come by another way: straight into the folder that we name, or over a connection that we open to where the sender waits. Every file is summed up here, from what was written;
+only a part that is whole and right gets its seal, and nothing that has no seal is ever used. A sender that dies, or stalls, leaves an unsealed
+folder, which the next receiver removes.
+
+    sender: {"seal": TEXT, "keep": [[token, set], ...] or null, "limit": "40%"}
+    here:   {"have": true} or {"refused": why} or {"want": [path, ...], "into": folder, "step": id, "srun": address}
+    sender: {"file": path, "size_bytes": n} and n bytes; or {"file": path, "lies": name}; ...; {"end": true}
+            {"call": port, "secret": word}, and then {"file": path, "size_bytes": n, "line": true} and n bytes over that connection
+    here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Optional, Protocol
+
+from ftrun.hooks import at_hand, direct
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.staged import File, Home, Seal, is_inner_path, read_seal, seal_json
+
+__all__ = ["Taking", "main", "take"]
+
+PIECE = 1 << 20
+LINE_MAX_BYTES = 1 << 28
+STALLS_S = 60  # a sender that says nothing for so long is gone
+
+
+class Refused(Exception):
+    """What the sender wants cannot be done; the message says why."""
+
+
+class Stream(Protocol):
+    """What bytes come from."""
+
+    def readinto(self, room: memoryview, /) -> int:
+        """So many bytes are there now; 0 at the end."""
+
+
+class Told(Stream, Protocol):
+    """What the sender says; both raise EOFError where it is gone without a word."""
+
+    def readline(self, size: int, /) -> bytes:
+        """A line."""
+
+
+class Taking:
+    """One part on its way: `seal` as the sender has it, `into` where its files are gathered."""
+
+    def __init__(self, home: Home, seal: Seal) -> None:
+        self.home, self.seal = home, seal
+        self.place = home.partner(seal.node, seal.token, seal.name)
+        folder, name = os.path.split(self.place)
+        self.into = f"{folder}/.{name}.{os.getpid()}.incoming"
+        self.linked_bytes = 0
+        self._files: dict[str, File] = {}
+
+    def is_here(self) -> bool:
+        """This very part lies here already."""
+        known = at_hand.part_of(self.home, self.seal.node, self.seal.token, self.seal.name)
+        if known is None or known.own:
+            return False
+        return {path: one.sha256 for path, one in known.seal.files.items()} == {
+            path: one.sha256 for path, one in self.seal.files.items()
+        }
+
+    def begin(self, limit: str) -> list[str]:
+        """The files that must be sent; those that lie here under the same checksum are linked. Raises Refused, OSError, ValueError."""
+        wanted, found = [], {}
+        for part in at_hand.parts(self.home):
+            for inner, one in part.seal.files.items():
+                path = at_hand.file_path(part, inner)
+                if one.sha256 and (one.sha256, one.size_bytes) not in found and at_hand.is_same(path, one):
+                    found[one.sha256, one.size_bytes] = path
+        wanted = [
+            inner for inner, one in self.seal.files.items() if (one.sha256, one.size_bytes) not in found
+        ]
+        needed = sum(self.seal.files[inner].size_bytes for inner in wanted)
+        room = at_hand.room_bytes(self.home, limit)
+        if needed > room:
+            raise Refused(f"no room in memory: {needed >> 20} MiB are needed, {room >> 20} may be taken")
+        os.makedirs(self.into, mode=0o700)
+        for inner, one in self.seal.files.items():
+            if inner not in wanted:
+                self._link(inner, found[one.sha256, one.size_bytes])
+        return wanted
+
+    def write(self, inner: str, stream: Stream, size_bytes: int) -> None:
+        """Take a file of the part from the stream. Raises Refused, OSError, EOFError."""
+        path, digest, left = self._made(inner), hashlib.sha256(), size_bytes
+        room = memoryview(bytearray(min(PIECE, size_bytes)))
+        with open(path, "wb") as out:
+            while left:
+                piece = room[: stream.readinto(room[:left])]
+                if not piece:
+                    raise EOFError
+                digest.update(piece)
+                out.write(piece)
+                left -= len(piece)
+        self._taken(inner, path, digest.hexdigest())
+
+    def adopt(self, inner: str, name: str) -> None:
+        """Take a file that was put into our folder by another way. Raises Refused, OSError."""
+        lies, path = f"{self.into}/{name}", self._made(inner)
+        if "/" in name or not os.path.isfile(lies):
+            raise Refused(f"{name} did not come")
+        digest = hashlib.sha256()
+        with open(lies, "rb") as stream:
+            while piece := stream.read(PIECE):
+                digest.update(piece)
+        os.replace(lies, path)
+        self._taken(inner, path, digest.hexdigest())
+
+    def finish(self) -> None:
+        """The part is whole: it gets its place and its seal. Raises Refused, OSError."""
+        missing = next((inner for inner in self.seal.files if inner not in self._files), None)
+        if missing is not None:
+            raise Refused(f"{missing or self.seal.name} is missing")
+        own = f"{self.place}.json"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(own)
+        remove(self.place)
+        os.rename(self._made("") if self.seal.is_file else self._root, self.place)
+        with open(f"{self.into}.seal", "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(seal_json(self.seal._replace(files=self._files)))
+        os.replace(f"{self.into}.seal", own)
+
+    def clear(self) -> None:
+        """Nothing of what is half done is left."""
+        remove(self.into)
+        remove(f"{self.into}.seal")
+
+    @property
+    def _root(self) -> str:
+        return f"{self.into}/set"
+
+    def _made(self, inner: str) -> str:
+        """Where a file is gathered; its folder is made."""
+        if inner not in self.seal.files:
+            raise Refused(f"{inner} is no file of this part")
+        path = f"{self._root}/{inner}" if inner else self._root
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return path
+
+    def _link(self, inner: str, known: str) -> None:
+        path = self._made(inner)
+        os.link(known, path)
+        self.linked_bytes += self.seal.files[inner].size_bytes
+        self._note(inner, path)
+
+    def _taken(self, inner: str, path: str, digest: str) -> None:
+        if digest != self.seal.files[inner].sha256:
+            raise Refused(f"{inner or self.seal.name} does not have the checksum that the sender told")
+        self._note(inner, path)
+
+    def _note(self, inner: str, path: str) -> None:
+        fact = os.lstat(path)
+        told = self.seal.files[inner]
+        if fact.st_size != told.size_bytes:
+            raise Refused(f"{inner or self.seal.name} has {fact.st_size} bytes instead of {told.size_bytes}")
+        self._files[inner] = told._replace(mtime_ns=fact.st_mtime_ns, inode=fact.st_ino)
+
+
+def remove(path: str) -> None:
+    """A file or a folder with all that is in it; nothing where it is gone. Raises OSError."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def take(home: Home, told: Told, say: BinaryIO) -> None:
+    """One talk with a sender, to its end. Raises OSError where the sender is gone."""
+    taking: Optional[Taking] = None
+    try:
+        hello = _heard(told)
+        seal = read_seal(str(hello.get("seal", "")))
+        if seal is None or not seal.has_sums or not all(is_inner_path(inner) for inner in seal.files):
+            raise Refused("the sender's seal cannot be read, or has no checksums")
+        _clear_away(home, seal.node, hello.get("keep"))
+        taking = Taking(home, seal)
+        if taking.is_here():
+            _say(say, {"have": True})
+            return
+        os.makedirs(os.path.dirname(taking.place), mode=0o700, exist_ok=True)
+        wanted = taking.begin(str(hello.get("limit", "40%")))
+        there = {"step": os.environ.get("SLURM_STEP_ID", ""), "srun": direct.address_of_srun()}
+        _say(say, {"want": wanted, "into": taking.into, **there})
+        _take_files(taking, told, there["srun"])
+        taking.finish()
+        _say(say, {"done": True, "linked_bytes": taking.linked_bytes})
+    except (Refused, OSError, ValueError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        _say(say, {"refused": why, "done": False, "why": why})
+    except EOFError:
+        pass
+    finally:
+        if taking is not None:
+            taking.clear()
+
+
+def _take_files(taking: Taking, told: Told, address: str) -> None:
+    """All files that were wanted, by whatever way they come. Raises Refused, OSError, EOFError, ValueError, KeyError."""
+    with contextlib.ExitStack() as opened:
+        line: Optional[Stream] = None
+        while not (word := _heard(told)).get("end"):
+            if "call" in word:
+                called = direct.call(address, int(word["call"]), str(word["secret"]), STALLS_S)
+                line = _Line(opened.enter_context(called))
+                continue
+            inner = str(word.get("file", ""))
+            if "lies" in word:
+                taking.adopt(inner, str(word["lies"]))
+            elif word.get("line") and line is not None:
+                taking.write(inner, line, int(word["size_bytes"]))
+            else:
+                taking.write(inner, told, int(word["size_bytes"]))
+
+
+def _clear_away(home: Home, node: str, keep: Any) -> None:
+    """Copies of a node that it does not have any more itself, and what receivers before us left half done."""
+    kept = None if keep is None else {(str(token), str(name)) for token, name in keep}
+    for token in at_hand.listed(f"{home.base}/partner/{node}"):
+        folder = f"{home.base}/partner/{node}/{token}"
+        for name in at_hand.listed(folder):
+            if name.endswith((".incoming", ".incoming.seal")):
+                if not _lives(name.split(".incoming")[0].rpartition(".")[2]):
+                    remove(f"{folder}/{name}")
+            elif kept is not None and (token, name[:-5] if name.endswith(".json") else name) not in kept:
+                remove(f"{folder}/{name}")
+
+
+def _lives(pid: str) -> bool:
+    return pid.isdigit() and os.path.exists(f"/proc/{pid}")
+
+
+def _heard(stream: Told) -> Mapping[str, Any]:
+    """The next line of the sender. Raises EOFError where there is none, ValueError where it makes no sense."""
+    line = stream.readline(LINE_MAX_BYTES)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    word = json.loads(line)
+    return {**word}
+
+
+def _say(stream: BinaryIO, word: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(word).encode() + b"\n")
+    stream.flush()
+
+
+class _Watched:
+    """stdin with an alarm: who reads from a sender that is gone without a word does not stay for ever."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+
+    def readinto(self, room: memoryview) -> int:
+        signal.alarm(STALLS_S)
+        return self._stream.readinto1(room)
+
+    def readline(self, size: int) -> bytes:
+        signal.alarm(STALLS_S * 15)  # meanwhile a file may come by another way
+        return self._stream.readline(size)
+
+
+class _Line:
+    """A connection with the same alarm."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def readinto(self, room: memoryview) -> int:
+        signal.alarm(STALLS_S)
+        return self._line.recv_into(room)
+
+
+def _give_up(_number: int, _frame: object) -> None:
+    raise EOFError
+
+
+def _is_ours(base: str) -> bool:
+    """The folder of the job is there, made where it was not, and nobody else's: others may write into the memory of a node, too."""
+    above = os.path.dirname(base)
+    with contextlib.suppress(OSError):
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        facts = (os.lstat(above), os.lstat(base))
+        return all(stat.S_ISDIR(one.st_mode) and one.st_uid == os.getuid() for one in facts)
+    return False
+
+
+def main(arguments: list[str]) -> int:
+    """Take one part. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    parser = argparse.ArgumentParser(
+        prog="ftrun-hook receive", description="Take a sealed part of a staged checkpoint from another node."
+    )
+    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
+    words = parser.parse_args(arguments)
+    uid = os.path.basename(os.path.dirname(os.path.abspath(words.base)))
+    if uid != f"ftrun-{os.getuid()}":
+        raise UsageError("--base is not the folder of a job of this user: STAGE-DIR/ftrun-UID/RUN.JOB")
+    os.umask(0o077)
+    signal.signal(signal.SIGALRM, _give_up)
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    if not _is_ours(words.base):
+        raise UsageError(f"{words.base} is not, or not only, this user's own")
+    with contextlib.suppress(OSError), open(0, "rb", closefd=False) as told:
+        take(Home(words.base), _Watched(told), sys.stdout.buffer)
+    return 0

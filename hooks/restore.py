@@ -1,0 +1,281 @@
+"""`ftrun-hook restore`: what of staged checkpoints lies on this node, and the folder of links that a start here resumes from. (I/O)
+
+How it thinks. The agent of the job asks all nodes twice. First what they have (`--look`). Then, with a plan that it has written for all of them: a node that holds what another one needs
+sends it into that one's memory; a node that waits for a part waits until it lies there; then it makes its view: each file of the set that lies in
+its memory, unchanged and under the checksum that the published one has, by a hard link, which costs nothing and stays whatever is dropped meanwhile, and any other by a link to the published file. A view that would lack a file is not made: then
+the start is told the published checkpoint, and loses nothing but time. So nothing that is in memory is read from the shared file system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent import futures
+from typing import Any, Callable, NamedTuple, Optional
+
+from ftrun.hooks import at_hand, copying
+from ftrun.hooks.at_hand import Part
+from ftrun.hooks.checkpoints import names
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.receive import remove
+from ftrun.hooks.staged import File, Home, is_inner_path, is_set
+from ftrun.hooks.transfer import Rates, Target, send
+
+__all__ = ["Made", "Plan", "look", "main", "read_plan", "restore", "summed"]
+
+LOOK_EVERY_S = 0.1
+SEALS_S = 3.0  # what does not change any more is sealed within this
+PLAN_MAX_BYTES = 1 << 28
+CORES_MAX = 8
+TRACKERS_BY_STEP = frozenset({"latest_checkpointed_iteration.txt"})
+TRACKERS = frozenset({"latest", "latest_universal"}) | TRACKERS_BY_STEP
+"""What frameworks write beside their checkpoints to find the newest; those of a view lead to its one."""
+
+
+class Plan(NamedTuple):
+    """What the next start resumes from, and who has to do what for it.
+
+    `start`: token of the start to come; `token`, `name`: the set, whose parts are those of `nodes`; `give`: (holder, node whose part it is, receiver); `need`: node ->
+    the nodes whose parts must lie there. `published`: the checkpoint on the shared file system, "" = none, then a view needs the parts of all `nodes`; `files`: its files with their SHA-256,
+    {"": sum} where it is one file; `trackers`: the names of TRACKERS that the script writes; `marker`: the file that it marks a checkpoint with. `jobs`, `limit`, `ssh_config`: as in `ring.Ring`; `limit_s`: how long parts may travel.
+    """
+
+    start: str
+    token: str
+    name: str
+    nodes: Sequence[str]
+    give: Sequence[tuple[str, str, str]] = ()
+    need: Mapping[str, Sequence[str]] = {}
+    published: str = ""
+    files: Mapping[str, str] = {}
+    trackers: Sequence[str] = ()
+    marker: str = ""
+    jobs: Mapping[str, str] = {}
+    limit: str = "40%"
+    ssh_config: str = ""
+    limit_s: float = 60.0
+
+
+class Made(NamedTuple):
+    """A view, or `why` there is none ("" = there is). Files and bytes by where they are read from; `fetched_bytes` of those in memory came from other nodes now."""
+
+    view: str = ""
+    why: str = ""
+    memory_files: int = 0
+    memory_bytes: int = 0
+    disk_files: int = 0
+    fetched_bytes: int = 0
+
+
+def look(home: Home) -> dict[str, Any]:
+    """What lies here: a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole part, the trackers that the script wrote, and whether
+    anything is about to be sealed."""
+    rows, tokens = [], at_hand.listed(f"{home.base}/stage")
+    for part in at_hand.parts(home):
+        seal = part.seal
+        if at_hand.changed(part) is None:
+            # Whether two nodes show the same save of a name is only known once it is published (`agreeing`).
+            proven = seal.proven and (seal.save == 1 or seal.is_file)
+            facts = (seal.size_bytes, proven, seal.is_file, seal.sealed_s)
+            rows.append([seal.node, seal.token, seal.name, *facts])
+    beside = {name for token in tokens for name in at_hand.listed(home.stage(token)) if name in TRACKERS}
+    growing = any(
+        _is_growing(home, token, name) for token in tokens for name in at_hand.listed(home.stage(token))
+    )
+    return {"parts": rows, "trackers": sorted(beside), "growing": growing}
+
+
+def _is_growing(home: Home, token: str, name: str) -> bool:
+    """Something was written there a moment ago, and is not sealed yet."""
+    top, changed_s = f"{home.stage(token)}/{name}", 0.0
+    if not is_set(name, is_folder=os.path.isdir(top)) or os.path.exists(home.seal(token, name)):
+        return False
+    for where, _, files in os.walk(top) if os.path.isdir(top) else [(home.stage(token), (), [name])]:
+        for file in files:
+            with contextlib.suppress(OSError):
+                changed_s = max(changed_s, os.stat(f"{where}/{file}").st_mtime)
+    return time.time() - changed_s < SEALS_S
+
+
+def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
+    """This node's part of a plan. `failed`: the beginning of the names of files that tell a receiver not to wait. Raises OSError, copying.Changed."""
+    give_up_s = time.monotonic() + plan.limit_s
+    before = {of for of in plan.nodes if at_hand.part_of(home, of, plan.token, plan.name) is not None}
+    _give(home, node, plan, failed)
+    waiting = [of for of in plan.need.get(node, ()) if of not in before]
+    while waiting and time.monotonic() < give_up_s:
+        waiting = [of for of in waiting if at_hand.part_of(home, of, plan.token, plan.name) is None]
+        waiting = [of for of in waiting if not os.path.exists(f"{failed}.{of}.{node}")]
+        if waiting:
+            time.sleep(LOOK_EVERY_S)
+    found = {of: at_hand.part_of(home, of, plan.token, plan.name) for of in plan.nodes}
+    parts = {of: part for of, part in found.items() if part is not None}
+    missing = [of for of in plan.nodes if of not in parts]
+    if not plan.published and missing:
+        return Made(why=f"the part of {missing[0]} is not in memory, and the set is not published")
+    made = _view(home, plan, list(parts.values()))
+    if made.view and not plan.published:
+        why = _speaks_against(made.view, plan, parts.values())
+        made = Made(why=f"{plan.name}: {why}") if why else made
+    fetched = sum(part.seal.size_bytes for of, part in parts.items() if of not in before)
+    return made._replace(fetched_bytes=fetched)
+
+
+def _speaks_against(view: str, plan: Plan, parts: Iterable[Part]) -> str:
+    """Why a set that nobody has published is none, "" where it is one: what its keeper would ask before it publishes."""
+    from ftrun.hooks.keep import judge_of
+
+    return judge_of(plan.marker)(view, all(part.seal.proven for part in parts))
+
+
+def summed(part: Part, cores: int = 1, only: Optional[Collection[str]] = None) -> Part:
+    """The part with all its checksums, or with those of some files; what its seal does not tell is read, by so many threads. Raises OSError, copying.Changed."""
+    missing = [
+        inner for inner, one in part.seal.files.items() if not one.sha256 and (only is None or inner in only)
+    ]
+    if not missing:
+        return part
+
+    def summing(inner: str) -> str:
+        one = part.seal.files[inner]
+        path = at_hand.file_path(part, inner)
+        return copying.digest(path, one.size_bytes, one.mtime_ns, lambda _: None, cores)
+
+    with futures.ThreadPoolExecutor(cores) as threads:
+        sums = dict(zip(missing, threads.map(summing, missing)))
+    files = {
+        inner: one._replace(sha256=one.sha256 or sums.get(inner, ""))
+        for inner, one in part.seal.files.items()
+    }
+    return part._replace(seal=part.seal._replace(files=files))
+
+
+def _all_cores() -> int:
+    """While a start is prepared no trainer runs here."""
+    return min(CORES_MAX, len(os.sched_getaffinity(0)))
+
+
+def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
+    """Send what others need, and tell those who wait in vain."""
+    rates = Rates()
+    for holder, of, receiver in plan.give:
+        if holder != node:
+            continue
+        why = "it is not here any more"
+        part = at_hand.part_of(home, of, plan.token, plan.name)
+        if part is not None:
+            target = Target(
+                receiver, plan.jobs.get(receiver, ""), home.base, plan.limit, None, plan.ssh_config
+            )
+            try:
+                sent = send(summed(part, _all_cores()), target, rates)
+                why = "" if sent.kept else sent.why
+            except (OSError, copying.Changed) as error:
+                why = str(error)
+        if why:
+            with (
+                contextlib.suppress(OSError),
+                open(f"{failed}.{of}.{receiver}", "w", encoding="utf-8") as out,
+            ):
+                out.write(why)
+
+
+# ---------------------------------------------------------------------- the view
+
+
+def _view(home: Home, plan: Plan, parts: Sequence[Part]) -> Made:
+    """The folder of links, made anew. Raises OSError, copying.Changed."""
+    folder = f"{home.views}/{plan.start}"
+    remove(folder)
+    os.makedirs(folder, mode=0o700)
+    view = f"{folder}/{plan.name}"
+    is_file = "" in plan.files or any(part.seal.is_file for part in parts)
+    if not is_file:
+        os.mkdir(view, 0o700)
+    done: dict[str, tuple[Part, File]] = {}
+    for part in _comparable(plan, parts):
+        for inner, one in part.seal.files.items():
+            if plan.published:
+                if inner in done or plan.files.get(inner) != one.sha256:
+                    continue
+            elif inner in done:
+                if done[inner][1].sha256 != one.sha256:
+                    return Made(why=f"{inner or plan.name} is not the same on all nodes")
+                continue
+            _linked(os.link, at_hand.file_path(part, inner), view, inner)
+            done[inner] = part, one
+    left = [inner for inner in plan.files if inner not in done and is_inner_path(inner)]
+    for inner in left:
+        _linked(os.symlink, f"{plan.published}/{inner}" if inner else plan.published, view, inner)
+    _track(folder, plan.name, [one for one in plan.trackers if one in TRACKERS])
+    return Made(view, "", len(done), sum(one.size_bytes for _, one in done.values()), len(left))
+
+
+def _comparable(plan: Plan, parts: Sequence[Part]) -> list[Part]:
+    """The parts with the checksums of what is to be compared: with the published files, else a file of several parts with itself. Raises OSError, copying.Changed."""
+    several = Counter(inner for part in parts for inner in part.seal.files)
+    twice = {inner for inner, times in several.items() if times > 1}
+    only = plan.files.keys() if plan.published else twice
+    return [summed(part, _all_cores(), only) for part in parts]
+
+
+def _linked(link: Callable[[str, str], None], at: str, view: str, inner: str) -> None:
+    path = f"{view}/{inner}" if inner else view
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    link(at, path)
+
+
+def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
+    """The files by which frameworks find the newest checkpoint in a folder of them; a step is told without its zeros."""
+    for tracker in trackers:
+        step = names.step_of(name) if tracker in TRACKERS_BY_STEP else None
+        with open(f"{folder}/{tracker}", "w", encoding="utf-8") as stream:
+            stream.write(name if step is None else str(step))
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def read_plan(path: str) -> Optional[Plan]:
+    """The plan in a file; None where it cannot be read or understood."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+            told = json.loads(stream.read(PLAN_MAX_BYTES))
+        plan = Plan(**told)
+        give = [(str(holder), str(of), str(receiver)) for holder, of, receiver in plan.give]
+    except (OSError, ValueError, TypeError):
+        return None
+    inside = all(is_inner_path(inner) for inner in plan.files) and "/" not in plan.name + plan.start
+    return plan._replace(give=give) if inside else None
+
+
+def main(arguments: list[str]) -> int:
+    """Print one line of JSON: what lies here, or the view that was made. Always 0."""
+    parser = argparse.ArgumentParser(
+        prog="ftrun-hook restore", description="Make the folder that a start on this node resumes from."
+    )
+    parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
+    parser.add_argument("--look", action="store_true", help="only say what lies here")
+    parser.add_argument("--plan", default="", help="the agent's plan")
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    words = parser.parse_args(arguments)
+    home = Home(words.base)
+    if words.look:
+        print(json.dumps(look(home)), flush=True)
+        return 0
+    plan = read_plan(words.plan)
+    if plan is None:
+        raise UsageError(f"--plan {words.plan}: no plan that can be read")
+    os.umask(0o077)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    try:
+        made = restore(home, node, plan, words.plan.removesuffix(".json"))
+    except (OSError, copying.Changed) as error:
+        made = Made(why=f"the view could not be made: {getattr(error, 'strerror', None) or error}")
+    print(json.dumps(made._asdict()), flush=True)
+    return 0

@@ -1,0 +1,110 @@
+"""Who keeps whose copy, as the agent of a job writes it down for the nodes, and what each node says of its copies. (I/O)
+
+How it thinks. One file in the attempt's folder, `ring.json`, written whole by the agent of the job whenever a start begins or nodes are lost. Each node answers with a
+file of its own, `copies/<node>.json`: what its partner has of it, and of whom it has copies itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks import nodefile
+
+__all__ = ["Copies", "Ring", "RingFile", "put_copies", "put_ring", "read_copies", "read_ring"]
+
+VERSION = 1
+BYTES_MAX = 1 << 24
+
+
+class Ring(NamedTuple):
+    """`to`: node -> who keeps its copy; `jobs`: node -> the Slurm job that it lies in; `lost`: nodes that are gone, whose copies are to be published;
+    `kept`: lost node -> who has its copies; `token`: of the start that this was written for. `limit`: how much of a node's memory may be taken, `ssh_config` a file for
+    ssh ("" = its own).
+    """
+
+    token: str = ""
+    to: Mapping[str, str] = {}
+    jobs: Mapping[str, str] = {}
+    lost: Sequence[str] = ()
+    limit: str = "40%"
+    ssh_config: str = ""
+    kept: Mapping[str, str] = {}
+
+
+class Copies(NamedTuple):
+    """What a node says. `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each. `way` is how the last part went, at so many bytes a second; `why`
+    is what went wrong last.
+    """
+
+    partner: str = ""
+    given: Sequence[tuple[str, str]] = ()
+    kept: Sequence[tuple[str, str, str]] = ()
+    way: str = ""
+    bytes_per_s: float = 0.0
+    linked_bytes: int = 0
+    why: str = ""
+
+
+def put_ring(attempt_folder: str, ring: Ring) -> None:
+    """Tell the nodes. Raises OSError."""
+    nodefile.write(f"{attempt_folder}/ring.json", {"version": VERSION, **ring._asdict()})
+
+
+def read_ring(attempt_folder: str) -> Optional[Ring]:
+    """What the agent told last; None where it has told nothing that is understood."""
+    told = _read(f"{attempt_folder}/ring.json")
+    try:
+        return Ring(**told) if told else None
+    except TypeError:
+        return None
+
+
+class RingFile:
+    """What the agent told last, for who looks once a second: a thousand nodes do, and it hardly ever changes. To open the file makes a network file system look anew."""
+
+    def __init__(self, attempt_folder: str) -> None:
+        self._folder = attempt_folder
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self.ring = Ring()
+
+    def look(self) -> Ring:
+        """The ring now, or as it was where it cannot be read."""
+        with contextlib.suppress(OSError), open(f"{self._folder}/ring.json", "rb") as stream:
+            fact = os.fstat(stream.fileno())
+            now = (fact.st_ino, fact.st_mtime_ns, fact.st_size)
+            if now != self._seen:
+                self._seen, self.ring = now, read_ring(self._folder) or self.ring
+        return self.ring
+
+
+def put_copies(attempt_folder: str, node: str, copies: Copies) -> None:
+    """Tell the agent. Raises OSError."""
+    if os.path.isdir(attempt_folder):  # a run's folder that was removed stays removed
+        os.makedirs(f"{attempt_folder}/copies", mode=0o700, exist_ok=True)
+        nodefile.write(f"{attempt_folder}/copies/{node}.json", {"version": VERSION, **copies._asdict()})
+
+
+def read_copies(attempt_folder: str, node: str) -> Copies:
+    """What a node said last; nothing where it said nothing that is understood."""
+    told = _read(f"{attempt_folder}/copies/{node}.json")
+    try:
+        found = Copies(**told)
+        return found._replace(
+            given=[(str(token), str(name)) for token, name in found.given],
+            kept=[(str(of), str(token), str(name)) for of, token, name in found.kept],
+        )
+    except (TypeError, ValueError):
+        return Copies()
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            told = json.loads(stream.read(BYTES_MAX))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) and told.pop("version", None) == VERSION else {}

@@ -1,0 +1,109 @@
+"""When a node's part of a staged checkpoint is done and will not change any more. (pure)
+
+How it thinks. Ranks that say what they do (`with stage(step):`) are believed. Of a script that only writes files it is known who has one open for
+writing, and when anything last changed: a part is done when nothing is open and nothing changed for a while. That alone does not tell a
+writer that was done from one that died in the middle, whose files the kernel closed. So a part whose writers are gone, or whose start broke down, is
+sealed as *unproven*: it becomes a checkpoint only where its layout proves that it is whole, or the script as a whole ended well.
+
+A name that is saved again has all its files already, so nothing is missing that would tell that a rank is still to come: files that are still those of the save before
+are waited for, and a start that breaks down then leaves the checkpoint before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.staged import File
+
+__all__ = [
+    "BROKEN", "ENDED", "GIVEN_UP", "LATE_S", "LIVE", "QUIET_S", "SEAL", "UNPROVEN", "WAIT", "Growth", "Marks", "Verdict", "verdict",
+]  # fmt: skip
+
+QUIET_S = 1.0
+LATE_S = 30.0
+"""A rank that is to come is waited for so long after the others."""
+
+LIVE, ENDED, BROKEN = (
+    "live",
+    "ended",
+    "broken",
+)  # the start: it runs; its script ended with 0; it is over in any other way
+WAIT, SEAL, UNPROVEN, GIVEN_UP = "wait", "seal", "unproven", "given up"
+
+
+class Marks(NamedTuple):
+    """What the ranks of this node said of a set. `local`: how many of them will say something (0: not known); `dead`: begun, and gone.
+
+    `is_alone`: one rank said that it saves for all nodes.
+    """
+
+    begun: Collection[str] = ()
+    done: Collection[str] = ()
+    failed: Collection[str] = ()
+    dead: Collection[str] = ()
+    local: int = 0
+    is_alone: bool = False
+
+
+class Growth(NamedTuple):
+    """What was seen of a part over time. `still_s`: how long nothing of it changed; `open_by`: who has something of it open for writing.
+
+    `has_lost_writer`: somebody who was seen writing it is gone. `stale`: of a name that is saved again, how many files are still those of the save before.
+    """
+
+    files: Mapping[str, File]
+    still_s: float
+    open_by: Collection[int] = ()
+    has_lost_writer: bool = False
+    stale: int = 0
+
+
+class Verdict(NamedTuple):
+    """One of WAIT, SEAL, UNPROVEN, GIVEN_UP, and why."""
+
+    word: str
+    why: str = ""
+
+
+def verdict(growth: Growth, marks: Marks, phase: str) -> Verdict:
+    """What to do with a part that is not sealed yet, in this phase of its start."""
+    if not growth.files and not marks.begun:
+        return Verdict(WAIT, "nothing is in it")
+    told = _told(marks)
+    if told is not None:
+        return told
+    if growth.open_by:
+        return Verdict(WAIT, f"process {min(growth.open_by)} has a file of it open")
+    if marks.local and len(set(marks.done)) >= marks.local:
+        return Verdict(SEAL, "all ranks of this node are done")
+    if growth.still_s < QUIET_S:
+        return Verdict(WAIT, "it was just written")
+    if growth.stale and phase == BROKEN:
+        return Verdict(GIVEN_UP, "its start broke down while it was saved again")
+    if growth.stale and phase == LIVE and growth.still_s < LATE_S:
+        return Verdict(
+            WAIT, f"it is saved again, and {growth.stale} files of it are still those of the save before"
+        )
+    if not growth.files:
+        return Verdict(WAIT, "nothing is in it")
+    if marks.begun and len(set(marks.done)) < marks.local and phase == LIVE and growth.still_s < LATE_S:
+        return Verdict(WAIT, f"{marks.local - len(set(marks.done))} ranks of this node have not begun")
+    if marks.begun or phase == ENDED:
+        return Verdict(SEAL, "its ranks are done" if marks.begun else "the script ended well")
+    if phase == BROKEN:
+        return Verdict(UNPROVEN, "its start broke down before it was sealed")
+    if growth.has_lost_writer:
+        return Verdict(UNPROVEN, "a process that wrote it is gone")
+    return Verdict(SEAL, "nothing of it changes any more")
+
+
+def _told(marks: Marks) -> Optional[Verdict]:
+    """What the ranks' own words come to, where they settle it."""
+    if marks.failed:
+        return Verdict(GIVEN_UP, f"rank {min(marks.failed)} failed to save it")
+    open_ranks = sorted(set(marks.begun) - set(marks.done))
+    gone = [rank for rank in open_ranks if rank in marks.dead]
+    if gone:
+        return Verdict(GIVEN_UP, f"rank {gone[0]} died before it was done")
+    return Verdict(WAIT, f"rank {open_ranks[0]} is saving it") if open_ranks else None

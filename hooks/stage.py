@@ -1,0 +1,190 @@
+"""Training code saves a checkpoint at memory speed: `with ftrun.hooks.stage(step) as folder:`. (I/O)
+
+    from ftrun.hooks import stage
+    with stage(step) as folder:                  # every rank, as it would call torch.distributed.checkpoint.save
+        torch.save(state, f"{folder}/rank-{rank}.pt")
+    with stage(step, ranks=1) as folder:         # where one rank saves for all
+        torch.save(model.state_dict(), f"{folder}/model.pt")
+
+How it thinks. Leaving the block is the whole pause: what is in `folder` lies in the memory of the node, and ftrun publishes it in the background. Nobody needs
+this who can name a folder: what is written into FTRUN_STAGE_DIR is published just the same. But here each rank says when it begins and when it is done, so
+that a part is known to be whole at once, and one of a rank that died is known not to be.
+
+Where nobody looks after FTRUN_STAGE_DIR (no job of ftrun's, no agent in it) the same block saves straight to the folder FTRUN_STAGE_TO, else
+`to`: into a folder beside it, which the last of all ranks renames when it is done. An error inside the block is the caller's; ftrun adds none of its own
+while the block runs, but where the folder cannot be made at all there is nothing to write to, and OSError is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Optional
+
+from ftrun.hooks import openfiles, staged
+from ftrun.hooks.poke import poke
+
+__all__ = ["stage"]
+
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+WORLDS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+LOCALS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+@contextlib.contextmanager
+def stage(
+    step: Any, *, ranks: Optional[int] = None, name: str = "", to: str = "checkpoints"
+) -> Iterator[str]:
+    """The folder to save the checkpoint of `step` into, as seen by this rank.
+
+    `ranks`: how many ranks save something (default: all of them). `name` of the checkpoint (default: step-<step>). `to`: where it is saved
+    outside a job of ftrun's. Raises OSError where the folder cannot be made; ValueError for a name that is no checkpoint's.
+    """
+    own = name or f"step-{step}"
+    if "/" in own or not staged.is_set(own, is_folder=True):
+        raise ValueError(f"{own!r} is no name for a checkpoint")
+    folder, marks = _places(own)
+    if marks:
+        with _marked(folder, marks, (_local(ranks), int(ranks == 1)), str(step)):
+            yield folder
+        return
+    final = os.path.join(os.environ.get("FTRUN_STAGE_TO") or to, own)
+    with _direct(final, _number(WORLDS, 1) if ranks is None else ranks) as draft:
+        yield draft
+
+
+def _places(name: str) -> tuple[str, str]:
+    """The folder of a set in this node's memory and that of its marks; "" for both where nobody looks after them."""
+    top, to = os.environ.get("FTRUN_STAGE_DIR", ""), os.environ.get("FTRUN_STAGE_TO", "")
+    above, kind = os.path.split(os.path.dirname(top))
+    if not top or top == to or kind != "stage" or not os.path.isdir(top):
+        return "", ""
+    return f"{top}/{name}", staged.Home(above).marks(os.path.basename(top), name)
+
+
+@contextlib.contextmanager
+def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Iterator[None]:
+    """Say that this rank begins with the save of a step, is done, or failed; what cannot be said is not said, and the part is sealed as if nobody spoke.
+
+    `ranks`: how many of this node save something, and whether this one does so for all nodes.
+    """
+    os.makedirs(folder, exist_ok=True)
+    rank = str(_number(RANKS, 0))
+    _say(marks, rank, staged.DONE, None)
+    _say(marks, rank, staged.FAILED, None)
+    save = hashlib.sha256(step.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    numbers = (os.getpid(), openfiles.began(os.getpid()), openfiles.space(), *ranks)
+    _say(marks, rank, staged.BEGIN, " ".join([*map(str, numbers), save]))
+    try:
+        yield
+    except BaseException:
+        _say(marks, rank, staged.FAILED, "")
+        raise
+    _say(marks, rank, staged.DONE, "")
+    poke(marks.rsplit("/", 3)[0])
+
+
+def _say(marks: str, rank: str, word: str, text: Optional[str]) -> None:
+    """A mark, whole or not at all; None takes it back."""
+    path = f"{marks}/{rank}.{word}"
+    with contextlib.suppress(OSError):
+        if text is None:
+            os.unlink(path)
+            return
+        os.makedirs(marks, mode=0o700, exist_ok=True)
+        with open(f"{path}.{os.getpid()}", "w", encoding="ascii") as stream:
+            stream.write(text)
+        os.replace(f"{path}.{os.getpid()}", path)
+
+
+@contextlib.contextmanager
+def _direct(final: str, ranks: int) -> Iterator[str]:
+    """A folder beside the checkpoint's, for all its ranks; the last of them renames it when it is done."""
+    draft = os.path.join(os.path.dirname(final), f"tmp-{os.path.basename(final)}")
+    done = f"{draft}.done"
+    os.makedirs(draft, exist_ok=True)
+    yield draft
+    _settle(draft)
+    os.makedirs(done, exist_ok=True)
+    with open(f"{done}/{_number(RANKS, 0)}", "w", encoding="ascii"):
+        pass
+    if len(os.listdir(done)) < ranks:
+        return
+    # Two that see the last one at once: one of them renames.
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.lexists(final):
+            raise FileExistsError(f"{final} is there already: what was saved is in {draft}")
+        os.rename(draft, final)
+        _settle_folder(os.path.dirname(final))
+    _forget(done)
+
+
+def _settle(folder: str) -> None:
+    """What was written is safe on disk."""
+    for where, _, names in os.walk(folder):
+        for one in names:
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(where, one), "rb") as stream:
+                os.fsync(stream.fileno())
+        _settle_folder(where)
+
+
+def _settle_folder(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        number = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _forget(done: str) -> None:
+    import shutil
+
+    shutil.rmtree(done, ignore_errors=True)
+
+
+def _local(ranks: Optional[int]) -> int:
+    """How many ranks of this node say something; 0 where that is not known."""
+    if ranks == 1:
+        return 1
+    if ranks is not None:
+        return 0
+    told = _number(LOCALS, 0)
+    return told or _of_step(
+        os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""), os.environ.get("SLURM_NODEID", "")
+    )
+
+
+def _of_step(counts: str, node: str) -> int:
+    """Of Slurm's counts, as 2(x3),1, the one of this node; 0 where it cannot be told."""
+    found: list[int] = []
+    for word in counts.split(","):
+        count, _, times = word.partition("(x")
+        if not count.isdigit():
+            return 0
+        found += [int(count)] * (int(times.rstrip(")")) if times.rstrip(")").isdigit() else 1)
+    return found[int(node)] if node.isdigit() and int(node) < len(found) else 0
+
+
+def _number(names: tuple[str, ...], usual: int) -> int:
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return usual
+
+
+class Stage(ModuleType):
+    """This module: `stage(step)` calls its function of that name, however the module was imported."""
+
+    def __call__(
+        self, step: object, *, ranks: Optional[int] = None, name: str = "", to: str = "checkpoints"
+    ) -> contextlib.AbstractContextManager[str]:
+        return stage(step, ranks=ranks, name=name, to=to)
+
+
+sys.modules[__name__].__class__ = Stage

@@ -1,0 +1,336 @@
+"""What stands under the name of a staged set on the shared file system, and how a newer save takes its place. (I/O)
+
+How it thinks. Only what this very run published, and nobody touched since, may be replaced, and only by a save of the same start or a later one. Whatever else stands
+there - another run's checkpoint, a file of the user's - is left alone: then the set gets a name that is free (`alias`). What is published says by
+whom in its manifest; what was written to after its manifest is no longer what was published.
+
+A reader must find the old set or the new one, whole, at every moment, and what a manifest vouches for must be what lies there:
+
+- a folder is exchanged for the new one, which has its manifest and marker already, in one step (renameat2(2), RENAME_EXCHANGE);
+- where the file system cannot do that, a name without a step (`last`, `best`), which will be saved again, is a link to a folder in `.ftrun-sets`, and the link is replaced,
+  which every file system does in one step. A folder that is there already cannot be replaced, so the new one takes the free name;
+- a file is renamed over the old one, in one step, after its manifest was taken away: a file without one is judged by its format. The new manifest comes last.
+
+Before it touches anything, whoever replaces takes the new set to a name of its own: so no two replace with the same, and what came out is never taken for what was to go in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.checkpoints import manifest, names
+from ftrun.hooks.checkpoints.manifest import Entry
+from ftrun.hooks.disk import Disk, read
+from ftrun.hooks.staged import Publishing
+from ftrun.hooks.tokens import token_of
+
+__all__ = [
+    "NEW",
+    "SETS",
+    "New",
+    "Own",
+    "Standing",
+    "alias",
+    "clear_sets",
+    "marked",
+    "place_of",
+    "replace",
+    "run_of",
+    "standing",
+]
+
+SETS = ".ftrun-sets"
+FREE, OURS, LATER, OTHERS = "free", "ours", "later", "others"
+LETTERS = "bcdfghjklmnpqrvw"  # no word for a step can come of them, and no number
+SLACK_S = 1.0  # between the clocks that two files of one file system have their times from
+MAX_BYTES = 256 << 20
+
+
+class Own(NamedTuple):
+    """Who publishes: the run, its attempt and the start."""
+
+    run: str = ""
+    attempt: int = 0
+    token: str = ""
+
+    @staticmethod
+    def of(owner: bytes, token: str) -> Own:
+        """From what a keeper notes of whose its sets are."""
+        try:
+            table = json.loads(owner)
+        except ValueError:
+            table = {}
+        table = table if isinstance(table, dict) else {}
+        attempt = str(table.get("attempt", ""))
+        return Own(str(table.get("run", "")), int(attempt) if attempt.isdigit() else 0, token)
+
+    @property
+    def by(self) -> Mapping[str, object]:
+        """As it stands in a manifest."""
+        return {"run": self.run, "attempt": self.attempt, "start": self.token} if self.run else {}
+
+    def is_later_than(self, by: Mapping[str, object]) -> bool:
+        """Whether this is a later start than the one that a manifest of this run names."""
+        return self.order > _order(by)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """By which starts of a run come one after the other."""
+        return _order({"attempt": self.attempt, "start": self.token})
+
+
+class Standing(NamedTuple):
+    """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS; `why`: in words, "" where the path is free.
+
+    `listed`: the manifest that vouches for it, as it lies there; b"" where there is none.
+    """
+
+    path: str
+    state: str
+    why: str = ""
+    listed: bytes = b""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a set of ours may come to stand there."""
+        return self.state in (FREE, OURS)
+
+
+class New(NamedTuple):
+    """A set that is to be published by `node`: where it lies, the manifest it gets, and whether it is one file."""
+
+    data: str
+    listed: bytes
+    node: str
+    is_file: bool
+
+
+def run_of(run_dir: str) -> str:
+    """What a run is called here: the name of its folder, which other users' runs may have as well, and the folder's number. Raises OSError."""
+    return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
+
+
+def alias(name: str, run: str) -> str:
+    """The name that a set has beside one that is taken: the same for all sets of a run under this name, with the same step and ending."""
+    tag = "of-" + "".join(LETTERS[byte & 15] for byte in hashlib.sha256(run.encode()).digest()[:6])
+    stem, dot, ending = name.rpartition(".")
+    has_ending = bool(dot and stem) and ending.isalnum() and not ending.isdigit()
+    return f"{stem}.{tag}.{ending}" if has_ending else f"{name}.{tag}"
+
+
+def place_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Standing:
+    """Where a set may be published: under its name, else under its alias; where neither will do, what stands under the name. Raises OSError."""
+    first = standing(to, to.name, own)
+    found = first
+    for name in (to.name, alias(to.name, own.run)):
+        found = first if name == to.name else standing(to, name, own)
+        if found.state == FREE or (
+            found.state == OURS and _may_be_replaced(disk, to, found, is_file=is_file)
+        ):
+            return found
+        if found.state == LATER:
+            return found
+    return first
+
+
+def standing(to: Publishing, name: str, own: Own) -> Standing:
+    """What stands under a name. Raises OSError."""
+    path = f"{to.to}/{name}"
+    if not os.path.lexists(path):
+        return Standing(path, FREE)
+    listed = read(manifest.place_of(path, manifest.MANIFEST), MAX_BYTES)
+    sources = [manifest.place_of(path, manifest.MANIFEST)]
+    if listed is None and not os.path.isdir(
+        path
+    ):  # while a file is replaced it has no manifest; both are noted
+        sources = [f"{to.folder}/{note}" for note in (OLD, NEW)]
+    told = [(source, facts) for source in sources if (facts := _facts(read(source, MAX_BYTES))) is not None]
+    if not told:
+        return Standing(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
+    by = told[0][1]["by"]
+    run = str(by.get("run", ""))
+    if run != own.run:
+        whose = f"run {run}" if run else "another run"
+        return Standing(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
+    if _order(by) > own.order:
+        return Standing(path, LATER, f"{path} was saved by a later start", listed or b"")
+    why = [_touched(path, facts, source) for source, facts in told]
+    if all(why):
+        return Standing(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
+    return Standing(path, OURS, f"{path} was published before", listed or b"")
+
+
+def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
+    """Put a set in the place of what stands `there`, or in a free one as a link. False where another node is at it. Raises OSError."""
+    if new.is_file:
+        _replace_file(disk, to, there, new)
+        return True
+    private = f"{to.folder}/swap.{new.node}.{os.getpid()}"
+    if os.path.lexists(private):  # a life before this one was at it
+        disk.clear(private)
+    try:
+        disk.rename(new.data, private)
+    except FileNotFoundError:
+        return False
+    # Another one may have taken what was put together here, and a third have begun to put it together anew.
+    if not _is_still(private, new.listed) or read(f"{private}/{manifest.MARKER}", MAX_BYTES) != marked(
+        new.listed
+    ):
+        disk.clear(private)
+        return False
+    if os.path.isdir(there.path) and not os.path.islink(there.path):
+        if not disk.exchange(private, there.path):
+            return False
+        if not _is_still(private, there.listed):  # it changed since it was looked at
+            disk.exchange(private, there.path)
+            return False
+        disk.settle(to.to)
+        disk.clear(private)
+        return True
+    return _link_to(disk, to, there, new._replace(data=private))
+
+
+# ---------------------------------------------------------------------- how
+
+
+OLD, NEW = "replaced.json", "replacing.json"  # manifests
+
+
+def _replace_file(disk: Disk, to: Publishing, there: Standing, new: New) -> None:
+    if there.listed:
+        disk.put(f"{to.folder}/{OLD}", there.listed, new.node)
+    disk.put(f"{to.folder}/{NEW}", new.listed, new.node)
+    disk.remove(there.path + manifest.MANIFEST)
+    disk.settle(to.to)
+    disk.rename(new.data, there.path)
+    disk.settle(to.to)
+
+
+def _is_still(path: str, listed: bytes) -> bool:
+    """Whether a folder is still the published set that this manifest lists."""
+    facts = _facts(listed)
+    own = f"{path}/{manifest.MANIFEST}"
+    return facts is not None and read(own, MAX_BYTES) == listed and not _touched(path, facts, own)
+
+
+def _link_to(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
+    """The name is a link, and is made anew at once."""
+    sets = f"{to.to}/{SETS}"
+    name = os.path.basename(there.path)
+    own = f"{name}.{hashlib.sha256(new.listed).hexdigest()[:16]}"
+    disk.make(sets)
+    old = os.readlink(there.path) if os.path.islink(there.path) else ""
+    if os.path.isdir(f"{sets}/{own}"):
+        disk.clear(new.data)  # somebody died before it was linked
+    else:
+        disk.rename(new.data, f"{sets}/{own}")
+    disk.settle(sets)
+    disk.relink(f"{SETS}/{own}", there.path)
+    disk.settle(to.to)
+    if old.startswith(f"{SETS}/{name}.") and old != f"{SETS}/{own}":
+        disk.clear(f"{to.to}/{old}")
+    return True
+
+
+def _may_be_replaced(disk: Disk, to: Publishing, there: Standing, *, is_file: bool) -> bool:
+    """Whether what is ours can be replaced at once by a set of this kind."""
+    if os.path.islink(there.path):
+        return not is_file
+    if os.path.isdir(there.path) is is_file:
+        return False
+    return is_file or disk.can_exchange(to.to)
+
+
+def is_link_wanted(disk: Disk, to: Publishing, there: Standing) -> bool:
+    """Whether a folder that comes to stand at a free place should be a link, since it is going to be saved again."""
+    if there.state == OURS:
+        return os.path.islink(there.path)
+    is_once = names.step_of(to.name) is not None and os.path.basename(there.path) == to.name
+    return not is_once and not disk.can_exchange(to.to)
+
+
+def marked(listed: bytes) -> bytes:
+    """The content of the marker that goes with a manifest."""
+    return hashlib.sha256(listed).hexdigest().encode() + b"\n"
+
+
+def clear_sets(disk: Disk, to: str, own: Own) -> None:
+    """Remove what earlier starts of this run left behind that no link leads to. Nothing is raised."""
+    try:
+        entries = os.listdir(f"{to}/{SETS}")
+        linked = {os.readlink(entry.path) for entry in os.scandir(to) if entry.is_symlink()}
+    except OSError:
+        return
+    for entry in entries:
+        facts = _facts(read(f"{to}/{SETS}/{entry}/{manifest.MANIFEST}", MAX_BYTES))
+        by = facts.get("by", {}) if facts is not None else {}
+        if by.get("run") == own.run and own.is_later_than(by) and f"{SETS}/{entry}" not in linked:
+            disk.clear(f"{to}/{SETS}/{entry}")
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def _touched(path: str, facts: Mapping[str, object], listed: str) -> str:
+    """Why what lies there is not what was published, "" where it is: by names, sizes and times."""
+    before_s = os.stat(listed).st_mtime + SLACK_S
+    files = _entries(facts)
+    if not os.path.isdir(path):
+        size = next(iter(files.values()), Entry(-1)).size_bytes
+        seen = {"": os.stat(path)}
+        files = {"": Entry(size)}
+    else:
+        seen = dict(_stats(path))
+    for name, fact in seen.items():
+        if name not in files:
+            return f"{name} is not what ftrun published"
+        if fact.st_size != files[name].size_bytes or fact.st_mtime > before_s:
+            return f"{name or os.path.basename(path)} was written since"
+    missing = sorted(set(files) - set(seen))
+    return f"{missing[0]} was taken away" if missing else ""
+
+
+def _stats(top: str) -> list[tuple[str, os.stat_result]]:
+    found = []
+    for where, folders, files in os.walk(top):
+        inner = os.path.relpath(where, top)
+        for name in files:
+            path = name if inner == "." else f"{inner}/{name}"
+            if not (inner == "." and _is_own(name)):
+                found.append((path, os.lstat(os.path.join(where, name))))
+        links = [os.path.join(where, name) for name in folders if os.path.islink(os.path.join(where, name))]
+        found += [(os.path.relpath(path, top), os.lstat(path)) for path in links]
+    return found
+
+
+def _is_own(name: str) -> bool:
+    """Manifest, marker, or the draft of one that a process that died left."""
+    return manifest.is_ours(name) or (name.startswith("..ftrun-") and name.endswith(".tmp"))
+
+
+def _entries(facts: Mapping[str, object]) -> dict[str, Entry]:
+    rows = facts["files"]
+    assert isinstance(rows, dict)
+    return {name: Entry(int(row["size_bytes"]), str(row.get("sha256", ""))) for name, row in rows.items()}
+
+
+def _facts(text: Optional[bytes]) -> Optional[dict[str, dict[str, object]]]:
+    """A manifest as a table; None where there is none, or it makes no sense."""
+    try:
+        table = json.loads(text) if text else None
+        if isinstance(table, dict) and isinstance(table["files"], dict):
+            _entries(table)
+            table["by"] = table["by"] if isinstance(table.get("by"), dict) else {}
+            return table
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return None
+
+
+def _order(by: Mapping[str, object]) -> tuple[int, int, int]:
+    attempt = by.get("attempt")
+    return (attempt if isinstance(attempt, int) else 0, *(token_of(str(by.get("start", ""))) or (0, 0)))

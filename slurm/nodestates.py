@@ -1,0 +1,48 @@
+"""The words for a node's state, in the notations that Slurm has for them. (pure)"""
+
+from __future__ import annotations
+
+__all__ = ["has_outlived", "parse_node_state"]
+
+# One character behind a node's state, with the flag that it stands for.
+_STATE_MARKS = {
+    "*": "not_responding",
+    "~": "powered_down",
+    "#": "powering_up",
+    "!": "power_down",
+    "%": "powering_down",
+    "$": "maint",
+    "@": "reboot_requested",
+    "^": "reboot_issued",
+    "-": "planned",
+}
+# A node in such a state with no flag but these is held back by nothing.
+_AT_WORK = frozenset({"idle", "mixed", "allocated"})
+_PASSING = frozenset({"not_responding", "completing", "planned"})
+# States that say "drain" in one word (sinfo's short form) and the base state that they hide.
+_DRAIN_WORDS = {"drained": "idle", "draining": "mixed", "drain": "idle", "drng": "mixed"}
+# Slurm's own words for a flag, where the records use another.
+_FLAG_WORDS = {"no_respond": "not_responding", "maintenance": "maint", "resv": "reserved"}
+
+
+def parse_node_state(text: str) -> tuple[str, frozenset[str]]:
+    """Base state and flags, lower case: `IDLE+DRAIN`, `down*`, `mixed+not_responding`, `draining@`."""
+    flags: set[str] = set()
+    words: list[str] = []
+    for part in text.strip().lower().split("+"):
+        word = part
+        while word and word[-1] in _STATE_MARKS:
+            flags.add(_STATE_MARKS[word[-1]])
+            word = word[:-1]
+        words.append(_FLAG_WORDS.get(word, word))
+    base = words[0] or "unknown"
+    if base in _DRAIN_WORDS:
+        flags.add("drain")
+        base = _DRAIN_WORDS[base]
+    flags.update(word for word in words[1:] if word)
+    return base, frozenset(flags)
+
+
+def has_outlived(state: str, flags: frozenset[str]) -> bool:
+    """A reason that stands with such a state holds the node back no more: 24.11 leaves that of a drain standing after the resume."""
+    return state in _AT_WORK and flags <= _PASSING

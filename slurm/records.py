@@ -1,0 +1,129 @@
+"""`dataclass` of the standard library, made several times as quickly for the kind of record of which there are hundreds here. (pure)
+
+How it thinks. Each start of ftrun makes its records anew: two hundred classes in a supervisor. The standard library compiles half a dozen methods for
+each, one by one, which was a quarter of the processor time until a supervisor looked at its first job. A frozen record with slots needs one
+compiled method, its __init__; the others are the same for all but for the names of the fields. What is out of the ordinary (methods of its own under
+these names, a record as its base, fields that are no argument or are not compared) is left to the standard library, as is every other kind of dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(cls: type | None = None, /, **given: Any) -> Any:
+        """As in the standard library; `@dataclass(frozen=True, slots=True)` is quick."""
+        if cls is None and given == {"frozen": True, "slots": True}:
+            return _record
+        return dataclasses.dataclass(cls, **given)
+
+
+_OWN = {
+    "__init__",
+    "__repr__",
+    "__eq__",
+    "__hash__",
+    "__setattr__",
+    "__delattr__",
+    "__getstate__",
+    "__setstate__",
+}
+_MISSING = dataclasses.MISSING
+
+
+class _Factory:
+    """Stands for an argument that was not given, and shows as in the standard library."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _record(cls: type) -> type:
+    """A frozen record with slots."""
+    if _OWN & cls.__dict__.keys() or cls.__bases__ != (object,) or any(map(_is_odd, cls.__dict__.values())):
+        return dataclasses.dataclass(frozen=True, slots=True)(cls)
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    fields = dataclasses.fields(made)
+    made.__dataclass_params__.frozen = made.__dataclass_params__.eq = True
+    made.__init__ = _init(made, fields)
+    made.__eq__, made.__hash__ = _comparing(tuple(field.name for field in fields))
+    made.__repr__, made.__setattr__, made.__delattr__ = _repr, _no_set, _no_delete
+    made.__getstate__, made.__setstate__ = _get_state, _set_state
+    return made  # type: ignore[no-any-return]
+
+
+def _is_odd(value: object) -> bool:
+    """Whether what stands behind a field's name asks for more than a default."""
+    if not isinstance(value, dataclasses.Field):
+        return False
+    plain = value.init and value.repr and value.compare and value.hash is None
+    return not plain or value.kw_only is True
+
+
+def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
+    given: dict[str, Any] = {"_set": object.__setattr__, "_missing": _Factory()}
+    words, lines = ["self"], []
+    for number, field in enumerate(fields):
+        name, word, value = field.name, field.name, field.name
+        if field.default is not _MISSING:
+            given[f"_default{number}"] = field.default
+            word += f"=_default{number}"
+        elif field.default_factory is not _MISSING:
+            given[f"_make{number}"] = field.default_factory
+            word += "=_missing"
+            value = f"_make{number}() if {name} is _missing else {name}"
+        words.append(word)
+        lines.append(f"  _set(self, {name!r}, {value})\n")
+    if hasattr(cls, "__post_init__"):
+        lines.append("  self.__post_init__()\n")
+    body = "".join(lines) or "  pass\n"
+    text = f"def _all({', '.join(given)}):\n def __init__({', '.join(words)}):\n{body} return __init__"
+    found: dict[str, Any] = {}
+    exec(text, {}, found)  # noqa: S102  names of fields, which are words of the language
+    made = found["_all"](**given)
+    made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = {field.name: field.type for field in fields} | {"return": None}
+    return made
+
+
+def _comparing(names: tuple[str, ...]) -> tuple[Any, Any]:
+    """__eq__ and __hash__ of a record with these fields."""
+    get: Any = operator.attrgetter(*names) if names else lambda _: ()
+    values: Any = get if len(names) != 1 else lambda record: (get(record),)
+
+    def __eq__(self: Any, other: object) -> Any:  # noqa: N807
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def __hash__(self: Any) -> int:  # noqa: N807
+        return hash(values(self))
+
+    return __eq__, __hash__
+
+
+def _repr(self: Any) -> str:
+    inside = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self))
+    return f"{self.__class__.__qualname__}({inside})"
+
+
+def _no_set(_self: Any, name: str, _value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _no_delete(_self: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _get_state(self: Any) -> list[Any]:
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for field, value in zip(dataclasses.fields(self), state, strict=True):
+        object.__setattr__(self, field.name, value)

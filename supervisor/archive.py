@@ -1,0 +1,248 @@
+"""What accounting knows of jobs that Slurm's controller has forgotten: the second source. (I/O)
+
+How it thinks. The controller forgets a job MinJobAge after its end. Where nobody looked for so long, the run folder tells how its job ended, and
+accounting may tell it better: the state, who cancelled it, the nodes of each launch, also where the log is lost. So once a job is missing for
+good (`absent`), accounting is asked, once, for all such jobs together, beside the loop. What it answers stands in for the row that Slurm lacks,
+and everything else is as if the controller had remembered.
+
+It is believed about a job of ours alone, since ids are given out again: the token in its comment or in the line that was typed; where neither
+is kept, user, name and the second of a start, or of a submission with nothing else near it. What is no end is not believed at all, nor is the
+end that a controller without its memory writes for everything that it lost.
+
+And it is never needed. Without accounting, with a database that is down or hangs, the folder's own records decide, as they would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.errors import RefusedForGood, SlurmError
+from ftrun.slurm.parse import bears
+from ftrun.supervisor.rows import base_id
+
+if TYPE_CHECKING:
+    from ftrun.slurm.accounting import Account, Accounts
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.office import World
+    from ftrun.supervisor.parts import Attempt
+
+__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "Archive", "completed", "exit_of", "nodes_of", "own", "word"]
+
+GIVE_UP_S = 45.0  # nobody waits longer for an answer
+AGAIN_AFTER_S = 15.0  # between two questions
+NONE_HERE_S = 3600.0  # a cluster without accounting is not asked again for so long
+SUBMITTED_WITHIN_S = 60.0  # sbatch's answer comes so soon after Slurm's own time of submission
+ASKED, TOLD, LOST, NOTHING = "asked", "told", "lost", "nothing"
+Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
+
+
+class Archive:
+    """Shared by all keepers of one supervisor. `accounts` None = nobody is asked."""
+
+    def __init__(self, mono_s: Callable[[], float], tell: Callable[..., None]) -> None:
+        self.accounts: Accounts | None = None
+        self._mono_s = mono_s
+        self._tell = tell
+        self._wanted: dict[str, float] = {}  # job -> since when an answer is waited for
+        self._known: dict[str, tuple[Account, ...]] = {}
+        self._busy = False
+        self._asked_s = float("-inf")
+        self._none_until_s = float("-inf")
+        self._silent = False
+
+    def answer(self, job: str) -> tuple[Account, ...] | None:
+        """The rows of this job's id, anybody's; None while they are waited for. The first call asks."""
+        now = self._mono_s()
+        if job in self._known:
+            return self._known[job]
+        if self.accounts is None or now < self._none_until_s:
+            return ()
+        if now - self._wanted.setdefault(job, now) < GIVE_UP_S:
+            return None
+        self._gave_up()
+        self._known[job] = ()  # it is not asked for any more
+        return ()
+
+    def known(self, job: str) -> tuple[Account, ...]:
+        """What was answered before; asks nobody."""
+        return self._known.get(job, ())
+
+    def forget(self, job: str) -> None:
+        """Slurm shows the job (again)."""
+        self._known.pop(job, None)
+        self._wanted.pop(job, None)
+
+    def look(self, beside: Callable[[Callable[[], None]], None]) -> None:
+        """Ask for all that is waited for, in one question, where none is under way."""
+        now, accounts = self._mono_s(), self.accounts
+        missing = sorted(job for job in self._wanted if job not in self._known)
+        if not missing or self._busy or accounts is None or now < self._none_until_s:
+            return
+        if now - self._asked_s < AGAIN_AFTER_S:
+            return
+        self._busy, self._asked_s = True, now
+        beside(lambda: self._ask(accounts, missing))
+
+    def _ask(self, accounts: Accounts, jobs: Sequence[str]) -> None:
+        try:
+            found = accounts.rows(jobs)
+        except RefusedForGood:
+            self._none_until_s = self._mono_s() + NONE_HERE_S
+        except SlurmError as error:
+            self._gave_up(error.message)
+        else:
+            by_job: dict[str, list[Account]] = {job: [] for job in jobs}
+            for one in found:
+                by_job.setdefault(base_id(one.job_id), []).append(one)
+            self._known |= {job: tuple(rows) for job, rows in by_job.items() if job in self._wanted}
+            self._silent = False
+        finally:
+            self._busy = False
+
+    def _gave_up(self, why: str = "no answer") -> None:
+        if not self._silent:
+            self._silent = True
+            self._tell("accounting.unseen", why=why)
+
+
+def word(keeper: Keeper) -> str:
+    """What accounting says of the job that is missing: ASKED (wait), TOLD (the next look shows its end), LOST (the controller lost it), NOTHING."""
+    attempt = keeper.attempt
+    rows = keeper.office.archive.answer(attempt.job)
+    if rows is None:
+        return ASKED
+    kept = _own(keeper, rows)
+    if _stands_in(kept):
+        return TOLD
+    return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
+
+
+def completed(keeper: Keeper, world: World) -> World:
+    """The look with the rows of a job that Slurm has forgotten and accounting knows the end of."""
+    attempt = keeper.run.attempt
+    if attempt is None or not attempt.job or world.jobs is None:
+        return world
+    if keeper.row(world) is not None:
+        keeper.office.archive.forget(attempt.job)
+        return world
+    rows = keeper.office.archive.known(attempt.job)
+    kept = _own(keeper, rows)
+    if not _stands_in(kept):
+        return world
+    shown = tuple(_row(one, launch, attempt.token) for one, launch in _last(kept))
+    return replace(world, families={**world.families, attempt.job: shown})
+
+
+def exit_of(keeper: Keeper, job: str, launch: int) -> Mapping[str, int]:
+    """Exit code and signal of a launch, as accounting has them; {} where it was not asked, or does not know."""
+    kept = _own(keeper, keeper.office.archive.known(keeper.attempt.job))
+    for one, number in kept:
+        if (one.raw_job_id, number) == (job, launch) and one.start_time_s is not None:
+            names = ("exit_code", "exit_signal", "derived_exit_code")
+            return {name: getattr(one, name) for name in names}
+    return {}
+
+
+def nodes_of(keeper: Keeper) -> tuple[str, ...]:
+    """Where all launches of the job have been, as far as accounting was asked."""
+    kept = _own(keeper, keeper.office.archive.known(keeper.attempt.job))
+    return tuple(sorted({node for one, _ in kept for node in one.nodes}))
+
+
+def _own(keeper: Keeper, rows: Sequence[Account]) -> Kept:
+    attempt = keeper.attempt
+    user, name = attempt.known_as or keeper.memory.known_as or (keeper.run.submitter.get("user", ""), "")
+    return own(rows, attempt, user=user, name=name)
+
+
+def own(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> Kept:
+    """The rows that are this attempt's, each with the number of its launch, oldest first. (pure)
+
+    `user` and `name` are those of the attempt's job, "" where they are not known: then only a token proves anything.
+    """
+    told = [one for one in rows if not user or one.user == user]
+    told = [one for one in told if not attempt.cluster or one.cluster == attempt.cluster]
+    found: list[tuple[Account, int]] = []
+    for job_id in dict.fromkeys(one.job_id for one in told):
+        family = [one for one in told if one.job_id == job_id and one.state is not JobState.RESIZING]
+        found += _numbered(_ours(family, attempt, user, name), attempt)
+    return tuple(found)
+
+
+def _ours(family: Sequence[Account], attempt: Attempt, user: str, name: str) -> list[Account]:
+    marked = [one for one in family if "ftrun:" in one.comment or "ftrun:" in one.submit_line]
+    if marked:
+        return [one for one in marked if _bears(one, attempt.token)]
+    same = [one for one in family if user and name and one.name == name]
+    starts = {int(start) for start in (*attempt.starts.values(), attempt.started_at_s) if start is not None}
+    first = next((n for n, one in enumerate(same) if one.start_time_s in starts), None)
+    if first is None and attempt.submitted_at_s is not None and not starts:
+        near = [n for n, one in enumerate(same) if _near(one.submit_time_s, attempt.submitted_at_s)]
+        first = near[0] if len(near) == 1 else None
+    return _chain(same, first) if first is not None else []
+
+
+def _bears(one: Account, token: str) -> bool:
+    if "ftrun:" in one.comment:
+        return bears(one.comment, token)
+    return bears(one.submit_line, token)
+
+
+def _near(one_s: float | None, other_s: float) -> bool:
+    return one_s is not None and abs(one_s - other_s) <= SUBMITTED_WITHIN_S
+
+
+def _chain(same: Sequence[Account], first: int) -> list[Account]:
+    """From a row that is ours, what a requeue made of it: the next row begins in the second in which the one before ended."""
+    kept = [same[first]]
+    for one in same[first + 1 :]:
+        if kept[-1].given_up or kept[-1].end_time_s != one.submit_time_s:
+            break
+        kept.append(one)
+    return kept
+
+
+def _numbered(rows: Sequence[Account], attempt: Attempt) -> list[tuple[Account, int]]:
+    """Each row with its launch: how often the job had started before. What the database no longer has is counted by the starts that we know."""
+    before, numbered = 0, []
+    for one in rows:
+        numbered.append((one, before))
+        before += one.start_time_s is not None
+    for launch, start_s in attempt.starts.items():
+        for one, number in numbered:
+            if one.start_time_s is not None and abs(one.start_time_s - start_s) <= 1:
+                return [(each, at + launch - number) for each, at in numbered]
+    return numbered
+
+
+def _last(kept: Kept) -> Kept:
+    """The newest row of each task or component."""
+    return tuple({one.job_id: (one, launch) for one, launch in kept}.values())
+
+
+def _stands_in(kept: Kept) -> bool:
+    """All of the job came to an end that somebody saw."""
+    last = _last(kept)
+    return bool(last) and all(one.state.ended and not one.given_up for one, _ in last)
+
+
+def _row(one: Account, launch: int, token: str) -> JobRow:
+    return JobRow(
+        job_id=one.job_id,
+        raw_job_id=one.raw_job_id,
+        state=one.state,
+        reason="",  # accounting keeps why it waited, not why it ended
+        nodes=one.nodes,
+        node_count=len(one.nodes),
+        comment=token,
+        name=one.name,
+        user=one.user,
+        partition="",
+        submit_time_s=one.submit_time_s,
+        start_time_s=one.start_time_s,
+        end_time_s=one.end_time_s,
+        restarts=launch,
+    )

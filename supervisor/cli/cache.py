@@ -1,0 +1,116 @@
+"""`ftrun cache`: the compile caches of a run. (I/O)"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ftrun.supervisor import cachebook
+from ftrun.supervisor.cachebook import Book, NodeClass, Warm
+from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli.runs import Json, Name
+from ftrun.supervisor.errors import UserError
+
+__all__ = ["cache"]
+
+Clear = Annotated[bool, typer.Option("--clear", help="Throw them away: the next start compiles all anew.")]
+
+
+def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
+    """Show what the compile caches of a run hold: entries, sizes, versions, and how warm its last start was.
+
+    Caches are there where ftrun may start a run again and the setting `caches` is not `never`.
+    """
+    run_dir, run = common.find(name)
+    if clear:
+        return _clear(run_dir, run.id, json=json)
+    book = cachebook.read(run_dir, len(run.attempts))
+    if json:
+        output.emit_json({"run": run.id, **asdict(book), "stored_bytes": book.stored_bytes})
+    else:
+        _show(run.id, book)
+    return 0
+
+
+def _clear(run_dir: str, run: str, *, json: bool) -> int:
+    try:
+        freed = cachebook.clear(run_dir)
+    except OSError as error:
+        raise UserError(
+            f"the caches of {run} were not cleared: {error.filename}: {error.strerror}", 1
+        ) from None
+    if json:
+        output.emit_json({"run": run, "cleared": True, "freed_bytes": freed})
+    else:
+        print(
+            f"the caches of {run} are cleared, {_size(freed)} freed; nodes throw away theirs before their next start"
+        )
+    return 0
+
+
+def _show(run: str, book: Book) -> None:
+    if book.refused:
+        print(
+            f"no start of {run} is given caches: {book.refused}; `ftrun cache {run} --clear` lets it try again"
+        )
+    if not book.classes:
+        what = "nothing has been compiled into them yet" if book.local else "its starts are told of none"
+        print(f"{run} has no caches: {what}")
+        return
+    rows = [
+        [
+            one.name,
+            share.kind,
+            one.writers.get(_framework(share.kind), None),
+            share.entries,
+            _size(share.size_bytes),
+            _size(share.stored_bytes),
+        ]
+        for one in book.classes
+        for share in one.shares
+    ]
+    output.table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
+    print(f"{_size(book.stored_bytes)} of {_size(book.limit_bytes)}; on the nodes in {book.local}")
+    for one in book.classes:
+        print(f"{one.name}: {_facts(one)}")
+        for line in one.damaged:
+            print(f"{one.name}: damaged, left out: {line}")
+    for warm in [one for one in book.warm if one.filled or one.trouble][:32]:
+        print(_started(warm))
+
+
+def _framework(kind: str) -> str:
+    return "torch" if kind == "inductor" else kind
+
+
+def _facts(one: NodeClass) -> str:
+    facts = ", ".join(f"{name} {value}" for name, value in one.facts.items() if name != "instructions")
+    python = f", python {one.writers['python']}" if "python" in one.writers else ""
+    age = f", last written {_ago(time.time() - one.written_s)}" if one.written_s else ""
+    return f"{facts}{python}; {one.packs} {'pack' if one.packs == 1 else 'packs'}{age}"
+
+
+def _started(warm: Warm) -> str:
+    hits = "" if warm.hits is None else f", {warm.hits} of them read since"
+    took = "" if warm.fill_s is None else f" in {warm.fill_s:.1f} s"
+    trouble = "".join(f"; {line}" for line in warm.trouble[:3])
+    return f"attempt {warm.attempt} on {warm.node}: {warm.filled} entries, {_size(warm.filled_bytes)} filled in{took}{hits}{trouble}"
+
+
+def _ago(age_s: float) -> str:
+    for unit, name in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if age_s >= unit:
+            return f"{age_s / unit:.0f} {name} ago"
+    return f"{max(0.0, age_s):.0f} s ago"
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -1,0 +1,197 @@
+"""`ftrun checkpoints`: what checkpoints there are, which of them are whole, which one the next start takes. (I/O)"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.hooks.checkpoints.model import COMPLETE, Judged
+from ftrun.supervisor import inventory, store
+from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.inventory import Inventory, Place
+
+__all__ = ["checkpoints"]
+
+Where = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="A run id or job id; a checkpoint, a folder of them or a glob. Without: the runs that are not over.",
+        metavar="RUN|DIR|GLOB",
+        show_default=False,
+    ),
+]
+Deep = Annotated[bool, typer.Option("--deep", help="Read every byte that has a checksum.")]
+WithManifest = Annotated[
+    bool,
+    typer.Option(
+        "--manifest",
+        help="Write ftrun's list of files with their SHA-256 sums for each complete one that has none (implies --deep).",
+    ),
+]
+Marker = Annotated[
+    str,
+    typer.Option(
+        "--marker",
+        help="The file that makes a checkpoint complete, where no run says it: as --ft-checkpoint-marker.",
+        metavar="NAME",
+    ),
+]
+
+
+def checkpoints(
+    where: Where = None,
+    deep: Deep = False,
+    with_manifest: WithManifest = False,
+    marker: Marker = "",
+    json: Json = False,
+) -> int:
+    """List checkpoints, newest first: whether each is complete, why not, and which one the next start takes.
+
+    Nothing is loaded or unpickled, and nothing written but with --manifest. A run's own settings and journal say where its checkpoints
+    are, which of them a start failed to load, and since when its training had diverged.
+    """
+    listed: list[dict[str, Any]] = []
+    failed = False
+    for place in _places(where or [], marker):
+        found = inventory.survey(place, deep=deep or with_manifest)
+        refused: Sequence[tuple[str, str]] = ()
+        if with_manifest:
+            found, refused = inventory.with_manifest(found)
+            failed = failed or any("cannot be written" in why for _, why in refused)
+        if json:
+            listed.append(_facts(found, dict(refused)))
+        else:
+            _show(found, titled=len(where or []) != 1)
+            for path, why in refused:
+                print(f"ftrun: no manifest for {_short(path, found.place)}: {why}", file=sys.stderr)
+    if json:
+        output.emit_json({"places": listed})
+    return int(failed)
+
+
+def _places(where: Sequence[str], marker: str) -> list[Place]:
+    if not where:
+        home_dir = common.home()
+        runs = [(run_dir, run) for run_dir, run in common.all_runs(home_dir) if not run.final]
+        places = [inventory.of_run(run_dir, run) for run_dir, run in runs]
+        found = [place for place in places if place.patterns]
+        if not found:
+            raise UserError(
+                "no run that is not over says where its checkpoints are; name a run, a folder or a glob", 1
+            )
+        return found
+    return [_place(name, marker) for name in where]
+
+
+def _place(name: str, marker: str) -> Place:
+    """A run, unless it is written as a path; what is no run may still be a folder here."""
+    is_path = "/" in name or name.startswith(("~", ".")) or glob.has_magic(name)
+    if not is_path and (store.resolve(common.home(), name) or not os.path.exists(name)):
+        run_dir, run = common.find(name)
+        place = inventory.of_run(run_dir, run)
+        if not place.patterns:
+            raise UserError(
+                f"{run.id} was not told where its checkpoints are (--ft-checkpoint); name their folder", 1
+            )
+        return place
+    if not glob.glob(os.path.expanduser(name)):
+        raise UserError(f"nothing is there that {name} names", 1)
+    found = inventory.place(name)
+    return Place(found.title, found.patterns, found.cwd, marker=marker)
+
+
+def _facts(found: Inventory, refused: dict[str, str]) -> dict[str, Any]:
+    chosen, passed = _next(found), dict(found.choice.passed)
+    rows = [
+        {
+            "path": one.found.path,
+            "step": one.found.step,
+            "written_at": one.written_s or None,
+            "size_bytes": one.size_bytes,
+            "files": one.shards,
+            "world": one.world,
+            "layout": one.found.layout,
+            "state": one.state,
+            "level": one.level,
+            "why": one.why,
+            "root": one.found.root or None,
+            "next": one.found.path == chosen,
+            "passed_over": passed.get(one.found.path),
+            **({"no_manifest": refused[one.found.path]} if one.found.path in refused else {}),
+        }
+        for one in found.judged
+    ]
+    return {
+        "of": found.place.title,
+        "run": found.place.run or None,
+        "next": chosen or None,
+        "why": found.choice.why,
+        "checkpoints": rows,
+    }
+
+
+def _show(found: Inventory, *, titled: bool) -> None:
+    if titled:
+        output.say(f"{found.place.title}:", style="bold")
+    if not found.judged:
+        print(f"no checkpoint: nothing matches {', '.join(found.place.patterns)} from {found.place.cwd}")
+        return
+    chosen, passed = _next(found), dict(found.choice.passed)
+    rows = [
+        [
+            "next" if one.found.path == chosen else None,
+            one.found.step,
+            _clock(one),
+            _size(one.size_bytes) if one.shards else None,
+            one.shards or None,
+            one.found.layout,
+            one.state,
+            one.level,
+            _short(one.found.path, found.place),
+            _why(one, passed.get(one.found.path, "")),
+        ]
+        for one in found.judged
+    ]
+    output.table(
+        ["", "STEP", "WRITTEN", "SIZE", "FILES", "LAYOUT", "STATE", "LEVEL", "CHECKPOINT", "WHY"], rows
+    )
+    if not chosen:
+        print("the next start would resume from none of them")
+
+
+def _next(found: Inventory) -> str:
+    """The path that the next start takes; "" for none."""
+    return found.choice.judged.found.path if found.choice.judged else ""
+
+
+def _why(one: Judged, passed: str) -> str:
+    """What decided: for a whole one that is passed over the reason for that."""
+    return passed if passed and one.state == COMPLETE else one.why
+
+
+def _short(path: str, place: Place) -> str:
+    """As short as it can be written from where its pattern starts."""
+    return os.path.relpath(path, place.cwd) if path.startswith(place.cwd.rstrip("/") + "/") else path
+
+
+def _clock(one: Judged) -> str | None:
+    if not one.written_s:
+        return None
+    return datetime.fromtimestamp(one.written_s).astimezone().isoformat(" ", "seconds")[:19]
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,190 @@
+"""`ftrun simulate`: what faults would cost a run, by who looks after it. (I/O)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.supervisor import settings
+from ftrun.supervisor.cli import output
+from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.inplace import GROW
+from ftrun.supervisor.rungs import Rung
+from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.virtual import compare, presets
+from ftrun.supervisor.virtual.looked_after import IN_THE_QUEUE
+from ftrun.supervisor.virtual.scenario import QUANTITIES, Scenario
+from ftrun.supervisor.virtual.tally import LOSSES, Row
+
+__all__ = ["simulate"]
+
+SEEDS_MAX = 10_000
+FAULTS_MAX = 200_000.0
+KINDS = (*(rung.value for rung in Rung), GROW, IN_THE_QUEUE)
+
+
+def _text(flag: str, told: str, value: str) -> Any:
+    return typer.Option(flag, help=told, metavar=value)
+
+
+Preset = Annotated[str, _text("--preset", "Shipped: llama3-16k, research-1k, research-16k.", "NAME")]
+File = Annotated[str, _text("--scenario", "A scenario of your own instead.", "FILE.toml")]
+Nodes = Annotated[str, _text("--nodes", "Nodes that the training uses.", "N")]
+Days = Annotated[str, _text("--days", "How long it is followed.", "DAYS")]
+Seeds = Annotated[int, _text("--seeds", "How many lives each way is given.", "N")]
+Spares = Annotated[
+    str,
+    _text(
+        "--spares",
+        "Spare nodes; a column for each number [default: a quarter of the idle nodes].",
+        "K[,K...]",
+    ),
+]
+Every = Annotated[str, _text("--checkpoint-every", "Useful work between two checkpoints.", "TIME")]
+Cost = Annotated[str, _text("--checkpoint-cost", "How long training stands still for one.", "TIME")]
+Queue = Annotated[str, _text("--queue", "Mean wait of a job that comes back.", "TIME")]
+Repair = Annotated[str, _text("--repair", "Mean time of a repair.", "TIME")]
+Reaction = Annotated[str, _text("--reaction", "Mean time until a person has acted.", "TIME")]
+Idle = Annotated[str, _text("--idle", "Nodes of the cluster beyond those of the training.", "N")]
+Elastic = Annotated[
+    str, _text("--elastic", "Sizes of the elastic column [default: half to all].", "MIN-MAX[:UNIT]")
+]
+Set = Annotated[list[str] | None, _text("--set", "Any quantity (docs/simulate.md); repeatable.", "KEY=VALUE")]
+Ft = Annotated[
+    list[str] | None, _text("--ft", "A setting of ftrun, such as retries=500; repeatable.", "KEY=VALUE")
+]
+
+
+def simulate(  # noqa: PLR0917 - options are given by name
+    preset: Preset = "llama3-16k",
+    scenario: File = "",
+    nodes: Nodes = "",
+    days: Days = "",
+    seeds: Seeds = 5,
+    spares: Spares = "",
+    every: Every = "",
+    cost: Cost = "",
+    queue: Queue = "",
+    repair: Repair = "",
+    reaction: Reaction = "",
+    idle: Idle = "",
+    elastic: Elastic = "",
+    quantity: Set = None,
+    ft: Ft = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on one line.")] = False,
+) -> int:
+    """Compare ways to look after a run: ftrun's own policy on a virtual cluster, beside a person and beside a plain requeue.
+
+    Faults come by published rates; what is not published is assumed, and docs/simulate.md says which is which.
+    """
+    own = {
+        "nodes": nodes, "days": days, "checkpoint-every": every, "checkpoint-cost": cost, "queue": queue,
+        "repair": repair, "reaction": reaction, "idle": idle,
+    }  # fmt: skip
+    own = {key: value for key, value in own.items() if value} | _pairs("--set", quantity or (), QUANTITIES)
+    try:
+        chosen = presets.read_file(scenario, own) if scenario else presets.read_preset(preset, own)
+        wanted = settings.parse_all(_pairs("--ft", ft or (), settings.SETTINGS).items())
+        found = compare.ways(chosen, _counts(spares, chosen), wanted, elastic)
+    except SettingError as error:
+        raise UserError(str(error)) from None
+    if not 1 <= seeds <= SEEDS_MAX:
+        raise UserError(f"--seeds: a number from 1 to {SEEDS_MAX} is wanted, not {seeds}")
+    if chosen.faults_a_second * chosen["days"] * 86_400.0 * seeds > FAULTS_MAX:
+        raise UserError("that is more than 200,000 faults for each way: fewer --nodes, --days or --seeds")
+    rows = list(compare.compare(chosen, found, seeds))
+    if json:
+        output.emit_json(_facts(chosen, seeds, rows))
+    else:
+        _show(chosen, seeds, rows)
+    return 0
+
+
+def _pairs(option: str, words: Sequence[str], known: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        near = settings.nearest(key, known)
+        if equals and key not in known:
+            hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
+            raise UserError(f"{option}: {key!r} is not known{hint}")
+        if not equals:
+            raise UserError(
+                f"{option}: KEY=VALUE is wanted, not {word!r}" + (f"; such as {near}=..." if near else "")
+            )
+        found[key] = value
+    return found
+
+
+def _counts(text: str, scenario: Scenario) -> list[int]:
+    idle = int(scenario["idle"])
+    if not text:
+        return [max(1, idle // 4)] if idle else []
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and len(word) < 7 for word in words):
+        raise UserError(f"--spares: numbers such as 4,8 are wanted, not {text!r}")
+    return [int(word) for word in words]
+
+
+def _facts(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "scenario": {
+            "title": scenario.title,
+            "source": scenario.source,
+            "quantities": {key: scenario[key] for key in QUANTITIES},
+            "faults_expected": scenario.faults_a_second * scenario["days"] * 86_400.0,
+            "between_faults_s": scenario.between_s,
+            "causes": [asdict(cause) for cause in scenario.causes],
+        },
+        "seeds": seeds,
+        "policies": [asdict(row) for row in rows],
+    }
+
+
+def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
+    hours = scenario.between_s / 3600.0
+    print(f"rates: {scenario.title or 'of your own'}")
+    print(
+        f"{scenario.nodes} nodes, {scenario['days']:g} days, a fault every {hours:.1f} h of training;"
+        f" {seeds} {'seed' if seeds == 1 else 'seeds'}, means of a seed\n"
+    )
+    lines: list[list[object]] = [
+        ["goodput", *(f"{row.goodput:.1%}" for row in rows)],
+        ["95 % interval", *(_interval(row) for row in rows)],
+        ["spares counted, too", *(f"{row.goodput_of_all:.1%}" for row in rows)],
+        *_losses(rows),
+        ["node-hours: spares idle", *(f"{row.spare_node_hours:,.0f}" for row in rows)],
+        ["faults", *(f"{row.faults:.0f}" for row in rows)],
+        [
+            "restarts",
+            *(f"{sum(row.restarts.values()) - row.restarts.get(IN_THE_QUEUE, 0):.0f}" for row in rows),
+        ],
+        *(_kind(kind, rows) for kind in KINDS if any(kind in r.restarts for r in rows)),
+        ["stops", *(f"{sum(row.stops.values()):.1f}" for row in rows)],
+    ]
+    output.table(["", *(row.policy for row in rows)], lines)
+    print()
+    for why in sorted({why for row in rows for why in row.stops}):
+        print(f"stopped until a person came: {why}" + _hint(why))
+
+
+def _losses(rows: Sequence[Row]) -> list[list[object]]:
+    return [[f"node-hours: {name}", *(f"{row.node_hours[name]:,.0f}" for row in rows)] for name in LOSSES]
+
+
+def _kind(kind: str, rows: Sequence[Row]) -> list[object]:
+    return [
+        kind if kind == IN_THE_QUEUE else f"by {kind}",
+        *(f"{row.restarts[kind]:.0f}" if kind in row.restarts else None for row in rows),
+    ]
+
+
+def _interval(row: Row) -> str | None:
+    return None if row.half_width is None else f"+- {row.half_width * 100:.1f}"
+
+
+def _hint(why: str) -> str:
+    return " (--ft retries=N raises it)" if why.startswith("all ") else ""

@@ -1,0 +1,100 @@
+"""The checkpoints of a trainer that stages them: one file a rank, each with a part of the weights. (I/O)
+
+How it thinks. Rank k of n has the weights k, k+n, k+2n, ... alone, and bytes that depend on rank and step make the file as large as is wished: so nothing of a
+checkpoint can be had from anywhere but the file of that rank. A rank reads the files that are its own and no other, as sharded trainings do, and the ranks put the weights
+together when they meet.
+
+Standard library only, Python 3.9: it runs on nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ftrun.supervisor.drill.saved import PADDING, read_state, write_checkpoint
+from ftrun.supervisor.drill.weights import WIDTH
+
+__all__ = ["padding", "place", "read_part", "read_set", "write_part"]
+
+
+@contextmanager
+def place(way: str, step: int) -> Iterator[str]:
+    """The folder that the checkpoint of this step is written into: of the hook, or just a folder where checkpoints are kept."""
+    if way == "hook":
+        stage: Any = importlib.import_module(
+            "ftrun.hooks.stage"
+        )  # late: a trainer that stages nothing has none
+        with stage(step) as folder:
+            yield str(folder)
+        return
+    folder = os.path.join(os.environ["FTRUN_STAGE_DIR"], f"step-{step:06d}")
+    os.makedirs(folder, exist_ok=True)
+    yield folder
+
+
+def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_bytes: int) -> str:
+    """Write what one rank has of a checkpoint; the file's path."""
+    path = os.path.join(folder, f"rank-{rank:03d}.pt")
+    part = [w if i % size == rank else 0 for i, w in enumerate(state["weights"])]
+    write_checkpoint(
+        path,
+        {**state, "weights": part, "rank": rank, "of": size},
+        padding(rank, int(state["step"]), pad_bytes),
+        lasting=False,  # that is the keeper's work
+    )
+    return path
+
+
+def read_part(folder: str, rank: int, size: int) -> tuple[dict[str, Any], list[str]]:
+    """(step and this rank's share of the weights, zeros elsewhere, what it was read from). Raises RuntimeError for what is torn or foreign.
+
+    A rank that is none of the ranks that wrote reads nothing, and does not know the step; how many they were is in every file.
+    """
+    state: dict[str, Any] = {"step": 0, "weights": [0] * WIDTH}
+    read: list[str] = []
+    there = sorted(name for name in os.listdir(folder) if name.startswith("rank-"))
+    if not there:
+        raise RuntimeError(f"{folder} has no file of any rank")
+    own = os.path.join(folder, f"rank-{rank:03d}.pt")
+    of = rank + 1 if os.path.exists(own) else int(_read(os.path.join(folder, there[0]))["of"])
+    while rank < of:
+        path = os.path.join(folder, f"rank-{rank:03d}.pt")
+        if not os.path.exists(path):
+            raise RuntimeError(f"{path} is missing, of {of} files")
+        one = _read(path)
+        if read and (one["step"], one["start"]) != (state["step"], state["start"]):
+            raise RuntimeError(f"{path} is of another step or start than {read[0]}")
+        of = int(one["of"])
+        state = {**one, "weights": [a + b for a, b in zip(state["weights"], one["weights"])]}
+        read.append(os.path.realpath(path))
+        rank += size
+    return state, read
+
+
+def read_set(folder: str) -> dict[str, Any]:
+    """A whole checkpoint. Raises RuntimeError where a part is missing, torn, or of another step or start."""
+    return read_part(folder, 0, 1)[0]
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            state = read_state(archive)
+            pad = archive.read(PADDING)
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, EOFError, ValueError) as error:
+        raise RuntimeError(f"PytorchStreamReader failed reading zip archive: {path}: {error}") from error
+    if pad != padding(int(state["rank"]), int(state["step"]), len(pad)):
+        raise RuntimeError(f"PytorchStreamReader failed reading file data/1: checksum mismatch in {path}")
+    return state
+
+
+def padding(rank: int, step: int, size_bytes: int) -> bytes:
+    """Bytes that only this rank has at this step, and that cannot be packed."""
+    return hashlib.shake_128(f"{rank}.{step}".encode()).digest(size_bytes)

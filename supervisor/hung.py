@@ -1,0 +1,67 @@
+"""The diagnosis of a start that was ended because it hung. (pure)
+
+How it thinks. Whoever is behind is named, by what the ranks themselves said. While a start is ended its ranks and Slurm say things as well, and those
+explain nothing; a line that names a cause explains more than a silence does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ftrun.supervisor.hang import State, Verdict
+from ftrun.supervisor.model import Diagnosis, FaultClass, Source
+from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.verdicts import plain
+
+__all__ = ["better", "hung", "judged", "to_json", "verdict_of"]
+
+_NODE = re.compile(r"\((\S+)\)$")
+_NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
+
+
+def hung(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
+    """What is told of a start on these nodes that was ended for this verdict."""
+    named = [match[1] for one in verdict.behind if (match := _NODE.search(one))]
+    known = {node.split(".")[0]: node for node in nodes}
+    culprits = tuple(dict.fromkeys(known[n.split(".")[0]] for n in named if n.split(".")[0] in known))
+    words = [verdict.reason, *(f"behind: {one}" for one in verdict.behind)]
+    found = plain(
+        FaultClass.HANG, "it hung", words, names=culprits, confidence=0.7, sources=(Source.SILENCE,)
+    )
+    return replace(found, signature="hang.no-progress")
+
+
+def better(found: Diagnosis, why: Diagnosis) -> Diagnosis:
+    """`found` where it explains the end of a start that was ended because of `why`; else `why`."""
+    vague = found.fault in _NOTHING_BETTER and (not found.signature or found.fault is FaultClass.UNKNOWN)
+    return why if vague else found
+
+
+def judged(attempt: Attempt, found: Diagnosis) -> Diagnosis:
+    """`found`; where ftrun ended the launch because it hung and nothing explains that, the hang. A script that came to a good end finished."""
+    known = attempt.hung
+    if known is None or not attempt.ended_by_us or attempt.end_state == "COMPLETED":
+        return found
+    if (known.launch, known.start) != (attempt.launch, attempt.start):
+        return found
+    return better(found, hung(known.verdict, attempt.used))
+
+
+def to_json(verdict: Verdict) -> dict[str, Any]:
+    """What the journal keeps of a verdict, suspected or decided."""
+    return {
+        "quiet_s": round(verdict.quiet_s, 1),
+        "threshold_s": verdict.threshold_s,
+        "behind": list(verdict.behind),
+        "reason": verdict.reason,
+    }
+
+
+def verdict_of(data: Mapping[str, Any]) -> Verdict:
+    """The verdict `hung` of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is none."""
+    behind = tuple(str(one) for one in data["behind"])
+    threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
+    return Verdict(State.HUNG, float(data["quiet_s"]), threshold_s, str(data["reason"]), behind)

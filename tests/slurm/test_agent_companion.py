@@ -1,0 +1,150 @@
+"""Companions asked for, awaited and given back, on real Slurm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.commands import CommandCluster
+from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.spanning import SpanningSteps
+from ftrun.slurm.steps import CommandSteps
+from ftrun.supervisor import store
+from ftrun.supervisor.agent_book import Book
+from ftrun.supervisor.agent_companion import FAILED, HERE, WAITING, Companion, Companions
+from ftrun.supervisor.agent_desk import Desk, Where
+from ftrun.supervisor.agent_talk import Talk
+from tests.slurm.apart import side_by_side
+from tests.slurm.post import Post, posts, queue
+
+pytestmark = pytest.mark.slurm
+
+
+def _companions(post: Post, *words: str) -> Companions:
+    """Of a job that holds two nodes and has no agent of its own."""
+    job = post.sbatch("srun sleep 300", "-N2", "--ft-agent=never", *words)
+    post.supervise()
+    post.until(lambda: [row for row in queue(post.box) if row.startswith(f"{job}|RUNNING")], "the job runs")
+    run_dir = post.run_dir()
+    place = store.attempt_dir(run_dir, 1)
+    row = CommandCluster(post.env).jobs((job,))[job]
+    where = Where(run_dir, str(place), 1, 0, job, "", row.nodes[0], row.nodes)
+    desk: Desk
+    steps = SpanningSteps(CommandSteps(post.env), job, lambda: (*desk.spans, *desk.coming))
+    book = Book(run_dir, str(place), attempt=1, launch=0, job=job)
+    desk = Desk(where, Talk(str(post.folder)), book, CommandCluster(post.env), steps)
+    return Companions(desk, {})
+
+
+def _settled(post: Post, companions: Companions) -> Companion:
+    def done() -> Companion | None:
+        found = companions.look()
+        return found if found.state != WAITING else None
+
+    found: Companion = post.until(done, "the companion is here, or failed")
+    return found
+
+
+def _kinds(companions: Companions) -> list[str]:
+    return [record["kind"] for record in companions.desk.book.records]
+
+
+@side_by_side
+def test_a_companion_is_here_within_seconds_and_gone_when_nobody_wants_it(
+    make_sandbox: Callable[..., Sandbox],
+) -> None:
+    """Its node is none of the job's, and is asked as if it were one; each effect stands in the journal first; at its end nothing is left."""
+    box = make_sandbox(nodes=4)
+    with posts(box) as make:
+        post = make()
+        companions = _companions(post)
+        desk = companions.desk
+        began_s = desk.clock.mono_s()
+        asked = companions.ask(1, (), 600.0, "a node is missing")
+        assert (asked.state, asked.number) == (WAITING, 1)
+        found = _settled(post, companions)
+        took_s = desk.clock.mono_s() - began_s
+
+        assert (found.state, len(found.nodes)) == (HERE, 1), found
+        assert not {*found.nodes} & {*desk.where.nodes}
+        assert desk.nodes == (*desk.where.nodes, *found.nodes)
+        assert took_s < 10
+        answers = desk.steps.ask(desk.where.job, desk.nodes, "", limit_s=20, quiet_s=5).answers
+        assert sorted(answers) == sorted(desk.nodes)
+        companions.end(found.number, "the test is over")
+        assert desk.nodes == desk.where.nodes
+        gone = {(found.job, "CANCELLED"), (found.job, "COMPLETED"), (found.job, "FAILED")}
+        post.until(lambda: gone & {tuple(row.split("|")[:2]) for row in queue(box)}, "it is over")
+        assert os.path.exists(Path(desk.where.place, "companions", "1.over"))
+        assert _kinds(companions) == [
+            "companion.intended",
+            "companion.submitted",
+            "companion.here",
+            "companion.ended.intended",
+            "companion.ended",
+        ]
+        print(f"here after {took_s:.2f} s")
+
+
+@side_by_side
+def test_a_companion_that_cannot_be_had_fails_at_once_and_one_that_waits_is_taken_back(
+    make_sandbox: Callable[..., Sandbox],
+) -> None:
+    """With every node left out Slurm refuses it; with others busy it waits, and nothing of it stays in the queue once it is ended."""
+    box = make_sandbox(nodes=4)
+    with posts(box) as make:
+        post = make()
+        companions = _companions(post)
+        rest = [node for node in ("n0", "n1", "n2", "n3") if node not in companions.desk.where.nodes]
+        refused = companions.ask(1, rest, 600.0, "nowhere")
+        assert refused.state == FAILED
+        assert "not available" in refused.reason, refused
+
+        post.plain("-N2", "--exclusive", "--wrap", "sleep 300")
+        post.until(lambda: sum("|RUNNING" in row for row in queue(box)) == 2, "the others are busy")
+        waits = companions.ask(1, (), 600.0, "a node is missing")
+        assert waits.state == WAITING, waits
+        assert companions.ask(1, (), 600.0, "again") == waits
+        companions.desk.rest(3.0)
+        assert companions.look().state == WAITING
+        companions.end(waits.number, "it took too long")
+        assert (waits.job, "CANCELLED") in {tuple(row.split("|")[:2]) for row in queue(box)}
+        assert waits.number == 2
+        assert companions.desk.spans == ()
+
+
+def test_a_companion_asked_for_ahead_is_nobodys_before_it_is_wanted(
+    make_sandbox: Callable[..., Sandbox],
+) -> None:
+    """Its node is reached, and is none of the run's until the ladder says so; where another one is wanted it is ended."""
+    box = make_sandbox(nodes=4)
+    with posts(box) as make:
+        post = make()
+        companions = _companions(post)
+        desk = companions.desk
+        companions.ask(1, (), None, "a node is lost", ahead=True)
+        assert companions.expected
+        assert desk.expected == 1
+        found = _settled(post, companions)
+        assert found.state == HERE, found
+        assert desk.nodes == desk.where.nodes
+        answers = desk.steps.ask(desk.where.job, found.nodes, "", limit_s=20, quiet_s=5).answers
+        assert sorted(answers) == sorted(found.nodes)
+
+        assert companions.take(1, ()) == found
+        assert desk.nodes == (*desk.where.nodes, *found.nodes)
+        assert not companions.expected
+        assert (desk.expected, desk.coming) == (0, ())
+        companions.end_ahead("it is wanted, so nothing happens")
+        assert desk.spans
+        other = companions.ask(1, (), None, "one more", ahead=True)
+        assert companions.take(2, ()) is None
+        post.until(
+            lambda: (other.job, "CANCELLED") in {tuple(row.split("|")[:2]) for row in queue(box)},
+            "the other one is ended",
+        )
+        companions.end_all("the test is over")
+        assert desk.nodes == desk.where.nodes

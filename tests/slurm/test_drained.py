@@ -1,0 +1,91 @@
+"""An administrator drains nodes of live jobs on real Slurm: one has a spare that takes the place, the other goes on in a new job.
+
+Both laws are played side by side in one sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.post import Post, boxes, posts
+
+pytestmark = pytest.mark.slurm
+
+# Saves when it gets USR1, and else never; a later start is soon through.
+TRAINER = r"""
+import os, signal, sys, time
+heard, begin = [], int(sys.argv[1].rpartition("-")[2].partition(".")[0]) if len(sys.argv) > 1 else 0
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+first, rank = begin + 1, os.environ["SLURM_PROCID"]
+end = 100000 if not begin else begin + 20
+if rank == "0":
+    with open("ledger", "a") as ledger:
+        print("from", begin, os.environ["SLURM_JOB_NODELIST"], file=ledger)
+for step in range(first, end + 1):
+    if rank == "0":
+        print(f"step {step}/{end} loss 2.5", flush=True)
+        if heard:
+            heard.clear()
+            for name in (f"ckpt-{step}.pt", f"ckpt-{step}.pt.done"):
+                with open(name, "w") as stream:
+                    stream.write("weights")
+            with open("ledger", "a") as ledger:
+                print("saved", step, file=ledger)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[tuple[Post, Post]]:
+    """A run with a spare and one without, after the first node of each was drained."""
+    with boxes() as box, posts(box(nodes=6)) as make:
+        with_spare, alone = make(), make()
+        for post, words in ((with_spare, ["-N2", "-n2", "--ft-spares=1"]), (alone, ["-N1", "-n1"])):
+            post.supervise()
+            (post.work / "trainer.py").write_text(TRAINER)
+            more = ["--exclusive", "--ft-save-signal=USR1", "--ft-resume-arg={checkpoint}"]
+            more += [f"--ft-checkpoint={post.work}/ckpt-*.pt", "--ft-checkpoint-marker=.done"]
+            post.sbatch('srun python3 trainer.py "$@"\n', *words, *more)
+        # Which nodes are its spares is known from the agent's first record on.
+        with_spare.until(lambda: "start.begun" in with_spare.kinds(), "its agent is at work")
+        for post in (with_spare, alone):
+            post.until(lambda post=post: "launch.progress" in post.kinds(), "it trains")  # type: ignore[misc]
+            attempt = post.run().attempts[0]
+            node = attempt.used[-1]
+            post.call("scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update")
+        yield with_spare, alone
+
+
+def _told(post: Post, word: str) -> list[list[str]]:
+    return [line.split()[1:] for line in post.ledger() if line.startswith(word + " ")]
+
+
+@pytest.mark.drills
+def test_a_spare_takes_the_place_of_a_node_that_is_drained(runs: tuple[Post, Post]) -> None:
+    """In the same job, from the step that was asked for; the node is not used again, and no budget is left spent on it."""
+    post = runs[0]
+    run = post.until_state("finished")
+    (saved,) = _told(post, "saved")
+    before, after = _told(post, "from")
+    drained = run.leaving["nodes"][0]
+
+    assert (len(run.attempts), after[0]) == (1, saved[0]), post.story()
+    assert [one.decision["rung"] for one in run.incidents] == ["swap"]
+    assert drained in run.attempts[0].aside
+    assert before[1] != after[1]
+    assert not run.excluded
+
+
+@pytest.mark.drills
+def test_without_a_spare_a_new_job_goes_on_elsewhere(runs: tuple[Post, Post]) -> None:
+    """Asked, saved, ended, begun on another node from that very step."""
+    post = runs[1]
+    run = post.until_state("finished")
+    (saved,) = _told(post, "saved")
+
+    assert [one.signature for one in run.incidents] == ["slurm.moved-off-drained"], post.story()
+    assert (len(run.attempts), _told(post, "from")[1][0]) == (2, saved[0])
+    assert not {*run.attempts[0].nodes} & {*run.attempts[1].nodes}
+    assert dict(run.spent) == {}

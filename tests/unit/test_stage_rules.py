@@ -1,0 +1,173 @@
+"""What is sealed, what is dropped, how nodes and sizes are written: the pure rules of staged checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.hooks import amounts, hostlist, staged, union
+from ftrun.hooks.keeproom import Held, to_drop
+from ftrun.hooks.sealing import BROKEN, ENDED, GIVEN_UP, LIVE, SEAL, UNPROVEN, WAIT, Growth, Marks, verdict
+from ftrun.hooks.staged import File, Publishing, Seal
+
+FILES = {"a": File(3, 1, 1)}
+STILL = Growth(FILES, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("growth", "marks", "phase", "word"),
+    [
+        (STILL, Marks(), LIVE, SEAL),
+        (STILL._replace(still_s=0.5), Marks(), LIVE, WAIT),
+        (STILL._replace(open_by={7}), Marks(), LIVE, WAIT),
+        (STILL._replace(open_by={7}), Marks(), ENDED, WAIT),
+        (STILL._replace(has_lost_writer=True), Marks(), LIVE, UNPROVEN),
+        (STILL._replace(has_lost_writer=True), Marks(), ENDED, SEAL),
+        (STILL, Marks(), BROKEN, UNPROVEN),
+        (Growth({}, 9.0), Marks(), LIVE, WAIT),
+        (Growth({}, 9.0), Marks({"0"}, {"0"}), LIVE, WAIT),
+        (STILL, Marks({"0"}), LIVE, WAIT),
+        (STILL, Marks({"0"}, dead={"0"}), LIVE, GIVEN_UP),
+        (STILL, Marks({"0", "1"}, {"0"}, dead={"1"}), ENDED, GIVEN_UP),
+        (STILL, Marks({"0"}, failed={"0"}), LIVE, GIVEN_UP),
+        (STILL._replace(still_s=0.0), Marks({"0", "1"}, {"0", "1"}, local=2), LIVE, SEAL),
+        (STILL._replace(open_by={7}), Marks({"0"}, {"0"}, local=1), LIVE, WAIT),
+        (STILL, Marks({"0"}, {"0"}, local=2), LIVE, WAIT),
+        (STILL._replace(still_s=40.0), Marks({"0"}, {"0"}, local=2), LIVE, SEAL),
+        (STILL, Marks({"0"}, {"0"}, local=2), BROKEN, SEAL),
+        (STILL._replace(has_lost_writer=True), Marks({"0"}, {"0"}), BROKEN, SEAL),
+    ],
+)
+def test_a_part_is_sealed_when_it_will_not_change_any_more(
+    growth: Growth, marks: Marks, phase: str, word: str
+) -> None:
+    """Ranks that speak are believed; else nothing is open and nothing moves; what a dead writer left is never taken for proven."""
+    found = verdict(growth, marks, phase)
+    assert found.word == word, found
+    assert found.why
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=8),
+    st.integers(1, 3),
+    st.integers(-5, 40),
+    st.integers(-5, 40),
+)
+def test_the_newest_part_is_never_dropped_and_unpublished_ones_only_for_want_of_room(
+    rows: list[tuple[int, bool]], keep: int, over: int, wanted: int
+) -> None:
+    """Whatever the node holds: the newest stays, what nobody published goes only where memory is short, oldest first."""
+    held = [Held("0.1", f"step-{n}", size, published) for n, (size, published) in enumerate(rows)]
+    gone = to_drop(held, keep=keep, over_bytes=over, wanted_bytes=wanted)
+    assert len(set(gone)) == len(gone)
+    assert (
+        not held
+        or held[-1] not in gone
+        or (held[-1].is_published and sum(one.is_published for one in held) > keep)
+    )
+    lost = [one for one in gone if not one.is_published]
+    assert not lost or over > 0
+    assert lost == [one for one in held if not one.is_published][: len(lost)]
+    if over <= 0 and wanted <= 0:
+        assert (
+            gone
+            == [one for one in held if one.is_published][
+                : max(0, sum(one.is_published for one in held) - keep)
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n[01-03,7],gpu5", ["n01", "n02", "n03", "n7", "gpu5"]),
+        ("r[1-2]x[0-1]", ["r1x0", "r1x1", "r2x0", "r2x1"]),
+        ("a,b,a", ["a", "b"]),
+        ("n[9-11]-ib", ["n9-ib", "n10-ib", "n11-ib"]),
+        ("", []),
+    ],
+)
+def test_slurms_lists_of_nodes_are_written_out(text: str, names: list[str]) -> None:
+    """Ranges keep their width, brackets multiply, each node comes once."""
+    assert hostlist.expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[", "n[1-", "n[3-1]", "n[a]", "a b", "n[1-99999999]"])
+def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ValueError, match=r"."):
+        hostlist.expand(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8G", 8 << 30), ("1.5 GiB", 3 << 29), ("500MB", 500 << 20), ("1024", 1024), ("0", 0), ("50%", 500)],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    """Units are powers of 1024 however they are spelled; a percentage is one of the whole."""
+    assert amounts.amount_of(text, 1000) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "8X", "-1", "nan", "101%", "1e99"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """A slip is found where it is made."""
+    with pytest.raises(ValueError, match=r"."):
+        amounts.amount_of(text, 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_set"),
+    [
+        ("step-10", True), ("model-3.pt", True), ("iter_0000100", True), ("100", True), ("checkpoint-500", True),
+        ("latest", False), ("latest_checkpointed_iteration.txt", False), (".hidden", False), ("a.tmp", False), ("tmp-checkpoint-5", False),
+        ("100.orbax-checkpoint-tmp-17", False), ("model.pt.ftrun-complete", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_set_is_what_has_a_finished_name(name: str, is_set: bool) -> None:
+    """Trackers, hidden and temporary names at the top of the folder are no checkpoints."""
+    assert staged.is_set_name(name) == is_set
+
+
+NAMES = st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=20)
+INNER = st.lists(NAMES.filter(lambda one: one not in (".", "..")), min_size=1, max_size=3).map("/".join)
+FACTS = st.builds(
+    File, st.integers(0, 2**50), st.integers(0, 2**62), st.integers(0, 2**62), st.text("0123456789abcdef")
+)
+
+
+@given(NAMES, NAMES, st.dictionaries(INNER, FACTS), st.booleans())
+def test_a_seal_is_read_as_it_was_written(name: str, node: str, files: dict[str, File], proven: bool) -> None:
+    """Every record comes back the same, and a torn one comes back as none."""
+    seal = Seal(name, "0.1", node, files, proven=proven)
+    text = staged.seal_json(seal)
+    assert staged.read_seal(text) == seal
+    assert staged.read_seal(text[:-2]) is None
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a//b", "./a"])
+def test_a_record_names_nothing_outside_its_set(path: str) -> None:
+    """Whoever wrote the record, no file elsewhere is touched."""
+    assert staged.read_seal(staged.seal_json(Seal("s", "0.1", "n", {path: File(1)}))) is None
+
+
+def test_the_folder_of_a_set_on_its_way_names_it() -> None:
+    """Name, job and start are read back from the folder's name, whatever dots the name has."""
+    to = Publishing("/shared", "a.b.pt", "17", "0.3")
+    assert Publishing.of("/shared", to.folder.rpartition("/")[2]) == to
+    assert Publishing.of("/shared", "something.else") is None
+
+
+def test_the_turn_to_publish_goes_by_name() -> None:
+    """The first node at once, the others after it one by one, and a thousand nodes never all at once."""
+    nodes = [f"n{number:04}" for number in range(1000)]
+    assert union.turn_s(nodes, "n0000") == 0
+    assert union.turn_s(nodes, "n0001") == union.TURN_S
+    assert union.turn_s(nodes, "n0999") is None
+    assert union.turn_s(nodes, "other") is None
+
+
+def test_a_file_that_is_a_folder_elsewhere_makes_no_set() -> None:
+    """Two nodes that do not agree what a name is: refused with that name."""
+    parts = {"a": Seal("s", "0.1", "a", {"x": File(1)}), "b": Seal("s", "0.1", "b", {"x/y": File(1)})}
+    assert union.union(parts, ["a", "b"]).why == "x is a file on one node and a folder on another"
