@@ -265,11 +265,12 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation: what was wanted, whether it held, what was seen."""
+    """One expectation: what was wanted, whether it held, what was seen. `timed`: it is about seconds, and so about the machine, too."""
 
     wanted: str
     held: bool
     seen: str = ""
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,8 @@ def judge(scenario: Scenario, story: Story) -> tuple[tuple[Row, ...], tuple[Chec
 def _in_time(rows: Sequence[Row], limit_s: float) -> Check:
     took = [row.running_after_s for row in rows]
     seen = ", ".join("never" if s is None else f"{s:g} s" for s in took)
-    return Check(
-        f"running again within {limit_s:g} s", all(s is not None and s <= limit_s for s in took), seen
-    )
+    held = all(s is not None and s <= limit_s for s in took)
+    return Check(f"running again within {limit_s:g} s", held, seen, timed=None not in took)
 
 
 # ---------------------------------------------------------------------------- what this drill asks

@@ -36,7 +36,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def _hold(names: list[str], folder: Path) -> None:
-    """Hold these drills side by side; each must come as it must."""
+    """Hold these drills side by side; each must come as it must. How soon is for `ftrun drill` on a machine of its own to say."""
     told: list[str] = []
 
     def on_event(event: Event) -> None:
@@ -51,7 +51,7 @@ def _hold(names: list[str], folder: Path) -> None:
         f"{result.name}: wanted: {check.wanted}; seen: {check.seen}"
         for result in results
         for check in result.checks
-        if not check.held
+        if not check.held and not check.timed
     ]
     assert not wrong, "\n".join([*wrong, "", *told])
 
