@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from ftrun.hooks import at_hand, keeproom, nodefile, publish, sealing, staged, standing
@@ -79,6 +79,7 @@ class Keeper:
         self._room_s = 0.0
         self._told: Mapping[str, Any] = {}
         self._told_s = 0.0
+        self._telling = threading.Lock()
 
     def look(self, now_s: float) -> float:
         """One look at this node's memory; how long to wait for the next, in seconds."""
@@ -146,7 +147,7 @@ class Keeper:
         """The life of a third thread: the report goes on while a large file is copied, for whoever waits for that."""
         while True:
             with contextlib.suppress(OSError):
-                self._report(time.monotonic())
+                self.report(time.monotonic())
             time.sleep(LOOK_S)
 
     def _say_flushed(self, now_s: float) -> None:
@@ -166,18 +167,19 @@ class Keeper:
         if self.was_full and told.phase(told.token) == sealing.BROKEN and not os.path.exists(path):
             _put(path, "its memory was full when the script ended")
 
-    def _report(self, now_s: float) -> None:
-        """Tell what changed, at once where that is a state, else now and then."""
-        report = self.shared.report()
-        report.update(used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
-        states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
-        is_due = now_s - self._told_s >= REPORT_S and report != self._told
-        if is_due or states != self._told.get("states"):
-            nodefile.write(
-                staged.report_path(self.words.attempt_folder, self.words.node),
-                {**report, "at_s": round(time.time(), 3)},
-            )
-            self._told, self._told_s = {**report, "states": states}, now_s
+    def report(self, now_s: float) -> None:
+        """Tell what changed, at once where that is a state, else now and then. Raises OSError."""
+        with self._telling:  # who leaves does so from a thread of its own, and its word is the last
+            report = self.shared.report()
+            report.update(used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
+            states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
+            is_due = now_s - self._told_s >= REPORT_S and report != self._told
+            if is_due or states != self._told.get("states"):
+                nodefile.write(
+                    staged.report_path(self.words.attempt_folder, self.words.node),
+                    {**report, "at_s": round(time.time(), 3)},
+                )
+                self._told, self._told_s = {**report, "states": states}, now_s
 
     def _clear_earlier(self) -> None:
         """What earlier attempts and launches of this run left half published; their nodes are no longer this run's."""
@@ -283,21 +285,16 @@ class _Life:
             with contextlib.suppress(OSError):
                 os.kill(self.partner, signal.SIGKILL)
         self.keeper.is_leaving = True
+        told = _aside(self.keeper.report, time.monotonic())
         for _ in range(2):  # the other thread may be making the folder of a start
             shutil.rmtree(self.keeper.home.base, ignore_errors=True)
             time.sleep(0.02)
         words = self.keeper.words
         if os.environ.get("SLURM_JOB_ID") == words.job and os.environ.get("SLURM_NODEID") == "0":
             # The first node leaves with its job only; any other may be given back, and what it had brought counts.
-            clears = threading.Thread(
-                target=publish.clear_job, args=(Disk(), words.to, words.job, words.node), daemon=True
-            )
-            clears.start()
-            clears.join(LEAVES_S)
-        path = f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}"
-        said = threading.Thread(target=lambda: _put(path, ""), daemon=True)
-        said.start()
-        said.join(LEAVES_S)
+            _aside(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
+        told.join(LEAVES_S)
+        _aside(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(LEAVES_S)
         os._exit(0)
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
@@ -329,6 +326,18 @@ class _Life:
         self.partner = os.posix_spawn(
             sys.executable, [sys.executable, *flags, *own, "partner", *words], os.environ
         )
+
+
+def _aside(act: Callable[..., object], *arguments: object) -> threading.Thread:
+    """Begin something on the shared file system, which may hang, without depending on its end."""
+
+    def acting() -> None:
+        with contextlib.suppress(OSError):
+            act(*arguments)
+
+    thread = threading.Thread(target=acting, daemon=True)
+    thread.start()
+    return thread
 
 
 def _partner_words(words: argparse.Namespace, owner: bytes) -> list[str]:

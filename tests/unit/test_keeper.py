@@ -439,7 +439,7 @@ def _wait(what: Path) -> None:
 
 
 def test_a_keeper_clears_up_behind_a_job_and_behind_others_that_could_not(tmp_path: Path) -> None:
-    """A killed keeper's successor publishes; TERM publishes what is done and gives the memory back; what dead jobs left goes, too."""
+    """A killed keeper's successor publishes; TERM publishes what is done and gives the memory back; what dead jobs left goes, too. The report tells how all ended."""
     attempt = tmp_path / "runs" / "r-1" / "attempts" / "1"
     attempt.mkdir(parents=True)
     (attempt / "begun.0.1").write_text("nodes=n0\n")
@@ -464,7 +464,10 @@ def test_a_keeper_clears_up_behind_a_job_and_behind_others_that_could_not(tmp_pa
     alive.close()
     assert os.listdir(tmp_path / "memory") == ["r-0.990004"]
     report = json.loads((attempt / "stage" / "n0.json").read_text())
-    assert {row["set"] for row in report["sets"]} >= {"model-1.pt"}
+    assert {row["set"]: row["state"] for row in report["sets"]} == {
+        "model-1.pt": "published",
+        "model-2.pt": "published",
+    }
 
 
 def test_a_keeper_that_cannot_stage_says_why(tmp_path: Path) -> None:
