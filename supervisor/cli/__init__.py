@@ -37,6 +37,10 @@ def _dispatch(arguments: list[str]) -> int:
         from ftrun.supervisor import submit_cli
 
         return submit_cli.main(arguments[1:])
+    if arguments and arguments[0] == "__complete":
+        from ftrun.supervisor.cli import complete
+
+        return complete.main(arguments[1:])
     if arguments == ["--version"]:
         from importlib import metadata
 

@@ -91,6 +91,11 @@ COMMANDS: Mapping[str, Command] = {
         "app",
         "The settings in force, and where each value came from.",
     ),
+    "completion": Command(
+        "ftrun.supervisor.cli.completion",
+        "completion",
+        "Print the code that lets a shell complete ftrun's commands, options and runs.",
+    ),
     "diagnose": Command(
         "ftrun.supervisor.cli.diagnose",
         "diagnose",

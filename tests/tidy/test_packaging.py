@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ftrun.supervisor.cli.commands import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("supervisor", "slurm", "hooks")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -51,6 +53,14 @@ def test_data_files_are_packed() -> None:
     data = [path for path in _files() if path.suffix != ".py"]
 
     assert [] == [path for path in data if not any(fnmatch.fnmatch(path.name, p) for p in patterns)]
+
+
+def test_the_man_pages_are_packed() -> None:
+    """Every command has a page, and the wheel puts them where `man` looks: share/man/man1 beside the bin folder."""
+    [pattern] = PROJECT["tool"]["setuptools"]["data-files"]["share/man/man1"]
+    pages = {path.name for path in ROOT.glob(pattern)}
+
+    assert {"ftrun.1", "ftrun-sbatch.1", *(f"ftrun-{name}.1" for name in COMMANDS)} == pages
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
