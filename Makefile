@@ -3,8 +3,9 @@ SEEDS ?= 1000
 FROM ?= 0
 MIB ?= 1024
 RUNS ?= 10000
+HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
+.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
 
 check:
 	.ci/env dev
@@ -74,6 +75,11 @@ bench-poll:
 bench-caches:
 	.ci/env dev
 	.venv/bin/python -m tests.bench caches $(BENCH)
+
+# HOURS=1 SEED=7 SOAK="--nodes 8 --every-s 120": a training is hurt for hours, under ftrun and under its rivals at once (docs/soak.md).
+soak:
+	.ci/env dev
+	.venv/bin/python -m tests.soak --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(SOAK)
 
 false-alarms:
 	.ci/env dev

@@ -55,9 +55,9 @@ class Doer:
         self.box.mend(node)
 
     def counters(self, nodes: Sequence[str]) -> str:
-        """Give every node a memory controller without errors; returns what `ftrun-hook watch --root` takes."""
+        """Give these nodes a memory controller without errors; returns what `ftrun-hook watch --root` takes."""
         for node in nodes:
-            self._controller(node).mkdir(parents=True)
+            self._controller(node).mkdir(parents=True, exist_ok=True)
             self._count(node, 0)
         return str(self.folder / "machine" / "{node}")
 

@@ -12,7 +12,6 @@ come. Whatever happens, at the end nothing of it is left.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -25,10 +24,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import ftrun.hooks
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 from ftrun.supervisor import asking, events, journal, store
-from ftrun.supervisor.drill import group, hands, harm, ledger, saved, staged, trainer, verdict, weights
+from ftrun.supervisor.drill import hands, ledger, script, verdict
 from ftrun.supervisor.drill.chronicle import Chronicle
 from ftrun.supervisor.drill.memory import Memory, small_disk, without_disk
 from ftrun.supervisor.drill.scenarios import by_name
@@ -42,7 +40,6 @@ GONE_WITHIN_S = 8.0
 # Waits that a user may shorten as well; a tenth of four nodes would be none.
 USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 MACHINES_OWN = {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"}  # kept from the environment
-COMPILED = shutil.ignore_patterns("__pycache__")
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
@@ -369,19 +366,8 @@ class Stage:
             "host": "127.0.0.1" if self._box is not None and not self._box.plan.hosts else "",
             "faults": [asdict(f) for f in (s.faults if hurt else ())],
         }
-        (work / "plan.json").write_text(json.dumps(plan, indent=1))
-        # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
-        tree = work / "ftrun" / "supervisor" / "drill"
-        tree.mkdir(parents=True)
-        for module in (trainer, group, harm, saved, staged, weights):
-            shutil.copy(str(module.__file__), tree)
-        shutil.copytree(Path(ftrun.hooks.__file__).parent, work / "ftrun" / "hooks", ignore=COMPILED)
-        python = sys.executable if self._box is not None else "python3"
-        words = [*(["--kill-on-bad-exit=1"] if s.kill_on_bad_exit else []), *s.srun, "--unbuffered"]
-        (work / "train.sh").write_text(
-            f"#!/bin/sh\nexport PYTHONPATH={work}\n"
-            f'exec srun {" ".join(words)} {python} -m {trainer.__name__} {work}/plan.json "$@"\n'
-        )
+        words = [*(["--kill-on-bad-exit=1"] if s.kill_on_bad_exit else []), *s.srun]
+        script.lay_out(work, plan, srun=words, python=sys.executable if self._box is not None else "python3")
 
     def _clear(self, *, keep: bool) -> None:
         """No process of the drill is left, whatever came before; the folder goes unless it is wanted."""

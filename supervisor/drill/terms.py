@@ -237,7 +237,7 @@ class Scenario:
     sick: str = ""  # a node whose memory has failed before the job begins; needs `counters`
     quick: bool = False  # one of the few that every test run takes
     linger_s: float = 0.0  # how long after the end nothing more may happen
-    timeout_s: float = 150.0
+    timeout_s: float = 300.0  # only what hangs takes so long, however loaded the machine is
 
     @property
     def needs_root(self) -> bool:

@@ -116,8 +116,7 @@ class Trainer:
         """All steps that are left. Returns the exit status."""
         nodes = os.environ.get("SLURM_JOB_NODELIST", self.node)
         self.say(f"training on {nodes}: {self.size} ranks, from step {self.step}", only_rank=0)
-        steps = int(self.plan["steps"])
-        while self.step < steps:
+        while self.step < int(self.plan["steps"]):
             step = self.step + 1
             self._beat(step)
             harm.strike(self, step)
@@ -133,7 +132,7 @@ class Trainer:
             except TimedOut:
                 return self._timed_out(step)
             self.weights, self.step = apply(self.weights, total, step), step
-            self._after_step(steps)
+            self._after_step(int(self.plan["steps"]))
         self._finish()
         return 0
 

@@ -18,7 +18,7 @@ from ftrun.supervisor.drill.verdict_staged import resumptions, staged_laws
 from ftrun.supervisor.events import Incident, Run
 from ftrun.supervisor.lifecycle import State
 
-__all__ = ["judge"]
+__all__ = ["judge", "laws"]
 
 
 def judge(scenario: Scenario, story: Story) -> tuple[tuple[Row, ...], tuple[Check, ...]]:
@@ -27,7 +27,7 @@ def judge(scenario: Scenario, story: Story) -> tuple[tuple[Row, ...], tuple[Chec
         why = story.failure or "no run came about"
         return (Row(scenario.title, finished="no"),), (Check("the drill can be held", False, why),)
     rows = _rows(story)
-    checks = [*_asked(scenario, story), *_laws(scenario, story)]
+    checks = [*_asked(scenario, story), *laws(scenario, story)]
     if scenario.expect.again_within_s is not None:
         checks.append(_in_time(rows, scenario.expect.again_within_s))
     if story.timed_out:
@@ -174,7 +174,8 @@ def _hurt_nodes(story: Story) -> set[str]:
 # ---------------------------------------------------------------------------- what every drill asks
 
 
-def _laws(scenario: Scenario, story: Story) -> Iterator[Check]:
+def laws(scenario: Scenario, story: Story) -> Iterator[Check]:
+    """What holds in every training that ftrun looks after, whatever befell it."""
     for run, ledger in zip(story.runs, story.ledgers, strict=False):
         yield _weights(scenario, run, ledger)
         yield _no_overlap(ledger)
