@@ -17,6 +17,7 @@ from ftrun.supervisor.cli import main
 
 FROZEN = Path(__file__).resolve().parents[1] / "frozen" / "v1"
 RECOVERED, STOPPED, CUT = "torn-checkpoint-0001", "scancel-resubmitted-0001", "node-frozen-0001"
+RECOVERED_AT_S = 1_795_233_183.0
 ABOUT_ONE = ["show", "logs", "explain", "cancel", "stop", "resume"]
 WITH_JSON = [
     "status",
@@ -197,8 +198,11 @@ def test_status_of_an_empty_home_is_no_error(
 # ---------------------------------------------------------------------- show, history, explain, logs
 
 
-def test_show_tells_attempts_faults_and_budgets(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every attempt with its nodes and what it resumed from; every fault with its class and what was done."""
+def test_show_tells_attempts_faults_and_budgets(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every attempt with its nodes and what it resumed from; every fault with its class and what was done. Looked at before its exclusion is over, a day later."""
+    monkeypatch.setattr(time, "time", lambda: RECOVERED_AT_S + 3600.0)
     assert 0 == main(["show", RECOVERED])
 
     out = capsys.readouterr().out
