@@ -43,7 +43,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("link-lost", "link-flap-stopped", "a link goes down and up, and a collective never ends", "link-lost", node=True),
     Kind("torn-save", "torn-newest", "the end comes while a checkpoint is written in place", "torn-save", rank=0),
     Kind("nonsense-save", "torn-checkpoint", "the newest checkpoint is whole as a file and cannot be loaded", "nonsense-save", rank=0),
-    Kind("requeue-itself", "self-requeue", "the script puts its own job back into the queue", "requeue-itself"),
+    Kind("requeue-itself", "self-requeue", "the script puts its own job back into the queue", "requeue-itself", rank=0),
     Kind("memory", "watch-only-fault", "a rank stands still, and only a counter of its node tells why", "hang", node=True),
     Kind("node-crash", "node-crash-requeue", "a node loses power", node=True),
     Kind("node-frozen", "node-frozen", "a node freezes, and wakes up beside its successor", node=True),
@@ -88,7 +88,8 @@ def plan(
     for number in range(max(1, int(length_s / every_s) - 1)):
         deck = deck or dice.sample(kinds, len(kinds))
         kind, at_s = deck.pop(), every_s * (number + dice.uniform(0.25, 0.75))
-        rank = kind.rank if kind.rank >= 0 else dice.randrange(ranks)
+        drawn = dice.randrange(ranks)  # also where the kind has a rank of its own: that may change, and the plans stay
+        rank = kind.rank if kind.rank >= 0 else drawn
         blows.append(Blow(number, round(at_s, 1), kind, rank, kind.repair_s or person_s))
     return tuple(blows)
 

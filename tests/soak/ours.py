@@ -52,6 +52,9 @@ class Ours(Side):
         self.samples: list[Sample] = []
         self._chronicle = Chronicle()
         self._known: dict[str, Any] = {}
+        self._then: list[
+            tuple[int, events.Run]
+        ] = []  # how many records the journal had, and the run that they made
         self._running: dict[str, float] = {}  # job -> since when it has been seen to run
         self._laws_at_s = self._recheck_at_s = 0.0
 
@@ -102,6 +105,8 @@ class Ours(Side):
         self._laws_at_s = now_s
         self._look_at_slurm(run, now_s)
         self._drill_laws(run, live=True)
+        records = journal.read_run(str(self.run_dir))
+        self._then.append((len(records), events.fold(run.id, records)))
         if now_s - self._recheck_at_s > RECHECK_EVERY_S:
             self._recheck_at_s = now_s
             self.recheck()
@@ -203,10 +208,16 @@ class Ours(Side):
         self._give_back()
         self._drill_laws(run, live=False)
         self._note("nothing of ftrun is left", self._left())
-        first, again = (events.fold(run.id, journal.read_run(str(self.run_dir))) for _ in range(2))
-        self._note("the journal replays to the same state", [] if first == again else ["two folds differ"])
-        self._note("the journal replays to the same state", forgotten(self._known, decisions(again)))
+        self._note("the journal replays to the same states", self._replayed(run.id))
         self._note("memory and open files of the supervisor are bounded", bounded(self.samples))
+
+    def _replayed(self, run_id: str) -> list[str]:
+        """The journal as it is now makes the very runs that it made at each look, whoever wrote it in between."""
+        records = journal.read_run(str(self.run_dir))
+        again = events.Run(run_id)
+        states = [again, *(again := again.after(record) for record in records)]
+        wrong = [count for count, then in self._then if count >= len(states) or states[count] != then]
+        return [f"after {count} records it made another run than now" for count in wrong]
 
     def _give_back(self) -> None:
         """All nodes are well now: cron's rechecks give back what ftrun holds."""
