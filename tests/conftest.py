@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, settings
 
 from ftrun.slurm.sandbox import Sandbox, SandboxError, up
 
-# How long an example takes says how busy the machine is, and is no law of any property.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
+settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=40)
 settings.load_profile("any machine")
 
 # Whoever was started in the background of a script ignores these two, and so does all that it starts: no shell can trap them then.
@@ -40,6 +41,7 @@ LEFT_OUT = ("drills", "formats", "accounting")  # markers of what takes minutes
 BEGIN_WITH = (
     "slurm/test_supervisor.py",
     "slurm/test_equivalence.py",
+    "simulation/test_lives.py",
     "simulation/test_simulation.py",
     "slurm/test_drills.py",
     "slurm/test_release.py",
@@ -98,8 +100,8 @@ BEGIN_WITH = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", type=int, default=18, help="simulation: how many lives")
-    parser.addoption("--stride", type=int, default=8, help="simulation: every Nth place at which to die")
+    parser.addoption("--seeds", type=int, default=6, help="simulation: how many lives")
+    parser.addoption("--stride", type=int, default=12, help="simulation: every Nth place at which to die")
     parser.addoption("--from", type=int, default=0, help="simulation: the seed of the first of them")
     parser.addoption("--seed", type=int, default=None, help="simulation: replay this life and tell its story")
 

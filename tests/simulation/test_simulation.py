@@ -1,26 +1,18 @@
-"""Lives of runs in a simulated world: thousands of faults and crashes, and the laws that hold through all of them.
+"""Short lives of runs in a simulated world that are cut everywhere: whoever dies there, and whatever fails, the laws hold.
 
-`--seeds N` says how many lives, `--from K` with which seed they begin, `--seed K` replays one of them and tells its story; `--stride N`: every Nth
-place of those at which somebody may die (`make simulate`: all of them).
-Whoever waits for thousands of them is told now and then how far they are, and of each that broke a law as soon as it did.
+`--stride N`: every Nth place of those at which somebody may die (`make simulate`: all of them).
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from ftrun.supervisor.signatures import load
-from tests.simulation.plan import AgentFault, JobFault, PersonAct, Plan, SupervisorFault, draw
+from tests.simulation.plan import AgentFault, JobFault, PersonAct, Plan, SupervisorFault
 from tests.simulation.trainer import LINES
 from tests.simulation.world import live
-
-REPLAY = "python -m pytest -s tests/simulation --seed"
-TOLD_EVERY_S = 20.0
 
 # Short lives that together pass every step of a recovery.
 CUT: dict[str, Plan] = {
@@ -60,57 +52,6 @@ INSIDE: dict[str, Plan] = {
     "unfit-spare": Plan(11, steps=8, agent=True, spares=2, unfit=(2,), job=(JobFault("xid", 4, 1, 60.0),)),
     "companion": Plan(14, nodes=4, steps=6, agent=True, job=(JobFault("xid", 4, 1, 60.0),)),
 }
-
-
-def test_every_life_keeps_the_laws(request: pytest.FixtureRequest) -> None:
-    """Whatever fails and whoever dies: one attempt trains, no budget is overspent, no healthy job is ended, nothing is lost."""
-    chosen = request.config.getoption("--seed")
-    first, count = request.config.getoption("--from"), request.config.getoption("--seeds")
-    seeds = [chosen] if chosen is not None else range(first, first + count)
-    failed: list[str] = []
-    progress = _Progress(seeds)
-    for seed in seeds:
-        broken = _broken(draw(seed), show=chosen is not None)
-        if broken:
-            failed.append(f"{broken[0]}\n    replay: {REPLAY} {seed}")
-            progress.tell(failed[-1])
-        progress.lived(seed, len(failed))
-
-    assert not failed, f"{len(failed)} of {len(seeds)} lives:\n" + "\n".join(failed[:20])
-
-
-class _Progress:
-    """Lines for whoever waits, past pytest, which would keep them to the end."""
-
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self._seeds = seeds
-        self._began_s = self._told_s = time.monotonic()
-
-    def tell(self, line: str) -> None:
-        """A line now."""
-        print(f"\nsimulation: {line}", end="", file=sys.__stderr__, flush=True)
-
-    def lived(self, seed: int, failed: int) -> None:
-        """How many lives are over, if nobody was told for a while."""
-        now_s = time.monotonic()
-        if now_s - self._told_s < TOLD_EVERY_S:
-            return
-        self._told_s, done = now_s, self._seeds.index(seed) + 1
-        left_s = (now_s - self._began_s) / done * (len(self._seeds) - done)
-        self.tell(f"{done} of {len(self._seeds)} lives, {failed} broke a law, {left_s / 60:.0f} min left")
-
-
-def _broken(plan: Plan, *, show: bool = False) -> list[str]:
-    """The laws that a life broke; a life in which only supervisors died ends as it does without their deaths, or better:
-    what Slurm repeats by itself while nobody watches spends no budget."""
-    if show:
-        print(plan)
-    outcome, broken, _ = live(plan, show=show)
-    if not broken and plan.crash_only:
-        undisturbed, _, world = live(plan.without_supervisor_faults())
-        if undisturbed != outcome and not (outcome == "finished" and world.laws.used_up):
-            broken = [f"the run is {outcome}; where no supervisor dies, it is {undisturbed}"]
-    return broken
 
 
 def _points(request: pytest.FixtureRequest, count: int) -> range:

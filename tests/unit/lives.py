@@ -98,6 +98,8 @@ class Life:
         self.settings["nodes"] = sizes
         put_node_side(self.home)
         self.run_dir = store.create_run(self.home, "train")
+        # The run, and how long its journal was then.
+        self._told: tuple[dict[str, int], events.Run] | None = None
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
         self._submit(wanted)
         self._leaders = 0
@@ -197,7 +199,12 @@ class Life:
     @property
     def run(self) -> events.Run:
         """The run as its journal tells it."""
-        return events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+        with os.scandir(os.path.join(self.run_dir, "journal")) as found:
+            sizes = {one.name: one.stat().st_size for one in found}
+        if self._told is None or self._told[0] != sizes:
+            run = events.fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+            self._told = sizes, run
+        return self._told[1]
 
     @property
     def attempt(self) -> events.Attempt:

@@ -25,6 +25,7 @@ from ftrun.supervisor import (
     agent_hang,
     agent_reach,
     agent_rounds,
+    agent_stage,
     agent_stop,
     events,
     store,
@@ -41,6 +42,7 @@ TRANSIENT = (
 PORT = (
     "RuntimeError: port: 29500, useIpv6: true, code: -98, name: EADDRINUSE, message: address already in use"
 )
+TICK_S = 0.05
 WRONG_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'"
 
 
@@ -124,6 +126,16 @@ def report(node: str, start: int, *, sick: bool) -> dict[str, Any]:
     }
 
 
+class Clock(SystemClock):
+    """The machine's, which counts how often somebody slept."""
+
+    sleeps = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        super().sleep(seconds)
+
+
 class Stage:
     """A launch of a run on a virtual Slurm, with an agent in a thread beside it, and batch.sh in the test's hands."""
 
@@ -147,7 +159,8 @@ class Stage:
         book = agent_book.Book(
             where.run_dir, where.place, attempt=1, launch=0, job=where.job, crash=self.crashes.append
         )
-        self.desk = agent_desk.Desk(where, self.talk, book, self.life.cluster, self.steps)
+        self.clock = Clock()
+        self.desk = agent_desk.Desk(where, self.talk, book, self.life.cluster, self.steps, clock=self.clock)
         self.rounds: agent_rounds.Rounds | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, daemon=True)
@@ -205,6 +218,13 @@ class Stage:
     def kinds(self) -> list[str]:
         return [record["kind"] for record in self.records()]
 
+    def looks(self, often: int = 3) -> None:
+        """The agent, which looks every 0.1 s, has looked so often: what it would have done by then, it has."""
+        last, give_up_s = self.clock.sleeps + 2 * often * (1 + round(0.1 / TICK_S)), time.monotonic() + 60
+        while self.clock.sleeps < last:
+            assert time.monotonic() < give_up_s, (self.kinds(), self.error)
+            time.sleep(0.01)
+
     def until(self, kind: str) -> dict[str, Any]:
         give_up_s = time.monotonic() + 60
         while kind not in self.kinds():
@@ -214,7 +234,14 @@ class Stage:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that an agent does every second is worth a second here."""
+    monkeypatch.setattr(agent_rounds, "TICK_S", TICK_S)
+    monkeypatch.setattr(agent_stage, "LOOK_EVERY_S", 0.1)
+
+
+@pytest.fixture
+def make(tmp_path: Path, quick: None) -> Iterator[Callable[..., Stage]]:
     made: list[Stage] = []
 
     def stage(*, wanted: int = 2, active: int = 0, **chosen: Any) -> Stage:
@@ -467,8 +494,8 @@ def test_a_bad_node_that_an_earlier_start_went_on_with_hides_no_other(
     watch = {"schema": 1, "kind": "watch"}
     stage.life.say("step 1 loss 2.0")
     nodefile.put(str(stage.steps.nodes_dir), 0, report(stage.nodes[1], 1, sick=True) | watch)
-    for step in range(2, 12):
-        time.sleep(0.2)
+    for step in range(2, 8):
+        stage.looks(1)
         stage.life.say(f"step {step} loss 2.0")
     assert "again" == stage.fails(1, PORT)["kind"]
     stage.start(2, stage.nodes)
@@ -588,14 +615,14 @@ def test_a_start_that_stands_still_beside_a_silent_node_is_ended(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No line tells, and Slurm knows nothing: two answers without that node, and no sign of life between them, are the node's confirmation."""
-    monkeypatch.setattr(agent_eye, "STILL_MIN_S", 1.0)
-    monkeypatch.setattr(agent_eye, "ASKED_AGAIN_S", 0.5)
+    monkeypatch.setattr(agent_eye, "STILL_MIN_S", 0.5)
+    monkeypatch.setattr(agent_eye, "ASKED_AGAIN_S", 0.2)
     monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
     stage = make(wanted=3, active=2)
     stage.steps.running = [_one_step(stage)]
     for step in range(1, 5):
         stage.life.say(f"step {step} loss 2.0")
-        time.sleep(0.3)
+        time.sleep(0.1)
     stage.steps.silent = {stage.nodes[1]}
     stage.until("steps.cancel.done")
     told = stage.fails(1, code=143)
@@ -609,18 +636,20 @@ def test_a_step_that_ends_beside_a_silent_node_is_not_waited_for(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """srun says that a task failed, then waits for a node that does not answer: the nodes are asked at once, and one answer is enough."""
+    monkeypatch.setattr(agent_eye, "STILL_MIN_S", 600.0)
+    monkeypatch.setattr(agent_eye, "ASKED_AGAIN_S", 600.0)
     monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
     stage = make(wanted=3, active=2)
     stage.steps.running = [_one_step(stage)]
     for step in range(1, 4):
         stage.life.say(f"step {step} loss 2.0")
-        time.sleep(0.3)
+        time.sleep(0.1)
     stage.steps.silent = {stage.nodes[1]}
     stage.life.say(f"srun: error: {stage.nodes[0]}: task 0: Exited with exit code 1")
     stage.until("steps.cancel.done")
     told = stage.fails(1, code=143)
 
-    assert len(stage.steps.asked) <= 4  # STILL_MIN_S and ASKED_AGAIN_S are as they are
+    assert len(stage.steps.asked) <= 4
     assert told["nodes"] == f"{stage.nodes[0]},{stage.nodes[2]}"
     assert stage.until("start.over")["by_us"] is True
 
@@ -636,11 +665,11 @@ def test_a_start_that_stands_still_on_nodes_that_answer_is_left_alone(
     stage.steps.running = [_one_step(stage)]
     for step in range(1, 5):
         stage.life.say(f"step {step} loss 2.0")
-        time.sleep(0.2)
+        time.sleep(0.1)
     give_up_s = time.monotonic() + 60
     while not stage.steps.asked and time.monotonic() < give_up_s:
         time.sleep(0.05)
-    time.sleep(1.0)
+    stage.looks(5)
 
     assert stage.steps.asked
     assert stage.kinds() == ["agent.opened", "start.begun"]
@@ -655,7 +684,7 @@ def test_a_script_that_says_all_is_well_after_we_ended_it_is_started_again(
     stage.steps.running = [_one_step(stage)]
     for step in range(1, 5):
         stage.life.say(f"step {step} loss 2.0")
-        time.sleep(0.15)
+        time.sleep(0.05)
     stage.life.say(TRANSIENT)
     stage.until("steps.cancel.done")
     assert stage.talk.asked(1) is False
@@ -689,13 +718,14 @@ def test_a_slow_node_is_left_behind_at_the_next_checkpoint(
 
     monkeypatch.setattr(agent_hang.Hangs, "look", look)
     stage.life.say("step 5 loss 2.0")
-    time.sleep(1.0)
+    stage.until("start.begun")
+    stage.looks()
     assert stage.kinds() == ["agent.opened", "start.begun"]
     saved = stage.life.cwd / "step-5"
     saved.mkdir()
     (saved / "done").touch()
     if not spares:
-        time.sleep(1.5)
+        stage.looks(5)
         assert stage.kinds() == ["agent.opened", "start.begun"]
         return
     stage.until("steps.cancel.done")

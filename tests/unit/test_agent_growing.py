@@ -25,7 +25,9 @@ from ftrun.supervisor import (
 )
 from ftrun.supervisor.agent_companion import FAILED, HERE, WAITING, Companion, Companions
 from ftrun.supervisor.halts import Halt
-from tests.unit.test_agent import TRANSIENT, Stage, Steps
+from tests.unit.test_agent import TRANSIENT, Stage, Steps, quick
+
+__all__ = ["quick"]
 
 CANCELLED = "slurmstepd: error: *** STEP 1.0 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***"
 Make = Callable[..., Stage]
@@ -92,7 +94,7 @@ def lenders(monkeypatch: pytest.MonkeyPatch) -> Lenders:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenders: Lenders) -> Iterator[Make]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenders: Lenders, quick: None) -> Iterator[Make]:
     """A stage whose agent looks often, on two of three nodes."""
     for module, name, seconds in (
         (agent_rounds, "LOOK_EVERY_S", 0.1),
@@ -121,7 +123,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lenders: Lenders) -> I
     yield stage
     for one in made:
         one.desk.given_up = True
-        one.thread.join(10)
+        one.thread.join(60)
 
 
 def save(stage: Stage, step: int) -> None:
@@ -132,7 +134,7 @@ def save(stage: Stage, step: int) -> None:
 
 def stays(stage: Stage, word: str) -> dict[str, Any]:
     """The record that says that it does not grow for this kind of reason."""
-    give_up_s = time.monotonic() + 15
+    give_up_s = time.monotonic() + 60
     while True:
         told = [one["data"] for one in stage.records() if one["kind"] == "grow.stays"]
         found = [data for data in told if data["word"] == word]
@@ -187,7 +189,7 @@ def test_nodes_of_another_job_are_there_and_looked_at_before_anything_is_touched
     lenders.lend(stage)
     save(stage, 5)
     assert stage.until("grow.begun")["missing"] == 1
-    time.sleep(0.5)
+    stage.looks()
     assert "save.asked" not in stage.kinds()
     lenders.late = False
     stage.until("save.asked")
@@ -398,7 +400,7 @@ def test_an_agent_that_dies_between_the_end_and_its_answer_costs_no_more_than_a_
     stage = make()
     ends_to_grow(stage, 5)
     stage.desk.given_up = True
-    stage.thread.join(10)
+    stage.thread.join(60)
     stage.life.say(CANCELLED)
     stage.life.exit(143)
     while len(stage.life.run.attempts) == 1 and not stage.life.run.final:

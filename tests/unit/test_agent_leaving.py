@@ -14,13 +14,15 @@ from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobDetails
 from ftrun.slurm.steps import StepRow
 from ftrun.supervisor import agent_drain, agent_notice, agent_rounds, agent_stop, leavefile
-from tests.unit.test_agent import Stage
+from tests.unit.test_agent import Stage, quick
+
+__all__ = ["quick"]
 
 CANCELLED = "slurmstepd: error: *** STEP 1.0 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***"
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Iterator[Callable[..., Stage]]:
     """A stage whose agent looks often."""
     for module, name, seconds in (
         (agent_rounds, "LOOK_EVERY_S", 0.1),
@@ -41,7 +43,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     yield stage
     for one in made:
         one.desk.given_up = True
-        one.thread.join(10)
+        one.thread.join(60)
 
 
 def _save(stage: Stage, step: int) -> None:
@@ -92,7 +94,7 @@ def test_where_it_cannot_the_start_goes_on_and_says_why(make: Callable[..., Stag
     if saves:
         _save(stage, 5)
     told = stage.until("start.stays")
-    time.sleep(0.5)
+    stage.looks()
 
     assert (told["token"], told["nodes"], told["saved"]) == ("7", [stage.nodes[1]], saves)
     assert stage.kinds().count("start.stays") == stage.kinds().count("save.asked") == 1
@@ -123,7 +125,7 @@ def test_what_is_taken_back_ends_nothing(make: Callable[..., Stage]) -> None:
     leavefile.remove(stage.place, 0)
     assert _within(60.0, lambda: not wish.exists())
     _save(stage, 5)
-    time.sleep(1.0)
+    stage.looks()
 
     assert "script.end.intended" not in stage.kinds()
 
@@ -137,7 +139,7 @@ def test_what_is_taken_back_at_the_last_moment_ends_nothing(
     _wish(stage, stage.nodes[1])
     stage.until("save.asked")
     monkeypatch.setattr(agent_drain, "LOOK_EVERY_S", 1e6)
-    time.sleep(0.3)  # it looks now for the last time
+    stage.looks(2)  # it looks now for the last time
     leavefile.remove(stage.place, 0)
     _save(stage, 5)
     stage.until("save.done")
@@ -163,8 +165,8 @@ def test_an_end_that_is_near_for_another_reason_is_no_preemption(
 
     monkeypatch.setattr(stage.desk.cluster, "details", details)
     stage.life.say(CANCELLED)
-    assert _within(30.0, lambda: bool(asked))
-    time.sleep(0.5)
+    assert _within(60.0, lambda: bool(asked))
+    stage.looks()
 
     assert "save.asked" not in stage.kinds()
 
@@ -183,7 +185,7 @@ def test_a_cancelled_step_of_a_start_that_lives_on_is_asked_about(
         assert stage.until("save.asked")["occasion"] == "preempt"
         _save(stage, 5)
         stage.until("save.done")
-    time.sleep(1.0)
+    stage.looks(5)
 
     assert stage.kinds().count("save.asked") == preempted
     assert "script.end.intended" not in stage.kinds()

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.spanning import Span
-from ftrun.supervisor import agent_joining, agent_release
-from tests.unit.test_agent import TRANSIENT, Stage
+from ftrun.supervisor import agent_joining, agent_release, agent_rounds
+from tests.unit.test_agent import TRANSIENT, Stage, quick
+
+__all__ = ["quick"]
 
 Make = Callable[..., Stage]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None) -> Iterator[Make]:
     """Four nodes, of which the last was set aside since it could not be swept: the second start works on three."""
     monkeypatch.setattr(agent_release, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
     made: list[Stage] = []
 
     def stage(**chosen: Any) -> Stage:
@@ -36,24 +39,17 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     yield stage
     for one in made:
         one.desk.given_up = True
-        one.thread.join(10)
+        one.thread.join(60)
 
 
 def drain(stage: Stage, node: str) -> None:
     stage.life.cluster.drain(node, "to be mended")
 
 
-def rounds(stage: Stage) -> None:
-    """Some looks go by."""
-    looks = stage.desk.clock.mono_s() + 3.0
-    while stage.desk.clock.mono_s() < looks:
-        time.sleep(0.05)
-
-
 def test_a_drained_node_that_was_set_aside_is_given_back(make: Make) -> None:
     """Not before somebody drained it; the intent is written first, and all who stay are named."""
     stage = make()
-    rounds(stage)
+    stage.looks(5)
     assert "release.intended" not in stage.kinds()
     drain(stage, stage.nodes[3])
     told = stage.until("release.done")
@@ -71,7 +67,7 @@ def test_no_node_of_the_start_that_works_is_given_back(make: Make) -> None:
     stage = make()
     for node in stage.nodes[:3]:
         drain(stage, node)
-    rounds(stage)
+    stage.looks(5)
     assert "release.intended" not in stage.kinds()
 
 
@@ -81,7 +77,7 @@ def test_a_refusal_ends_it_for_the_launch(make: Make) -> None:
     stage.steps.refused = "Job update not available right now"
     drain(stage, stage.nodes[3])
     assert stage.until("release.refused")["message"] == stage.steps.refused
-    rounds(stage)
+    stage.looks(5)
 
     assert stage.kinds().count("release.intended") == 1
     assert stage.desk.nodes == stage.nodes
@@ -92,7 +88,7 @@ def test_a_job_that_slurm_ends_for_a_dead_node_keeps_its_one_release_for_that(ma
     """Slurm may allow it once only."""
     stage = make(words=("--no-kill=off",))
     drain(stage, stage.nodes[3])
-    rounds(stage)
+    stage.looks(5)
     assert "release.intended" not in stage.kinds()
 
 
@@ -101,12 +97,12 @@ def test_a_node_that_left_the_job_may_be_one_of_a_companion(make: Make) -> None:
     stage = make()
     job = stage.life.launches[-1].job
     job.nodes = stage.nodes[:3]
-    give_up_s = time.monotonic() + 15
+    give_up_s = time.monotonic() + 60
     while stage.desk.nodes != stage.nodes[:3]:
         assert time.monotonic() < give_up_s, stage.kinds()
         time.sleep(0.05)
     stage.desk.given_up = True
-    stage.thread.join(10)
+    stage.thread.join(60)
     desk = replace(stage.desk, spans=(Span("99", (stage.nodes[3],)),), left=stage.desk.left)
 
     assert desk.nodes == stage.nodes

@@ -161,7 +161,7 @@ def test_a_question_that_not_even_our_own_node_answers_proves_nothing(question: 
         world.silent()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     takes=st.lists(st.floats(0.0, 12.0), min_size=8, max_size=8),
     opens_s=st.floats(0.0, 5.0),

@@ -14,9 +14,9 @@ import pytest
 from ftrun.hooks import ring, standing
 from ftrun.hooks.checkpoints import manifest
 from tests.unit.questions import Said
-from tests.unit.test_agent import TRANSIENT, Stage, make
+from tests.unit.test_agent import TRANSIENT, Stage, make, quick
 
-__all__ = ["make"]
+__all__ = ["make", "quick"]
 
 Make = Callable[..., Stage]
 VIEW = "/dev/shm/ftrun/views/0.2/step-10"
@@ -146,7 +146,7 @@ def test_what_may_still_be_published_is_waited_for(make: Make, tmp_path: Path) -
     stage.life.say("step 12 loss 2.0", TRANSIENT)
     stage.over(1)
     stage.until("start.placed")
-    time.sleep(1.5)
+    stage.looks()
     assert "restore.intended" not in stage.kinds()
     publish(stage, folder)
     assert stage.answer(1)["view"] == VIEW
@@ -163,10 +163,8 @@ def test_nobody_waits_for_what_cannot_come(make: Make, tmp_path: Path, why: str)
         for node in stage.nodes:
             Path(stage.place, "stage", f"flushed.0.1.{node}").touch()
     memory.growing = why == "time"
-    began_s = time.monotonic()
     told = stage.fails(1, "step 12 loss 2.0", TRANSIENT)
     assert (told["kind"], "view" in told, second in told["nodes"]) == ("again", False, True)
-    assert time.monotonic() - began_s < 15.0
 
 
 def test_a_checkpoint_on_disk_that_is_newer_is_not_passed_over(make: Make, tmp_path: Path) -> None:

@@ -690,7 +690,7 @@ def _costs(run: events.Run) -> tuple[Any, ...]:
     return dict(run.spent), run.retries, dict(run.rungs), run.excluded, run.best_step, incidents
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_in_whatever_order_both_journals_meet_they_cost_the_same(data: st.DataObject) -> None:
     """Budgets are spent by one record each: any interleaving, with any record copied again, folds to the same costs."""
@@ -707,7 +707,7 @@ def test_in_whatever_order_both_journals_meet_they_cost_the_same(data: st.DataOb
     assert _folded([*mixed, LAST]).retries == 9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(st.integers(0, 15))
 def test_a_copy_that_comes_after_the_judgement_never_gives_budgets_back(known: int) -> None:
     """What a file system showed too late counts as tries of its own: it does not set the counters to what they were."""

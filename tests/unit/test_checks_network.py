@@ -434,15 +434,14 @@ def test_who_has_no_answer_in_time_has_none() -> None:
     def slow(host: str) -> str:
         import time
 
-        time.sleep(30 if host == "slow" else 0)
+        time.sleep(600 if host == "slow" else 0)
         return "10.0.0.1"
 
-    assert {"quick": "10.0.0.1", "slow": hosts.NO_ANSWER} == hosts.asked(
-        Machine(),
-        ["quick", "slow"],
-        slow,
-        5.0,  # a busy machine takes seconds to ask at all
-    )
+    for limit_s in (1.0, 5.0, 60.0):  # a busy machine takes seconds to ask at all
+        found = hosts.asked(Machine(), ["quick", "slow"], slow, limit_s)
+        if found["quick"] != hosts.NO_ANSWER:
+            break
+    assert {"quick": "10.0.0.1", "slow": hosts.NO_ANSWER} == found
 
 
 def test_a_list_that_nobody_can_read_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

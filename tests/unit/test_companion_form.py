@@ -139,13 +139,14 @@ def test_a_job_without_limit_has_a_companion_without_limit() -> None:
 
 SQUEUE = """#!/bin/sh
 case "$*" in *' -s '*) echo 9.batch; echo 9.0; exit ;; esac
+echo >>'{folder}/asked'
 cat '{folder}/answer'
 [ ! -s '{folder}/error' ] || {{ cat '{folder}/error' >&2; exit 1; }}
 """
 
 
 class Companion:
-    """A companion's script under one shell, beside a squeue that a file answers for."""
+    """A companion's script under one shell, beside a squeue and a clock that files answer for."""
 
     def __init__(self, folder: Path, shell: list[str]) -> None:
         self.folder, self.shell = folder, shell
@@ -161,11 +162,28 @@ class Companion:
         (self.place / "current").symlink_to("0.2")
         (self.place / "agent" / "pulse.0").write_text("5\n")
         (folder / "error").touch()
+        (folder / "asked").touch()
+        self.now_s = 0
+        self.passes(1000)
         self.says("RUNNING 1001")
 
     def says(self, answer: str, error: str = "") -> None:
         (self.folder / "answer").write_text(answer and f"{answer}\n")
         (self.folder / "error").write_text(error)
+
+    def passes(self, seconds: int) -> None:
+        """So much later."""
+        self.now_s += seconds
+        (self.folder / "uptime.new").write_text(f"{self.now_s}.25 7.00\n")
+        (self.folder / "uptime.new").replace(self.folder / "uptime")
+
+    def looks(self, job: subprocess.Popen[str]) -> None:
+        """It has looked at everything as it is now, and drawn its conclusions; or it has ended."""
+        asked = self.folder / "asked"
+        until, deadline = len(asked.read_text()) + 3, time.monotonic() + 60
+        while len(asked.read_text()) < until and job.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def start(self, **env: str) -> subprocess.Popen[str]:
         file = self.folder / "script"
@@ -178,11 +196,13 @@ class Companion:
         }
         told |= {
             "TMPDIR": str(self.folder / "tmp"),
-            "FTRUN_COMPANION_PERIOD_S": "0.1",
+            "FTRUN_COMPANION_PERIOD_S": "0.03",
             "FTRUN_COMPANION_ABSENT_S": "2",
         } | env
         own, first = f"\nPATH={self.folder}/bin:/usr/bin:", "\nPATH=/usr/bin:"
-        head, _, tail = file.read_text().rpartition(first)
+        head, _, tail = (
+            file.read_text().replace("</proc/uptime", f"<'{self.folder}/uptime'").rpartition(first)
+        )
         file.write_text(head + own + tail)
         return subprocess.Popen(
             [*self.shell, str(file)], env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -212,7 +232,7 @@ def test_it_says_that_it_is_there_and_ends_when_told(companion: Companion) -> No
     job = companion.start()
     wait_here(companion)
     assert (companion.here / "1.here").read_text() == "job=9\nnodes=n[4-5]\nhost=n4\n"
-    time.sleep(0.5)
+    companion.looks(job)
     assert job.poll() is None
     (companion.here / "1.over").touch()
 
@@ -265,6 +285,8 @@ def test_it_ends_when_the_main_job_is_not_what_it_was(
     job = companion.start()
     wait_here(companion)
     companion.says(answer, error)
+    companion.looks(job)
+    companion.passes(5)
 
     assert ended(job) == told
 
@@ -289,10 +311,13 @@ def test_it_ends_when_nobody_counts_any_more(companion: Companion) -> None:
     """Neither the agent nor the script of the main job, though Slurm answers: its batch node is dead."""
     job = companion.start(FTRUN_COMPANION_STILL_S="3")
     wait_here(companion)
-    for n in range(15):
+    for n in range(4):
         (companion.here / "alive.0").write_text(f"{n}\n")
-        time.sleep(0.3)
+        companion.looks(job)
+        companion.passes(2)
+    companion.looks(job)
     assert job.poll() is None
+    companion.passes(2)
 
     assert ended(job).startswith("job 41 has not counted for ")
 
@@ -321,11 +346,14 @@ def _asks_of_nodes(companion: Companion, held: str, heard: str) -> None:
 def test_a_start_that_lies_in_it_is_not_ended_because_nobody_can_write(companion: Companion) -> None:
     """The main job's first node is well in Slurm's eyes: its mount may hang, or a quota be used up, and the ranks train on. Far later it ends all the same."""
     _asks_of_nodes(companion, "41\n", "mixed\n")
-    job = companion.start(FTRUN_COMPANION_STILL_S="1", FTRUN_COMPANION_LONGEST_S="8")
+    job = companion.start(FTRUN_COMPANION_STILL_S="10", FTRUN_COMPANION_LONGEST_S="80")
     wait_here(companion)
     (companion.here / "alive.0").write_text("00000000000000000007 8 9\n")
-    time.sleep(5)
+    companion.looks(job)
+    companion.passes(70)
+    companion.looks(job)
     assert job.poll() is None
+    companion.passes(20)
 
     assert ended(job).startswith("job 41 has not counted for ")
 
@@ -338,6 +366,8 @@ def test_it_ends_when_the_node_of_the_script_is_lost(companion: Companion, held:
     job = companion.start(FTRUN_COMPANION_STILL_S="1")
     wait_here(companion)
     (companion.here / "alive.0").write_text("00000000000000000007 9\n")
+    companion.looks(job)
+    companion.passes(5)
 
     assert ended(job).startswith("job 41 has not counted for ")
 
@@ -347,16 +377,13 @@ def test_a_start_in_other_companions_does_not_keep_it(companion: Companion) -> N
     """Its agent is dead, and the script's counter goes on for those that its start lies in."""
     job = companion.start(FTRUN_COMPANION_STILL_S="2")
     wait_here(companion)
-    told = ""
-    for n in range(100):
+    for n in range(4):
         (companion.here / "alive.new").write_text(f"{n:020d} 8 19\n")
         (companion.here / "alive.new").replace(companion.here / "alive.0")
-        time.sleep(0.1)
-        if job.poll() is not None:
-            told = ended(job)
-            break
+        companion.looks(job)
+        companion.passes(1)
 
-    assert told.startswith("job 41 has not counted for ")
+    assert ended(job).startswith("job 41 has not counted for ")
 
 
 @under_one_shell("companion")
@@ -365,7 +392,9 @@ def test_a_main_job_that_is_suspended_is_waited_for(companion: Companion) -> Non
     job = companion.start(FTRUN_COMPANION_STILL_S="1")
     wait_here(companion)
     companion.says("SUSPENDED 1001")
-    time.sleep(2.5)
+    companion.looks(job)
+    companion.passes(50)
+    companion.looks(job)
     assert job.poll() is None
     companion.says("COMPLETING 1001")
 
@@ -383,7 +412,9 @@ def test_one_answer_without_the_main_job_is_no_word(companion: Companion) -> Non
         ("", "slurm_load_jobs error: Invalid job id specified\n"),
     ):
         companion.says(answer, error)
-        time.sleep(2)
+        companion.looks(job)
+        companion.passes(20)
+        companion.looks(job)
         assert job.poll() is None
     (companion.here / "1.over").touch()
 
@@ -396,13 +427,19 @@ def test_silence_is_no_word(companion: Companion) -> None:
     companion.says("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
     job = companion.start(FTRUN_COMPANION_STILL_S="1")
     wait_here(companion)
-    time.sleep(2.5)
+    companion.looks(job)
+    companion.passes(50)
+    companion.looks(job)
     assert job.poll() is None
     away = companion.folder / "away"
     companion.place.rename(away)
     companion.says("RUNNING 1001")
-    time.sleep(2.5)
+    companion.looks(job)
+    companion.passes(50)
+    companion.looks(job)
     assert job.poll() is None
     away.rename(companion.place)
+    companion.looks(job)
+    companion.passes(50)
 
     assert ended(job).startswith("job 41 has not counted for ")

@@ -150,7 +150,7 @@ class History:
         self.live(3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(FIRST),
     st.lists(st.sampled_from(STEPS), max_size=7),

@@ -265,7 +265,7 @@ class Month:
     [
         (180.0, 180.0),
         pytest.param(300.0, 1200.0, marks=pytest.mark.drills),
-        (60.0, 3600.0),
+        pytest.param(60.0, 3600.0, marks=pytest.mark.drills),
         pytest.param(1200.0, 7200.0, marks=pytest.mark.drills),
     ],
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ftrun.slurm.client import SubmitRequest
 from ftrun.slurm.options import split
 from ftrun.supervisor import expected, haltfile, leaving, savenow, settings, store, warned
-from ftrun.supervisor.cli import main
+from ftrun.supervisor.cli import common, main
 from ftrun.supervisor.cli.leave import at_time, sentence
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
@@ -723,6 +723,7 @@ def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Life:
     made = _life(tmp_path)
     monkeypatch.setenv("FTRUN_HOME", made.home)
     monkeypatch.setenv("FTRUN_SUPERVISOR", "none")
+    monkeypatch.setattr(common, "FOREIGN_LOOK_S", 0.01)  # its supervisor lives in another time
     return made
 
 

@@ -129,7 +129,7 @@ _words = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(_words, max_size=6), st.sampled_from([(22, 5), (23, 11), (25, 5), (26, 5)]))
 def test_the_split_agrees_with_the_c_library(argv: list[str], version: tuple[int, int]) -> None:
     """For any arguments and any version: the same options with the same values, the same rest, the same refusals."""

@@ -248,7 +248,7 @@ _LIMITS = st.builds(
 
 
 @given(_DIAGNOSES, _RUNS, _ATTEMPTS, _VIEWS, _LIMITS, st.one_of(st.none(), st.integers(0, 25)))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_ruling_breaks_a_law(
     found: Diagnosis,
     run: dict[str, Any],

@@ -163,7 +163,7 @@ class Turns(Baton):
         return world.disk(type(own))  # type: ignore[attr-defined, no-any-return]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     contents=st.sampled_from([(FOLDER, NEWER), (FILE, NEWER_FILE)]),

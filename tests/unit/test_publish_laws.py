@@ -215,7 +215,7 @@ SHARED_FILES = {"n0": {"config.json": b"{}", "0": b"0"}, "n1": {"config.json": b
 ONE_FILE = {"n0": {"": b"w" * 100}, "n1": {"": b"w" * 100}}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     contents=st.sampled_from([SHARDED, FIRST_ONLY, SHARED_FILES, ONE_FILE]),
@@ -380,7 +380,7 @@ def test_real_processes_that_are_killed_at_any_time_publish_whole_sets(tmp_path:
         "n0": {f"{n}": bytes([n]) * 400_000 for n in range(6)},
         "n1": {f"s/{n}": bytes([n]) * 400_000 for n in range(6)},
     }
-    for number in range(2):
+    for number in range(1):
         top = tmp_path / str(number)
         top.mkdir()
         world = World(top, big)
@@ -388,7 +388,7 @@ def test_real_processes_that_are_killed_at_any_time_publish_whole_sets(tmp_path:
             (top / f"{node}.json").write_text(staged.seal_json(world.seals[node]))
         living: dict[str, subprocess.Popen[bytes]] = {}
         kills = 0
-        until_s = time.monotonic() + 30
+        until_s = time.monotonic() + 120
         while time.monotonic() < until_s:
             for node in world.nodes:
                 if node not in living:

@@ -79,21 +79,21 @@ def _same(log: bytes, cuts: list[int], catalog: Catalog) -> None:
     assert whole == _scan(pieces, "hyperscan", catalog)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(log=_logs(SMALL), cuts=_CUTS)
 def test_neither_chunks_nor_the_engine_change_the_hits(log: bytes, cuts: list[int]) -> None:
     """The same bytes give the same hits, whole or in pieces, by hyperscan or by literals."""
     _same(log, cuts, SMALL)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(log=_logs(CATALOG), cuts=_CUTS)
 def test_nor_do_they_with_the_whole_catalog(log: bytes, cuts: list[int]) -> None:
     """The same of all signatures together."""
     _same(log, cuts, CATALOG)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(log=_logs(SMALL), overlong=st.integers(scan.SEGMENT_BYTES - 2, 2 * scan.SEGMENT_BYTES + 2), cuts=_CUTS)
 def test_nor_do_they_where_lines_are_too_long_or_blocks_full(
     log: bytes, overlong: int, cuts: list[int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from ftrun.hooks.slurmjob import job_of
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_UID": "1000", "SLURMD_NODENAME": "gpu001", "SLURM_JOB_USER": "ann"}
 SICK = {"memory": {"expected_gb": 1_000_000}}
+LIMIT_S = 120
 NO_SLURM = "#!/bin/sh\necho '%s'\n"
 
 TWO_GPUS = """<nvidia_smi_log><driver_version>550.54</driver_version>
@@ -38,6 +40,9 @@ class Node:
             made.mkdir()
         for hook in ("prolog", "epilog", "health"):
             text = (installed / hook).read_text().replace(f"={installed}/etc", f"={self.etc}")
+            # A busy machine may not come to an end in the seconds that a node gives a hook, and a hook that does not says nothing.
+            text = re.sub(r"^limit=\d+$", f"limit={LIMIT_S}", text, count=1, flags=re.MULTILINE)
+            assert f"limit={LIMIT_S}" in text
             self.put(hook, text.replace(f"={installed}/state", f"={self.state}"))
 
     def put(self, hook: str, text: str) -> None:
@@ -66,7 +71,7 @@ class Node:
     def run(self, hook: str, *words: str, **env: str) -> tuple[int, str]:
         """Exit status and words of one call, as slurmd calls it: no PATH, an environment of Slurm's own."""
         command = [str(self.folder / "opt" / hook), *words]
-        done = subprocess.run(command, env={**JOB, **env}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env={**JOB, **env}, capture_output=True, text=True, timeout=180)
         return done.returncode, done.stdout + done.stderr
 
     @property
@@ -116,7 +121,7 @@ def test_a_mistake_of_ours_costs_no_job(node: Node, installed: Path, broken: str
         (node.folder / "lib").mkdir()
         (node.folder / "lib" / "start.py").write_text(broken)
         node.change("prolog", f"\nlib={installed}", f"\nlib={node.folder}/lib #")
-        node.change("prolog", "limit=8", "limit=-1")
+        node.change("prolog", f"limit={LIMIT_S}", "limit=-1")
 
     assert (0, "") == node.run("prolog")
 
@@ -224,7 +229,7 @@ def test_only_processes_that_bear_the_job_s_name_are_its_leftovers(node: Node) -
         assert own.poll() is None
         node.settings({"epilog": {"kill": True}})
         assert (0, "") == node.run("epilog", **env)
-        assert -9 == own.wait(30)
+        assert -9 == own.wait(60)
         assert [None, None] == [other.poll() for other in others]
     finally:
         for process in (own, *others):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,9 @@ echo "$SLURM_JOB_NODELIST $SLURM_JOB_NUM_NODES $SLURM_NTASKS $SLURM_TASKS_PER_NO
 cat "${0%/*}/agent/shim.$FTRUN_START"
 ls "${0%/*}/agent"
 """
+
+
+SECOND = b"            sleep 1\n        done\n"  # of the counter, which counts every tenth one
 
 
 def lines(inside: Attempt, script: str = SHAPE) -> list[str]:
@@ -73,16 +75,21 @@ def test_an_answer_about_nodes_that_nobody_has_ends_the_job(inside: Attempt, ans
 def test_a_counter_goes_on_as_long_as_there_is_a_companion(inside: Attempt) -> None:
     """A companion that sees it stand still ends itself; it ends with the last start that has one."""
     plan(inside, "again|nodes=a,z|span=9:z|fault=node", "again|nodes=a,c|fault=node", "end")
-    alive = inside.place / "companions" / "alive.0"
-    script = '#!/bin/sh\n[ "$FTRUN_START" -gt 1 ] || exit 5\n[ "$FTRUN_START" = 2 ] && sleep 12 && exit 5\nsleep 1\nexit 3\n'
-    job = inside.start(script)
-    wait_for(alive.exists)
-    began = time.monotonic()
-    wait_for(lambda: alive.read_text() == f"{2:020d} 9\n")
-    took_s = time.monotonic() - began
+    alive, slept = inside.place / "companions" / "alive.0", inside.folder / "slept"
+    waits = "until %s; do sleep 0.05; done"
+    second = waits % "[ -e counted ]" + "; exit 5"
+    third = waits % f"""[ "$(cat '{alive}')" = {1:020d} ]"""
+    script = f'#!/bin/sh\n[ "$FTRUN_START" -gt 1 ] || exit 5\n[ "$FTRUN_START" = 3 ] || {{ {second}; }}\n{third}\nexit 3\n'
+    job = inside.start(
+        script, change=(SECOND, SECOND.replace(b"sleep 1", f"echo >>{slept}; sleep 0.05".encode()))
+    )
+    wait_for(lambda: _counted(alive)[0] >= 2)
+    counted = _counted(alive)
+    assert len(slept.read_text()) >= 10 * (counted[0] - 1)  # of what are seconds
+    assert counted[1] == "9"
+    (inside.folder / "counted").touch()
 
     assert job.wait(60) == 3
-    assert 8 < took_s
     job.communicate()
     wait_for(lambda: not _counters(inside))
     assert alive.read_text() == f"{1:020d}\n"
@@ -93,16 +100,25 @@ def test_signals_for_the_script_do_not_end_the_counter(inside: Attempt) -> None:
     """They reach this shell's whole group; a companion would end itself, and the ranks in it."""
     plan(inside, "again|nodes=a,z,y|span=9:z|span=7:y|fault=node", "end")
     alive = inside.place / "companions" / "alive.0"
-    script = '#!/bin/sh\n[ "$FTRUN_START" -gt 1 ] || exit 5\ntrap : USR1 HUP\n(trap "" USR1 HUP; exec sleep 14) &\n: >listening\nwhile kill -0 $! 2>/dev/null; do wait $!; done\nexit 3\n'
-    job = inside.start(script)
-    wait_for(lambda: alive.exists() and alive.read_text() == f"{1:020d} 9 7\n")
+    script = '#!/bin/sh\n[ "$FTRUN_START" -gt 1 ] || exit 5\ntrap : USR1 HUP\n(trap "" USR1 HUP; until [ -e counted ]; do sleep 0.05; done) &\n: >listening\nwhile kill -0 $! 2>/dev/null; do wait $!; done\nexit 3\n'
+    job = inside.start(script, change=(SECOND, SECOND.replace(b"sleep 1", b"sleep 0.05")))
+    wait_for(lambda: _counted(alive)[1] == "9 7")
     wait_for((inside.folder / "listening").exists)
     for number in (signal.SIGUSR1, signal.SIGHUP):
         os.killpg(job.pid, number)
-    wait_for(lambda: alive.read_text() == f"{2:020d} 9 7\n")
+    sent = _counted(alive)[0]
+    wait_for(lambda: _counted(alive)[0] >= sent + 2)
+    (inside.folder / "counted").touch()
 
     job.communicate(timeout=120)
     assert job.returncode == 3
+
+
+def _counted(alive: Path) -> tuple[int, str]:
+    """The counter, and the companions that it is for; zero before it has counted."""
+    text = alive.read_text() if alive.exists() else ""
+    number, _, jobs = text.strip().partition(" ")
+    return int(number or 0), jobs
 
 
 def _counters(inside: Attempt) -> list[str]:
@@ -123,7 +139,9 @@ def _left_to_slurm(inside: Attempt, default: str) -> str:
     tools = inside.folder / "bin"
     tools.mkdir()
     (tools / "scontrol").write_text(f"#!/bin/sh\necho 'MpiDefault              = {default}'\n")
-    (tools / "srun").write_text("#!/bin/sh\n")
+    (tools / "srun").write_text(
+        f"#!/bin/sh\ncase \" $* \" in *' guard '*) : >'{inside.folder}/guarded' ;; esac\n"
+    )
     for file in tools.iterdir():
         file.chmod(0o755)
     inside.env["PATH"] = f"{tools}:/usr/bin:/bin"
@@ -133,7 +151,8 @@ def _left_to_slurm(inside: Attempt, default: str) -> str:
     inside.values["watch"] = "60 1"
     plan(inside, "end")
     script = (
-        '#!/bin/sh\nsrun -N3 -n6 true\nsleep 4\ncat "${0%/*}/agent/nospan.1" "${0%/*}/agent/mpi"\nexit 3\n'
+        "#!/bin/sh\nsrun -N3 -n6 true\nuntil [ -e guarded ]; do sleep 0.05; done\n"
+        'cat "${0%/*}/agent/nospan.1" "${0%/*}/agent/mpi"\nexit 3\n'
     )
     change = (
         b"PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin\n_ft_tmp=",

@@ -30,7 +30,7 @@ def test_every_example_is_found_by_the_wider_expression() -> None:
     assert [] == missed
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_whatever_a_pattern_matches_its_expression_matches(data: st.DataObject) -> None:
     """For text made from the patterns themselves, in the midst of other text."""
