@@ -131,7 +131,7 @@ def _start(plan: Plan) -> None:
 
 
 def _wait_ready(box: Sandbox) -> None:
-    deadline = time.monotonic() + 30.0 + 0.5 * len(box.node_names)
+    deadline = time.monotonic() + 90.0 + 0.5 * len(box.node_names)
     while True:
         status = box.status()
         dead = [daemon.name for daemon in status.daemons if daemon.state == "dead"]

@@ -22,10 +22,10 @@ __all__ = ["HOWS", "DaemonStatus", "NodeStatus", "Sandbox", "SandboxStatus", "cl
 
 HOWS = ("crash", "freeze", "slurmd", "drain")
 DOWN_WAIT_S = 10.0
-CONTROLLER_WAIT_S = 30.0
-NODE_WAIT_S = 45.0
+CONTROLLER_WAIT_S = 90.0
+NODE_WAIT_S = 120.0
 # A client without its slurm.conf, or with a stopped controller, waits by itself for up to a minute.
-ASK_TIMEOUT_S = 15.0
+ASK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

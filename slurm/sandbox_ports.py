@@ -24,12 +24,12 @@ __all__ = ["machine_lock", "port_range"]
 # Below the ephemeral ports (32768 upwards), from which clients and srun draw.
 FIRST_PORT = 20_000
 LAST_PORT = 32_500
-LOCK_WAIT_S_MAX = 180.0
+LOCK_WAIT_S_MAX = 900.0
 
 
 @contextlib.contextmanager
 def machine_lock() -> Iterator[None]:
-    """Hold the machine-wide lock of all sandboxes, whoever owns them. SandboxError after 180 s."""
+    """Hold the machine-wide lock of all sandboxes, whoever owns them. SandboxError where whoever holds it lives and is not done in 15 minutes."""
     path = Path(tempfile.gettempdir()) / "ftrun-sandbox-ports.lock"
     handle = _open_shared(path)
     try:

@@ -34,7 +34,6 @@ INSIDE: tuple[Scenario, ...] = (
         "rank-killed",
         "A rank is killed, and the script starts again in place",
         faults=(KILLED,),
-        quick=True,
         expect=Expect(
             classes=("unknown",),
             again_within_s=20.0,
