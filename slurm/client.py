@@ -242,12 +242,13 @@ class Stay:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """One partition with all of its nodes."""
+    """One partition with all of its nodes. `max_time_s`: the longest time limit of a job in it; None where there is none or it was not asked for."""
 
     name: str
     up: bool
     default: bool
     nodes: tuple[str, ...]
+    max_time_s: float | None = None
 
 
 @dataclass(frozen=True)

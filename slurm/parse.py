@@ -270,6 +270,7 @@ def parse_partitions(text: str) -> dict[str, PartitionRow]:
                 up=fields.get("State") == "UP",
                 default=fields.get("Default") == "YES",
                 nodes=expand(fields.get("Nodes", "")),
+                max_time_s=parse_seconds(fields.get("MaxTime", "")),
             )
     return rows
 

@@ -12,8 +12,9 @@ How it thinks. Seven layers, the later wins:
 
 `[policy.NAME]` tables of a file are the elements of the list setting `policy`; every other setting stands at the top level.
 
-A layer replaces the value of an earlier one, lists too. The site can name settings in `lock`; a later layer that sets
-one of these is refused, as is every wrong name or value: at submission, with file or variable named.
+A layer replaces the value of an earlier one, lists too. The site can name settings in `lock`; a later layer that gives one of
+these another value is refused, as is every wrong name or value: at submission, with file or variable named. What
+/etc/ftrun/config.toml locks stays locked, to its value, where $FTRUN_SITE_CONFIG names another file: everybody can set a variable.
 
 `ftrun sbatch` comes through here, so the TOML reader is imported only where there is a file to read.
 """
@@ -59,13 +60,14 @@ _NOT_SETTINGS = frozenset(
 
 
 class Config:
-    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each."""
+    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each; `locked` by which file a key is locked."""
 
-    __slots__ = ("origin", "values")
+    __slots__ = ("locked", "origin", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = settings.defaults()
         self.origin: dict[str, tuple[str, str]] = dict.fromkeys(self.values, (DEFAULT, ""))
+        self.locked: dict[str, str] = {}
 
     def __getitem__(self, key: str) -> Value:
         return self.values[key]
@@ -91,19 +93,27 @@ class Config:
             found = settings.parse_all(pairs)
         except SettingError as error:
             raise UserError(f"{place}: {error}") from None
-        locked = self.values["lock"]
-        assert isinstance(locked, list)
-        for key in found:
-            if key in locked:
-                site = self.origin["lock"][1]
-                raise UserError(f"{place}: {key} is locked by the site ({site}); leave it out")
+        for key, value in found.items():
+            if key in self.locked and not self._same(key, value):
+                raise UserError(f"{place}: {key} is locked by the site ({self.locked[key]}); leave it out")
             if layer not in _ALLOWED[SETTINGS[key].scope]:
                 nameless = key.upper() in _NOT_SETTINGS
                 places = _ALLOWED[SETTINGS[key].scope]
                 allowed = ", ".join(one for one in places if one != ENVIRONMENT or not nameless)
                 raise UserError(f"{place}: {key} cannot be set here, only in: {allowed}")
-        self.values.update(found)
-        self.origin.update((key, (layer, where)) for key in found)
+        fresh = {key: value for key, value in found.items() if key not in self.locked}
+        if isinstance(lock := fresh.get("lock"), list):
+            self.locked.update((key, place) for key in lock if key not in self.locked)
+            fresh["lock"] = list(self.locked)
+        self.values.update(fresh)
+        self.origin.update((key, (layer, where)) for key in fresh)
+
+    def _same(self, key: str, value: Value) -> bool:
+        """Whether this is what a locked setting is anyway: a supervisor is told its home by a variable."""
+        now = self.values[key]
+        if key == "home" and isinstance(now, str) and isinstance(value, str) and now and value:
+            return _folder(now) == _folder(value)
+        return now == value
 
     def blame(self, message: str) -> str:
         """A complaint about a setting with the place in front that said so; what stands on the command line is before everybody's eyes."""
@@ -115,11 +125,7 @@ class Config:
         from ftrun.supervisor import store
 
         home = self.text("home")
-        if not home:
-            return store.home_dir(dict(env))
-        if "$" in home:
-            home = os.path.expandvars(home)
-        return os.path.abspath(os.path.expanduser(home))
+        return _folder(home) if home else store.home_dir(dict(env))
 
     def layers(self) -> dict[str, str]:
         """Key -> layer, for the settings that are not at their default."""
@@ -138,6 +144,9 @@ def load(
     Raises UserError (exit 2) in one line that names the place and the nearest right name or value.
     """
     config = Config()
+    site = env.get("FTRUN_SITE_CONFIG")
+    if site and os.path.isfile(SITE_CONFIG) and os.path.realpath(site) != os.path.realpath(SITE_CONFIG):
+        config.apply(SITE, SITE_CONFIG, _locked_there())
     for layer, path in source_files(cwd, env):
         config.apply(layer, path, _read(path))
     if script:
@@ -160,6 +169,18 @@ def source_files(cwd: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
     found = [(layer, path) for layer, path in ((SITE, site), (USER, user)) if os.path.isfile(path)]
     project = _project_file(cwd, home)
     return [*found, (PROJECT, project)] if project else found
+
+
+def _locked_there() -> list[Pair]:
+    """What the site's own file locks, and the values of that alone."""
+    pairs = _read(SITE_CONFIG)
+    locked = [key for name, keys in pairs if name == "lock" and isinstance(keys, list) for key in keys]
+    return [pair for pair in pairs if pair[0] == "lock" or pair[0] in locked]
+
+
+def _folder(path: str) -> str:
+    """A folder of the settings as an absolute path: variables and `~` are read."""
+    return os.path.abspath(os.path.expanduser(os.path.expandvars(path) if "$" in path else path))
 
 
 def from_arguments(arguments: Sequence[str]) -> list[Pair]:

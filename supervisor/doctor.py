@@ -21,7 +21,7 @@ from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import sights
 
-__all__ = ["Finding", "crontab_lines", "examine", "operator_crontab", "unit_file"]
+__all__ = ["Finding", "examine"]
 
 CLOCK_SKEW_MAX_S = 5.0
 MIN_JOB_AGE_S = 60.0
@@ -305,49 +305,4 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
         state,
         f"{host}: {skew:.1f} s off",
         "" if state == "ok" else "chrony on the nodes; times in reports are off",
-    )
-
-
-def unit_file(home: str) -> str:
-    """A systemd user unit that keeps a supervisor alive."""
-    return f"""# ~/.config/systemd/user/ftrun.service; then: systemctl --user enable --now ftrun; loginctl enable-linger
-[Unit]
-Description=ftrun supervisor
-
-[Service]
-Environment=FTRUN_HOME={home}
-ExecStart={sys.executable} -m ftrun.supervisor supervise
-Restart=always
-RestartSec=5
-
-[Install]
-WantedBy=default.target
-"""
-
-
-def crontab_lines(home: str) -> str:
-    """Crontab (and scrontab) lines for sites where nothing may run for long."""
-    call = f"FTRUN_HOME={home} {sys.executable} -m ftrun.supervisor supervise --once"
-    return f"""# crontab -e, on a login node
-*/2 * * * * {call} >/dev/null 2>&1
-# or scrontab -e, where cron is Slurm's
-#SCRON --time=00:05:00
-*/2 * * * * {call}
-"""
-
-
-def operator_crontab(home: str) -> str:
-    """Crontab lines for root or SlurmUser: recheck, and the operator where no service runs it.
-
-    PATH is this shell's, since cron knows little of it; SLURM_CONF and the site's configuration are kept where they are set.
-    """
-    kept = [
-        f"{key}={os.environ[key]}\n" for key in ("SLURM_CONF", "FTRUN_SITE_CONFIG") if os.environ.get(key)
-    ]
-    call = f"FTRUN_HOME={home} {sys.executable} -m ftrun.supervisor"
-    return (
-        f"# crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\nPATH={os.environ.get('PATH', os.defpath)}\n"
-        + "".join(kept)
-        + f"*/5 * * * * {call} recheck >>/var/log/ftrun-recheck.log 2>&1\n"
-        + f"* * * * * {call} operator --once >>/var/log/ftrun-operator.log 2>&1\n"
     )

@@ -5,18 +5,25 @@ JSON lines where a machine reads (a file, a pipe), short human lines on a termin
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 __all__ = ["configure"]
 
 
-def configure(*, machine: bool) -> Any:
-    """A structlog logger that writes to stderr, each event at once."""
+def configure(*, machine: bool, less: Collection[str] = ()) -> Any:
+    """A structlog logger that writes to stderr, each event at once; those named in `less` are left out."""
     import sys
 
     import structlog
 
+    def wanted(_logger: object, _level: str, event: dict[str, Any]) -> dict[str, Any]:
+        if event.get("event") in less:
+            raise structlog.DropEvent
+        return event
+
     shared: list[Any] = [
+        wanted,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=machine),
     ]

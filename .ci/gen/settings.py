@@ -29,7 +29,9 @@ A setting has one name everywhere. For `retries`, from the weakest place to the 
 A list replaces the list of a weaker place. `ftrun config show` prints what holds where you stand, and which place said
 so. A wrong name or value is refused at submission with the nearest right one.
 
-The site can lock settings: `lock = ["drain", "drain-cap"]` in its file, and whoever sets one of these is refused.
+The site can lock settings: `lock = ["drain", "drain-cap"]` in its file. Whoever gives one of these another value, in whatever place, is refused with one line that names the place, the
+setting and the site's file; `ftrun config show` marks them. What `/etc/ftrun/config.toml` locks stays so, to its value, where `$FTRUN_SITE_CONFIG` names another file. This is a rule
+for whoever uses ftrun, and no wall: what a user must not be able to do at all, Slurm has to refuse.
 
 Durations are written `90`, `90s`, `5m`, `2h` or `1d`, shares `5%` or `0.05`. A flag is `true` or `false`; `yes`, `on` and `1`, `no`, `off` and `0` say the
 same, in every place.

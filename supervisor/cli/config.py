@@ -23,7 +23,7 @@ def _group() -> None:
 
 @app.command("show")
 def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
-    """Show every setting as it holds in this folder and environment, the layer that set it, and that layer's place.
+    """Show every setting as it holds in this folder and environment, the layer that set it, that layer's place, and what the site has locked.
 
     What a script's #FTRUN lines and the command line of `ftrun sbatch` say comes on top of it.
     """
@@ -34,12 +34,26 @@ def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSO
         files = [{"layer": layer, "path": path} for layer, path in config.source_files(cwd, os.environ)]
         output.emit_json({"files": files, "home": loaded.home(os.environ), "settings": rows})
         return
-    columns = ("setting", "value", "from", "where")
     output.table(
-        columns, [(row["key"], row["text"] or "-", row["layer"], row["where"] or "-") for row in rows]
+        ("setting", "value", "from", "where"),
+        [(row["key"], row["text"] or "-", row["layer"], _where(row)) for row in rows],
     )
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Where the value was said, and whether it can be said elsewhere."""
+    if not row["locked"]:
+        return row["where"] or "-"
+    return f"{row['where']} (locked)" if row["where"] == row["locked"] else f"locked by {row['locked']}"
 
 
 def _row(loaded: config.Config, key: str) -> dict[str, Any]:
     layer, where = loaded.origin[key]
-    return {"key": key, "value": loaded[key], "text": show(key, loaded[key]), "layer": layer, "where": where}
+    return {
+        "key": key,
+        "value": loaded[key],
+        "text": show(key, loaded[key]),
+        "layer": layer,
+        "where": where,
+        "locked": loaded.locked.get(key),
+    }

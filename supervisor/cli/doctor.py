@@ -15,7 +15,10 @@ from ftrun.supervisor.cli.runs import Json
 def doctor(
     nodes: Annotated[bool, typer.Option("--nodes", help="Also ask a node, by one short srun.")] = False,
     units: Annotated[
-        bool, typer.Option("--units", help="Print a systemd user unit and crontab lines, nothing else.")
+        bool,
+        typer.Option(
+            "--units", help="Print a systemd user unit, a crontab line and a scrontab entry, nothing else."
+        ),
     ] = False,
     cron: Annotated[
         bool, typer.Option("--cron", help="Print the crontab lines of an operator, nothing else.")
@@ -25,22 +28,24 @@ def doctor(
     """Check this site: Slurm, rights, folders, life after logout. Exit 1 where recovery would not work."""
     from ftrun.slurm.commands import CommandCluster
     from ftrun.supervisor import doctor as examiner
+    from ftrun.supervisor import units as texts
 
     home = common.home()
+    env = dict(os.environ)
     if cron:
-        lines = examiner.operator_crontab(home)
+        lines = texts.operator_crontab(home, env)
         if json:
             output.emit_json({"crontab": lines})
         else:
             print(lines, end="")
         return 0
     if units:
+        made = [make(home, env) for make in (texts.unit, texts.crontab, texts.scrontab)]
         if json:
-            output.emit_json({"unit": examiner.unit_file(home), "crontab": examiner.crontab_lines(home)})
+            output.emit_json(dict(zip(("unit", "crontab", "scrontab"), made, strict=True)))
         else:
-            print(examiner.unit_file(home) + "\n" + examiner.crontab_lines(home), end="")
+            print("\n".join(made), end="")
         return 0
-    env = dict(os.environ)
     findings = list(examiner.examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes))
     bad = any(finding.state == "bad" for finding in findings)
     if json:

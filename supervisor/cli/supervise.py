@@ -16,9 +16,14 @@ ONCE_AT_MOST_S = (
     1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
 )
 COMMAND_TIMEOUT_S = 15.0
+_OF_EVERY_CALL = (
+    "lease.awaited",
+    "lease.taken",
+)  # nothing to say of in a log that cron writes every two minutes
 
 
 def supervise(
+    *,
     once: Annotated[
         bool, typer.Option("--once", help="Do what is due now, then end (for cron and scrontab).")
     ] = False,
@@ -33,16 +38,24 @@ def supervise(
         str,
         typer.Option("--sbatch-options", help='With --as-job: more options for sbatch ("-p long -t 7-0").'),
     ] = "",
+    text: Annotated[
+        str,
+        typer.Option(
+            "--print",
+            metavar="systemd|cron|scrontab",
+            help="Print a systemd user unit, a crontab line or a scrontab entry that keeps a supervisor at work, and end.",
+        ),
+    ] = "",
+    json: Annotated[
+        bool, typer.Option("--json", help="With --as-job and --print: one JSON object on one line.")
+    ] = False,
     detached: Annotated[bool, typer.Option("--detached", hidden=True)] = False,
     in_job: Annotated[bool, typer.Option("--in-job", hidden=True)] = False,
 ) -> int:
     """Look after all runs until interrupted: watch, diagnose, recover. One supervisor leads; others stand by."""
-    from ftrun.slurm.accounting import SacctAccounts
-    from ftrun.slurm.steps import CommandSteps
-    from ftrun.supervisor import logs, slurmclient
-    from ftrun.supervisor.lease import Lease, SystemClock
-    from ftrun.supervisor.supervise import Supervisor
+    from ftrun.supervisor import logs
 
+    _refuse(once=once, as_job=as_job, sbatch_options=sbatch_options, text=text, json=json)
     ended = _end_on_signal()
     if detached:
         os.closerange(3, 1024)  # whoever started us may wait for the end of a pipe that we would hold open
@@ -50,10 +63,40 @@ def supervise(
     env = spawn.clean(os.environ) if in_job else dict(os.environ)
     settings = config.load(os.getcwd(), env)
     home = settings.home(env)
+    if text:
+        return _print(text, home, env, json=json)
     _find_cluster(home, env)
     if as_job:
-        return _as_job(home, env, sbatch_options)
-    log = logs.configure(machine=detached or in_job or not sys.stderr.isatty())
+        return _as_job(home, env, sbatch_options, json=json)
+    machine = detached or in_job or not sys.stderr.isatty()
+    log = logs.configure(machine=machine, less=_OF_EVERY_CALL if once and machine else ())
+    stays, standby = not (detached or in_job), not (once or detached)
+    led = _look_after(settings, home, env, log, once=once, stays=stays, standby=standby, ended=ended)
+    if not led and not machine:
+        print(
+            "ftrun: another supervisor looks after the runs of this home; nothing was done", file=sys.stderr
+        )
+    return 0
+
+
+def _look_after(
+    settings: config.Config,
+    home: str,
+    env: dict[str, str],
+    log: Any,
+    *,
+    once: bool,
+    stays: bool,
+    standby: bool,
+    ended: list[int],
+) -> bool:
+    """The loop, until a signal, the end of what is due (`once`), or of what there is to look after (unless it `stays`). False: it never led."""
+    from ftrun.slurm.accounting import SacctAccounts
+    from ftrun.slurm.steps import CommandSteps
+    from ftrun.supervisor import slurmclient
+    from ftrun.supervisor.lease import Lease, SystemClock
+    from ftrun.supervisor.supervise import Supervisor
+
     clock = SystemClock()
     lease = Lease(home, clock, term_s=float(str(settings["lease"])))
 
@@ -77,20 +120,44 @@ def supervise(
             return True
         if once:
             return (s.ticks > 1 and not s.moving and not s.patient) or now - started > ONCE_AT_MOST_S
-        return (detached or in_job) and now - idle_since[0] > idle_exit_s
+        return not stays and now - idle_since[0] > idle_exit_s
 
-    led = supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=not (once or detached))
-    if not led and not detached:
-        raise UserError("another supervisor looks after the runs of this home; nothing was done", 0)
+    return supervisor.run(poll_s=float(str(settings["poll"])), until=until, standby=standby)
+
+
+def _refuse(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: bool) -> None:
+    """Options that cannot be meant together. Raises UserError."""
+    if once + as_job + bool(text) > 1:
+        raise UserError("supervise: one of --once, --as-job and --print is wanted, not several")
+    if sbatch_options and not as_job:
+        raise UserError("supervise: --sbatch-options is for --as-job")
+    if json and not (as_job or text):
+        raise UserError(
+            "supervise: --json is for --as-job and --print; `ftrun status --json` tells of the runs"
+        )
+
+
+def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
+    from ftrun.supervisor import units
+    from ftrun.supervisor.cli import output
+
+    if kind not in units.KINDS:
+        raise UserError(f"--print: {' or '.join(units.KINDS)} is wanted, not {kind!r}")
+    made = {"systemd": units.unit, "cron": units.crontab, "scrontab": units.scrontab}[kind](home, env)
+    if json:
+        output.emit_json({"kind": kind, "home": home, "text": made})
+    else:
+        print(made, end="")
     return 0
 
 
-def _as_job(home: str, env: dict[str, str], options: str) -> int:
+def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
     import shlex
 
     from ftrun.slurm.commands import CommandCluster
     from ftrun.slurm.errors import SlurmError
     from ftrun.supervisor import asjob
+    from ftrun.supervisor.cli import output
 
     try:
         watch = asjob.submit(CommandCluster(env), home, env, shlex.split(options))
@@ -98,6 +165,18 @@ def _as_job(home: str, env: dict[str, str], options: str) -> int:
         raise UserError(f"--sbatch-options: {error}") from None
     except SlurmError as error:
         raise UserError(f"the supervisor's job was not submitted: {error.message}", 1) from None
+    if json:
+        log = os.path.join(home, "supervisor.log")
+        output.emit_json(
+            {
+                "job": watch.job,
+                "before": watch.before,
+                "home": home,
+                "log": log,
+                "time_limit_min": watch.limit_min,
+            }
+        )
+        return 0
     known = "looks after this home already" if watch.before else f"submitted; it writes {home}/supervisor.log"
     print(f"supervisor job {watch.job} {known}")
     return 0

@@ -69,13 +69,94 @@ def test_a_list_of_a_later_layer_replaces_the_earlier_and_grows_within_its_own(p
     assert place.load(FTRUN_LOG="x\ny")["log"] == ["x", "y"]
 
 
-def test_the_site_can_lock_a_setting(place: Place) -> None:
-    """Whoever sets it later is refused, with the place of both."""
-    place.site.write_text('drain = "never"\nlock = ["drain"]\n')
-    assert place.load()["drain"] == "never"
-    with pytest.raises(UserError, match=r"locked by the site .*site\.toml") as refused:
-        place.load(own=(("drain", "auto"),))
+LOCKED = 'retries = 3\nlock = ["retries", "poll"]\n'
+
+
+@pytest.mark.parametrize(
+    ("where", "place_named"),
+    [
+        ("user", "config.toml"),
+        ("project", "ftrun.toml"),
+        ("script", "#FTRUN"),
+        ("environment", "FTRUN_RETRIES"),
+        ("command line", "command line"),
+    ],
+)
+def test_what_the_site_locks_nobody_else_sets(place: Place, where: str, place_named: str) -> None:
+    """Whatever the place, one line with that place, the setting and the site's file, exit 2; a setting at its default is locked as well."""
+    place.site.write_text(LOCKED)
+    assert (3, 2.0) == (place.load()["retries"], place.load()["poll"])
+    for path in (place.user, place.project):
+        path.write_text("retries = 9\n" if path == getattr(place, where, None) else "")
+    with pytest.raises(UserError) as refused:
+        place.load(
+            script=("--retries=9",) * (where == "script"),
+            own=(("retries", "9"),) * (where == "command line"),
+            **({"FTRUN_RETRIES": "9"} if where == "environment" else {}),
+        )
+    assert refused.value.message.endswith(f": retries is locked by the site ({place.site}); leave it out")
+    assert place_named in refused.value.message.partition(": retries")[0]
     assert refused.value.exit_code == 2
+    for path in (place.user, place.project):
+        path.write_text("")
+    with pytest.raises(UserError, match="poll is locked by the site"):
+        place.load(FTRUN_POLL="9")
+
+
+def test_a_locked_setting_may_be_said_again_as_it_is(place: Place) -> None:
+    """A supervisor is told its home by a variable, which is the site's own, read and made absolute."""
+    place.site.write_text('home = "$SCRATCH/../x/runs"\nretries = 3\nlock = ["home", "retries"]\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCRATCH", "/scratch/anna")
+        loaded = place.load(FTRUN_HOME="/scratch/x/runs", FTRUN_RETRIES="3")
+        assert "/scratch/x/runs" == loaded.home({})
+        assert ("site", str(place.site)) == loaded.origin["retries"] == loaded.origin["home"]
+        with pytest.raises(UserError, match="FTRUN_HOME: home is locked"):
+            place.load(FTRUN_HOME="/home/anna/runs")
+
+
+def test_a_variable_is_no_way_around_the_sites_own_locks(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FTRUN_SITE_CONFIG names another file: what /etc's locks stays locked to /etc's value, the rest is the other file's; it may lock more."""
+    real = tmp_path / "etc.toml"
+    real.write_text(f"{LOCKED}settle = 7\n")
+    monkeypatch.setattr(config, "SITE_CONFIG", str(real))
+    place.site.write_text('drain = "never"\nlock = ["drain"]\n')
+    loaded = place.load()
+    assert (3, 2.0, "never") == (loaded["retries"], loaded["settle"], loaded["drain"])
+    assert {"retries": str(real), "poll": str(real), "drain": str(place.site)} == loaded.locked
+    assert ["retries", "poll", "drain"] == loaded["lock"]
+    with pytest.raises(UserError, match=r"FTRUN_DRAIN: drain is locked by the site .*site\.toml"):
+        place.load(FTRUN_DRAIN="auto")
+    for mine in ("retries = 9\n", "poll = 9\n", "lock = []\nretries = 9\n"):
+        place.site.write_text(mine)
+        with pytest.raises(UserError, match=rf"site\.toml: \w+ is locked by the site \({real}\)"):
+            place.load()
+    place.site.write_text("lock = []\n")
+    assert {"retries", "poll"} == set(place.load().locked)
+
+
+def test_what_is_locked_is_shown(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ftrun config show` says where each value came from, and which the site has locked, in words and in JSON."""
+    place.site.write_text(LOCKED)
+    place.user.write_text("settle = 7\n")
+    for name, value in (*place.env.items(), ("XDG_CONFIG_HOME", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(place.cwd)
+    assert 0 == main(["config", "show"])
+    rows = {line.split()[0]: line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()}
+    assert f"site {place.site} (locked)" == " ".join(rows["retries"].split())
+    assert rows["poll"].endswith(f"locked by {place.site}")
+    assert rows["settle"].endswith(str(place.user))
+    assert 0 == main(["config", "show", "--json"])
+    told = {row["key"]: row for row in json.loads(capsys.readouterr().out)["settings"]}
+    assert (str(place.site), str(place.site), None) == tuple(
+        told[key]["locked"] for key in ("retries", "poll", "settle")
+    )
+    assert ("user", str(place.user)) == (told["settle"]["layer"], told["settle"]["where"])
 
 
 def test_a_complaint_about_a_setting_names_the_place_that_said_so(place: Place) -> None:
