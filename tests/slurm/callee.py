@@ -45,7 +45,7 @@ class Callee:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=240)
 
     def sbatch(
         self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes = b""

@@ -74,7 +74,7 @@ class Example:
             *arguments,
         ]
         done = subprocess.run(
-            words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=60
+            words, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=LIMIT_S
         )
         assert done.returncode == 0, done.stderr
 

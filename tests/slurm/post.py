@@ -30,7 +30,8 @@ from ftrun.supervisor.drill import hands
 from ftrun.supervisor.events import Run
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
-QUICK = "poll = 0.5\nsettle = 1\nsettle-max = 3\nend-wait = 0.2\nbackoff = 1\nexclude-cap = '50%'\n"
+QUICK = "poll = 1\nsettle = 1\nsettle-max = 3\nend-wait = 0.2\nbackoff = 1\nexclude-cap = '50%'\n"
+PATIENCE_S = 240.0  # only what hangs takes so long, however loaded the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=8123, name=python, GPU has fallen off the bus"
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
@@ -103,7 +104,7 @@ class Post:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
         )
 
     def ftrun(self, *words: str, code: int | None = 0, **env: str) -> str:
@@ -183,16 +184,18 @@ class Post:
         rows = [line.split("|") for line in queue(self.box)]
         return [(job, state, token) for job, state, token in rows if token.rpartition(":")[0] in tokens]
 
-    def until(self, holds: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
-        """Wait until something holds; what it answered."""
+    def until(
+        self, holds: Callable[[], Any], what: str, within_s: float = PATIENCE_S, every_s: float = 0.1
+    ) -> Any:
+        """Wait until something holds; what it answered. What starts commands is looked at less often."""
         give_up = time.monotonic() + within_s
         while not (answer := holds()):
             if time.monotonic() > give_up:
                 raise AssertionError(f"not within {within_s:g} s: {what}\n{self.story()}")
-            time.sleep(0.1)
+            time.sleep(every_s)
         return answer
 
-    def until_state(self, *states: str, job: str = "", within_s: float = 120.0) -> Run:
+    def until_state(self, *states: str, job: str = "", within_s: float = PATIENCE_S) -> Run:
         def reached() -> Run | None:
             run = self.run(job)
             return run if run.state.value in states else None
@@ -223,7 +226,7 @@ class Post:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait(10)
+            process.wait(60)
         hands.end_processes(hands.supervisors(self.home), signal.SIGKILL)
         rows = [line.split(maxsplit=1) for line in self._queue()]
         mine = [row[0] for row in rows if len(row) == 2 and row[1].startswith(str(self.folder))]

@@ -54,7 +54,7 @@ exit 1
 """
 LIVES_ON = f"""
 echo "$FTRUN_ATTEMPT.$FTRUN_START $SLURM_JOB_ID $SLURM_JOB_NODELIST" >>starts
-[ "$FTRUN_ATTEMPT.$FTRUN_START" = 1.1 ] || {{ sleep 2; exit 0; }}  # so long that its agent sees it begin
+[ "$FTRUN_ATTEMPT.$FTRUN_START" = 1.1 ] || {{ while [ ! -e go ]; do sleep 0.1; done; exit 0; }}
 echo "step 1 loss 2.5"
 echo "{TRANSIENT}"
 srun sleep 300
@@ -123,8 +123,8 @@ def _agents(post: Post, attempt: int = 1) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def _over(post: Post, within_s: float = 180.0) -> Run:
-    return post.until_state("finished", "stopped", within_s=within_s)
+def _over(post: Post) -> Run:
+    return post.until_state("finished", "stopped")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,7 @@ def test_an_agent_that_dies_while_it_ends_a_script_leaves_the_rest_to_the_superv
 ) -> None:
     """Before its effect the script lives on, and is ended once the agent counts as dead; after it the job ends by itself. Both go on in a new job."""
     post = make()
+    (post.work / "go").touch()
     post.sbatch(LIVES_ON.replace("exit 0\n", "exit 1\n"), FTRUN_AGENT_CRASH_AT=point)
     post.supervise()
     run = _over(post)
@@ -281,17 +282,20 @@ def test_steps_of_a_job_are_listed_asked_and_ended(make_sandbox: Callable[..., S
         (step,) = post.until(lambda: calls.steps(job), "the step runs")
         assert (step.id, step.name, step.nodes) == (f"{job}.0", "train", ("n0", "n1", "n2"))
         where = 'echo ftrun-here "$SLURMD_NODENAME" "$PWD"'
-        whole = calls.ask(job, step.nodes, where, limit_s=20, quiet_s=5)
+        whole = calls.ask(job, step.nodes, where, limit_s=120, quiet_s=120)
         assert whole.answers == dict.fromkeys(step.nodes, ("/",)), whole.told
         box.crash("n1")
 
         def states() -> set[tuple[str, ...]]:
             return {tuple(row.split("|")[:2]) for row in queue(box)}
 
+        def answering() -> list[str]:
+            return sorted(calls.ask(job, step.nodes, "", limit_s=1000, quiet_s=3).answers)
+
         began_s = time.monotonic()
-        rest = calls.ask(job, step.nodes, "", limit_s=100, quiet_s=3)
-        assert sorted(rest.answers) == ["n0", "n2"], rest.told
-        assert time.monotonic() - began_s < 50  # it did not wait for the third
+        # On a slow machine a node may need more than that: it is asked again.
+        post.until(lambda: answering() == ["n0", "n2"], "the others answer")
+        assert time.monotonic() - began_s < 500  # it did not wait for the third
         calls.end_step(step.id)
         post.until(lambda: (job, "RUNNING") not in states(), "the script has its step's end")
         calls.end_step(step.id)
@@ -332,6 +336,10 @@ def test_a_live_script_that_stands_still_after_a_fatal_line_is_ended_and_started
     post = make()
     job = post.sbatch(LIVES_ON)
     post.supervise()
+    post.until(
+        lambda: [one["kind"] for one in _agents(post)].count("start.begun") == 2, "its agent sees it begin"
+    )
+    (post.work / "go").touch()
     run = _over(post)
 
     assert run.state.value == "finished", post.story()

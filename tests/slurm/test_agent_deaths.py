@@ -74,7 +74,7 @@ def _gone(pid: int) -> bool:
 
 def _ended_as_its_script(post: Post, job: str) -> Run:
     """The job has the script's exit code, another one goes on, and the one fault is paid for once."""
-    run = post.until_state("finished", "stopped", within_s=120)
+    run = post.until_state("finished", "stopped")
     assert run.state.value == "finished", post.story()
     assert _starts(post) == ["1.1", "2.1"], post.story()
     assert run.attempts[0].exit_code == 3, post.story()
@@ -92,8 +92,8 @@ def _orphaned(post: Post) -> None:
     agent = _deciding(post)
     record = Path(post.run_dir(), "attempts", "1", "launch.0").read_text()
     os.kill(int(record.split("pid=")[1].split()[0]), signal.SIGKILL)
-    post.until(lambda: _gone(agent), "the agent leaves", 30)
-    post.until_state("finished", "stopped", within_s=120)
+    post.until(lambda: _gone(agent), "the agent leaves")
+    post.until_state("finished", "stopped")
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +150,11 @@ def test_an_agent_that_stood_still_beside_a_healthy_script_goes_on(make: Callabl
     post.until(lambda: "start.begun" in _kinds(post), "the agent looks on")
     agent = int(_agents(post)[0]["data"]["pid"])
     os.kill(agent, signal.SIGSTOP)
-    post.until(lambda: "agent.absent" in post.kinds(), "it is missed", 120)
+    post.until(lambda: "agent.absent" in post.kinds(), "it is missed")
     assert "no sign of life" in post.ftrun("status")
     os.kill(agent, signal.SIGCONT)
     (post.work / "wait").unlink()
-    run = post.until_state("finished", "stopped", within_s=120)
+    run = post.until_state("finished", "stopped")
 
     assert run.state.value == "finished", post.story()
     assert _starts(post) == ["1.1", "1.2"]
@@ -258,7 +258,7 @@ def _unequipped(post: Post, deed: Callable[[_Python], None]) -> str:
     deed(python)
     post.call("scontrol", "release", job)
     post.supervise()
-    post.until_state("finished", "stopped", within_s=120)
+    post.until_state("finished", "stopped")
     return job
 
 
@@ -301,6 +301,6 @@ def test_a_job_without_its_agent_says_so_while_it_runs(make: Callable[..., Post]
     python.link.unlink()
     post.call("scontrol", "release", job)
     post.supervise()
-    post.until(lambda: "No module named" in post.ftrun("status"), "it is told", 90)
+    post.until(lambda: "No module named" in post.ftrun("status"), "it is told")
     (post.work / "wait").unlink()
     _ended_as_its_script(post, job)

@@ -52,8 +52,8 @@ def test_the_supervisors_job_is_started_again_where_its_node_dies(
 
     box.crash(first)
     (post.work / "go.1").touch()
-    post.until(lambda: _node(post, job) not in ("", first), "Slurm starts it elsewhere", 180.0)
-    post.until(lambda: len(post.run(run_job).attempts) == 2, "the run is recovered", 180.0)
+    post.until(lambda: _node(post, job) not in ("", first), "Slurm starts it elsewhere")
+    post.until(lambda: len(post.run(run_job).attempts) == 2, "the run is recovered")
     (post.work / "go.2").touch()
     post.until_state("finished", job=run_job)
     post.until(lambda: not _node(post, job), "it ends")

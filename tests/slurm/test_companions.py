@@ -21,7 +21,7 @@ from ftrun.slurm.sandbox import Sandbox
 from ftrun.supervisor import store
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.parts import Companion
-from tests.slurm.post import Post, boxes, posts
+from tests.slurm.post import PATIENCE_S, Post, boxes, posts
 
 pytestmark = pytest.mark.slurm
 
@@ -42,7 +42,7 @@ POINTS = (
     "companion:before", "companion:after", "record:after:companion.submitted", "record:after:companion.ended.intended",
     "record:after:companion.ended", "record:after:companion.gone",
 )  # fmt: skip
-QUICK_POINTS = POINTS[:2]
+QUICK_POINTS = POINTS[1:2]
 
 
 class Company:
@@ -252,7 +252,7 @@ def test_a_requeued_job_begins_without_its_old_companion(make: Make) -> None:
     company.post.until(lambda: company.known().job == job, "the companion is known")
     company.post.call("scontrol", "requeue", company.job)
     company.gone(job)
-    company.post.until_state("finished", within_s=300)
+    company.post.until_state("finished")
 
 
 def _cut(post: Post, point: str) -> None:
@@ -262,7 +262,7 @@ def _cut(post: Post, point: str) -> None:
     post.until(lambda: company.state(job) == "RUNNING", "the companion runs")
     company.end(1)
     first = post.supervise(FTRUN_CRASH_AT=point)
-    assert first.wait(120) == -signal.SIGKILL, post.story()
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL, post.story()
     post.supervise()
     post.until_state("finished")
 
@@ -297,7 +297,7 @@ def test_a_companion_on_a_dead_node_is_fenced() -> None:
         post.until(lambda: company.known().state == "here", "the companion is here")
         box.crash(node)
         company.end(1)
-        run = post.until_state("finished", within_s=240)
+        run = post.until_state("finished")
 
         over = next(record for record in post.records() if record["kind"] == "attempt.over")
         assert node in over["data"]["fenced"], post.story()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox import Sandbox
-from tests.slurm.post import Post, posts
+from tests.slurm.post import PATIENCE_S, Post, posts
 
 pytestmark = pytest.mark.slurm
 
@@ -117,7 +117,7 @@ def test_a_script_without_steps_is_asked_itself(make: Make) -> None:
     post.supervise()
     body = """
     trap 'echo "saved $i" >>ledger; echo weights >ckpt-$i.tmp; mv ckpt-$i.tmp ckpt-$i.pt' USR1
-    for i in $(seq 1 600); do echo "step $i/600 loss 2"; sleep 0.2; done
+    for i in $(seq 1 6000); do echo "step $i/6000 loss 2"; sleep 0.2; done
     """
     job = post.sbatch(
         body, "-n1", "--mem=100", f"--ft-checkpoint={post.work}/ckpt-*.pt", "--ft-save-signal=B:USR1"
@@ -201,9 +201,9 @@ def test_before_its_time_limit_a_script_saves_and_the_next_attempt_goes_on_from_
     post.supervise()
     job = _train(post, "signal", "--ft-save-signal=USR1", "-t1", end=450)
     _at_work(post, job)
-    post.until(lambda: post.run().leaving, "the limit is near", 90)
+    post.until(lambda: post.run().leaving, "the limit is near")
     assert post.run().leaving["occasion"] == "timelimit"
-    run = post.until_state("finished", within_s=200)
+    run = post.until_state("finished")
     saved = _told(post, "saved")
 
     assert run.attempts[0].end_state == "TIMEOUT", post.story()
@@ -217,7 +217,7 @@ def _killed(post: Post, at: str) -> None:
     job = _train(post, "signal", "--ft-save-signal=USR1")
     _at_work(post, job)
     post.ftrun("pause", job, code=None)
-    assert first.wait(120) == -signal.SIGKILL, post.story()
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL, post.story()
     post.supervise()
     run = post.until_state("stopped")
 

@@ -18,7 +18,7 @@ from ftrun.slurm.sandbox import Sandbox
 from tests.slurm import has_pyslurm
 
 pytestmark = has_pyslurm.marks()
-ALL_OF_IT = 120.0  # no wait here is so long
+ALL_OF_IT = 240.0  # no wait here is so long
 
 
 class Both:

@@ -30,7 +30,7 @@ SHAPES = {
 SCRIPT = """#!/bin/sh
 exec 2>/dev/null # srun may say that it waits for the step before
 if [ "$FTRUN_RUN_ID" ]; then
-    for i in $(seq 100); do squeue -h -s -j "$SLURM_JOB_ID" -o %j | grep -qx ftrun && break; sleep 0.2; done
+    for i in $(seq 600); do squeue -h -s -j "$SLURM_JOB_ID" -o %j | grep -qx ftrun && break; sleep 0.2; done
     squeue -h -s -j "$SLURM_JOB_ID" -o %j | grep -qx ftrun || echo "no watch"
     sleep 0.5
 fi
@@ -38,7 +38,7 @@ srun sh -c 'IFS=,; set -- $CUDA_VISIBLE_DEVICES; echo "plain $SLURM_PROCID $# GP
 srun --exact -n1 -c1 sh -c 'echo "exact $SLURM_PROCID"'
 srun -n1 -N1 --mem=10 sh -c 'echo "memory $SLURM_PROCID"'
 srun --overlap -n1 -N1 sh -c 'echo "overlap $SLURM_PROCID"'
-srun --immediate=20 -n1 -N1 false
+srun --immediate=120 -n1 -N1 false
 echo "code $?"
 """
 
@@ -70,7 +70,7 @@ def _run(env: dict[str, str], *words: str, text: str = "") -> str:
     return done.stdout
 
 
-def _until(what: str, holds: Callable[[], bool], limit_s: float = 120.0) -> None:
+def _until(what: str, holds: Callable[[], bool], limit_s: float = 240.0) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, what

@@ -59,7 +59,7 @@ def place(slurm_sandbox: Sandbox) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _until(ready: Callable[[], bool], limit_s: float = 120.0) -> None:
+def _until(ready: Callable[[], bool], limit_s: float = 240.0) -> None:
     give_up = time.monotonic() + limit_s
     while not ready():
         assert time.monotonic() < give_up

@@ -62,7 +62,7 @@ def played(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
         pool.shutdown(cancel_futures=True)
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 240.0) -> None:
     """Wait for a condition of the world; the deadline is generous because machines are slow."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -106,7 +106,7 @@ COUNT = "srun sh -c 'while :; do printf . >> \"beat-$SLURMD_NODENAME\"; sleep 0.
 
 def test_all_nodes_are_idle_and_tell_their_own_names(slurm_sandbox: Sandbox) -> None:
     """When `up` returns every node is idle, and `hostname` on it is the node's name."""
-    give_up_s = time.monotonic() + 60  # a job of another test may be about to leave
+    give_up_s = time.monotonic() + 240  # a job of another test may be about to leave
     while True:
         status = slurm_sandbox.status()
         states = {node.name: node.state for node in status.nodes}
@@ -308,7 +308,7 @@ def test_down_leaves_nothing_of_the_sandbox_and_nothing_else_is_touched(make_san
 
         assert box.down() > 0
 
-        assert client.wait(60) == -signal.SIGKILL
+        assert client.wait(240) == -signal.SIGKILL
         assert bystander.poll() is None
     finally:
         for process in (client, bystander):

@@ -28,7 +28,7 @@ from ftrun.supervisor.submit import request_for
 pytestmark = pytest.mark.slurm
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
-JOB_ENDS_WITHIN_S = 120.0
+JOB_ENDS_WITHIN_S = 240.0
 
 
 @dataclass
@@ -462,7 +462,7 @@ def test_a_submission_whose_answer_was_lost_is_found_again(
             while _sbatch_below(child.pid):  # until it has given up, after MessageTimeout
                 time.sleep(0.05)
             os.kill(pid, signal.SIGCONT)
-            out, err = child.communicate(timeout=120)
+            out, err = child.communicate(timeout=240)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert child.returncode == 0, err

@@ -74,7 +74,7 @@ def test_each_failed_task_of_an_array_is_judged_by_itself(
 ) -> None:
     """The task that met a broken GPU is repeated without that node; the one with a mistake in its code is not; the run says so."""
     at = make_post(slurm_sandbox)
-    job = at.sbatch(EIGHT.replace("{ecc}", ECC), "--array=0-7%4", f"--output={at.work}/%x.%a.log", "-t1")
+    job = at.sbatch(EIGHT.replace("{ecc}", ECC), "--array=0-7%4", f"--output={at.work}/%x.%a.log", "-t10")
     at.supervise()
     run = at.until_state("stopped", job=job)
     first, second = run.attempts
@@ -105,7 +105,7 @@ def test_a_thousand_tasks_are_one_run(
     """However long the array, the run ends once, when all tasks have; watching it costs little."""
     box = make_sandbox(nodes=4, conf={"MaxArraySize": "2001", "MaxJobCount": "5000"})
     at = make_post(box)
-    job = at.sbatch("exit 0\n", "--array=0-999", "--output=/dev/null", "-t1")
+    job = at.sbatch("exit 0\n", "--array=0-999", "--output=/dev/null", "-t10")
     supervisor = at.supervise()
     with open(f"/proc/{supervisor.pid}/stat") as stat:
         run = at.until_state("finished", job=job, within_s=600)
@@ -118,7 +118,7 @@ def test_a_thousand_tasks_are_one_run(
     assert ticks / os.sysconf("SC_CLK_TCK") < 0.2 * (run.last_at_s - run.created_at_s)
 
 
-HET = """#SBATCH -N1 -t1 --output={log}
+HET = """#SBATCH -N1 -t10 --output={log}
 #SBATCH hetjob
 #SBATCH -N1
 cd {work}

@@ -74,7 +74,7 @@ class Site:
             self.box.run(["scontrol", "update", f"nodename={node}", "state=resume"])
 
 
-def wait(until: Callable[[], bool], within_s: float = 120.0) -> None:
+def wait(until: Callable[[], bool], within_s: float = 240.0) -> None:
     deadline = time.monotonic() + within_s
     while not until():
         assert time.monotonic() < deadline

@@ -175,7 +175,7 @@ def test_a_rank_that_fails_ends_the_others(spanning: Spanning, rank: int, others
     told = spanning.says(script)
 
     assert told[-1] == "code 7"
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 250
     assert not _steps(spanning)
 
 
@@ -197,13 +197,15 @@ def test_the_end_of_a_companion_ends_the_call(spanning: Spanning) -> None:
 
 
 def test_a_dead_node_of_a_companion_fails_the_call(spanning: Spanning) -> None:
-    """Slurm ends that job as a whole; the other side has its grace, and the script goes on to its own end."""
+    """Once Slurm has found it down, it ends that job as a whole; the other side has its grace, and the script goes on to its own end."""
     spanning.submit(
         "export FTRUN_SPAN_GRACE_S=1\nsrun sh -c 'touch here.$SLURM_PROCID; exec sleep 300'; echo code $?\n"
     )
     spanning.stage.wait(lambda: len(list(spanning.stage.folder.glob("here.*"))) == 6)
     box = spanning.stage.box
     box.crash("n3")
+    # As it does by itself after SlurmdTimeout.
+    box.run(["scontrol", "update", "NodeName=n3", "State=DOWN", "Reason=lost"], check=True)
     try:
         told = spanning.stage.end().splitlines()
     finally:
@@ -281,7 +283,7 @@ def test_whoever_ends_srun_ends_every_side(spanning: Spanning, signal: str) -> N
 
     assert told[-1].startswith("code ")
     assert told[-1] != "code 0"
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 250
     assert not _steps(spanning)
 
 

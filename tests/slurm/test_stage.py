@@ -54,7 +54,7 @@ def test_plain_writes_on_three_nodes_become_a_checkpoint_though_a_keeper_is_kill
     """The folder is there before the script; a keeper dies by kill -9 in the middle, the set is published whole; the memory is given back."""
     box = make_sandbox(nodes=3, shm_mib=512)
     at = make_post(box)
-    at.sbatch(SAVES, f"--ft-stage={at.work}/published", "--ft-stage-rate=4M", "-N3", "--ntasks-per-node=1")
+    at.sbatch(SAVES, f"--ft-stage={at.work}/published", "--ft-stage-rate=2M", "-N3", "--ntasks-per-node=1")
     at.supervise()
     at.until((at.work / "saved").exists, "all ranks saved")
     incoming = at.work / "published" / ".ftrun-publishing"

@@ -87,10 +87,10 @@ def test_a_companion_takes_the_part_of_a_lost_node_and_gives_what_it_keeps_of_th
         "--ft-stage-wait=4", "--ft-after-checks=never", "--ft-recover=step,companion,resubmit",
     )  # fmt: skip
     at.supervise()
-    at.until(lambda: copied(at, 1), "all parts were copied", 60.0)
+    at.until(lambda: copied(at, 1), "all parts were copied")
     box.crash("n1")
     (at.work / "go.1").touch()
-    at.until(lambda: copied(at, 2), "the parts of the second start were copied, too", 90.0)
+    at.until(lambda: copied(at, 2), "the parts of the second start were copied, too")
     resumed_whole(at, 2)
     (companion,) = facts(at, "companion.here")[-1]["nodes"]
     lost = next(node for node, to in pairs(at).items() if to == companion)
@@ -98,7 +98,7 @@ def test_a_companion_takes_the_part_of_a_lost_node_and_gives_what_it_keeps_of_th
     box.crash(lost)
     (at.work / "go.2").touch()
     (at.work / "go.3").touch()
-    at.until_state("finished", within_s=180.0)
+    at.until_state("finished", within_s=240.0)
 
     resumed_whole(at, 3)
     assert [companion, lost] in [row[:2] for row in facts(at, "restore.intended")[-1]["give"]], at.story()

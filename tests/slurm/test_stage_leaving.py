@@ -48,7 +48,7 @@ def test_what_only_a_partner_has_of_a_lost_node_is_published_before_the_job_is_g
     staged(at, "--ft-recover=step,resubmit", "--ft-stage-rate=1M", "--ft-stage-wait=60", script=STAGES)
     box.crash("n1")
     (at.work / "go").touch()
-    at.until_state("finished", within_s=240.0)
+    at.until_state("finished")
     found = lines(at, "starts")
     assert found[-1] == f"attempt 2 start 1 from {at.work}/published/step-10", at.story()
     assert [line.split()[0] for line in lines(at, "resumed")] == [

@@ -59,7 +59,7 @@ def staged(at: Post, *words: str, nodes: int = 2, script: str = STAGES) -> str:
         told = (ring.read_copies(place, f"n{number}").given for number in range(nodes))
         return all(("0.1", "step-10") in given for given in told)
 
-    at.until(all_copied, "all parts were copied", 60.0)
+    at.until(all_copied, "all parts were copied")
     return job
 
 
@@ -88,7 +88,7 @@ def test_a_start_in_place_reads_its_own_memory_and_what_is_published_of_others(
     """The set is on disk as a whole; what a node itself saved is not read from there. Frameworks are told step and folder."""
     at = make_post(make_sandbox(nodes=2, shm_mib=1500))
     staged(at)
-    at.until((at.work / "published/step-10/.ftrun-complete").exists, "it was published", 60.0)
+    at.until((at.work / "published/step-10/.ftrun-complete").exists, "it was published")
     (at.work / "go").touch()
     at.until_state("finished")
     resumed_whole(at, "n0", "n1")
@@ -122,7 +122,7 @@ def test_a_spare_reads_nothing_from_disk_that_its_partner_has(
     """What is published cannot be read while the views are made, and the lost node's file comes all the same."""
     at = make_post(box := make_sandbox(nodes=3, shm_mib=1500))
     staged(at, "--ft-spares=1")
-    at.until((at.work / "published/step-10/.ftrun-complete").exists, "it was published", 60.0)
+    at.until((at.work / "published/step-10/.ftrun-complete").exists, "it was published")
     for rank in (0, 1):
         path = at.work / f"published/step-10/rank-{rank}"
         size = path.stat().st_size
