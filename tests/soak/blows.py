@@ -88,7 +88,9 @@ def plan(
     for number in range(max(1, int(length_s / every_s) - 1)):
         deck = deck or dice.sample(kinds, len(kinds))
         kind, at_s = deck.pop(), every_s * (number + dice.uniform(0.25, 0.75))
-        drawn = dice.randrange(ranks)  # also where the kind has a rank of its own: that may change, and the plans stay
+        drawn = dice.randrange(
+            ranks
+        )  # also where the kind has a rank of its own: that may change, and the plans stay
         rank = kind.rank if kind.rank >= 0 else drawn
         blows.append(Blow(number, round(at_s, 1), kind, rank, kind.repair_s or person_s))
     return tuple(blows)
