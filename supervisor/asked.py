@@ -84,6 +84,11 @@ class Asked:
         return self.config.text("name") or self.job_name
 
     @property
+    def names_cluster(self) -> bool:
+        """Whether somebody says on which cluster the job may start."""
+        return bool(_clusters(self)[1])
+
+    @property
     def told(self) -> dict[str, Any]:
         """What the lines of the script are read by."""
         return {

@@ -143,6 +143,8 @@ def told(attempt: Attempt) -> Diagnosis | None:
         return LEFT
     if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
         return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
+    if attempt.end_state == "REVOKED":
+        return _REVOKED  # it may run there for days: another attempt would be a second one beside it
     return None
 
 
@@ -336,5 +338,19 @@ _CANCELLED_AGAIN = Diagnosis(
     signature="slurm.cancelled-after-requeue",
     title="cancelled by a person after it was requeued",
     rests_on=("Slurm: CANCELLED after a requeue, not by ftrun",),
+    sources=(Source.SLURM,),
+)
+
+_REVOKED = Diagnosis(
+    fault=FaultClass.CANCELLED,
+    retry=False,
+    action=Action.STOP,
+    nodes=(),
+    exclude=False,
+    confidence=0.95,
+    signature="slurm.revoked",
+    title="taken to another cluster of its federation, where ftrun does not see it",
+    advice="Submit with -M and the name of this cluster, so that Slurm starts the job here.",
+    rests_on=("Slurm: REVOKED",),
     sources=(Source.SLURM,),
 )

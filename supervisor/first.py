@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LOOK_UP_FOR_S = 25.0
 _ASKED = "Batch job submission failed"  # sbatch's words from the moment on when it talked to slurmctld
 _NOT_STARTED = 126
+_FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
 
 
 class Run:
@@ -105,6 +106,11 @@ class Run:
                 f"job {job} was submitted, but {self.run_dir} cannot be written ({error.strerror}); the supervisor finds it"
             )
         self.journal.close()
+        if len(job) >= _FEDERATED_ID_DIGITS and not self.asked.names_cluster:
+            from ftrun.supervisor import federation
+
+            if warning := federation.may_leave(job, self.asked.env):
+                say(warning)
         self.start_supervisor()
         return exit_code
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm import memory_faults
+from ftrun.slurm.client import JobState
 from ftrun.supervisor import ends, store
 from tests.unit.lives import Life
 
@@ -95,3 +96,19 @@ def test_a_closed_attempt_that_exits_0_has_not_finished(life: Life) -> None:
 
     assert 2 == life.attempt.number
     assert ends.CLOSED == life.run.attempts[0].end_reason
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_job_that_another_cluster_took_is_not_made_again(tmp_path: Path, started: bool) -> None:
+    """A sibling of a federation started it: a second one here would run beside it. The run stops, and says what happened."""
+    life = Life(tmp_path, backoff=1.0)
+    if started:
+        life.until("running")
+    (job,) = life.engine.jobs.values()
+    life.engine.end(job, JobState.REVOKED)
+    life.until("stopped", 120)
+
+    assert (1, 1) == (life.attempt.number, len(life.engine.jobs))
+    (incident,) = life.run.incidents
+    assert ("cancelled", "slurm.revoked") == (incident.fault, incident.signature)
+    assert "another cluster of its federation" in life.run.final_reason
