@@ -162,3 +162,30 @@ def test_a_federation_of_this_cluster_alone_changes_nothing_for_a_run(
 
     assert int(job) > 2**26
     assert len(run.attempts) == 2
+
+
+def test_a_job_that_a_sibling_may_take_is_told_of_and_never_made_twice(
+    box: Sandbox, make: Callable[..., Post]
+) -> None:
+    """A federation of two: one line names the other cluster, `-M` keeps the job here without a word; one that is revoked here stops its run."""
+    for words in (
+        ("add", "cluster", "far"),
+        ("add", "federation", "both", f"clusters={box.plan.cluster},far"),
+    ):
+        box.run(["sacctmgr", "--immediate", *words], check=True)
+    post = make(SETTINGS)
+    try:
+        post.until(
+            lambda: "Sibling:" in post.call("scontrol", "show", "federation"), "the cluster has a sibling"
+        )
+        path = post.script("true\n")
+        told = post.run_command(*FTRUN, "sbatch", "-H", "-N1", "--output=/dev/null", str(path))
+        here = post.run_command(
+            *FTRUN, "sbatch", "-H", "-N1", "--output=/dev/null", "-M", box.plan.cluster, str(path)
+        )
+        assert "may be started on another cluster of its federation (far)" in told.stderr
+        assert f"submit with -M {box.plan.cluster} " in told.stderr
+        assert (told.returncode, told.stderr.count("\n")) == (0, 1)
+        assert (here.returncode, here.stderr) == (0, "")
+    finally:
+        box.run(["sacctmgr", "--immediate", "delete", "federation", "both"], check=True)

@@ -389,6 +389,21 @@ def test_a_setting_that_cannot_be_meant_is_refused_before_anything_is_made(
     assert not desk.home.exists()
 
 
+@pytest.mark.parametrize("name", ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"])
+@pytest.mark.parametrize("named", ["elsewhere", "all", "east,west"])
+def test_a_variable_that_names_other_clusters_is_refused_as_the_option_is(
+    desk: Desk, name: str, named: str
+) -> None:
+    """sbatch itself would send the job there; what it thinks of one that is empty, sbatch says."""
+    done = desk.ftrun("-H", "job.sh", **{name: named})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"ftrun: {name}={named}: ftrun looks after jobs of the local cluster (")
+    assert done.stderr.count("\n") == 1
+    assert not desk.home.exists()
+    ours, theirs = desk.ftrun("-H", "job.sh", **{name: ""}), desk.sbatch("-H", "job.sh", **{name: ""})
+    assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+
+
 def test_settings_stand_in_the_script_as_well(desk: Desk) -> None:
     """#FTRUN lines among the directives."""
     write(desk, "with.sh", "#SBATCH -H\n#FTRUN --retries=9 --checkpoint='ck pt/*'\ntrue")
