@@ -976,12 +976,12 @@ _ft_export_list() {
 
 #ftrun-stage#
 
-# Starts beyond the first that earlier launches of this attempt made inside the allocation, into _ft_before: no two starts of a run have the same number.
-_ft_count_before() {
+# Starts beyond the first that earlier launches of this attempt made inside the allocation, into _ft_earlier: no two starts of a run have the same number.
+_ft_count_earlier() {
     for _ft_i in "$_ft_place"/begun.*.*; do
         case ${_ft_i##*/begun.} in
             "$_ft_launch".* | *.1 | *[!0-9.]*) ;;
-            *) _ft_before=$((_ft_before + 1)) ;;
+            *) _ft_earlier=$((_ft_earlier + 1)) ;;
         esac
     done
 }
@@ -1005,7 +1005,7 @@ _ft_compose() {
         set +f
         unset IFS
     fi
-    set -- "FTRUN_RUN_ID=$_ft_run" "FTRUN_ATTEMPT=$_ft_attempt" "FTRUN_RESTART=$((${_ft_restart:-0} + _ft_launch + _ft_before + _ft_no - 1))" \
+    set -- "FTRUN_RUN_ID=$_ft_run" "FTRUN_ATTEMPT=$_ft_attempt" "FTRUN_RESTART=$((${_ft_restart:-0} + _ft_launch + _ft_earlier + _ft_no - 1))" \
         "FTRUN_RESUME_FROM=$_ft_use" "FTRUN_LAST_FAULT=$_ft_fault" "FTRUN_EXCLUDED=$_ft_excluded" \
         "FTRUN_RUN_DIR=$_ft_dir" "FTRUN_NNODES=$_ft_width" "FTRUN_START=$_ft_no" "FTRUN_START_TOKEN=$_ft_present" \
         "FTRUN_ATTEMPT_DIR=$_ft_place" "FTRUN_BEAT_DIR=$_ft_place/beats/$_ft_launch.$_ft_no" \
@@ -1079,7 +1079,7 @@ _ft_main() {
     _ft_within "$_ft_patience" "$_ft_writer"
     [ "$_ft_status" -eq 1 ] && { rm -rf "$_ft_tmp"; _ft_refuse 0 "attempt $_ft_attempt of $_ft_run is closed; not started"; }
     _ft_set_token "$_ft_status"
-    [ "$_ft_status" -ne 0 ] || _ft_count_before
+    [ "$_ft_status" -ne 0 ] || _ft_count_earlier
     [ -z "$_ft_stuck" ] || { rm -rf "$_ft_tmp"; _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: $_ft_stuck"; }
     _ft_look_before
     _ft_open_caches
@@ -1142,7 +1142,7 @@ _ft_agent_pid=
 _ft_counter=
 _ft_ended=
 _ft_no=1
-_ft_before=0
+_ft_earlier=0
 _ft_perl=
 for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl; do
     if [ -x "$_ft_i" ]; then
