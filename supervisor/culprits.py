@@ -94,15 +94,15 @@ class Blamed:
 def learned(evidence: Sequence[Evidence], topology: Topology) -> Topology:
     """`topology` with what lines that name both a host and a rank tell of who sits where; what is known stays.
 
-    Where no node is known, the one machine at whose prompt a person asked for all this is it.
+    A rank that two lines put on two nodes is on neither: where a start has several steps, each numbers its tasks from 0. Where no node is known, the one machine at whose prompt a person asked for all this is it.
     """
-    told = {}
+    told: dict[int, str] = {}
     topology = topology if topology.nodes else replace(topology, nodes=_asked_at(evidence))
     for line in evidence:
         rank, host = _seat(line)
         node = _admitted(host, topology)
         if rank is not None and node:
-            told[rank] = node
+            told[rank] = node if told.get(rank, node) == node else ""
     return replace(topology, rank_node={**told, **topology.rank_node}) if told else topology
 
 

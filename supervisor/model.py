@@ -149,7 +149,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who sits where: rank -> node, address -> node, rank -> device on its node. Empty where unknown; never guessed."""
+    """Who sits where: rank -> node ("" where two lines put it on two), address -> node, rank -> device on its node. Empty where unknown; never guessed."""
 
     nodes: tuple[str, ...] = ()
     rank_node: Mapping[int, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Topology:
             return self.address_node[name]
         if name.startswith("rank "):
             number = name.removeprefix("rank ")
-            return self.rank_node.get(int(number)) if number.isdigit() else None
+            return (self.rank_node.get(int(number)) or None) if number.isdigit() else None
         return None
 
 

@@ -69,9 +69,11 @@ class Seats:
         """`topology` with what was learnt; what it knows stays, and hosts that are not of the attempt are left out."""
         ranks = {rank: node for rank, host in self.hosts.items() if (node := _node(host, topology))}
         addresses = {ip: node for ip, host in self.addresses.items() if (node := _node(host, topology))}
+        # Said to be in two places, by a library and by the task number of one of several steps: no later line may settle that.
+        contested = {rank: _NOWHERE for rank, host in self.hosts.items() if host == _NOWHERE}
         return replace(
             topology,
-            rank_node={**ranks, **topology.rank_node},
+            rank_node={**contested, **ranks, **topology.rank_node},
             address_node={**addresses, **topology.address_node},
             rank_device={
                 **{rank: device for rank, device in self.devices.items() if rank in ranks},

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm import nodeset
+from ftrun.supervisor import culprits
 from ftrun.supervisor.inputs import gather
-from ftrun.supervisor.model import Topology
+from ftrun.supervisor.model import Evidence, Source, Topology
 from ftrun.supervisor.seats import SEATS_MAX, Seats
 
 
@@ -59,7 +60,7 @@ def test_a_rank_on_two_hosts_is_on_neither(log: Path) -> None:
         "rank 4 of 16 on gpu07.site",
     )
 
-    assert {4: "gpu07"} == dict(found.rank_node)
+    assert {3: "", 4: "gpu07"} == dict(found.rank_node)
 
 
 def test_no_host_outside_the_attempt_is_learnt(log: Path) -> None:
@@ -101,3 +102,22 @@ def test_a_node_list_without_end_is_refused() -> None:
     """A log may hold any text, and no text may cost all memory."""
     with pytest.raises(ValueError, match="more than"):
         nodeset.expand("n[0-999999999]")
+
+
+def test_the_task_number_of_one_of_several_steps_seats_nobody() -> None:
+    """Where a start has a step in each of several jobs, each counts from 0: a rank that two lines put on two nodes stays on neither."""
+    seats = Seats()
+    seats.note("n2:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4", {"host": "n2", "rank": "0"})
+    seats.note("srun: error: n5: task 0: Exited with exit code 1", {"host": "n5", "rank": "0"})
+
+    topology = seats.added_to(Topology(nodes=("n2", "n4", "n5")))
+    aborted = Evidence(
+        Source.LOG,
+        "slurm-task-aborted",
+        "srun: error: n4: task 0: Aborted",
+        captures={"host": "n4", "rank": "0"},
+    )
+
+    assert {0: ""} == topology.rank_node
+    assert {0: ""} == culprits.learned([aborted], topology).rank_node
+    assert topology.node_of("rank 0") is None
