@@ -34,11 +34,16 @@ def shell_of(request: pytest.FixtureRequest) -> list[str]:
 
 
 def under_one_shell(fixture: str) -> pytest.MarkDecorator:
-    """For laws that wait for many seconds: `./test` tries them under dash, `make drills` under all. What shells differ in has laws that take none."""
+    """For laws that wait for many seconds, and for long tables: `./test` tries them under dash, `make drills` under all. What shells differ in has laws that take none."""
     names = [name if name == "dash" else pytest.param(name, marks=pytest.mark.drills) for name in SHELLS]
     return pytest.mark.parametrize(fixture, names, indirect=True)
 
 
+# What is waited for in seconds on a node may take a minute on a busy machine.
+PATIENCE = (
+    (b"_ft_patience=10\n", b"_ft_patience=120\n"),
+    (b'_ft_within 10 "$_ft_k"', b'_ft_within 120 "$_ft_k"'),
+)
 NO_PERL = (b"for _ft_i in /usr/bin/perl /bin/perl /usr/local/bin/perl;", b"for _ft_i in /none;")
 TELL = '#!/bin/sh\nenv | grep ^FTRUN_ | sort\nfor a; do echo "[$a]"; done\n'
 
@@ -71,8 +76,11 @@ class Attempt:
     ) -> subprocess.Popen[bytes]:
         composed = compose(script.encode(), self.values)
         assert change[0] in composed
+        composed = composed.replace(*change, 1) if change[0] else composed
+        for old, new in PATIENCE:
+            composed = composed.replace(old, new)
         file = self.folder / "slurm_script"
-        file.write_bytes(composed.replace(*change, 1) if change[0] else composed)
+        file.write_bytes(composed)
         return subprocess.Popen(
             [*self.shell, str(file), *args],
             cwd=self.folder,
@@ -103,9 +111,11 @@ def as_slurm_starts_it() -> None:
 @functools.cache
 def reads_after_a_signal(*shell: str) -> bool:
     """Whether `read` returns once a trap has run: in busybox 1.38.0 it does not, whatever the script does."""
+    if not shell[0].endswith("busybox"):
+        return True
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [*shell, "-c", "trap : TERM; kill -TERM $$; read -r x </proc/uptime"], check=True, timeout=5
+            [*shell, "-c", "trap : TERM; kill -TERM $$; read -r x </proc/uptime"], check=True, timeout=30
         )
         return True
     return False
@@ -175,6 +185,7 @@ def test_a_second_start_of_a_closed_attempt_does_not_run(attempt: Attempt) -> No
     )
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(("number", "answer"), [("1", (0, "hi\n")), ("2", (1, ""))])
 def test_a_file_system_that_hangs_holds_no_job(
     attempt: Attempt, number: str, answer: tuple[int, str]
@@ -239,8 +250,8 @@ def test_any_later_start_needs_its_claim(attempt: Attempt, number: str, restart:
 
 def test_a_claim_that_becomes_possible_is_taken(attempt: Attempt) -> None:
     """A folder that appears late is waited for."""
-    attempt.values |= {"attempt": "2", "claim_wait_s": "30"}
-    job = attempt.start("#!/bin/sh\necho hi\n")
+    attempt.values |= {"attempt": "2", "claim_wait_s": "3000"}
+    job = attempt.start("#!/bin/sh\necho hi\n", change=(b"        sleep 2\n", b"        sleep 0.2\n"))
     time.sleep(0.3)
     attempt.place.mkdir(parents=True)
 
@@ -304,6 +315,7 @@ def test_a_script_that_dies_of_a_signal_ends_the_job_by_it(attempt: Attempt, num
     assert f"signal={int(number)}\n" in (attempt.place / "exit.0").read_text()
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize("code", [0, 1, 127, 128, 139, 143, 145, 255])
 def test_an_exit_code_is_no_signal(attempt: Attempt, code: int) -> None:
     """A script that says `exit 139` did not die of signal 11."""
@@ -325,7 +337,7 @@ def test_signals_to_the_parent_alone_reach_the_script_once(
     for number, name in enumerate(sent):
         os.kill(job.pid, getattr(signal, "SIG" + name))
         wait_for(lambda so_far=sent[: number + 1]: _heard(attempt)[: len(so_far)] == so_far)  # type: ignore[misc]
-    time.sleep(0.5)  # for one that comes twice
+    time.sleep(0.3)  # for one that comes twice
     (attempt.folder / "go").touch()
 
     assert (sent, b"") == ((done := job.communicate(timeout=60))[0].decode().split(), done[1])
@@ -353,16 +365,21 @@ def test_signals_that_come_close_together_all_arrive(attempt: Attempt) -> None:
 def test_a_signal_to_all_reaches_the_script_once_though_its_sender_is_held_up(attempt: Attempt) -> None:
     """Whoever still runs may not be done: on a busy machine slurmstepd waits between two processes that it signals."""
     script = '#!/bin/bash\ntrap "echo TERM | tee -a heard" TERM\n'
-    job = attempt.start(script + "touch ready\nwhile [ ! -e go ]; do sleep 0.05; done\n")
+    # It is waited for a second; where others have the processors it takes longer to be held up for a moment.
+    job = attempt.start(
+        script + "touch ready\nwhile [ ! -e go ]; do sleep 0.05; done\n",
+        change=(b"_ft_tries=10\n", b"_ft_tries=600\n"),
+    )
     wait_for((attempt.folder / "ready").exists)
+    children = _children(job.pid)
     os.kill(job.pid, signal.SIGTERM)
     until_s = time.thread_time() + 0.3  # of a processor, so this process is seen to run
     while time.thread_time() < until_s:
         pass
-    for process in _children(job.pid):
+    for process in children:
         os.kill(process, signal.SIGTERM)
     wait_for(lambda: _heard(attempt) != [])
-    time.sleep(0.5)  # for one that comes twice
+    time.sleep(0.3)  # for one that comes twice
     (attempt.folder / "go").touch()
 
     assert "TERM" == job.communicate(timeout=60)[0].decode().strip()
@@ -436,6 +453,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(("names", "newest"), NAMES, ids=[n for _, n in NAMES])
 def test_the_newest_checkpoint_is_the_highest_step(attempt: Attempt, names: list[str], newest: str) -> None:
     """By the number in the name; the supervisor, which looks from outside, finds the same."""
@@ -505,6 +523,7 @@ def test_resume_flags_appear_only_with_a_checkpoint(attempt: Attempt) -> None:
     assert "resume_from=my c/step 1\n" in (attempt.place / "launch.0").read_text()
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(
     ("exported", "seen"),
     [("NONE", "FTRUN_RUN_ID,"), ("A,B=2", "A,B=2,FTRUN_RUN_ID,"), ("ALL", "ALL\n"), ("ALL,X=1", "ALL,X=1\n")],
@@ -523,6 +542,7 @@ def test_a_full_temporary_folder_is_no_obstacle(attempt: Attempt) -> None:
     assert (0, "hi\n", "") == attempt.run("#!/bin/sh\necho hi\n")
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(
     ("interpreter", "code", "why"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.supervisor import cache_exports
-from tests.unit.test_batch_sh import EACH_SHELL, Attempt, reads_after_a_signal, shell_of
+from tests.unit.test_batch_sh import EACH_SHELL, Attempt, reads_after_a_signal, shell_of, under_one_shell
 
 TELL = "#!/bin/sh\nenv | grep '^TORCHIND\\|^TRITON\\|^JAX\\|^MS_\\|^ASCEND\\|^FTRUN_CACHE_DIR' | sort\n"
 
@@ -50,6 +50,7 @@ def test_a_script_is_told_where_its_frameworks_keep_what_they_compile(attempt: A
     assert (attempt.run_dir / "caches" / "where").read_text() == f"1000 {where}\n"
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(
     ("name", "value", "left"),
     [

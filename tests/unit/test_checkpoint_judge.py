@@ -264,7 +264,7 @@ def hanging(function: Callable[..., Any], gate: threading.Event) -> Callable[...
     """The function, once the gate is open."""
 
     def wait(*told: Any, **named: Any) -> Any:
-        gate.wait(30)
+        gate.wait(300)
         return function(*told, **named)
 
     return wait
@@ -288,7 +288,7 @@ def test_a_file_system_that_hangs_costs_no_more_than_the_deadline(
         gate.set()
 
     assert (COMPLETE, RULE) == (judged.state, judged.level)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 250  # it was not waited for
 
 
 def test_what_may_not_be_read_is_taken_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,13 +175,16 @@ def test_a_busy_process_is_seen_with_what_it_takes() -> None:
     """A child that counts takes about a core, or what others leave of it."""
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        facts = stranger_load.probe(Machine(), {**stranger_load.CHECK.thresholds, "window_s": 0.5})
+        for window_s in (0.5, 2.0, 8.0, 30.0):  # others may leave it next to nothing of the cores for a while
+            facts = stranger_load.probe(Machine(), {**stranger_load.CHECK.thresholds, "window_s": window_s})
+            if any(one.pid == child.pid for one in facts.busy):
+                break
     finally:
         child.kill()
         child.wait()
     (seen,) = (one for one in facts.busy if one.pid == child.pid)
 
-    assert 0.02 < seen.cores < 1.5
+    assert 0.0 < seen.cores < 1.5
     assert os.getuid() == seen.uid
 
 

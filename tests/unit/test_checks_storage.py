@@ -88,13 +88,16 @@ def test_one_hung_mount_does_not_hold_the_others() -> None:
     def question(path: str) -> str:
         if path == "/d":
             raise OSError(errno.ENOTCONN, "")
-        time.sleep(60 if path < "/c" else 0)
+        time.sleep(600 if path < "/c" else 0)
         return "x y"
 
     began = time.monotonic()
-    touches = asked(Machine(), ["/a", "/b", "/c", "/d"], question, 2.0)
+    for limit_s in (1.0, 5.0, 60.0):  # a busy machine takes seconds to ask at all
+        touches = asked(Machine(), ["/a", "/b", "/c", "/d"], question, limit_s)
+        if not touches["/c"].hung and not touches["/d"].hung:
+            break
 
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 500  # nobody waited for those that hang
     assert [True, True, False, False] == [touch.hung for touch in touches.values()]
     assert ("x y", errno.ENOTCONN) == (touches["/c"].text, touches["/d"].errno)
     assert [BAD, BAD, BAD] == severities(mounts.CHECK, touches)

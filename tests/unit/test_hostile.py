@@ -165,20 +165,20 @@ def test_a_list_of_nodes_without_end_is_refused_at_once(listed: str) -> None:
         names = nodeset.expand(listed)
     except ValueError:
         names = ()
+    refused = time.process_time()
+    nodeset.expand(f"n[1-{nodeset.NODES_MAX}]")
 
     assert len(names) <= nodeset.NODES_MAX
-    assert time.process_time() - began < 2
+    assert refused - began < 10 * (time.process_time() - refused)  # of what the longest good one costs
     assert set(judged(f"srun: error: Node failure on {listed}\n").nodes) <= set(NODES)
 
 
 def test_a_log_that_seats_everybody_again_in_each_line_is_read_in_time() -> None:
     """Tens of thousands of ranks a line, thousands of lines: the map has an end, and so has the work."""
     text = "srun: error: n2: tasks 0-60000: Exited with exit code 1\n" * 3000
-    began = time.process_time()
+    plain = "srun: error: n2: task 7: Exited with exit code 1        \n" * 3000
 
-    judged(text)
-
-    assert time.process_time() - began < 10
+    assert _cost_s(text) < 100 * _cost_s(plain)
 
 
 def test_a_repetition_has_an_end_in_every_pattern() -> None:
@@ -194,18 +194,25 @@ def test_a_repetition_has_an_end_in_every_pattern() -> None:
 
 @pytest.mark.parametrize("filler", ["a", "1", "a.", "a-", "a:1:", "[", " ", "' "])
 def test_a_line_made_to_run_away_is_read_in_time(filler: str) -> None:
-    """A line as long as a segment, full of what patterns begin with, costs no second for one that matches at its end."""
+    """A line as long as a segment, full of what patterns begin with, costs little more than one of words that no pattern begins with."""
     known = {one.id: one for one in CATALOG.signatures}
     ends = [
         known[name].examples[0]
         for name in ("nvidia-xid-79", "amd-lost", "nccl-connect", "python-value-error")
     ]
-    text = "".join((filler * (1 << 16))[: 65_000 - len(end)] + end + "\n" for end in ends)
+    text, plain = (
+        "".join((words * (1 << 16))[: 65_000 - len(end)] + end + "\n" for end in ends)
+        for words in (filler, "zq ")
+    )
+
+    assert _cost_s(text) < 500 * _cost_s(plain)
+
+
+def _cost_s(log: str) -> float:
+    """What it costs a processor to judge this log."""
     began = time.process_time()
-
-    judged(text)
-
-    assert time.process_time() - began < 8
+    judged(log)
+    return time.process_time() - began
 
 
 def test_a_good_end_after_the_failure_does_not_outvote_the_record() -> None:

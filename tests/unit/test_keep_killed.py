@@ -24,7 +24,7 @@ from ftrun.hooks.checkpoints.model import Damaged
 LANES = 4
 NODES = ("n0", "n1")
 TOKEN, JOB = "0.1", "7"
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 CONTENT = {"n0": {"rank-0.bin": b"a" * 70_000, "meta.json": b"{}"}, "n1": {"rank-1.bin": b"b" * 300_000}}
 DRIVER = """
 import os, signal, sys

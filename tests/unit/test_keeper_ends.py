@@ -33,7 +33,7 @@ def _cancelled(top: Path, node: str, *more: str) -> list[str]:
             _wait(top / "shared" / staged.PUBLISHING / f"model-2.pt.{JOB}.0.1" / "incoming")
             (stage / "model-3.pt").write_bytes(b"3" * 1000)
             keeper.send_signal(signal.SIGTERM)
-            assert keeper.wait(timeout=120) == 0
+            assert keeper.wait(timeout=240) == 0
         finally:
             keeper.kill()
     assert os.listdir(top / "memory") == []

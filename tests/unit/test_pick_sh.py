@@ -81,6 +81,7 @@ def test_a_good_newest_checkpoint_is_loaded_without_a_word(attempt: Attempt) -> 
     assert not (attempt.run_dir / "views").exists()
 
 
+@under_one_shell("attempt")
 @pytest.mark.parametrize(
     "hook",
     [b"import time; time.sleep(600)", b"import sys; sys.exit(3)", b"print('from=/x'); print('step=9')", b"("],

@@ -16,8 +16,8 @@ def test_who_is_poked_waits_no_longer(tmp_path: Path) -> None:
     for _ in range(3):
         poke(str(tmp_path))
     began_s = time.monotonic()
-    ear.wait(60.0)
-    assert time.monotonic() - began_s < 30.0
+    ear.wait(300.0)
+    assert time.monotonic() - began_s < 250.0  # it did not wait for its time
     began_s = time.monotonic()
     ear.wait(0.05)
     assert time.monotonic() - began_s >= 0.05
