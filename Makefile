@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
+.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
 
 check:
 	.ci/env dev
@@ -70,6 +70,11 @@ bench-stage:
 bench-poll:
 	.ci/env dev
 	.venv/bin/python -m tests.bench poll $(if $(JOBS),--jobs $(JOBS)) $(BENCH)
+
+# SCALE="--nodes 2000 --jobs 10000 --runs 1000": how large; the submissions alone take 5 to 20 minutes. As root, else all jobs are one user's (docs/scale.md).
+bench-scale:
+	.ci/env dev
+	.venv/bin/python -m tests.bench scale $(SCALE) $(BENCH)
 
 # FTRUN_CACHE_PYTHON: interpreters that have torch, jax or mindspore, with ":" between.
 bench-caches:

@@ -1,6 +1,6 @@
 """The cluster by Slurm's own commands: sbatch, squeue, scontrol, sinfo, scancel. (I/O)
 
-One call a question, whatever the number of jobs or nodes, because sites count calls to their controller. Every call has
+One call a question (two where some of the jobs are not this user's), whatever the number of jobs or nodes, because sites count calls to their controller. Every call has
 a timer of its own. What the text means is in `parse`, what a failure means in `answers`; here is only the asking.
 Reads are repeated when Slurm could not be reached and said so quickly; effects are never repeated here.
 """
@@ -11,7 +11,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ftrun.slurm import parse, topology
 from ftrun.slurm.answers import Call, is_gone, sort_failure
@@ -32,8 +32,10 @@ from ftrun.slurm.process import Answer, Context, check_configuration, reading_en
 
 __all__ = ["JOB_ID", "CommandCluster", "known_node", "needs_drain"]
 
-# One argument may have 128 KiB on Linux; beyond this the user's whole queue is asked for and filtered here.
+# One argument may have 128 KiB on Linux; beyond this the whole queue is asked for and filtered here.
 _LONGEST_ID_LIST = 100_000
+# squeue compares every job with every id; for more ids than this it is cheaper to print all jobs of the user.
+_COMPARED_MAX = 100
 JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 _QUICK_S = 3.0  # a failure that took longer is not tried again: the caller polls anyway
 _PING_S = 10.0
@@ -90,20 +92,25 @@ class CommandCluster:
         return tuple(row for row in self._queue(["-u", self._user]) if parse.bears(row.comment, token))
 
     def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
-        """The rows of these jobs by their own ids, in one call. Ids that are no job ids are unknown, as missing ones are."""
-        wanted = sorted({job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)})
-        if not wanted:
+        """The rows of these jobs by their own ids. Ids that are no job ids are unknown, as missing ones are.
+
+        Of a list of ids squeue fetches the jobs of everybody, and compares each of them with each id; of one user the controller sends that
+        user's alone. So a list is asked for as this user's jobs, and once more, by id, for what that did not bring: jobs of others, and what is gone.
+        """
+        wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
+        if len(wanted) < 2:
+            return self._listed(wanted)
+        few = ["-j", ",".join(sorted(wanted))] if len(wanted) <= _COMPARED_MAX else []
+        found, missing = _among(self._queue(["-u", self._user, *few]), wanted)
+        return found | self._listed(missing) if missing else found
+
+    def _listed(self, ids: Collection[str]) -> dict[str, JobRow]:
+        listed = ",".join(sorted(ids))
+        if not listed:
             return {}
-        listed = ",".join(wanted)
         if len(listed) <= _LONGEST_ID_LIST:
             return {row.job_id: row for row in self._queue(["-j", listed])}
-        ids = set(wanted)
-        rows = self._queue(["-u", self._user])
-        return {
-            row.job_id: row
-            for row in rows
-            if ids & {row.job_id, row.raw_job_id, re.split(r"[_+]", row.job_id)[0]}
-        }
+        return _among(self._queue([]), ids)[0]
 
     def _queue(self, selection: Sequence[str]) -> tuple[JobRow, ...]:
         argv = ["squeue", "-h", "-a", "-r", "-t", "all", *selection, "-O", parse.JOB_FORMAT]
@@ -124,12 +131,12 @@ class CommandCluster:
         return parse.parse_stays(shown.stdout, told.stdout)
 
     def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
-        """Nodes by name in one call; names that Slurm does not know are absent."""
+        """Nodes by name in one call, in which those that agree in all share a line; names that Slurm does not know are absent."""
         if names is not None and not names:
             return {}
         selection = ["-n", fold(names)] if names is not None else []
         return parse.parse_nodes(
-            self._read(["sinfo", "-h", "-N", "-a", *selection, "-O", parse.NODE_FORMAT]).stdout
+            self._read(["sinfo", "-h", "-a", *selection, "-O", parse.NODE_FORMAT]).stdout
         )
 
     def partitions(self) -> Mapping[str, PartitionRow]:
@@ -333,6 +340,18 @@ def needs_drain(row: NodeRow, reason: str) -> bool:
     if row.drained:
         raise RefusedForGood(f"{row.name} is drained already, without a reason")
     return True
+
+
+def _among(rows: Iterable[JobRow], ids: Collection[str]) -> tuple[dict[str, JobRow], set[str]]:
+    """The rows that these ids name, as squeue's `-j` would: an array's or a het job's id all its members; and the ids that name none."""
+    found, missing = {}, set(ids)
+    for row in rows:
+        base = row.job_id.partition("_")[0].partition("+")[0]
+        names = {row.job_id, row.raw_job_id, base}.intersection(ids)
+        if names:
+            found[row.job_id] = row
+            missing -= names
+    return found, missing
 
 
 def _only_unknown_ids(stderr: str) -> bool:

@@ -137,27 +137,27 @@ def parse_jobs(text: str) -> tuple[JobRow, ...]:
 
 
 def parse_nodes(text: str) -> dict[str, NodeRow]:
-    """Rows of `sinfo -h -N -O NODE_FORMAT`. A node in several partitions has one row for each: they are joined.
+    """Rows of `sinfo -h -O NODE_FORMAT`: nodes that agree in all that is asked for share one. A node in several partitions has a row for each: they are joined.
 
     The reason is why a node is held back now; one that outlived its drain is left out.
     """
     nodes: dict[str, NodeRow] = {}
-    for name, state_text, since, partition, gres, reason in _rows(text, 6):
-        partitions: tuple[str, ...] = (partition.rstrip("*"),) if _text(partition) else ()
-        if name in nodes:
-            partitions = tuple(dict.fromkeys(nodes[name].partitions + partitions))
+    for names, state_text, since, partition, gres, reason in _rows(text, 6):
+        own: tuple[str, ...] = (partition.rstrip("*"),) if _text(partition) else ()
         state, flags = parse_node_state(state_text)
         outlived = reason in _NULL or has_outlived(state, flags)
-        nodes[name] = NodeRow(
-            name=name,
-            state=state,
-            flags=flags,
-            reason="" if outlived else reason,
-            reason_time_s=None if outlived else _time(since),
-            partitions=partitions,
-            gres=_text(gres),
-        )
-    return nodes
+        for name in expand(names):
+            partitions = tuple(dict.fromkeys(nodes[name].partitions + own)) if name in nodes else own
+            nodes[name] = NodeRow(
+                name=name,
+                state=state,
+                flags=flags,
+                reason="" if outlived else reason,
+                reason_time_s=None if outlived else _time(since),
+                partitions=partitions,
+                gres=_text(gres),
+            )
+    return dict(sorted(nodes.items()))
 
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=")

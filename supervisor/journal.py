@@ -113,12 +113,14 @@ class Journal:
             "start": start,
             "data": data,
         }
+        if self._fd < 0:  # not made anew: a file that is gone was the run's, which is gone with it
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         append_record(self._fd, record)
         self._seq += 1
         return record
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file; a later record opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -64,6 +64,7 @@ class Keeper:
         self.office = office
         self.memory = Memory()
         self._journal: journal.Journal | None = None
+        self._stays_open = False  # the journal counts as one of the descriptors
         self._sizes: dict[str, int] = {}
         self._lengths: dict[str, int] = {}
         self.run: Run = Run(os.path.basename(run_dir))
@@ -106,6 +107,9 @@ class Keeper:
         self.memory.close()
         if self._journal is not None:
             self._journal.close()
+        if self._stays_open:
+            self._stays_open = False
+            self.office.descriptors.give()
 
     def record(self, kind: str, /, **data: Any) -> None:
         """Journal one record and fold it. The record is durable when this returns."""
@@ -118,6 +122,8 @@ class Keeper:
         self._own_journal()
         assert self._journal is not None
         record = self._journal.append(kind, **numbers, **data)
+        if not self._stays_open:
+            self._journal.close()
         self.run = self.run.after(record)
         self.office.crash(f"record:after:{kind}")
         self.office.noted(self.run.id, record)
@@ -139,6 +145,7 @@ class Keeper:
             believed=believed,
             now=self.office.clock.now_s,
         )
+        self._stays_open = self.office.descriptors.take()
 
     # ------------------------------------------------------------------ one look
 

@@ -23,10 +23,12 @@ from ftrun.supervisor.archive import Archive
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.nodebook import NodeBook
 from ftrun.supervisor.signatures import Catalog
+from ftrun.supervisor.tail import Descriptors
 
 __all__ = ["STALE_AFTER_S", "Crash", "Errand", "Lead", "Office", "Stale", "World"]
 
 STALE_AFTER_S = 10.0
+JOURNALS_SHARE = 4  # of the open files that this process may have; logs have half of them
 EVERYBODY = ""
 T = TypeVar("T")
 
@@ -110,6 +112,9 @@ class Office:
     uncalled: set[str] = field(
         default_factory=set
     )  # tokens whose sbatch this process has announced and not called
+    descriptors: Descriptors = field(
+        default_factory=lambda: Descriptors(share=JOURNALS_SHARE)
+    )  # journals that stay open; the others are opened for each record
     _unseen: dict[str, float] = field(
         default_factory=dict
     )  # who cannot see Slurm -> since when (Unix seconds)

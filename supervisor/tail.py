@@ -57,12 +57,12 @@ class Piece:
 
 
 class Descriptors:
-    """How many files may stay open: half of what the process may have, shared by all tails. Not for several threads."""
+    """How many files may stay open: a share of what the process may have, half of it for all tails. Not for several threads."""
 
-    def __init__(self, room: int | None = None) -> None:
+    def __init__(self, room: int | None = None, *, share: int = 2) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         unlimited = soft == resource.RLIM_INFINITY
-        self._room = room if room is not None else (1 << 20 if unlimited else soft // 2)
+        self._room = room if room is not None else (1 << 20 if unlimited else soft // share)
 
     def take(self) -> bool:
         """Whether one more may stay open; give it back then."""

@@ -1,8 +1,8 @@
 """`make bench`: every figure that ftrun states about its own speed and cost, each beside a rival of the same run. (I/O)
 
-    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--json FILE]
+    python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, inplace, elastic, stage, caches, poll, healthy; all by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, inplace, elastic, stage, caches, poll, healthy, scale; all but scale by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -28,6 +28,7 @@ from tests.bench import (
     bench_preflight,
     bench_recovery,
     bench_sbatch,
+    bench_scale,
     bench_scan,
     bench_stage,
     bench_tail,
@@ -35,6 +36,7 @@ from tests.bench import (
 from tests.bench.figures import Figure, table
 
 POLLED = (1, 100, 1000)
+SCALE = (2000, 10_000, 1000)  # nodes, jobs, runs
 PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "scan": lambda few: bench_scan.measure(2 if few else 5),
     "tail": lambda few: bench_tail.measure(10.0 if few else 30.0),
@@ -51,7 +53,9 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "caches": lambda few: bench_caches.measure(1 if few else 3),
     "poll": lambda few: bench_poll.measure((1, 100) if few else POLLED, 3 if few else 9),
     "healthy": lambda few: bench_healthy.measure(few=few),
+    "scale": lambda few: bench_scale.measure(*((200, 400, 60, 10.0) if few else (*SCALE, 120.0))),
 }
+ASKED_FOR = frozenset({"scale"})  # only where it is named: it takes many minutes to submit so much
 
 
 def main() -> int:
@@ -64,15 +68,23 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, nargs="+", metavar="N", help="numbers of jobs in a poll; thousands take minutes"
     )
+    parser.add_argument(
+        "--nodes", type=int, default=SCALE[0], metavar="N", help="scale: nodes of the cluster"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=SCALE[2], metavar="N", help="scale: how many of the jobs are runs"
+    )
     asked = parser.parse_args()
     began, load = time.monotonic(), os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start\n", flush=True)
     figures: list[Figure] = []
-    for part in asked.parts or PARTS:
+    for part in asked.parts or [part for part in PARTS if part not in ASKED_FOR]:
         if part == "stage" and asked.gib:
             measured = bench_stage.measure(asked.gib, 1 if asked.few else 3)
         elif part == "poll" and asked.jobs:
             measured = bench_poll.measure(asked.jobs, 3 if asked.few else 9)
+        elif part == "scale" and not asked.few:
+            measured = bench_scale.measure(asked.nodes, max(asked.jobs or [SCALE[1]]), asked.runs, 120.0)
         else:
             measured = PARTS[part](asked.few)
         print(table(measured), flush=True)

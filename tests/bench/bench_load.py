@@ -64,32 +64,9 @@ def _figure(count: int, ours: dict[str, float], rival: float, bare_mib: float) -
 
 
 def _submit(here: Stand, have: int, want: int) -> list[str]:
-    """The real `ftrun sbatch`, by forks of a process that has loaded it: a thousand interpreters would take minutes."""
-    code = (
-        "import os, sys\n"
-        "from ftrun.supervisor import submit_cli, first, spawn\n"
-        "for words in sys.stdin.read().splitlines():\n"
-        "    pid = os.fork()\n"
-        "    if not pid:\n"
-        "        os._exit(submit_cli.main(words.split()) or (sys.stdout.flush() or 0))\n"
-        "    assert os.waitpid(pid, 0)[1] == 0\n"
-    )
-    words = [
-        "-n1 -t 60 -o log.%j" + (" --hold" if number >= RUNNING_MAX else "") for number in range(have, want)
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input="".join(f"--parsable {line} job.sh\n" for line in words),
-        env=here.env,
-        cwd=here.work,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    ids = re.findall(r"^(\d+)$", done.stdout, re.MULTILINE)
-    assert len(ids) == want - have, done.stderr
-    return ids
+    """Up to a hundred that run; the rest is held."""
+    words = ("-n1 -t 60 -o log.%j job.sh", "-n1 -t 60 -o log.%j --hold job.sh")
+    return here.ftrun_sbatches([words[number >= RUNNING_MAX] for number in range(have, want)])
 
 
 def _settled(here: Stand, count: int) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,15 @@ from ftrun.supervisor.drill import hands
 __all__ = ["Stand", "stand", "until"]
 
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
+FORKS = """
+import os, sys
+from ftrun.supervisor import submit_cli, first, spawn
+for words in sys.stdin.read().splitlines():
+    pid = os.fork()
+    if not pid:
+        os._exit(submit_cli.main(words.split()) or (sys.stdout.flush() or 0))
+    assert os.waitpid(pid, 0)[1] == 0
+"""
 FTRUN = str(Path(sys.executable).with_name("ftrun"))
 
 
@@ -33,6 +42,7 @@ class Stand:
     def __init__(self, box: Sandbox, folder: Path) -> None:
         self.box, self.folder, self.home = box, folder, folder / "home"
         self.work = folder / "work"
+        self.prefix: tuple[str, ...] = ()  # before every command: who calls it
         self.work.mkdir(exist_ok=True)
         self.env = {**box.env(), "FTRUN_HOME": str(self.home)}
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
@@ -40,7 +50,13 @@ class Stand:
     def call(self, *words: str) -> str:
         """Run a command to its end; what it printed. Raises CalledProcessError."""
         done = subprocess.run(
-            words, env=self.env, cwd=self.work, check=True, capture_output=True, text=True, timeout=60
+            [*self.prefix, *words],
+            env=self.env,
+            cwd=self.work,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         return done.stdout
 
@@ -52,6 +68,22 @@ class Stand:
         """The run folder of a submission by ftrun."""
         job = _job(self.call(FTRUN, "sbatch", *words))
         return Path(os.path.realpath(self.home / "index" / job))
+
+    def ftrun_sbatches(self, calls: Sequence[str], *, within_s: float = 300.0) -> list[str]:
+        """The job ids of many calls of the real `ftrun sbatch` (words without blanks), by forks of a process that has loaded it: a thousand interpreters would take minutes."""
+        done = subprocess.run(
+            [*self.prefix, sys.executable, "-c", FORKS],
+            input="".join(f"--parsable {words}\n" for words in calls),
+            env=self.env,
+            cwd=self.work,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+        )
+        ids = re.findall(r"^(\d+)$", done.stdout, re.MULTILINE)
+        assert len(ids) == len(calls), done.stderr
+        return ids
 
     def supervisor(self) -> int:
         """The pid of the supervisor that leads; 0 = none does."""

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobState, SubmitRequest
+from ftrun.slurm import parse
+from ftrun.slurm.client import JobState, NodeRow, SubmitRequest
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.errors import RefusedForGood, Unreachable
-from ftrun.slurm.process import Context, run
+from ftrun.slurm.process import Context, reading_env, run
 from ftrun.slurm.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
@@ -174,6 +175,40 @@ def test_any_number_of_jobs_is_one_question(slurm_sandbox: Sandbox, cluster: Com
     """More ids than fit into an argument are answered all the same."""
     job_id = cluster.submit(request(slurm_sandbox, "-H")).job_id
     assert set(cluster.jobs([job_id, *(str(number) for number in range(500_000, 520_000))])) == {job_id}
+
+
+def test_whose_jobs_are_asked_for_makes_no_difference(
+    slurm_sandbox: Sandbox, cluster: CommandCluster
+) -> None:
+    """To whom they belong decides only how Slurm is asked: squeue sends one user's jobs sooner than a list of ids."""
+    jobs = [
+        cluster.submit(request(slurm_sandbox, "-H", *words)).job_id for words in ((), (), ("--array=1-3",))
+    ]
+    stranger = CommandCluster(slurm_sandbox.env(), user="nobody")
+    shown = cluster.jobs([*jobs, "999999"])
+    assert set(shown) == {*jobs[:2], *(f"{jobs[2]}_{task}" for task in (1, 2, 3))}
+    assert stranger.jobs([*jobs, "999999"]) == shown
+
+
+def test_nodes_that_share_a_line_are_told_as_each_alone(
+    slurm_sandbox: Sandbox, cluster: CommandCluster
+) -> None:
+    """Slurm puts only those into one line that agree in all: state, flags, reason and its time, partition, devices."""
+    drained = slurm_sandbox.node_names[:2]
+    for node, reason in zip(drained, ("ftrun: one", "ftrun: other"), strict=True):
+        cluster.drain(node, reason)
+
+    def alone() -> dict[str, NodeRow]:
+        argv = ["sinfo", "-h", "-N", "-a", "-O", parse.NODE_FORMAT]
+        return parse.parse_nodes(run(argv, reading_env(slurm_sandbox.env()), timeout_s=30).stdout)
+
+    try:
+        until(lambda: cluster.nodes() == alone())
+        assert [cluster.nodes()[node].reason for node in drained] == ["ftrun: one", "ftrun: other"]
+        assert set(cluster.nodes(drained)) == set(drained)
+    finally:
+        for node, reason in zip(drained, ("ftrun: one", "ftrun: other"), strict=True):
+            cluster.resume(node, reason)
 
 
 def test_a_missing_configuration_is_told_at_once(slurm_sandbox: Sandbox) -> None:

@@ -55,6 +55,19 @@ def test_a_record_comes_back_as_it_was_written(run_dir: Path) -> None:
     assert (VERSION, 3, "12", 1) == tuple(written[key] for key in ("v", "attempt", "job", "launch"))
 
 
+def test_a_journal_that_was_let_go_goes_on_in_its_own_file(run_dir: Path) -> None:
+    """With very many runs not all files can stay open. One that was taken away is not made anew: the run is gone."""
+    journal = first(run_dir, "one")
+    journal.close()
+    journal.append("two")
+    journal.close()
+    assert (["one", "two"], [0, 1]) == (kinds(run_dir), [record["seq"] for record in read_run(str(run_dir))])
+    Path(journal.path).unlink()
+    with pytest.raises(FileNotFoundError):
+        journal.append("three")
+    assert not Path(journal.path).exists()
+
+
 def test_a_torn_tail_is_no_record_wherever_it_is_torn(run_dir: Path) -> None:
     """Cut at every byte of the last record, the records before it count, and the next writer goes on behind them."""
     first(run_dir, "one", "two").close()

@@ -210,6 +210,23 @@ def test_nodes_are_joined_over_their_partitions() -> None:
     assert (nodes["n1"].reason, nodes["n1"].reason_time_s, nodes["n1"].available) == ("", None, True)
 
 
+def test_nodes_that_share_a_line_are_each_a_node() -> None:
+    """Alike ones are printed as one list; whatever Slurm prints first, the order is that of their names."""
+    text = sinfo(
+        ["n[2-3]", "idle", "Unknown", "main*", "gpu:8", "none"],
+        ["n[0,4]", "idle+drain", "5", "main*", "gpu:8", "why"],
+        ["n[2-4]", "idle", "Unknown", "long", "gpu:8", "none"],
+    )
+    nodes = parse.parse_nodes(text)
+    assert list(nodes) == ["n0", "n2", "n3", "n4"]
+    assert [nodes[name].partitions for name in ("n0", "n2", "n4")] == [
+        ("main",),
+        ("main", "long"),
+        ("main", "long"),
+    ]
+    assert (nodes["n0"].reason, nodes["n0"].drained) == ("why", True)
+
+
 def test_a_reason_that_outlived_its_drain_is_left_out() -> None:
     """24.11 keeps it after the resume; it is neither ours to resume nor in the way of a drain."""
     rows = [
