@@ -208,6 +208,7 @@ class Post:
         parts = [
             self.call("squeue", "-a", "-t", "all", code=None),
             "\n".join(self.ledger()),
+            self.job_log()[-2000:],
             self.log[-6000:],
         ]
         for path in store.run_dirs(str(self.home)):
