@@ -36,7 +36,7 @@ from ftrun.supervisor.errors import UserError
 __all__ = ["USUAL", "DrillFailed", "run_scenario"]
 
 LOOK_EVERY_S = 0.25
-GONE_WITHIN_S = 8.0
+GONE_WITHIN_S = 60.0
 # Waits that a user may shorten as well; a tenth of four nodes would be none.
 USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 MACHINES_OWN = {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"}  # kept from the environment
