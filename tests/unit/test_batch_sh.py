@@ -377,7 +377,8 @@ def test_a_signal_to_all_reaches_the_script_once_though_its_sender_is_held_up(at
     while time.thread_time() < until_s:
         pass
     for process in children:
-        os.kill(process, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # one that was about to become a `sleep`
+            os.kill(process, signal.SIGTERM)
     wait_for(lambda: _heard(attempt) != [])
     time.sleep(0.3)  # for one that comes twice
     (attempt.folder / "go").touch()
@@ -387,8 +388,12 @@ def test_a_signal_to_all_reaches_the_script_once_though_its_sender_is_held_up(at
 
 def _children(parent: int) -> list[int]:
     """Processes that a process started itself, but for the `sleep` with which it waits."""
-    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(one) for one in listed if Path(f"/proc/{one}/comm").read_text() != "sleep\n"]
+    found = []
+    for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/{one}/comm").read_text() != "sleep\n":
+                found.append(int(one))
+    return found
 
 
 def test_what_the_shell_sees_is_what_slurm_gave(attempt: Attempt) -> None:
