@@ -13,9 +13,8 @@ import shutil
 import sys
 from collections.abc import Mapping
 
-__all__ = ["KINDS", "crontab", "operator_crontab", "scrontab", "unit"]
+__all__ = ["TEXTS", "crontab", "operator_crontab", "scrontab", "unit"]
 
-KINDS = ("systemd", "cron", "scrontab")
 _KEPT = (
     "SLURM_CONF",
     "FTRUN_SITE_CONFIG",
@@ -59,19 +58,21 @@ WantedBy=default.target
 
 def crontab(home: str, env: Mapping[str, str]) -> str:
     """A crontab line for a login node."""
-    log = shlex.quote(os.path.join(home, "supervisor.log"))
-    line = f"{_call(home, env)} >>{log} 2>&1".replace("%", "\\%")
-    return f"# crontab -e, on a login node\n*/2 * * * * {line}\n"
+    line = _line(home, env).replace("%", "\\%")
+    return f"# crontab -e, on a login node\n{line}\n"
 
 
 def scrontab(home: str, env: Mapping[str, str]) -> str:
     """A scrontab entry: Slurm runs it on a node, one at a time."""
-    log = shlex.quote(os.path.join(home, "supervisor.log"))
     return f"""\
 # scrontab -e; the nodes must see this folder and this Python, and may call sbatch
 #SCRON --job-name=ftrun-supervisor --ntasks=1 --cpus-per-task=1 --time=00:30:00 --output=/dev/null
-*/2 * * * * {_call(home, env)} >>{log} 2>&1
+{_line(home, env)}
 """
+
+
+TEXTS = {"systemd": unit, "cron": crontab, "scrontab": scrontab}
+"""What writes the text of each kind: (home, environment) -> text."""
 
 
 def operator_crontab(home: str, env: Mapping[str, str]) -> str:
@@ -96,6 +97,12 @@ def _variables(home: str, env: Mapping[str, str], *, path: bool = True) -> list[
         folders = [os.path.dirname(sbatch)] if sbatch else []
         found.append(("PATH", ":".join(dict.fromkeys((*folders, *_PATH)))))
     return found
+
+
+def _line(home: str, env: Mapping[str, str]) -> str:
+    """Every two minutes what is due, told in the supervisor's log; `%` as it is."""
+    log = shlex.quote(os.path.join(home, "supervisor.log"))
+    return f"*/2 * * * * {_call(home, env)} >>{log} 2>&1"
 
 
 def _call(home: str, env: Mapping[str, str], *, path: bool = True, once: bool = True) -> str:

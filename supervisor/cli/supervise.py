@@ -141,9 +141,9 @@ def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
     from ftrun.supervisor import units
     from ftrun.supervisor.cli import output
 
-    if kind not in units.KINDS:
-        raise UserError(f"--print: {' or '.join(units.KINDS)} is wanted, not {kind!r}")
-    made = {"systemd": units.unit, "cron": units.crontab, "scrontab": units.scrontab}[kind](home, env)
+    if kind not in units.TEXTS:
+        raise UserError(f"--print: {' or '.join(units.TEXTS)} is wanted, not {kind!r}")
+    made = units.TEXTS[kind](home, env)
     if json:
         output.emit_json({"kind": kind, "home": home, "text": made})
     else:

@@ -147,7 +147,7 @@ def test_scrontab_s_entry_has_time_for_what_is_due(home: Path, env: dict[str, st
     assert text.splitlines()[-1].replace("%", "\\%") == units.crontab(str(home), env).splitlines()[-1]
 
 
-@pytest.mark.parametrize("kind", units.KINDS)
+@pytest.mark.parametrize("kind", units.TEXTS)
 def test_supervise_prints_each_and_doctor_all(
     kind: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
