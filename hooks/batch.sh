@@ -349,7 +349,7 @@ _ft_fill() {
 _ft_unpack() {
     for _ft_base in "${TMPDIR:-/tmp}" /tmp /dev/shm /var/tmp "$_ft_place" .; do
         [ -d "$_ft_base" ] && [ -w "$_ft_base" ] || continue
-        _ft_tmp=$(mktemp -d "$_ft_base/ftrun.XXXXXX" 2>/dev/null)
+        _ft_tmp=`mktemp -d "$_ft_base/ftrun.XXXXXX" 2>/dev/null`
         if [ -z "$_ft_tmp" ]; then
             _ft_tmp=$_ft_base/ftrun.${SLURM_JOB_ID-}.$$
             mkdir -m 700 "$_ft_tmp" 2>/dev/null || continue
@@ -719,8 +719,6 @@ _ft_is_read() { dd if=/dev/null of="$1" oflag=nonblock conv=notrunc,nocreat 2>/d
 # ends here, and the supervisor sends the next attempt elsewhere. Only one status says so; everything else starts the script.
 _ft_look_before() {
     [ -n "$_ft_before" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return
-    # bash would make this the script when somebody ends the job now.
-    trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
     ( trap - EXIT TERM; _ft_on_nodes preflight --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 &
     _ft_watcher=$!
     _ft_within 20 "$_ft_watcher"
@@ -732,7 +730,6 @@ _ft_look_before() {
     # Its word comes too late: nobody is to read that the script was held.
     [ "$_ft_status" -eq 124 ] && kill -9 "$_ft_watcher" 2>/dev/null
     _ft_watcher=
-    trap - TERM
     [ "$_ft_status" -eq 69 ] || return
     rm -rf "$_ft_tmp"
     _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: a later one avoids these nodes"
@@ -918,6 +915,13 @@ _ft_leave() {
     exit "$_ft_rc"
 }
 
+# Somebody ends the job before there is a script: nothing of it stays, and bash must not make this the script at its end.
+_ft_end_early() {
+    trap - EXIT "$1"
+    [ -z "$_ft_tmp" ] || rm -rf "$_ft_tmp"
+    kill "-$1" $$
+}
+
 # This shell is about to end by a mistake of its own (dash does so when it cannot fork).  Before the
 # start it becomes the user's script; after it, it waits on, without starting anything.
 _ft_rescue() {
@@ -1064,6 +1068,7 @@ _ft_compose() {
 _ft_main() {
     _ft_quote "$@"
     _ft_argv=$_ft_quoted
+    for _ft_i in 1 2 10 12 14 15; do trap "_ft_end_early $_ft_i" "$_ft_i"; done
     trap _ft_rescue EXIT
     _ft_identify
     _ft_take

@@ -31,14 +31,11 @@ _ft_note_caches() { # for whatever fills and merges on the nodes
 
 _ft_fill_caches() {
     if [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ]; then
-        # bash would make this the script when somebody ends the job now.
-        trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
         ( trap - EXIT TERM; _ft_on_nodes cache fill --seconds 20 ) </dev/null >/dev/null 2>&1 &
         _ft_watcher=$!
         _ft_within 30 "$_ft_watcher"
         [ "$_ft_status" -ne 124 ] || kill "$_ft_watcher" 2>/dev/null
         _ft_watcher=
-        trap - TERM
         [ "$_ft_status" -ne 0 ] || _ft_cached=1
     elif [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ]; then
         _ft_cached=1

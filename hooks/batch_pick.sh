@@ -104,11 +104,9 @@ _ft_record_pick() {
     fi
 }
 
-# The first start: while nobody looks after signals, one that ends the job must not leave the script's folder behind.
+# The first start.
 _ft_pick_first() {
     [ -n "$_ft_glob" ] && [ "$_ft_judge" = quick ] && [ "$_ft_patience" -gt 0 ] || return 0
     _ft_unpack
-    trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
     _ft_ask_hook
-    trap - TERM
 }

@@ -42,11 +42,8 @@ _ft_await_stage() {
     _ft_staged=
     [ -n "$_ft_keep" ] || return 0
     _ft_look_at_job
-    # bash would make this the script when somebody ends the job now.
-    [ "$_ft_no" -gt 1 ] || trap 'trap - EXIT TERM; rm -rf "$_ft_tmp"; kill -15 $$' TERM
     ( trap - EXIT TERM; _ft_look_at_stage $(($1 * 10)) ) >"$_ft_tmp/stage" 2>/dev/null &
     _ft_within $(($1 + 5)) $!
-    [ "$_ft_no" -gt 1 ] || trap - TERM
     [ "$_ft_status" -ne 0 ] || { _ft_staged=1 && return 0; }
     _ft_text=
     { IFS= read -r _ft_text; } <"$_ft_tmp/stage" 2>/dev/null

@@ -585,6 +585,25 @@ def test_what_killed_jobs_left_is_removed(attempt: Attempt) -> None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("name", ["TERM", "HUP", "USR1"])
+@pytest.mark.parametrize(
+    "where",
+    [b"_ft_take\n    _ft_claimed", b"_ft_unpack\n    _ft_open_talk", b"_ft_open_stage\n    _ft_compose"],
+    ids=["before the claim", "behind the folder", "at last"],
+)
+def test_a_job_that_is_ended_before_its_script_begins_ends_by_that_signal(
+    attempt: Attempt, where: bytes, name: str
+) -> None:
+    """There is nobody yet to hand a signal to: the script does not begin, and nothing private stays on the node."""
+    job = attempt.start(
+        "#!/bin/sh\necho began\n",
+        change=(where, where.replace(b"\n", f"\n    kill -{name} $$\n".encode(), 1)),
+    )
+    out, err = job.communicate(timeout=60)
+
+    assert (-getattr(signal, "SIG" + name), b"", b"") == (job.returncode, out, err)
+
+
 @pytest.mark.parametrize(
     "where",
     [
