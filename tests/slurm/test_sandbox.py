@@ -452,6 +452,7 @@ def test_in_roots_sandbox_a_job_runs_as_the_user_who_submitted_it(slurm_sandbox:
 
 
 ORDINARY = """
+import time
 from pathlib import Path
 from ftrun.slurm.sandbox import up
 box = up(Path({folder!r}), nodes=2, gpus=2)
@@ -462,6 +463,9 @@ strays = {{node: sum("987" in p.cmdline for p in found) for node, found in box.m
 box.crash("n1")
 print(box.uts, strays, len(box.members().nodes["n1"]), bool(box.members().nodes["n0"]))
 box.mend("n1")
+give_up_s = time.monotonic() + 120
+while box.node_state("n1") == "completing" and time.monotonic() < give_up_s:  # the job, to Slurm, for a moment yet
+    time.sleep(0.2)
 print(box.node_state("n1"), box.down() > 0)
 """
 
