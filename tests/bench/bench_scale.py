@@ -30,7 +30,7 @@ from tests.bench.stand import FTRUN, Stand, until
 __all__ = ["measure"]
 
 JOB = """#!/bin/bash
-exec 3<>fifo
+exec 3<>fifo || exit 1
 while :; do
     echo "step $((++n)) loss 2.5"
     read -t 10 -u 3
@@ -51,6 +51,7 @@ def measure(nodes: int, jobs: int, runs: int, seconds: float) -> list[Figure]:
     with large(nodes) as here:
         here.env["FTRUN_SUPERVISOR"] = "none"
         os.mkfifo(here.work / "fifo")
+        (here.work / "fifo").chmod(0o666)  # the runs may be another user's
         (here.work / "job.sh").write_text(JOB)
         began = time.monotonic()
         ids = _runs(here, runs)
