@@ -71,7 +71,7 @@ bench-poll:
 	.ci/env dev
 	.venv/bin/python -m tests.bench poll $(if $(JOBS),--jobs $(JOBS)) $(BENCH)
 
-# SCALE="--nodes 2000 --jobs 10000 --runs 1000": how large; the submissions alone take 5 to 20 minutes. As root, else all jobs are one user's (docs/scale.md).
+# SCALE="--nodes 2000 --jobs 10000 --runs 1000": how large; these take 7 minutes on two quiet cores. As root, else all jobs are one user's (docs/scale.md).
 bench-scale:
 	.ci/env dev
 	.venv/bin/python -m tests.bench scale $(SCALE) $(BENCH)

@@ -11,6 +11,7 @@ How it reads. Formats were compared on Slurm 22.05, 24.11 and 26.05, and only wh
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -325,6 +326,7 @@ def parse_submitted(stdout: str) -> tuple[str, str] | None:
     return None
 
 
+@functools.lru_cache(maxsize=8192)  # each look brings the same comments
 def bears(comment: str, token: str) -> bool:
     """The comment holds this token as a whole word, or a longer token that this one is the head of.
 

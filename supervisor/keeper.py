@@ -252,10 +252,13 @@ class Keeper:
     def rows(self, world: World) -> tuple[JobRow, ...]:
         """Every row of this attempt's submission. A row that bears another token has got our id anew."""
         attempt, memory = self.attempt, self.memory
-        family = world.families.get(attempt.job, ())
-        memory.learn(family, attempt.token)
-        user = self.run.submitter.get("user", "")
-        return rows.own(family, attempt, memory.known_as, memory.submitted_s, user=user)
+        if memory.own is None or memory.own[0] is not world.families or memory.own[1] is not attempt:
+            family = world.families.get(attempt.job, ())
+            memory.learn(family, attempt.token)
+            user = self.run.submitter.get("user", "")
+            own = rows.own(family, attempt, memory.known_as, memory.submitted_s, user=user)
+            memory.own = (world.families, attempt, own)
+        return memory.own[2]
 
     def _queued(self, world: World) -> None:
         row = self.row(world)

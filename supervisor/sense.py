@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ftrun.slurm.client import JobRow
+    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.hanging import Afar
     from ftrun.supervisor.hanging_tasks import LiveTask
     from ftrun.supervisor.keeper import Keeper
@@ -92,6 +93,8 @@ class Memory:
     tasks: dict[int, LiveTask] = field(default_factory=dict)  # the same of an array's tasks
     queued: QueueClock = field(default_factory=QueueClock)
     since: dict[str, float] = field(default_factory=dict)  # a condition -> since when it has held
+    # The families and the attempt that were looked at last, and its rows among them.
+    own: tuple[object, Attempt, tuple[JobRow, ...]] | None = None
 
     def learn(self, family: Iterable[JobRow], token: str) -> None:
         """What a job that shows our token is known as, if it should show it no more."""
