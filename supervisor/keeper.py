@@ -257,7 +257,7 @@ class Keeper:
             memory.learn(family, attempt.token)
             user = self.run.submitter.get("user", "")
             own = rows.own(family, attempt, memory.known_as, memory.submitted_s, user=user)
-            memory.own = (world.families, attempt, own)
+            memory.own = world.families, attempt, own
         return memory.own[2]
 
     def _queued(self, world: World) -> None:
@@ -299,8 +299,7 @@ class Keeper:
     def forget(self, launch: int) -> None:
         """A new launch or attempt begins: nothing that was seen of the last one counts."""
         self.memory.close()
-        known = ("seen_s", "looked_s", "partition")
-        kept = {name: getattr(self.memory, name) for name in known}
+        kept = {name: getattr(self.memory, name) for name in ("seen_s", "looked_s", "partition")}
         self.memory = Memory(attempt=self.attempt.number, launch=launch, **kept)
 
     def _running(self, world: World) -> None:
