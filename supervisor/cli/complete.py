@@ -1,7 +1,8 @@
 """What may stand where the cursor is: the answer to TAB. (I/O)
 
 How it thinks. A person waits for this, so no command is loaded: the tree of commands is a table that `make docs` writes from it (`complete_table`). What is sbatch's
-comes from the table that `ftrun sbatch` itself reads, settings from theirs. Runs are names of folders. Slurm is not asked. Whatever goes wrong, nothing is offered.
+comes from the table that `ftrun sbatch` itself reads, settings from theirs. Runs are names of folders. Slurm is asked only for names that it alone knows, where one of them is meant, and not for long.
+Whatever goes wrong, nothing is offered.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ _CURSOR = "\0"
 _PATHS = {"file": ":files", "dir": ":dirs"}
 # Options of sbatch whose value is a path.
 _FILES = frozenset({"bbf", "error", "export-file", "input", "nodefile", "output"})
+# Those whose value are names that Slurm knows, and of what.
+_NAMES = {
+    "account": "account", "exclude": "node", "nodelist": "node", "partition": "partition", "qos": "qos", "reservation": "reservation"
+}  # fmt: skip
+_SLURM = frozenset(_NAMES.values())
+_SLURM_TIMEOUT_S = 2.0  # longer than a person waits for TAB
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -103,6 +110,9 @@ def _values(kind: str, current: str, lead: str = "") -> Iterator[str]:
             yield from _matching([(lead + one, "") for one in _runs(current)], lead + current)
         elif part == "signature":
             yield from _matching([(lead + one, "") for one in _signatures()], lead + current)
+        elif part in _SLURM:
+            listed = lead + current[: current.rfind(",") + 1]
+            yield from _matching([(listed + one, "") for one in _slurm_names(part)], lead + current)
 
 
 def _matching(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]], current: str) -> Iterator[str]:
@@ -141,6 +151,14 @@ def _signatures() -> list[str]:
             with open(os.path.join(folder, name), encoding="utf-8") as stream:
                 found += [line.split('"')[1] for line in stream if line.startswith('id = "')]
     return sorted(found)
+
+
+def _slurm_names(kind: str) -> list[str]:
+    import getpass
+
+    from ftrun.slurm import names
+
+    return names.names(kind, getpass.getuser(), os.environ, timeout_s=_SLURM_TIMEOUT_S)
 
 
 def _sbatch(before: Sequence[str], current: str) -> Iterator[str]:
@@ -187,7 +205,7 @@ def _kind_of_sbatch(word: str) -> str:
             return "=" + " ".join(row.choices)
         return {"DIR": "dir", "FILE": "file", "GLOB": "file"}.get(row.value_name, "any")
     name = word[2:] if word.startswith("--") else SHORT.get(word[-1:], "")
-    return "file" if name in _FILES else "dir" if name == "chdir" else "any"
+    return "file" if name in _FILES else "dir" if name == "chdir" else _NAMES.get(name, "any")
 
 
 def _split(line: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftrun.slurm import sandbox_boot
+from ftrun.slurm import names, sandbox_boot
 from ftrun.slurm.client import SubmitRequest
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.errors import RefusedForGood, RefusedForNow, SlurmError
@@ -52,6 +52,15 @@ def make(box: Sandbox) -> Iterator[Callable[..., Post]]:
     """A maker of posts on it."""
     with posts(box) as maker:
         yield maker
+
+
+def test_accounts_and_qos_that_i_may_use_are_known_by_name(box: Sandbox) -> None:
+    """What completion offers behind `-A` and `-q`; another user has none of them."""
+    asked = {kind: names.names(kind, ME, box.env(), timeout_s=60.0) for kind in ("account", "qos")}
+
+    assert {"few", "one"} <= set(asked["account"])
+    assert ["lean", "normal", "small"] == asked["qos"]
+    assert [] == names.names("account", "nobody", box.env(), timeout_s=60.0)
 
 
 def _refused(box: Sandbox, *words: str) -> SlurmError:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.slurm import names
 from ftrun.supervisor import cli
 from ftrun.supervisor.cli import complete, complete_table
 from ftrun.supervisor.cli.commands import COMMANDS
@@ -93,7 +94,10 @@ def test_every_drill_is_offered() -> None:
         (("--ft-hang", "n"), ["never"]),
         (("--ft-retries", ""), []),
         (("--ft-stage=",), [":dirs"]),
-        (("--partition", ""), []),
+        (("--constraint", ""), []),
+        (("-p", ""), ["gpu", "main"]),
+        (("--partition=main,",), ["--partition=main,gpu", "--partition=main,main"]),
+        (("-Afoo", "-x", "n1,n2", "-w", "n"), ["n1", "n2"]),
         (("-o", ""), [":files"]),
         (("-D", ""), [":dirs"]),
         (("--chdi",), ["--chdir="]),
@@ -103,9 +107,11 @@ def test_every_drill_is_offered() -> None:
     ],
 )
 def test_sbatch_completes_its_options_ours_and_files(
-    words: tuple[str, ...], offered: list[str] | None
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], offered: list[str] | None
 ) -> None:
     """Options until the script, then files: the script's arguments are its own. What the site alone may set is not offered."""
+    known = {"partition": ["gpu", "main"], "node": ["n1", "n2"]}
+    monkeypatch.setattr(names, "names", lambda kind, *_, **__: known[kind])
     if offered is None:
         assert 0 == cli.main(["__complete", "zsh", "ftrun", "sbatch", *words])
     else:

@@ -1,7 +1,7 @@
 """The command tree as plain records, read from typer's own objects: what completion and the man pages are made from. (I/O)
 
-The kinds of a value, for completion: "" a flag, "any" nothing to offer, "run" a run or a job id, "signature", "file", "dir", "=a b c" these words. Two kinds are
-joined by "+".
+The kinds of a value, for completion: "" a flag, "any" nothing to offer, "run" a run or a job id, "signature", "file", "dir", "partition" and "node" names that Slurm
+knows, "=a b c" these words. Two kinds are joined by "+".
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _BY_METAVAR = {
     "FILE": "file",
     "FILE.toml": "file",
     "LOG": "file",
+    "NODE": "node",
+    "NODES": "node",
     "CMD [ARGS]": "file",
 }
 # Values that a command looks at itself: (command, the parameter's name in Python).
@@ -41,8 +43,11 @@ _OF_COMMANDS = {
     ("preflight", "checks"): "="
     + " ".join(sorted({check.name for check in runner.checks(TIERS[-1]) if " " not in check.name})),
     ("preflight", "tier"): "=" + " ".join(TIERS),
+    ("preflight", "partition"): "partition",
     ("simulate", "preset"): "=" + " ".join(presets.names()),
     ("sandbox break", "how"): "=" + " ".join(HOWS),
+    ("sandbox break", "node"): "any",  # of a cluster that is not asked
+    ("sandbox mend", "node"): "any",
     ("catalog test", "engine"): "=auto hyperscan re",
     ("completion", "shell"): "=bash zsh fish",
 }
