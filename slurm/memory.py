@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from random import Random
 from signal import Signals
@@ -38,6 +37,7 @@ from ftrun.slurm.memory_faults import Faults, quietly
 from ftrun.slurm.memory_options import Wanted, fits, job_of, read_options
 from ftrun.slurm.memory_records import Job, Node, Timing, facts_of
 from ftrun.slurm.parse import bears, clean_dependency
+from ftrun.slurm.records import replace
 
 __all__ = ["Clock", "Engine", "Faults", "MemoryCluster", "Timing"]
 

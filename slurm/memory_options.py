@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 
 from ftrun.slurm.client import SubmitRequest
 from ftrun.slurm.errors import RefusedForGood
 from ftrun.slurm.memory_records import Job
 from ftrun.slurm.nodeset import expand
 from ftrun.slurm.parse import parse_seconds
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 
 __all__ = ["Wanted", "fits", "job_of", "read_options"]
 

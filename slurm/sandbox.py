@@ -15,10 +15,10 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ftrun.slurm import sandbox_accounting, sandbox_boot, sandbox_ssh
+from ftrun.slurm.records import replace
 from ftrun.slurm.sandbox_box import DaemonStatus, NodeStatus, Sandbox, SandboxStatus
 from ftrun.slurm.sandbox_plan import NODES_MAX, RUN_DIR_LENGTH_MAX, Plan, SandboxError, usable_folder
 from ftrun.slurm.sandbox_ports import machine_lock, port_range

@@ -10,9 +10,9 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import context, inputs, lastwords, launchlogs
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Topology
 from ftrun.supervisor.tail import LogPath

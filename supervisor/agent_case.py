@@ -8,10 +8,10 @@ nobody else has so early: who of the nodes does not answer. Such a node counts a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.events import Run

@@ -10,11 +10,10 @@ their exclusion is over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import (
     agent_after,
     agent_case,

@@ -12,10 +12,10 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import agent_case, ladder, settle, store
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from ftrun.slurm.client import Cluster, JobRow, JobState
 from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.slurm.spanning import Span
 from ftrun.slurm.steps import InsideSteps
 from ftrun.supervisor.agent_line import OwnNode, node_line, on_own_node

@@ -1,17 +1,17 @@
 """One start of the script after the other: look on, and say what comes next when it failed. (I/O)
 
 How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet and its nodes have
-been asked (`agent_after`). Then the decision is journalled, what still runs is stopped,
-and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
+been asked (`agent_after`). Then the decision is journalled, what still runs is stopped, and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
 where a rung took longer than its limit, the answer is `end`: the job ends as its script ended, and the supervisor goes on from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     agent_after,
     agent_case,

@@ -15,12 +15,12 @@ And it is never needed. Without accounting, with a database that is down or hang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.errors import RefusedForGood, SlurmError
 from ftrun.slurm.parse import bears
+from ftrun.slurm.records import replace
 from ftrun.supervisor.rows import base_id
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ Where tasks write into one log nobody can tell whose a line is: then one diagnos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import arrayspec, attempts, context, divergences, hung, policy, rows
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.records import replace
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import attempts, companion_fold, journal, store
 from ftrun.supervisor.lifecycle import INSIDE
 from ftrun.supervisor.model import Action, FaultClass, Source

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 
 __all__ = ["Code", "CodeTable", "Known", "Level", "table_of", "without"]
 

@@ -11,9 +11,9 @@ run of one name; and it is not the run's token, for what bears that and is no at
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.parts import Attempt, Companion
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from ftrun.slurm import nodeset
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import Blame, Evidence, Topology
 
 __all__ = ["Blamed", "blamed", "laggards", "learned", "rank_of", "speaker"]

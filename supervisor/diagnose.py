@@ -13,10 +13,9 @@ Confidence is earned: from the signature's own, up with each source that agrees,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import culprits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
 from ftrun.supervisor.order import as_written

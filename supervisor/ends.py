@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.parse import bears
+from ftrun.slurm.records import replace
 from ftrun.supervisor import archive, arrays, attempts
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 

@@ -11,11 +11,11 @@ Everything the supervisor remembers beyond one tick is in here, so a supervisor 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 from ftrun.hooks.checkpoints.poison import Poison
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import halts, inplace, persons, rulings
 from ftrun.supervisor.lifecycle import FINAL, INSIDE, State, next_state
 from ftrun.supervisor.parts import Attempt, Exclusion, GivenUp, Incident, asked, hooked, progressed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import checkpoints, store
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 

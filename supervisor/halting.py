@@ -12,10 +12,10 @@ cannot reach it before the limit, and in all its time it has saved nothing unask
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     checkpoints,
     drained,

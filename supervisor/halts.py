@@ -10,10 +10,9 @@ budgets as they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.leaving import MARGIN_S
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ What is decided is journalled, and the attempt is ended as after any other suspi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import attempts, hang, rows, sense, store
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Protocol
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import hang, hung
 from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.beats import BeatReader, Pulse

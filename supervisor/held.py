@@ -9,10 +9,9 @@ whatever its checks say: a job that runs on doubtful nodes is better than one th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, FaultClass, Proof, Source
 

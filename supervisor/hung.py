@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.hang import State, Verdict
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source
 from ftrun.supervisor.parts import Attempt

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.slurm.records import replace
 from ftrun.supervisor import companion_fold, halts
 from ftrun.supervisor.hung import verdict_of
 from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher

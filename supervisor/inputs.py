@@ -11,12 +11,11 @@ import gzip
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import flight, readers, recorder
 from ftrun.supervisor.logfile import Book, LogFile
 from ftrun.supervisor.model import Source

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ftrun.hooks.checkpoints import look, manifest
@@ -21,7 +20,7 @@ from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Judged
 from ftrun.hooks.checkpoints.picking import Question, poisoned
 from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.hooks.checkpoints.registry import layout_of
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import checkpoints, context
 from ftrun.supervisor.events import Run
 

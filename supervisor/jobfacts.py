@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 
 from ftrun.slurm.accounting import accounted
 from ftrun.slurm.client import JobDetails
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import attempts, launchlogs, readers, store
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.readers import Record

@@ -20,9 +20,10 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import journal, store
 from ftrun.supervisor.nodes import Entry
 

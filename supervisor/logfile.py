@@ -15,10 +15,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.losses import Seen
 from ftrun.supervisor.model import Evidence, Role, Source
 from ftrun.supervisor.order import stamp

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from ftrun.hooks import compare
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import scenario
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass, Proof, Source
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, plain, sure

@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.together import Common, Failure, common_causes
 
 __all__ = ["Book", "DeviceRecord", "Entry", "NodeRecord", "Rules", "Strike", "fold", "place", "strike_key"]

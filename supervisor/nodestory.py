@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass

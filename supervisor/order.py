@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections.abc import Sequence
-from dataclasses import replace
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.model import Evidence
 
 __all__ = ["as_written", "stamp"]

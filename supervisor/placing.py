@@ -8,8 +8,8 @@ schedulable; the newest culprit counts more than the oldest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.grounds import CLASS_RULES, EXCLUDE_SOURCES, PROOF_SOURCES, Case, ClusterView
 from ftrun.supervisor.model import Decision, Source
 

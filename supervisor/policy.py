@@ -15,8 +15,8 @@ another try makes sense (a neighbour took the memory), and as many as the user a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import elastic, halts, held, provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass

@@ -11,9 +11,9 @@ all the same, unless it had come to its last step, or exits 0 and nothing had to
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import halting, warned
 from ftrun.supervisor.leaving import Occasion
 

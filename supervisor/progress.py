@@ -23,10 +23,9 @@ import copy
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import median
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import phases, steps
 from ftrun.supervisor.losses import Losses, Seen
 

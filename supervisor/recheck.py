@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.client import NodeRow
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 
 __all__ = [
     "Memory",

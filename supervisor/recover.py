@@ -10,11 +10,11 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     absent,
     archive,

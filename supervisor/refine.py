@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.culprits import rank_of, speaker
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Topology
 

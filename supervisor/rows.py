@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobRow, JobState
 from ftrun.slurm.parse import bears
+from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
     from ftrun.supervisor.parts import Attempt

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.parts import Exclusion, Incident, higher
 
 if TYPE_CHECKING:

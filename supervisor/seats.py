@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.model import Topology
 
 __all__ = ["SEATS_MAX", "Seats"]

@@ -15,10 +15,10 @@ How it thinks. `observe` takes what a look saw and returns the memory after it; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from types import MappingProxyType
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 
 __all__ = ["Activity", "History", "Moves", "Rank", "Sight", "Stacks", "observe"]
 

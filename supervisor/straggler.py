@@ -17,12 +17,12 @@ is: it is told and costs the node nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from enum import StrEnum
 from statistics import median
 from types import MappingProxyType
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 
 __all__ = ["Act", "Advice", "History", "Sample", "Slow", "advise", "observe", "slow"]
 

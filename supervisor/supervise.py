@@ -15,11 +15,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ftrun.slurm.client import Cluster, JobRow, NodeRow
 from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     archive,
     companions,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import culprits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.verdicts import plain

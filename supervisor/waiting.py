@@ -11,12 +11,11 @@ our own nodes are put on it or taken off, so that what the user changes meanwhil
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import RefusedForGood
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import grounds, journal, nodebook, placing, settle
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ A log that cannot be read makes no evidence, and the report says so: silence of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import cast
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.logfile import Book, LogFile
 from ftrun.supervisor.losses import Health
 from ftrun.supervisor.model import Evidence

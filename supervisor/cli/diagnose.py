@@ -13,14 +13,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ftrun.slurm import nodeset
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import inputs, lastwords, signatures
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.diagnose import diagnose as diagnose_evidence

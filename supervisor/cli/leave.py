@@ -11,12 +11,12 @@ import getpass
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from ftrun.slurm import nodeset
+from ftrun.slurm.records import replace
 from ftrun.supervisor import haltfile
 from ftrun.supervisor.cli import common, control, output, plans
 from ftrun.supervisor.cli.runs import Json

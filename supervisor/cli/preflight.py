@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ import typer
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import TIERS
 from ftrun.slurm import nodeset
+from ftrun.slurm.records import replace
 from ftrun.supervisor import config
 from ftrun.supervisor import preflight as rules
 from ftrun.supervisor.cli import output

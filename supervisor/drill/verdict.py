@@ -8,10 +8,10 @@ checkpoint was written over by a start that came before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.drill import weights
 from ftrun.supervisor.drill.terms import Check, Expect, Ledger, Row, Scenario, Story
 from ftrun.supervisor.drill.verdict_staged import resumptions, staged_laws

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor.grounds import Case
 from ftrun.supervisor.model import Blame, Decision, Diagnosis, Source
 from ftrun.supervisor.verdicts import plain

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import agent_case, elastic, growing, placing, policy, queueing, rates, settings
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import Case, ClusterView, Ruling, limits_from

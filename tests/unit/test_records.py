@@ -114,6 +114,51 @@ def test_a_quick_record_is_made_shown_and_compared_as_a_usual_one(
         assert _told(lambda act=act: act(usual)) == _told(lambda act=act: act(quick))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "changes"),
+    [
+        ("Empty", (), {}),
+        ("Empty", (), {"size": 1}),
+        ("One", (1.0,), {"value": NAN}),
+        ("Many", ("a", (1, 2), ["x"]), {}),
+        ("Many", ("a", (1, 2), ["x"]), {"name": "b", "more": ["y"]}),
+        ("Many", ("a",), {"title": "b"}),
+        ("Many", ("a",), {"first": "b"}),
+        ("Checked", (3,), {"size": 4}),
+        ("Checked", (3,), {"size": -4}),
+        ("Odd", ("a",), {"seen_s": 2.0}),
+    ],
+)
+def test_a_changed_record_is_the_standard_librarys(
+    name: str, words: tuple[Any, ...], changes: dict[str, Any]
+) -> None:
+    """Its fields, its class, what is refused; the first record stays as it was, and the second is as frozen."""
+    quick, usual = QUICK[name](*words), USUAL[name](*words)
+    before = repr(quick)
+    try:
+        wanted = dataclasses.replace(usual, **changes)
+    except Exception as error:  # noqa: BLE001  which one it is, is compared
+        with pytest.raises(type(error)):
+            records.replace(quick, **changes)
+        return
+    changed = records.replace(quick, **changes)
+
+    assert (str(wanted), type(quick), before) == (str(changed), type(changed), repr(quick))
+    assert changed == type(quick)(
+        **{one.name: getattr(changed, one.name) for one in dataclasses.fields(quick)}
+    ) or "nan" in before + repr(changed)
+    with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+        changed.name = "c"
+    assert repr(records.replace(changed)) == repr(changed)
+
+
+def test_what_is_no_quick_record_is_replaced_by_the_standard_library() -> None:
+    """Whoever imports `replace` from here may give it any dataclass."""
+    assert USUAL["One"](2.0) == records.replace(USUAL["One"](1.0), value=2.0)
+    with pytest.raises(TypeError):
+        records.replace(3)  # type: ignore[type-var]
+
+
 def test_a_record_of_another_class_is_another() -> None:
     """Though its fields are the same."""
     assert QUICK["One"](1.0) != USUAL["One"](1.0)
