@@ -57,8 +57,7 @@ _OWN = {
     "__setstate__",
 }
 _MISSING = dataclasses.MISSING
-# The quick records, and of those that were ever replaced what makes a draft of one.
-_QUICK: set[type] = set()
+# What makes a draft, for each kind of quick record that was ever replaced.
 _DRAFTED: dict[type, Callable[[Any], Any]] = {}
 
 
@@ -80,7 +79,6 @@ def _record(cls: type) -> type:
     made.__eq__, made.__hash__ = _comparing(tuple(field.name for field in fields))
     made.__repr__, made.__setattr__, made.__delattr__ = _repr, _no_set, _no_delete
     made.__getstate__, made.__setstate__ = _get_state, _set_state
-    _QUICK.add(made)
     return made  # type: ignore[no-any-return]
 
 
@@ -120,10 +118,10 @@ def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
 
 def _draft_of(cls: type) -> Callable[[Any], Any] | None:
     """What copies a record into something of the same layout that is not frozen; None for a record that is not quick."""
-    if cls not in _QUICK:
+    if cls.__dict__.get("__setattr__") is not _no_set:
         return None
-    names = [field.name for field in dataclasses.fields(cls)]
-    draft = type(cls.__name__, (), {"__slots__": tuple(cls.__slots__)})  # type: ignore[attr-defined]
+    names: tuple[str, ...] = cls.__dict__["__slots__"]
+    draft = type(cls.__name__, (), {"__slots__": names})
     lines = "".join(f"  new.{name} = old.{name}\n" for name in names)
     found: dict[str, Any] = {}
     text = f"def _all(_draft):\n def drafted(old):\n  new = _draft()\n{lines}  return new\n return drafted"
