@@ -889,6 +889,7 @@ _ft_finish() {
     _ft_dismiss_counter
     if [ -n "$_ft_tmp" ]; then
         _ft_dismiss
+        trap - CHLD # its list goes now, and what is waited for from here on is to be told without it
         rm -rf "$_ft_tmp"
     fi
     _ft_within 10 "$_ft_writer"
