@@ -2,7 +2,7 @@
 
     python -m tests.bench [PART...] [--few] [--gib GIB...] [--jobs N...] [--nodes N] [--runs N] [--json FILE]
 
-The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, inplace, elastic, stage, caches, poll, healthy, scale; all but scale by default. `--few` is a try in less time, whose figures mean little.
+The parts are scan, tail, sbatch, evidence, recovery, nodes, load, preflight, hooks, watch, inplace, elastic, stage, caches, poll, healthy, scale; all but scale by default. `--few` is a try in less time, whose figures mean little.
 Exit 1 where an aim is missed.
 """
 
@@ -32,6 +32,7 @@ from tests.bench import (
     bench_scan,
     bench_stage,
     bench_tail,
+    bench_watch,
 )
 from tests.bench.figures import Figure, table
 
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[bool], list[Figure]]] = {
     "load": lambda few: bench_load.measure((1, 20) if few else (1, 100, 1000), 4.0 if few else 10.0),
     "preflight": lambda few: bench_preflight.measure(*((8, 80) if few else (64, 1000))),
     "hooks": lambda few: [bench_hooks.measure(10 if few else 40)],
+    "watch": lambda few: bench_watch.measure(3 if few else 9),
     "inplace": lambda few: bench_inplace.measure(1 if few else 3),
     "elastic": lambda few: bench_elastic.measure(1 if few else 3),
     "stage": lambda few: bench_stage.measure((0.5,) if few else (1.0, 2.0), 1 if few else 3),

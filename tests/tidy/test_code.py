@@ -53,7 +53,7 @@ CLIENTS = {
 TYPER_FOLDER = "supervisor/cli/"
 RICH_FOLDERS = ("supervisor/cli/", "supervisor/drill/")
 
-LINES_PER_FILE_MAX = 400
+LINES_PER_FILE_MAX = 600
 LINES_PER_FUNCTION_MAX = 70
 # (file or file:function) that were longer when the rule came.  Empty, and it stays so.
 LONGER: set[str] = set()
@@ -206,7 +206,7 @@ def test_a_client_library_is_imported_in_its_one_module(source: Source) -> None:
 
 @pytest.mark.parametrize("source", _sources(), ids=_named)
 def test_files_and_functions_stay_short(source: Source) -> None:
-    """A file has 400 lines at most and a function 70."""
+    """A file has 600 lines at most and a function 70."""
     long = set()
     if source.text.count("\n") > LINES_PER_FILE_MAX:
         long.add(source.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,32 +18,26 @@ from ftrun.hooks import nodefile, watch
 from ftrun.hooks.findings import BAD, DEGRADED, OK, UNKNOWN, Finding
 from ftrun.hooks.pack import archive
 from ftrun.supervisor import nodereports
+from tests.bench.bench_watch import put, put_devices
 
 MEMORY_MAX_KIB = 20 * 1024
-LOOK_MAX = 4.0  # of what it costs to start an interpreter: less than a thousandth of a core at the usual period, a minute
-
-
-def _put(root: Path, name: str, text: object) -> None:
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n")
 
 
 def _memory(root: Path, uncorrected: int) -> None:
     """A machine with one memory controller."""
     mc = "/sys/devices/system/edac/mc/mc0"
-    _put(root, f"{mc}/ue_count", uncorrected)
-    _put(root, f"{mc}/ce_count", 0)
-    _put(root, f"{mc}/seconds_since_reset", 5000)
-    _put(root, "/proc/mounts", "proc /proc proc rw 0 0")
+    put(root, f"{mc}/ue_count", uncorrected)
+    put(root, f"{mc}/ce_count", 0)
+    put(root, f"{mc}/seconds_since_reset", 5000)
+    put(root, "/proc/mounts", "proc /proc proc rw 0 0")
 
 
 def _port(root: Path, symbol_errors: int) -> None:
     port = "/sys/class/infiniband/mlx5_0/ports/1"
-    _put(root, f"{port}/state", "4: ACTIVE")
-    _put(root, f"{port}/phys_state", "5: LinkUp")
-    _put(root, f"{port}/rate", "400 Gb/sec (4X NDR)")
-    _put(root, f"{port}/counters/symbol_error", symbol_errors)
+    put(root, f"{port}/state", "4: ACTIVE")
+    put(root, f"{port}/phys_state", "5: LinkUp")
+    put(root, f"{port}/rate", "400 Gb/sec (4X NDR)")
+    put(root, f"{port}/counters/symbol_error", symbol_errors)
 
 
 def _watch(root: Path) -> watch.Watch:
@@ -76,7 +69,7 @@ def test_a_link_that_was_down_before_the_job_is_not_told(tmp_path: Path) -> None
     """What the first look finds is not of this job, be it no counter."""
     _memory(tmp_path, 0)
     _port(tmp_path, 0)
-    _put(tmp_path, "/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
+    put(tmp_path, "/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
     one = _watch(tmp_path)
 
     assert not one.look(1000.0)
@@ -288,17 +281,9 @@ def test_a_watch_ends_with_its_attempt(tmp_path: Path) -> None:
 
 
 def test_a_watch_is_small(tmp_path: Path) -> None:
-    """Less than 20 MB of memory, and a look costs no more than a few starts of an interpreter, with eight adapters and sixty devices to look at."""
+    """Less than 20 MB of memory, with eight adapters and sixty devices to look at. What a look costs is a bench (`make bench`, watch)."""
     root = tmp_path / "root-of-n0"
-    _memory(root, 0)
-    for number in range(8):
-        port = f"/sys/class/infiniband/mlx5_{number}/ports/1"
-        _put(root, f"{port}/state", "4: ACTIVE")
-        _put(root, f"{port}/phys_state", "5: LinkUp")
-        _put(root, f"{port}/rate", "400 Gb/sec (4X NDR)")
-        _put(root, f"{port}/counters/symbol_error", 0)
-    for number in range(60):
-        _put(root, f"/sys/bus/pci/devices/0000:{number:02x}:00.0/aer_dev_fatal", "TOTAL_ERR_FATAL 0")
+    put_devices(root)
     process = _start(tmp_path, root, 60.0)
     _ready(process)
     time.sleep(1.5)
@@ -307,27 +292,3 @@ def test_a_watch_is_small(tmp_path: Path) -> None:
     process.wait(60)
     rss_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     assert rss_kib < MEMORY_MAX_KIB
-
-    one = _watch(root)
-    one.look(0.0)
-    began_s = _children_s()
-    for _ in range(3):
-        subprocess.run([sys.executable, "-IS", "-c", "pass"], check=True, timeout=120)
-    start_s = (_children_s() - began_s) / 3
-    # What others do to the caches counts, too.
-    assert min(_share(one, root) for _ in range(3)) * 60.0 < LOOK_MAX * start_s
-
-
-def _children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _share(one: Any, root: Path) -> float:
-    """Of a core, for one look at all."""
-    own_s = time.process_time()
-    spent: list[float] = []
-    for member in one._members:
-        asked = watch._ask(member.checks, one._thresholds, str(root))
-        spent.append(asked.cpu_s / max(60.0, asked.cpu_s / member.share))
-    return sum(spent) + (time.process_time() - own_s) / 60.0

@@ -1,0 +1,104 @@
+"""Who could have written a file or a folder, and folders that only this user can enter. (I/O)
+
+What another user of the same machine can write must never be run, read as settings, or be followed as a link. As git's safe.directory and
+sshd's StrictModes do, a path counts where it belongs to this user or to root and nobody else may write it. A group counts as this user's
+alone by the custom of naming it after them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+__all__ = ["NotPrivate", "distrust", "distrust_status", "is_own_folder", "is_private_group", "private_folder"]
+
+
+class NotPrivate(OSError):
+    """A folder that should be this user's alone is somebody else's, a link, or cannot be closed to others. One line: what is wrong, and the mend."""
+
+
+def distrust(path: str, *, uid: Optional[int] = None, follow: bool = False) -> str:
+    """Why what lies at `path` may be somebody else's work; "" where only `uid` (default: this user) and root can have written it.
+
+    A link is distrusted unless `follow`; then what it points to counts. A file that cannot be looked at is distrusted, too.
+    """
+    try:
+        fact = os.stat(path) if follow else os.lstat(path)
+    except OSError as error:
+        return f"{path} cannot be looked at: {error.strerror or error}"
+    return distrust_status(path, fact, uid=uid)
+
+
+def distrust_status(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
+    """The same for what was opened already: `fact` is its fstat, so nobody can put another file in its place meanwhile."""
+    user = os.geteuid() if uid is None else uid
+    if stat.S_ISLNK(fact.st_mode):
+        return f"{path} is a symbolic link"
+    if fact.st_uid not in (user, 0):
+        return f"{path} belongs to {_user_name(fact.st_uid)}, not to {_user_name(user)} or root"
+    if fact.st_mode & stat.S_IWOTH and not fact.st_mode & stat.S_ISVTX:
+        return f"{path} may be written by everybody (chmod o-w {path})"
+    if fact.st_mode & stat.S_IWGRP and not is_private_group(fact.st_gid, user):
+        return f"{path} may be written by its group (chmod g-w {path})"
+    return ""
+
+
+def is_private_group(group: int, uid: Optional[int] = None) -> bool:
+    """Whether a group has nobody but root, or nobody but this user, by the custom of naming it after them."""
+    if group == 0:
+        return True
+    import grp
+    import pwd
+
+    try:
+        found = grp.getgrgid(group)
+        name = pwd.getpwuid(os.geteuid() if uid is None else uid).pw_name
+    except (KeyError, OSError):
+        return False
+    return found.gr_name == name and not set(found.gr_mem) - {name}
+
+
+def is_own_folder(path: str) -> bool:
+    """Whether it is a folder, no link to one, and this user's."""
+    try:
+        fact = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(fact.st_mode) and fact.st_uid == os.geteuid()
+
+
+def private_folder(path: str) -> str:
+    """Make the folder, or take the one that is there: this user's, mode 0700 whatever the umask, no link. Return `path`. Raises NotPrivate, OSError.
+
+    A folder of this user that others could enter is closed to them; whoever must not use what lay in it until then looks first.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    fact = os.lstat(path)
+    if not stat.S_ISDIR(fact.st_mode):
+        raise NotPrivate(
+            f"{path} is {'a symbolic link' if stat.S_ISLNK(fact.st_mode) else 'no folder'}: remove it or name another folder"
+        )
+    if fact.st_uid != os.geteuid():
+        raise NotPrivate(f"{path} belongs to {_user_name(fact.st_uid)}: remove it or name another folder")
+    if stat.S_IMODE(fact.st_mode) != 0o700:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, 0o700)
+        finally:
+            os.close(descriptor)
+    return path
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return f"user {uid}"
