@@ -15,7 +15,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.events import Run
-from ftrun.supervisor.hung import better
+from ftrun.supervisor.hung import better, ended_by_us
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.verdicts import plain
@@ -56,7 +56,7 @@ SURE_OF_ITSELF = 0.5
 class Seen:
     """All that is known of start `number` at its end.
 
-    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer, `gone` those of a companion that is over; `suspicion` is why we ended it (None = it ended by itself), `facts` what the
+    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer, `gone` those of a companion that is over; `suspicion` is why we ended it (None = it ended by itself; `rank_ended`: one of its ranks had), `facts` what the
     nodes say of themselves, `now_s` Unix seconds. `diverged` is the sign that its training went wrong, `spoilt` what that makes of its checkpoints,
     `older` what the next start would load, `stuck` why it could load nothing.
     """
@@ -74,6 +74,7 @@ class Seen:
     silent: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     suspicion: Diagnosis | None = None
+    rank_ended: bool = False
     step: int | None = None
     checkpoint: str = ""
     diverged: Sign | None = None
@@ -95,7 +96,7 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
     why = seen.suspicion
     if why is not None and not seen.silent:
         # What Slurm and the ranks say while we end them is no cause.
-        found = why if planned(why) else better(found, why)
+        found = why if planned(why) else ended_by_us(found, why, rank_ended=seen.rank_ended)
     if seen.gone and not seen.silent and why is None:
         over = _without_companion(seen.gone)
         # An exception that nobody knows by name is what ranks say who lost a peer, too.

@@ -1,10 +1,10 @@
 """What one start shows while it runs: its logs, its steps, its nodes' reports; and when it may be ended. (I/O)
 
-How it thinks. The rules are the supervisor's own (`suspect`, P7): a fatal line, or a node that its watch finds bad, followed by no progress for long
-enough. Two things are quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
+How it thinks. The rules are the supervisor's own (`suspect`, P7): a fatal line, or a node that its watch finds bad, makes a start suspect, and the
+witnesses of a hang need less then (`suspicious`). One thing is quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
 are asked as soon as something fatal was printed, when srun says that a task failed, and when a start that was making steps stands still for much longer than it is used to; two such
 answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
-that node for many seconds. And a hang is looked for (`hang`), where that is wanted.
+that node for many seconds.
 
 Nothing of it costs anything while all is well: a read of the log that yields nothing, and a look at the time stamp of a folder.
 """
@@ -19,6 +19,8 @@ from ftrun.supervisor import (
     afterwards,
     agent_case,
     context,
+    hang,
+    hung,
     inputs,
     launchlogs,
     nodereports,
@@ -28,9 +30,10 @@ from ftrun.supervisor import (
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.hangwatch import TASK_ENDS
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.model import Diagnosis, Evidence, Topology
-from ftrun.supervisor.nodefacts import NodeFacts, while_alive
+from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, while_alive
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.watch import LogWatcher, WatchReport
@@ -45,7 +48,6 @@ ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
 ABSENT_S = 20.0  # looks further apart than this were no watch: the job was suspended, and we with it
 ENDING_S = 60.0  # for so long they explain that a node is silent; another step may run by then
-STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # srun's own words about its step
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,11 @@ class Suspicion:
 
     diagnosis: Diagnosis
     waited_s: float
+    rank_ended: bool = False  # srun had said that one of its tasks ended by itself
 
 
 class Eye:
-    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `runs`
-    says whether the job runs and is not suspended, None where that is not known; `survived` are the nodes' findings after which a start of this launch went
+    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `survived` are the nodes' findings after which a start of this launch went
     on, and takes up those of this one."""
 
     def __init__(
@@ -70,15 +72,13 @@ class Eye:
         silent: Callable[[], tuple[str, ...] | None],
         *,
         clock: Clock,
-        runs: Callable[[], bool | None] = lambda: True,
         survived: set[str] | None = None,
     ) -> None:
         self._where = where
         self.started = started
         self._settings, self._catalog, self._silent = settings, catalog, silent
-        self._clock, self._runs = clock, runs
+        self._clock = clock
         self._judged_s: float | None = None
-        self._held = False  # the job was found suspended
         self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
         if survived is not None:
             self.memory.survived = survived
@@ -125,7 +125,7 @@ class Eye:
             memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
             if memory.steps_seen != before:
                 self._ask_after_s, self.unheard, self._ending = 0.0, (), False
-        if any(one.signature in STEP_ENDS for one in report.new):
+        if any(one.signature in TASK_ENDS for one in report.new):
             self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
         return report
 
@@ -188,22 +188,30 @@ class Eye:
         """Look, and say whether and why the start is to be ended."""
         report = self.look()
         if report is None or not report.readable or report.behind:
-            self.memory.since.pop("suspect", None)
             return None
         mono_s = self._clock.mono_s()
         if self._judged_s is not None and mono_s - self._judged_s > ABSENT_S:
-            self.memory.since.pop("suspect", None)
             self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
         self._judged_s = mono_s
         diagnosis = self._provisional(report)
-        seen = suspect.look(self.memory, mono_s, diagnosis, suspected=self._suspected)
-        self._suspected = seen in (suspect.Look.SUSPECT, suspect.Look.ALIVE, suspect.Look.STILL)
-        if seen in (suspect.Look.SUSPECT, suspect.Look.ALIVE):
+        seen = suspect.look(self.memory, diagnosis, suspected=self._suspected)
+        if seen is suspect.Look.SUSPECT and not self._suspected:
             self._ask_after_s = 0.0
-        found = self._unanswered(report)
-        if found is None and seen is suspect.Look.STILL and diagnosis is not None:
-            found = self._patience_is_over(report, diagnosis)
-        return found
+        self._suspected = seen is suspect.Look.SUSPECT
+        self.memory.suspicion = diagnosis if self._suspected else None
+        return self._unanswered(report)
+
+    def suspicious(self) -> hang.Limits | None:
+        """What the witnesses of a hang need now, where something fatal was seen and not survived; None where nothing was."""
+        found = self.memory.suspicion
+        return suspect.limits_while_suspect(self._settings, found, self._catalog()) if found else None
+
+    def hung(self, verdict: hang.Verdict) -> Suspicion:
+        """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
+        found = self.memory.suspicion
+        confirmed = found is not None and found.signature.startswith(SIGNATURE)
+        why = found if found is not None and confirmed else hung.hung(verdict, self.started.nodes)
+        return Suspicion(why, verdict.quiet_s, verdict.rank_ended)
 
     def _provisional(self, report: WatchReport) -> Diagnosis | None:
         memory = self.memory
@@ -222,27 +230,6 @@ class Eye:
             if stamp != memory.node_stamp:
                 memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
         return while_alive(memory.provisional, memory.node_facts, memory.survived, self._clock.now_s())
-
-    def _patience_is_over(self, report: WatchReport, diagnosis: Diagnosis) -> Suspicion | None:
-        memory = self.memory
-        waited_s = memory.for_how_long("suspect", self._clock.mono_s())
-        known = self._catalog().by_id
-        at_once = diagnosis.signature in known and known[diagnosis.signature].at_once
-        end_wait_s = float(self._settings.get("end-wait", 60.0))
-        if waited_s < suspect.patience_s(
-            end_wait_s, report.median_step_s, memory.longest_gap_s, at_once=at_once
-        ):
-            return None
-        fresh = self.look(fresh=True)  # a network file system may have kept the last steps from us
-        if fresh is None or not fresh.readable or fresh.behind or suspect.alive(memory, diagnosis):
-            return None
-        running, held = self._runs(), self._held
-        if running is False or (running and held):  # the time counts only while the job is seen to run
-            memory.since.pop("suspect", None)
-            self._held = not running
-        if not running or held:
-            return None
-        return Suspicion(diagnosis, waited_s)
 
     def _unanswered(self, report: WatchReport) -> Suspicion | None:
         """Nodes of the start that did not answer twice while it showed no life."""

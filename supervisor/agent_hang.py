@@ -27,7 +27,9 @@ class _Hands:
 
     desk: Desk
     started: Started
+    read: Callable[[], WatchReport | None]
     told: Answer | None = None
+    report: WatchReport | None = None  # what the logs told at this look
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """See `Hands.record`."""
@@ -36,8 +38,14 @@ class _Hands:
         self.desk.book.record(kind, **data)
 
     def stands(self) -> bool | None:
-        """See `Hands.stands`."""
-        return agent_reach.runs(self.desk.cluster, self.desk.where.job)
+        """See `Hands.stands`. A network file system may have kept the last lines from us."""
+        runs = agent_reach.runs(self.desk.cluster, self.desk.where.job)
+        if not runs or self.report is None:
+            return runs
+        fresh = self.read()
+        if fresh is None or not fresh.readable or fresh.behind:
+            return None
+        return True if fresh.last_growth_s == self.report.last_growth_s else None
 
     def ask(self, folder: str) -> bool:
         """See `Hands.ask`: they are waited for."""
@@ -60,23 +68,26 @@ class _Hands:
 
 @dataclass
 class Hangs:
-    """What is known of one start's life."""
+    """What is known of one start's life. `read` reads its logs anew."""
 
     desk: Desk
     started: Started
     settings: Mapping[str, Any]
     spares: Callable[[], int]
+    read: Callable[[], WatchReport | None]
     history: hang.History = field(default_factory=hang.History)
     slow: straggler.History = field(default_factory=straggler.History)
     watch: HangWatch = field(init=False)
+    _hands: _Hands = field(init=False)
     swap: straggler.Advice | None = None  # a node whose place a spare is to take
     _seen: set[str] = field(default_factory=set)
     _stamp: int = 0
     _poor: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._hands = _Hands(self.desk, self.started, self.read)
         self.watch = HangWatch(
-            _Hands(self.desk, self.started),
+            self._hands,
             self.desk.where.place,
             self.started.token,
             hang.limits_from(self.settings),
@@ -84,12 +95,16 @@ class Hangs:
             self.history,
         )
 
-    def look(self, report: WatchReport | None) -> hang.Verdict | None:
-        """Take up what is seen now and judge. None where hangs are not looked for, or it is too early for another look. Raises OSError (journal)."""
+    def look(self, report: WatchReport | None, suspect: hang.Limits | None = None) -> hang.Verdict | None:
+        """Take up what is seen now and judge; `suspect`: see `HangWatch.judge`.
+
+        None where hangs are not looked for, or it is too early for another look. Raises OSError (journal).
+        """
         if not self.watch.poll():
             return None
         self._look_for_stragglers(self.desk.clock.mono_s())
-        verdict = self.watch.judge(report)
+        self._hands.report = report
+        verdict = self.watch.judge(report, suspect=suspect)
         self.history = self.watch.history
         return verdict
 

@@ -17,7 +17,6 @@ from ftrun.supervisor import (
     agent_case,
     agent_joining,
     agent_place,
-    agent_reach,
     agent_release,
     agent_seen,
     agent_shim,
@@ -45,7 +44,6 @@ from ftrun.supervisor.agent_stage import Stage
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.hang import History, State
-from ftrun.supervisor.hung import hung
 from ftrun.supervisor.inplace import GROW
 from ftrun.supervisor.model import Diagnosis
 
@@ -156,7 +154,6 @@ class Rounds:
             self.desk.catalog,
             lambda: self._silent(started, doubted),
             clock=self.desk.clock,
-            runs=lambda: agent_reach.runs(self.desk.cluster, self.desk.where.job),
             survived=self._survived,
         )
         return eye
@@ -167,7 +164,14 @@ class Rounds:
         """Look on until the start is over; end it where it must be ended, and say why."""
         number, suspicion, next_s = eye.started.number, None, 0.0
         ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
-        hangs = Hangs(self.desk, eye.started, self.settings, lambda: self._free(eye.started), self._habits)
+        hangs = Hangs(
+            self.desk,
+            eye.started,
+            self.settings,
+            lambda: self._free(eye.started),
+            lambda: eye.look(fresh=True),
+            self._habits,
+        )
         drained = Drained(self.desk, eye, self.settings, lambda found, out: self._no_swap(eye, found, out))
         slow = Slow(self.desk, eye, self.settings, hangs, lambda found: self._no_swap(eye, found))
         room = self._room(lambda: slow.waits or drained.waits or eye.is_ending)
@@ -180,9 +184,9 @@ class Rounds:
             self._check_shim(eye.started)
             found = ranks.look() or eye.judge()
             self._first_step(eye)
-            verdict = hangs.look(eye.memory.report)
+            verdict = hangs.look(eye.memory.report, eye.suspicious())
             if found is None and verdict is not None and verdict.state is State.HUNG:
-                found = Suspicion(hung(verdict, eye.started.nodes), verdict.quiet_s)
+                found = eye.hung(verdict)
             found = found or slow.look() or drained.look() or growth.look()
             busy = bool(found or suspicion or growth.busy or room.busy())
             self.aside = self.mending.look(eye.started.nodes, self.aside, busy=busy)

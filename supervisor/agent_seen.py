@@ -89,6 +89,7 @@ def seen_of(
         silent=tuple(node for node in started.nodes if node in reach.silent),
         gone=tuple(node for node in started.nodes if node in reach.gone),
         suspicion=suspicion.diagnosis if suspicion is not None else None,
+        rank_ended=suspicion is not None and suspicion.rank_ended,
         step=eye.memory.step if found is None or found.step is None else found.step,
         diverged=found,
         spoilt=spoilt,

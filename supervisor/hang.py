@@ -18,6 +18,10 @@ be depends on how sure the witnesses are:
 
 How many pairs are needed depends on the number of ranks: a single one is found at the same place by chance, many are not.
 
+**A fatal line is no witness** (P7). It shortens what the sure witnesses need (`after_fatal_line`: `end-wait` takes the place of `min_s`, five steps that of
+ten, and warm-up and phases give less), and it ends nothing by itself. Where Slurm or a check of the node confirms the fault, silence of everything that
+can be seen is enough, for as long as `end-wait` and the habit say.
+
 A stack that moved in the second half of the silence, files that are read or written, and (but for the first two rows) output that goes on are signs of
 life: they end nothing and keep the suspicion. An announced phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times
 its longest so far, `max_s` the first time. Before a habit is known (warm-up) everything gets `grace_s`. The run's own habit lengthens thresholds and
@@ -31,7 +35,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from ftrun.slurm.records import dataclass
+from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.stillness import (
     HOLDS_S,
     NEVER,
@@ -53,13 +57,16 @@ __all__ = [
     "Stacks",
     "State",
     "Verdict",
+    "after_fatal_line",
     "behind",
     "judge",
     "limits_from",
     "observe",
 ]
 
-STEPS = 10.0  # median steps without one
+STEPS = 10.0  # median steps without one ...
+STEPS_FATAL = 5.0  # ... and after a fatal line
+WARM_UP_FATAL = 10.0  # times `end-wait`: what a start gets after a fatal line while its pace is not known
 RUNS_OFF = 3.0  # times `min_s`: where all wait in a collective nothing else runs off for longer, however long the silence was before
 WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, wherever they wait
 PHASE_TIMES = 3.0  # the longest so far of an announced phase
@@ -106,12 +113,15 @@ class Limits:
 
     `afar`: whoever watches is not on the job's nodes. What rests on beats alone, or on stacks where nobody knows what is used, must last longer then, and
     of a script that has shown neither step nor beat only sure witnesses are believed: it may be one that waits to be called.
+    `fatal`: the title of the fatal line that was seen and not survived; "" = none. `confirmed`: Slurm or a check of the node says the same.
     """
 
     min_s: float = 60.0
     max_s: float = 1800.0
     grace_s: float = 1800.0
     afar: bool = False
+    fatal: str = ""
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,7 @@ class Verdict:
     """What to think now. `threshold_s`: at which silence the start would be held to hang, None = by what is known now, at none.
 
     `wants_stacks`: a sample of the stacks of all ranks is wanted, to be passed to a later `observe`. `behind`: who is behind, where that can be told.
+    `rank_ended`: srun had said by then that a task of the start ended by itself.
     """
 
     state: State
@@ -127,6 +138,7 @@ class Verdict:
     reason: str
     behind: tuple[str, ...] = ()
     wants_stacks: bool = False
+    rank_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,7 @@ class _Case:
     idle_s: float  # for so long nothing was used; 0 = something is, or that is not known
     unseen_times: float  # what is used is not known to whoever is not there
     works: bool  # something that no hang does was seen
+    stirs: bool  # anything at all was seen of late
     device_rests: bool
     device_spins: bool
     stuck_long: bool  # somebody waited in the kernel in all of it
@@ -163,6 +176,24 @@ def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limi
     )
 
 
+def after_fatal_line(
+    limits: Limits | None, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
+) -> Limits:
+    """The limits while a fatal line is not survived; no longer than `limits` (None: hangs are not looked for otherwise).
+
+    `at_once`: the line is a verdict in itself, such as a device that left the bus: the warm-up gives nothing more.
+    """
+    usual = limits if limits is not None else Limits()
+    warm_up_s = end_wait_s if at_once else WARM_UP_FATAL * end_wait_s
+    return replace(
+        usual,
+        min_s=min(usual.min_s, end_wait_s),
+        grace_s=min(usual.grace_s, warm_up_s),
+        fatal=title,
+        confirmed=confirmed,
+    )
+
+
 def judge(history: History, now_s: float, limits: Limits) -> Verdict:
     """What to think of the start that `history` remembers. Cheap enough for every second."""
     case = _case(history, history.at(now_s), limits)
@@ -172,28 +203,30 @@ def judge(history: History, now_s: float, limits: Limits) -> Verdict:
     if quiet_s < case.ask_s:
         quiet = quiet_s >= QUIET_FROM * case.fast_s
         state = State.QUIET if quiet else State.HEALTHY
-        return Verdict(state, quiet_s, None, _since(history, quiet_s) if quiet else "it goes on")
+        return Verdict(state, quiet_s, None, _since(history, quiet_s, limits) if quiet else "it goes on")
     threshold_s, why = _threshold(history, case, limits)
     named = behind(history.ranks, history.witness.elsewhere)
     wants = _sample_due(history, history.at(now_s))
     if threshold_s is not None and quiet_s >= threshold_s:
-        return Verdict(State.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s)}; {why}", named)
-    return Verdict(State.SUSPECT, quiet_s, threshold_s, f"{_since(history, quiet_s)}; {why}", named, wants)
+        return Verdict(State.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named)
+    return Verdict(
+        State.SUSPECT, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named, wants
+    )
 
 
 def _case(history: History, at_s: float, limits: Limits) -> _Case:
     moves, witness = history.moves, history.witness
     quiet_s = at_s - moves.at_s
-    fast_s = max(limits.min_s, STEPS * (moves.step_s or 0.0))
+    fast_s = max(limits.min_s, (STEPS_FATAL if limits.fatal else STEPS) * (moves.step_s or 0.0))
     # Ranks are stopped for a moment when their stacks are taken: not at every line of a log that has few.
     ask_s = max(ASK_FROM * fast_s, ASK_FROM_USUAL * moves.usual_s)
     fast_s = max(fast_s, moves.usual_s)
     if moves.kind in {"", "output"}:
-        fast_s = max(fast_s, limits.max_s)
+        fast_s = max(fast_s, min(limits.max_s, limits.grace_s) if limits.fatal else limits.max_s)
     worst_s = max(fast_s, WORST * limits.min_s)
     allowed_s = 0.0
     if moves.count < WARM_MOVES:
-        allowed_s = max(limits.grace_s, worst_s)
+        allowed_s = max(limits.grace_s, fast_s if limits.fatal else worst_s)
     elif history.phase:
         learnt = history.learnt.get(history.phase)
         allowed_s = max(worst_s, limits.max_s if learnt is None else PHASE_TIMES * learnt)
@@ -202,6 +235,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
     resting = at_s - max(HOLDS_S, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
     lately = max(resting, at_s - max(HOLDS_S, RUNS_OFF * limits.min_s))
     used_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.knows_from_s, moves.at_s)
+    stirred_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.moved_s)
     rests = known_gpu and witness.gpu_s < lately
     return _Case(
         quiet_s=quiet_s,
@@ -214,6 +248,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         idle_s=at_s - used_s if known else 0.0,
         unseen_times=UNSEEN_TIMES if limits.afar and not known else 1.0,
         works=max(witness.io_s, witness.gpu_s) >= resting,
+        stirs=stirred_s >= at_s - max(min(HOLDS_S, limits.min_s), 0.5 * quiet_s),
         device_rests=rests and (history.device_moves or not witness.spins),
         device_spins=rests and witness.spins,
         stuck_long=known and witness.free_s < resting,
@@ -239,16 +274,19 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
     witness, moves = history.witness, history.moves
     least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
     frozen = witness.frozen >= least
+    warm_s = case.allowed_s if moves.count < WARM_MOVES else 0.0
     sure = frozen and case.sure_long and witness.steady >= least
     if sure and (witness.waiting == "collective" or (witness.waiting == "device" and case.device_rests)):
         where = (
             "in a collective" if witness.waiting == "collective" else "for an accelerator that does nothing"
         )
-        least_s = case.worst_s if history.phase else case.fast_s
-        warm_s = case.allowed_s if moves.count < WARM_MOVES else 0.0
+        least_s = case.worst_s if history.phase and not limits.fatal else case.fast_s
         return max(least_s, warm_s), f"every rank waits {where}, and no stack moves"
     if case.talks:
         return None, "output goes on without steps"
+    if limits.confirmed and not case.stirs:
+        least_s = max(case.fast_s, warm_s, 2.0 * moves.longest_s)
+        return least_s, "its node is found bad, and nothing is seen to move"
     if frozen and case.device_spins and case.sure_long:
         return max(
             case.worst_s, case.allowed_s
@@ -294,12 +332,13 @@ def _sample_due(history: History, at_s: float) -> bool:
     return at_s - witness.sampled_s >= pause_s
 
 
-def _since(history: History, quiet_s: float) -> str:
+def _since(history: History, quiet_s: float, limits: Limits) -> str:
     what = {"beats": "no beat and no step", "steps": "no step", "output": "no output"}.get(
         history.moves.kind, "no sign of life"
     )
     within = f" in {history.phase}" if history.phase else ""
-    return f"{what}{within} for {quiet_s:.0f} s"
+    after = f' after "{limits.fatal}"' if limits.fatal else ""
+    return f"{what}{within} for {quiet_s:.0f} s{after}"
 
 
 def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:

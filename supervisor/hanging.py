@@ -23,6 +23,7 @@ from ftrun.slurm.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import attempts, hang, rows, sense, store
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
+from ftrun.supervisor.suspect import limits_while_suspect
 
 if TYPE_CHECKING:
     from ftrun.slurm.client import JobRow
@@ -150,18 +151,23 @@ class _Hands:
 class Afar:
     """The watch over one life, from the supervisor's host."""
 
-    def __init__(self, keeper: Keeper, world: World, watched: Watched, limits: hang.Limits) -> None:
+    def __init__(self, keeper: Keeper, world: World, watched: Watched, limits: hang.Limits | None) -> None:
         self._hands = _Hands(keeper, world, watched)
         self._watch = HangWatch(self._hands, watched.place, watched.token, limits, keeper.office.clock.mono_s)
 
-    def look(self, world: World, report: WatchReport, *, over: bool) -> hang.Verdict | None:
-        """The verdict where it hangs; None else. `over`: the script has ended. Raises OSError (journal), LeaseLost."""
+    def look(
+        self, world: World, report: WatchReport, *, over: bool, suspect: hang.Limits | None = None
+    ) -> hang.Verdict | None:
+        """The verdict where it hangs; None else. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
+
+        Raises OSError (journal), LeaseLost.
+        """
         self._hands.world, self._hands.report = world, report
         found = self._hands.rows(world)
         runs = bool(found) and all(row.state is JobState.RUNNING for row in found)
         if not self._watch.poll():
             return None
-        verdict = self._watch.judge(report, running=runs and not over)
+        verdict = self._watch.judge(report, running=runs and not over, suspect=suspect)
         return verdict if verdict is not None and verdict.state is hang.State.HUNG else None
 
 
@@ -173,8 +179,7 @@ def leave_alone(keeper: Keeper) -> None:
 def look(keeper: Keeper, world: World, report: WatchReport) -> None:
     """One look at a live launch: end it where it hangs. Raises OSError (journal), LeaseLost."""
     memory, attempt = keeper.memory, keeper.attempt
-    limits = hang.limits_from(keeper.settings, from_afar=True)
-    if limits is None or not memory.due("hang-look", world.mono_s, LOOK_EVERY_S):
+    if not memory.due("hang-look", world.mono_s, LOOK_EVERY_S):
         return
     if memory.afar is None:
         watched = Watched(
@@ -184,8 +189,14 @@ def look(keeper: Keeper, world: World, report: WatchReport) -> None:
             tuple,
             lambda now: sense.watch(keeper, now, fresh=True),
         )
-        memory.afar = Afar(keeper, world, watched, limits)
+        memory.afar = Afar(keeper, world, watched, hang.limits_from(keeper.settings, from_afar=True))
+    suspect, found = None, memory.suspicion
+    if found is not None:
+        lost = any(f"silent:{node}" in memory.since for node in attempt.used)
+        suspect = limits_while_suspect(
+            keeper.settings, found, keeper.office.catalog(), lost=lost, from_afar=True
+        )
     over = attempts.script_over(keeper.run_dir, attempt.number, attempt.launch)
-    verdict = memory.afar.look(world, report, over=over)
+    verdict = memory.afar.look(world, report, over=over, suspect=suspect)
     if verdict is not None:
         keeper.intend_end(f"it hangs: {verdict.reason}")

@@ -22,7 +22,7 @@ from ftrun.supervisor.nodereports import json_of
 from ftrun.supervisor.sampled import Seen, sample_of
 from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["ASK_LIMIT_S", "ASK_QUIET_S", "Answer", "Hands", "HangWatch", "stacks_line"]
+__all__ = ["ASK_LIMIT_S", "ASK_QUIET_S", "TASK_ENDS", "Answer", "Hands", "HangWatch", "stacks_line"]
 
 MANY_RANKS = 32
 MANY_EVERY_S = 5.0
@@ -34,6 +34,8 @@ ASK_BESIDE_S = (
     60.0  # ranks that beat tell their own stacks, but neither of accelerators nor of ranks that cannot answer
 )
 TELLS_S = 15.0
+TASK_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})
+"""Signatures of srun's own words: a task of its step ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,14 @@ class HangWatch:
         self._pulse = self.beats.poll(mono_s)
         return True
 
-    def judge(self, report: WatchReport | None, *, running: bool = True) -> hang.Verdict | None:
-        """Take up what `report` and the last poll saw, and judge. None where there is nothing to say. Raises OSError (journal)."""
-        if self.limits is None or report is None:
+    def judge(
+        self, report: WatchReport | None, *, running: bool = True, suspect: hang.Limits | None = None
+    ) -> hang.Verdict | None:
+        """Take up what `report` and the last poll saw, and judge. None where there is nothing to say. Raises OSError (journal).
+
+        `suspect`: the limits that hold while a fatal line is not survived (`suspect.limits_while_suspect`); None = there is none.
+        """
+        if report is None:
             return None
         mono_s, pulse = self.mono_s(), self._pulse
         sight = Sight(
@@ -118,7 +125,10 @@ class HangWatch:
             activity=pulse.activity,
         )
         self.history = hang.observe(self.history, sight, mono_s)
-        verdict = hang.judge(self.history, mono_s, self.limits)
+        limits = suspect or self.limits
+        if limits is None:
+            return None
+        verdict = hang.judge(self.history, mono_s, limits)
         if verdict.state is State.SUSPECT and not self._suspected:
             self.hands.record("hang.suspected", hung.to_json(verdict))
         self._suspected = verdict.state in (State.SUSPECT, State.HUNG)
@@ -128,7 +138,10 @@ class HangWatch:
         due = pulse.stacks is None and mono_s - self._asked_s >= beside_s
         if verdict.wants_stacks and due and not self._folder:
             self._ask(mono_s)
-        verdict = self._answered(sight) or verdict
+        verdict = self._answered(sight, limits) or verdict
+        if verdict.state is State.HUNG:
+            ended = any(one.signature in TASK_ENDS for one in report.evidence)
+            verdict = replace(verdict, rank_ended=ended)
         return self._stands(verdict) if verdict.state is State.HUNG else self._goes_on(verdict)
 
     def _goes_on(self, verdict: hang.Verdict) -> hang.Verdict:
@@ -163,9 +176,8 @@ class HangWatch:
         if self.hands.ask(folder):
             self._folder = folder
 
-    def _answered(self, sight: Sight) -> hang.Verdict | None:
+    def _answered(self, sight: Sight, limits: hang.Limits) -> hang.Verdict | None:
         """Judge with the stacks that were awaited, once they are there."""
-        assert self.limits is not None
         if not self._folder or (answer := self.hands.answer()) is None:
             return None
         folder, self._folder = self._folder, ""
@@ -184,7 +196,7 @@ class HangWatch:
         stacks, activity, self._before = sample_of(tables, self._before, self._taken)
         mono_s = self.mono_s()
         self.history = hang.observe(self.history, replace(sight, stacks=stacks, activity=activity), mono_s)
-        return hang.judge(self.history, mono_s, self.limits)
+        return hang.judge(self.history, mono_s, limits)
 
 
 def stacks_line(home: str, place: str, token: str, job: str, folder: str) -> str:

@@ -1,7 +1,9 @@
 """The diagnosis of a start that was ended because it hung. (pure)
 
 How it thinks. Whoever is behind is named, by what the ranks themselves said. While a start is ended its ranks and Slurm say things as well, and those
-explain nothing; a line that names a cause explains more than a silence does.
+explain nothing; a line that names a cause explains more than a silence does. But a cause that stops a run for good (the program's mistake, memory,
+data, settings) needs an end of the script or of a rank by itself: programs print such lines and go on (P7). What ftrun ended is then a hang after that
+line; the same line at the same step again is the policy's to judge.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ftrun.supervisor.model import Diagnosis, FaultClass, Source
 from ftrun.supervisor.parts import Attempt
 from ftrun.supervisor.verdicts import plain
 
-__all__ = ["better", "hung", "judged", "to_json", "verdict_of"]
+__all__ = ["better", "ended_by_us", "hung", "judged", "to_json", "verdict_of"]
 
 _NODE = re.compile(r"\((\S+)\)$")
 _NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
@@ -40,6 +42,23 @@ def better(found: Diagnosis, why: Diagnosis) -> Diagnosis:
     return why if vague else found
 
 
+def ended_by_us(found: Diagnosis, why: Diagnosis, *, rank_ended: bool) -> Diagnosis:
+    """The diagnosis of a start that ftrun ended because of `why`, where its logs say `found`. `rank_ended`: a task had ended by itself before."""
+    if found.retry or rank_ended or found.fault in _NOTHING_BETTER:
+        return better(found, why)
+    return replace(
+        why,
+        title=f"{why.title} after: {found.title}",
+        signature=found.signature,
+        because=found.because,
+        blame=why.blame if why.nodes else found.blame,
+        rests_on=(
+            *why.rests_on,
+            f"ftrun ended it: that its own line ({found.fault.value}) was its end is not known",
+        ),
+    )
+
+
 def judged(attempt: Attempt, found: Diagnosis) -> Diagnosis:
     """`found`; where ftrun ended the launch because it hung and nothing explains that, the hang. A script that came to a good end finished."""
     known = attempt.hung
@@ -47,7 +66,8 @@ def judged(attempt: Attempt, found: Diagnosis) -> Diagnosis:
         return found
     if (known.launch, known.start) != (attempt.launch, attempt.start):
         return found
-    return better(found, hung(known.verdict, attempt.used))
+    why = hung(known.verdict, attempt.used)
+    return ended_by_us(found, why, rank_ended=known.verdict.rank_ended)
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
@@ -57,6 +77,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
         "threshold_s": verdict.threshold_s,
         "behind": list(verdict.behind),
         "reason": verdict.reason,
+        **({"rank_ended": True} if verdict.rank_ended else {}),
     }
 
 
@@ -64,4 +85,5 @@ def verdict_of(data: Mapping[str, Any]) -> Verdict:
     """The verdict `hung` of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is none."""
     behind = tuple(str(one) for one in data["behind"])
     threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
-    return Verdict(State.HUNG, float(data["quiet_s"]), threshold_s, str(data["reason"]), behind)
+    reason, rank_ended = str(data["reason"]), data.get("rank_ended") is True
+    return Verdict(State.HUNG, float(data["quiet_s"]), threshold_s, reason, behind, rank_ended=rank_ended)

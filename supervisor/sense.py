@@ -79,7 +79,7 @@ class Memory:
     unwatched: bool = False  # Slurm had the time to forget the job before we missed it
     provisional: Diagnosis | None = None  # what the log so far would mean if it were all
     suspect_step: int | None = None
-    suspect_life: tuple[int, float | None] = (0, None)  # steps seen and growth when the wait for life began
+    suspicion: Diagnosis | None = None  # what is suspected of the live launch now
     steps_seen: int = 0
     moved_s: float | None = None  # when the counter of steps moved last, from its second move on
     longest_gap_s: float = 0.0  # between two such moves: what this launch is used to

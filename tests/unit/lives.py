@@ -9,13 +9,18 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import tempfile
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ftrun.hooks import pack
+from ftrun.slurm.errors import Unreachable
 from ftrun.slurm.memory import Clock, Engine, MemoryCluster, Timing
 from ftrun.slurm.memory_records import Launch
+from ftrun.slurm.steps import Reached
 from ftrun.supervisor import context, events, journal, nodetools, settings, store, submit
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.supervise import Supervisor
@@ -26,6 +31,54 @@ TIMED_OUT = (
     " WorkNCCL(SeqNum=21, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=60000) ran for 60021 milliseconds before"
     " timing out."
 )
+
+
+def write_stacks(
+    script: str,
+    nodes: Sequence[str],
+    digest: str = "",
+    top: str = "all_reduce (distributed/distributed_c10d.py:12)",
+) -> None:
+    """What `ftrun-hook stacks` leaves where `script` asks for it: one rank a node. `digest` names where it is now, "" = where it was."""
+    found = re.search(r"--out (\S+)", script)
+    assert found is not None
+    os.makedirs(found[1], exist_ok=True)
+    for number, node in enumerate(nodes):
+        row = {
+            "rank": str(number), "pid": 10, "digest": digest or "same", "moved": bool(digest), "state": "S", "cpu_s": 0.0,
+            "bytes": 0, "cpu_all_s": 1.0, "bytes_all": 1, "top": [top],
+        }  # fmt: skip
+        table = {"at_s": time.time(), "apart_s": 3.0, "ranks": [row]}
+        Path(found[1], f"{node}.json").write_text(json.dumps(table))
+
+
+class StackSteps:
+    """Steps whose tasks write the tables that `ftrun-hook stacks` writes, of ranks that wait in a collective, or move on."""
+
+    def __init__(self) -> None:
+        self.asked, self.moves, self.away = 0, False, False
+        self.top = "all_reduce (distributed/distributed_c10d.py:12)"
+
+    def steps(self, job_id: str) -> tuple[()]:
+        return ()
+
+    def end_step(self, step_id: str, *, signal: str | None = None) -> None: ...
+
+    def ask(
+        self,
+        job_id: str,
+        nodes: Sequence[str],
+        script: str,
+        *,
+        limit_s: float,
+        quiet_s: float,
+        alive: Callable[[], None] = lambda: None,
+    ) -> Reached:
+        self.asked += 1
+        if self.away:
+            raise Unreachable("no srun here")
+        write_stacks(script, nodes, f"{self.asked}" if self.moves else "", self.top)
+        return Reached(dict.fromkeys(nodes, ("taken",)))
 
 
 class LifeClock:
@@ -103,6 +156,7 @@ class Life:
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
         self._submit(wanted)
         self._leaders = 0
+        self.still = False
         self.supervisor = self._lead()
 
     def _submit(self, wanted: int) -> None:
@@ -131,6 +185,8 @@ class Life:
         self.supervisor.forget()
         self.supervisor.lease.release()
         self.supervisor = self._lead()
+        if self.still:
+            self._show_stacks()
 
     def _lead(self) -> Supervisor:
         self._leaders += 1
@@ -170,6 +226,16 @@ class Life:
         """The script prints."""
         with self.log.open("a") as stream:
             stream.writelines(f"{line}\n" for line in lines)
+
+    def stand_still(self, *lines: str) -> None:
+        """The script prints these lines, and from now on all of its ranks wait in a collective, as a step of the supervisor's sees."""
+        self.say(*lines)
+        self.still = True
+        self._show_stacks()
+
+    def _show_stacks(self) -> None:
+        office = self.supervisor.office
+        office.steps, office.beside = StackSteps(), lambda deed: deed()
 
     def train(self, first: int, last: int, *, every_s: int = 1) -> None:
         """The script makes these steps, a line each."""

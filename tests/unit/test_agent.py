@@ -28,12 +28,13 @@ from ftrun.supervisor import (
     agent_stage,
     agent_stop,
     events,
+    hang,
     store,
     straggler,
 )
 from ftrun.supervisor.agent_talk import Talk
 from ftrun.supervisor.lease import SystemClock
-from tests.unit.lives import Life
+from tests.unit.lives import Life, write_stacks
 from tests.unit.questions import Said, Shut
 
 TRANSIENT = (
@@ -101,6 +102,9 @@ class Steps:
         alive: Callable[[], None] = lambda: None,
     ) -> Reached:
         alive()
+        if " stacks " in script:
+            write_stacks(script, nodes)
+            return Reached(dict.fromkeys(nodes, ("taken",)))
         return self.begin(job_id, nodes, script).reached
 
 
@@ -680,6 +684,7 @@ def test_a_script_that_says_all_is_well_after_we_ended_it_is_started_again(
 ) -> None:
     """`srun ...; echo done` exits 0 although its training was ended: that is no verdict of the script's."""
     monkeypatch.setattr(agent_rounds, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(hang, "QUICK_S", 0.1)
     stage = make(end_wait=0.2)
     stage.steps.running = [_one_step(stage)]
     for step in range(1, 5):
@@ -711,7 +716,7 @@ def test_a_slow_node_is_left_behind_at_the_next_checkpoint(
     stage.steps.running = [_one_step(stage)]
     told: list[bool] = []
 
-    def look(hangs: agent_hang.Hangs, report: object) -> None:
+    def look(hangs: agent_hang.Hangs, *_: object) -> None:
         if not told:
             told.append(True)
             hangs.swap = _slow(stage.nodes[1])

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from ftrun.slurm.steps import Reached
 from ftrun.supervisor import agent_hang, agent_reach, hang, signatures
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.model import FaultClass
+from tests.unit.lives import write_stacks
 
 NODES = ("n0", "n1")
 FATAL = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, NCCL version 2.20.5"
@@ -39,9 +42,11 @@ class Clock:
 
 
 class Life:
-    """A start that made steps, printed a fatal line, and has done nothing since."""
+    """A start that made steps, printed a fatal line, and whose ranks have waited in a collective since, unless they `move`."""
 
-    def __init__(self, folder: Path, runs: Callable[[], bool | None], steps: int = 7) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: int = 7) -> None:
+        self.runs: bool | None = True
+        self.moves, self.taken, self.told = False, 0, list[str]()
         self.clock, self.asked, self.silent = Clock(), 0, tuple[str, ...]()
         self.log = folder / "log"
         self.log.touch()
@@ -60,7 +65,14 @@ class Life:
             lambda: catalog,
             self._silent,
             clock=self.clock,
-            runs=runs,
+        )
+        monkeypatch.setattr(agent_reach, "runs", lambda cluster, job: self.runs)
+        desk = SimpleNamespace(
+            where=self.eye._where, clock=self.clock, cluster=None, steps=self, alive=lambda: None, nodes=NODES,
+            book=SimpleNamespace(record=lambda kind, **_: self.told.append(kind)),
+        )  # fmt: skip
+        self.hangs = agent_hang.Hangs(
+            cast("Any", desk), self.eye.started, {}, lambda: 0, lambda: self.eye.look(fresh=True)
         )
         for step in range(1, steps + 1):
             self.say(f"step {step} loss 2.0")
@@ -80,50 +92,81 @@ class Life:
         """A look a second, to the first suspicion."""
         for _ in range(seconds):
             self.clock.s += 1.0
-            if (found := self.eye.judge()) is not None:
+            found = self.eye.judge()
+            verdict = self.hangs.look(self.eye.memory.report, self.eye.suspicious())
+            if found is None and verdict is not None and verdict.state is hang.State.HUNG:
+                found = self.eye.hung(verdict)
+            if found is not None:
                 return found
         return None
 
+    def ask(self, job_id: str, nodes: Sequence[str], script: str, **_: object) -> Reached:
+        """A step of the agent's."""
+        self.taken += 1
+        write_stacks(script, nodes, str(self.taken) if self.moves else "")
+        return Reached(dict.fromkeys(nodes, ("taken",)))
 
-def test_a_fatal_line_and_no_step_for_long_end_a_start(tmp_path: Path) -> None:
-    """So it is where the job runs all the time."""
-    found = Life(tmp_path, lambda: True).goes_on(90)
+
+def test_a_fatal_line_and_ranks_that_all_wait_for_long_end_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is where the job runs all the time. What the line says is told, and is no verdict."""
+    found = Life(tmp_path, monkeypatch).goes_on(90)
 
     assert found is not None
     assert found.waited_s >= 60
+    assert found.diagnosis.fault is FaultClass.HANG
+    assert "NCCL" in found.diagnosis.rests_on[0]
 
 
-def test_time_in_which_the_job_and_its_agent_were_stopped_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_fatal_line_ends_nothing_while_stacks_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7: an hour without a step in which somebody is seen to work is no hang, be the log silent or not."""
+    life = Life(tmp_path, monkeypatch)
+    life.moves = True
+
+    assert life.goes_on(3600) is None
+    assert life.taken
+
+
+def test_time_in_which_the_job_and_its_agent_were_stopped_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A gang scheduler stops all processes of a job for an hour: afterwards the start has the time that it would have had."""
-    life = Life(tmp_path, lambda: True)
-    assert life.goes_on(40) is None
+    life = Life(tmp_path, monkeypatch)
+    assert life.goes_on(30) is None
     life.clock.s += 3600
-    assert life.goes_on(50) is None
-    assert life.goes_on(20) is not None
+    assert life.goes_on(14) is None
+    assert life.goes_on(40) is not None
 
 
-def test_a_start_is_not_ended_while_its_job_is_suspended_nor_right_afterwards(tmp_path: Path) -> None:
+def test_a_start_is_not_ended_while_its_job_is_suspended_nor_right_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where Slurm does not stop the agent with the job, it asks; and the whole wait lies in time in which the job was seen to run."""
-    suspended = [True]
-    life = Life(tmp_path, lambda: not suspended[0])
+    life = Life(tmp_path, monkeypatch)
+    life.runs = False
     assert life.goes_on(1000) is None
-    suspended[0] = False
+    life.runs = True
     assert life.goes_on(59) is None
-    assert life.goes_on(130) is not None
+    assert life.goes_on(700) is not None
 
 
-def test_a_start_is_not_ended_where_slurm_says_nothing_of_its_job(tmp_path: Path) -> None:
+def test_a_start_is_not_ended_where_slurm_says_nothing_of_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blindness is neither clean nor dead; once Slurm answers, the wait counts."""
-    answer: list[bool | None] = [None]
-    life = Life(tmp_path, lambda: answer[0])
+    life = Life(tmp_path, monkeypatch)
+    life.runs = None
     assert life.goes_on(300) is None
-    answer[0] = True
+    life.runs = True
     assert life.goes_on(2) is not None
 
 
-def test_a_node_that_is_late_long_after_an_earlier_step_failed_ends_nothing(tmp_path: Path) -> None:
+def test_a_node_that_is_late_long_after_an_earlier_step_failed_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`srun prepare || true; srun train`: what srun said of the first step explains a node's silence then, and not while the second one compiles."""
-    life = Life(tmp_path, lambda: True, steps=0)
+    life = Life(tmp_path, monkeypatch, steps=0)
     life.say(FAILED)
     assert life.goes_on(70) is None
     assert life.asked
@@ -132,9 +175,11 @@ def test_a_node_that_is_late_long_after_an_earlier_step_failed_ends_nothing(tmp_
     assert life.goes_on(600) is None
 
 
-def test_a_node_that_is_silent_when_srun_ends_its_step_is_lost(tmp_path: Path) -> None:
+def test_a_node_that_is_silent_when_srun_ends_its_step_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At once: srun cannot end it there."""
-    life = Life(tmp_path, lambda: True, steps=0)
+    life = Life(tmp_path, monkeypatch, steps=0)
     life.silent = ("n1",)
     life.say(FAILED)
     found = life.goes_on(5)
@@ -147,30 +192,26 @@ def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a suspended start did not do says nothing when it goes on; where Slurm says nothing, what was seen is kept."""
-    rows: list[bool | None] = [None]
-    life = Life(tmp_path, lambda: True)
-    monkeypatch.setattr(agent_reach, "runs", lambda cluster, job: rows[0])
+    life = Life(tmp_path, monkeypatch)
+    life.runs = None
     monkeypatch.setattr(hang, "judge", _hung_by_its_history)
-    told: list[str] = []
-    desk = SimpleNamespace(
-        where=life.eye._where, clock=life.clock, cluster=None, book=SimpleNamespace(record=lambda kind, **_: told.append(kind))
-    )  # fmt: skip
-    hangs = agent_hang.Hangs(cast("Any", desk), life.eye.started, {}, lambda: 0)
 
     def looks(number: int) -> bool:
         for _ in range(number):
             life.clock.s += 1.0
-            if (verdict := hangs.look(life.eye.look())) is not None and verdict.state is hang.State.HUNG:
+            verdict = life.hangs.look(life.eye.look())
+            if verdict is not None and verdict.state is hang.State.HUNG:
                 return True
         return False
 
+    life.told.clear()
     assert not looks(50)
-    rows[0] = False
+    life.runs = False
     assert not looks(1)
-    rows[0] = True
+    life.runs = True
     assert not looks(20)
     assert looks(20)
-    assert told == ["hang.decided"]
+    assert life.told == ["hang.decided"]
 
 
 def _hung_by_its_history(history: hang.History, now_s: float, _limits: hang.Limits) -> hang.Verdict:

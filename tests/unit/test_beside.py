@@ -132,7 +132,7 @@ def test_without_a_live_agent_all_is_as_without_one(tmp_path: Path, agent: str) 
     if agent == "dead":
         Agent(life)
     life.train(1, 5)
-    life.say(TIMED_OUT)
+    life.stand_still(TIMED_OUT)
     life.until("queued", within_s=700 + beside.STILL_FOR_S)
 
     assert life.attempt.number == 2
@@ -141,7 +141,7 @@ def test_without_a_live_agent_all_is_as_without_one(tmp_path: Path, agent: str) 
 def test_a_dead_agents_silence_is_no_progress_only_from_then_on(tmp_path: Path) -> None:
     """P8: counter and progress must both stand still: what passed before the agent died does not count against the run."""
     life, agent = begun(tmp_path)
-    life.say(TIMED_OUT)
+    life.stand_still(TIMED_OUT)
     agent.live(500)
     life.live(beside.STILL_FOR_S + 30)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +12,9 @@ import pytest
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState
 from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.steps import Reached
 from ftrun.supervisor import store
 from ftrun.supervisor.office import Stale
-from tests.unit.lives import Life
+from tests.unit.lives import Life, StackSteps
 
 WAITS = "distributed/distributed_c10d.py:all_reduce < distributed/c10d_logger.py:wrapper < /train.py:step"
 LOADS = "utils/data.py:load < /train.py:step"
@@ -61,45 +57,6 @@ class Ranks:
         for _ in range(seconds):
             self.tell()
             self.life.live(1)
-
-
-class Steps:
-    """Steps whose tasks write the tables that `ftrun-hook stacks` writes, of ranks that wait in a collective, or move on."""
-
-    def __init__(self) -> None:
-        self.asked, self.moves, self.away = 0, False, False
-        self.top = "all_reduce (distributed/distributed_c10d.py:12)"
-
-    def steps(self, job_id: str) -> tuple[()]:
-        return ()
-
-    def end_step(self, step_id: str, *, signal: str | None = None) -> None: ...
-
-    def ask(
-        self,
-        job_id: str,
-        nodes: Sequence[str],
-        script: str,
-        *,
-        limit_s: float,
-        quiet_s: float,
-        alive: Callable[[], None] = lambda: None,
-    ) -> Reached:
-        self.asked += 1
-        if self.away:
-            raise Unreachable("no srun here")
-        found = re.search(r"--out (\S+)", script)
-        assert found is not None
-        os.makedirs(found[1], exist_ok=True)
-        digest = f"{self.asked}" if self.moves else "same"
-        for number, node in enumerate(nodes):
-            row = {
-                "rank": str(number), "pid": 10, "digest": digest, "moved": self.moves, "state": "S", "cpu_s": 0.0, "bytes": 0,
-                "cpu_all_s": 1.0, "bytes_all": 1, "top": [self.top],
-            }  # fmt: skip
-            table = {"at_s": 1000.0 + self.asked, "apart_s": 3.0, "ranks": [row]}
-            Path(found[1], f"{node}.json").write_text(json.dumps(table))
-        return Reached(dict.fromkeys(nodes, ("taken",)))
 
 
 def _trains(folder: Path, **chosen: Any) -> tuple[Life, Ranks]:
@@ -160,7 +117,7 @@ def test_a_silent_log_alone_is_no_hang(tmp_path: Path) -> None:
 @pytest.mark.parametrize("moves", [False, True])
 def test_stacks_are_taken_from_afar(tmp_path: Path, *, moves: bool) -> None:
     """A step of the supervisor's brings them: where all wait in a collective it is ended, where they move it is not."""
-    life, steps = Life(tmp_path, **SHORT), Steps()
+    life, steps = Life(tmp_path, **SHORT), StackSteps()
     life.supervisor.office.steps, life.supervisor.office.beside = steps, lambda deed: deed()
     steps.moves = moves
     life.until("running")
@@ -177,7 +134,7 @@ def test_stacks_are_taken_from_afar(tmp_path: Path, *, moves: bool) -> None:
 def test_where_no_step_can_be_had_it_goes_on_without(tmp_path: Path) -> None:
     """A login node without srun costs the stacks, not the watch."""
     life, ranks = _trains(tmp_path)
-    life.supervisor.office.steps = Steps()
+    life.supervisor.office.steps = StackSteps()
     life.supervisor.office.steps.away = True
     life.supervisor.office.beside = lambda deed: deed()
 
@@ -335,7 +292,7 @@ def test_a_requeued_launch_is_watched_anew(tmp_path: Path) -> None:
 
 def test_a_script_that_waits_to_be_called_is_let_be(tmp_path: Path) -> None:
     """A server in a job without an agent does nothing for hours: it has shown neither step nor beat, and from afar that is no hang."""
-    life, steps = Life(tmp_path, **SHORT), Steps()
+    life, steps = Life(tmp_path, **SHORT), StackSteps()
     steps.top = "accept (lib/socket.py:294)"
     life.supervisor.office.steps, life.supervisor.office.beside = steps, lambda deed: deed()
     life.until("running")
@@ -348,7 +305,7 @@ def test_a_script_that_waits_to_be_called_is_let_be(tmp_path: Path) -> None:
 
 def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
     """Who comes too late asks again at the next look."""
-    life, steps = Life(tmp_path, **SHORT), Steps()
+    life, steps = Life(tmp_path, **SHORT), StackSteps()
     office = life.supervisor.office
     office.steps, office.beside = steps, lambda deed: None
     life.until("running")
@@ -366,7 +323,7 @@ def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
 
 def test_stacks_that_could_not_be_begun_are_not_waited_for(tmp_path: Path) -> None:
     """What was seen too long ago is not acted on; such a moment keeps nobody from taking stacks later."""
-    life, steps = Life(tmp_path, **SHORT), Steps()
+    life, steps = Life(tmp_path, **SHORT), StackSteps()
     office = life.supervisor.office
     office.steps, office.beside = steps, lambda deed: deed()
     act = office.act

@@ -129,7 +129,7 @@ def test_an_end_that_was_announced_spares_the_job_that_has_its_id_now(
 
     monkeypatch.setattr(life.cluster, "dependents", lost)
     monkeypatch.setattr(life.cluster, "cancel", noted)
-    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    life.stand_still("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
     life.live(300)
 
     assert "-" in cancelled
@@ -144,7 +144,7 @@ def test_what_waited_for_a_run_and_is_another_job_by_now_is_left_alone(tmp_path:
     life.until("running")
     life.train(1, 5)
     waits = _waiting(life)
-    life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
+    life.stand_still("NVRM: Xid (PCI:0000:3b:00): 79, pid=811, GPU has fallen off the bus.")
     life.until("settling")
     assert waits in life.attempt.dependents_held
     life.engine.advance(1)

@@ -31,7 +31,7 @@ def _life(tmp_path: Path, **chosen: Any) -> tuple[Life, list[str]]:
 
 def _fault(life: Life) -> None:
     """A fatal line, no step any more, and the end is announced."""
-    life.say(XID)
+    life.stand_still(XID)
     life.until("ending", 200)
 
 
@@ -108,7 +108,7 @@ def test_who_takes_over_ends_it_and_asks_no_second_time(tmp_path: Path, point: s
             raise KeyboardInterrupt
 
     life.supervisor.office.crash = crash
-    life.say(XID)
+    life.stand_still(XID)
     with pytest.raises(KeyboardInterrupt):
         _live_and_save(life, heard)
     life.begin_anew()

@@ -11,7 +11,7 @@ import pytest
 from ftrun.slurm import memory_faults
 from ftrun.slurm.client import JobState, SubmitRequest
 from ftrun.slurm.errors import RefusedForGood, Unreachable
-from ftrun.supervisor import journal, recover, suspect
+from ftrun.supervisor import hang, journal, recover, stillness
 from ftrun.supervisor.lifecycle import IllegalEvent
 from tests.unit.lives import Life
 
@@ -123,30 +123,96 @@ def test_a_suspended_job_makes_no_steps_and_lives(tmp_path: Path) -> None:
     assert not life.attempt.end_intended
 
 
-def test_a_fatal_line_after_which_nothing_moves_ends_the_attempt(tmp_path: Path) -> None:
-    """P7: and patience has an end."""
+def test_a_fatal_line_after_which_all_ranks_wait_ends_the_attempt(tmp_path: Path) -> None:
+    """P7: and patience has an end. What the line says is no verdict then: the run is tried again."""
     life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 20)
+    life.stand_still(*HANDLED)
+
+    life.live(120)
+
+    assert "end.intended" in life.kinds()
+    assert (life.run.incidents[0].fault, life.attempt.number) == ("hang", 2)
+
+
+@pytest.mark.parametrize("hang", ["auto", "never"])
+def test_a_fatal_line_is_no_witness(tmp_path: Path, hang: str) -> None:
+    """P7: a handled line and a silent log are still a silent log; nobody has seen that anything waits."""
+    life = Life(tmp_path, hang=hang)
     life.until("running")
     life.train(1, 20)
     life.say(*HANDLED)
 
-    life.live(90)
+    life.live(4000, step_s=5.0)
 
-    assert life.attempt.end_intended
+    assert life.run.state.value == "suspect"
+    assert not life.attempt.end_intended
+
+
+def test_a_run_that_talks_and_works_outlives_a_fatal_line(tmp_path: Path) -> None:
+    """P7: a handled mistake, then minutes of evaluation that print a line a second while stacks move."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 20)
+    life.stand_still(*HANDLED)
+    life.supervisor.office.steps.moves = True
+    for batch in range(300):
+        life.say(f"evaluated {batch} of 300")
+        life.live(1)
+
+    assert not life.attempt.end_intended
+    life.train(21, 25)
+    assert life.run.state.value == "running"
+
+
+def test_the_same_line_at_the_same_step_again_stops_the_run(tmp_path: Path) -> None:
+    """P7: what ftrun ended is no mistake of the program's, until the same exception comes again at the same step."""
+    life = Life(tmp_path)
+    life.until("running")
+    for _ in range(2):
+        life.train(1, 20)
+        life.stand_still(*HANDLED)
+        life.until("ending")
+        while life.run.state.value not in {"running", "stopped"}:
+            life.live()
+
+    assert (life.run.state.value, life.attempt.number) == ("stopped", 2)
+    assert "the same failure twice at step 20" in life.run.final_reason
+
+
+def test_a_mistake_by_which_a_rank_ended_by_itself_is_the_programs(tmp_path: Path) -> None:
+    """P7: a rank raised and ended, the others wait for it for ever: ftrun ends what is left, and the exception stands."""
+    life = Life(tmp_path)
+    life.until("running")
+    life.train(1, 20)
+    life.stand_still(*HANDLED, "srun: error: n1: task 1: Exited with exit code 1")
+    life.until("stopped")
+
+    assert (life.run.final_class, life.attempt.number) == ("config", 1)
 
 
 @pytest.mark.parametrize(
-    ("median_s", "gap_s", "at_once", "patience_s"),
+    ("step_s", "moves", "at_once", "threshold_s"),
     [
-        (None, 0.0, False, 600.0), (None, 0.0, True, 60.0), (None, 200.0, True, 200.0),
-        (1.0, 0.0, False, 60.0), (40.0, 0.0, True, 200.0), (40.0, 150.0, False, 300.0),
+        (None, 0, False, 600.0), (None, 0, True, 60.0), (1.0, 9, False, 60.0), (1.0, 9, True, 60.0),
+        (40.0, 9, False, 200.0), (40.0, 9, True, 200.0), (40.0, 3, True, 200.0), (40.0, 3, False, 600.0),
     ],
 )  # fmt: skip
 def test_a_verdict_in_itself_is_given_the_law_s_own_time(
-    median_s: float | None, gap_s: float, at_once: bool, patience_s: float
+    step_s: float | None, moves: int, at_once: bool, threshold_s: float
 ) -> None:
-    """P7: never less than end-wait and five steps; more only where the line may be survived."""
-    assert patience_s == suspect.patience_s(60.0, median_s, gap_s, at_once=at_once)
+    """P7: where all ranks wait, never less than end-wait and five steps; more only before the pace is known, where the line may be survived."""
+    limits = hang.after_fatal_line(None, "a line", 60.0, at_once=at_once)
+    history = hang.History(
+        life="0.1",
+        seen_s=700.0,
+        counts=True,
+        watched_s=700.0,
+        moves=stillness.Moves(kind="steps", count=moves, at_s=0.0, step_s=step_s),
+        witness=stillness._Witness(samples=9, sampled_s=700.0, frozen=20, steady=20, waiting="collective"),
+    )
+    assert threshold_s == hang.judge(history, 700.0, limits).threshold_s
 
 
 def _another_job(life: Life, *arguments: str) -> str:

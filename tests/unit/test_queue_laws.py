@@ -289,7 +289,7 @@ def _standing_still(life: Life) -> None:
     """A fatal line, no progress: the next look or glance will announce the end of the attempt."""
     life.until("running")
     life.train(1, 20)
-    life.say(TIMED_OUT)
+    life.stand_still(TIMED_OUT)
     life.until("suspect")
 
 
@@ -317,7 +317,7 @@ def test_an_end_that_was_announced_for_one_launch_is_not_carried_out_on_the_next
     life = Life(tmp_path, end_wait=10.0)
     life.until("running")
     life.train(1, 5)
-    life.say(TIMED_OUT)
+    life.stand_still(TIMED_OUT)
     monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:cancel.intended"))
     with pytest.raises(Crash):
         life.live(300)
@@ -562,7 +562,7 @@ def test_an_intent_for_one_launch_explains_no_cancel_of_the_next(
     life = Life(tmp_path, end_wait=10.0)
     life.until("running")
     life.train(1, 5)
-    life.say(TIMED_OUT)
+    life.stand_still(TIMED_OUT)
     monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(point))
     with pytest.raises(Crash):
         life.live(300)
