@@ -30,7 +30,6 @@ from ftrun.supervisor import (
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.diagnose import diagnose
-from ftrun.supervisor.hangwatch import TASK_ENDS
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.model import Diagnosis, Evidence, Topology
 from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, while_alive
@@ -47,6 +46,7 @@ STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes a
 ASKED_AGAIN_S = 5.0
 ASKED_MAX_S = 600.0
 ABSENT_S = 20.0  # looks further apart than this were no watch: the job was suspended, and we with it
+STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # srun's own words about its step
 ENDING_S = 60.0  # for so long they explain that a node is silent; another step may run by then
 
 
@@ -125,7 +125,7 @@ class Eye:
             memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
             if memory.steps_seen != before:
                 self._ask_after_s, self.unheard, self._ending = 0.0, (), False
-        if any(one.signature in TASK_ENDS for one in report.new):
+        if any(one.signature in STEP_ENDS for one in report.new):
             self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
         return report
 

@@ -232,8 +232,9 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         allowed_s = max(worst_s, limits.max_s if learnt is None else PHASE_TIMES * learnt)
     known = at_s - witness.knows_s <= HOLDS_S
     known_gpu = at_s - witness.knows_gpu_s <= HOLDS_S
-    resting = at_s - max(HOLDS_S, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
-    lately = max(resting, at_s - max(HOLDS_S, RUNS_OFF * limits.min_s))
+    holds_s = min(HOLDS_S, limits.min_s)
+    resting = at_s - max(holds_s, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
+    lately = max(resting, at_s - max(holds_s, RUNS_OFF * limits.min_s))
     used_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.knows_from_s, moves.at_s)
     stirred_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.moved_s)
     rests = known_gpu and witness.gpu_s < lately
@@ -248,7 +249,7 @@ def _case(history: History, at_s: float, limits: Limits) -> _Case:
         idle_s=at_s - used_s if known else 0.0,
         unseen_times=UNSEEN_TIMES if limits.afar and not known else 1.0,
         works=max(witness.io_s, witness.gpu_s) >= resting,
-        stirs=stirred_s >= at_s - max(min(HOLDS_S, limits.min_s), 0.5 * quiet_s),
+        stirs=stirred_s >= resting,
         device_rests=rests and (history.device_moves or not witness.spins),
         device_spins=rests and witness.spins,
         stuck_long=known and witness.free_s < resting,
@@ -284,9 +285,10 @@ def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | N
         return max(least_s, warm_s), f"every rank waits {where}, and no stack moves"
     if case.talks:
         return None, "output goes on without steps"
-    if limits.confirmed and not case.stirs:
+    if (limits.confirmed or (limits.fatal and witness.ended)) and not case.stirs:
         least_s = max(case.fast_s, warm_s, 2.0 * moves.longest_s)
-        return least_s, "its node is found bad, and nothing is seen to move"
+        what = "ranks have ended" if witness.ended else "its node is found bad"
+        return least_s, f"{what}, and nothing is seen to move"
     if frozen and case.device_spins and case.sure_long:
         return max(
             case.worst_s, case.allowed_s

@@ -9,7 +9,8 @@ where they stand still, nobody else is asked. Stacks may take a while to come; t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -18,11 +19,12 @@ from ftrun.supervisor import hang, hung
 from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.beats import BeatReader, Pulse
 from ftrun.supervisor.hang import Sight, Stacks, State
+from ftrun.supervisor.model import Evidence
 from ftrun.supervisor.nodereports import json_of
 from ftrun.supervisor.sampled import Seen, sample_of
 from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["ASK_LIMIT_S", "ASK_QUIET_S", "TASK_ENDS", "Answer", "Hands", "HangWatch", "stacks_line"]
+__all__ = ["ASK_LIMIT_S", "ASK_QUIET_S", "Answer", "Hands", "HangWatch", "stacks_line", "task_exited"]
 
 MANY_RANKS = 32
 MANY_EVERY_S = 5.0
@@ -34,8 +36,7 @@ ASK_BESIDE_S = (
     60.0  # ranks that beat tell their own stacks, but neither of accelerators nor of ranks that cannot answer
 )
 TELLS_S = 15.0
-TASK_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})
-"""Signatures of srun's own words: a task of its step ended by itself."""
+_TASK_EXIT = re.compile(r"(?:srun|yhrun): error: [\w.\-\[\],]+: tasks? [\d,\-\[\]]+: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +139,9 @@ class HangWatch:
         due = pulse.stacks is None and mono_s - self._asked_s >= beside_s
         if verdict.wants_stacks and due and not self._folder:
             self._ask(mono_s)
-        verdict = self._answered(sight, limits) or verdict
+        verdict = self._answered(sight, limits, exited=task_exited(report.evidence)) or verdict
         if verdict.state is State.HUNG:
-            ended = any(one.signature in TASK_ENDS for one in report.evidence)
-            verdict = replace(verdict, rank_ended=ended)
+            verdict = replace(verdict, rank_ended=task_exited(report.evidence))
         return self._stands(verdict) if verdict.state is State.HUNG else self._goes_on(verdict)
 
     def _goes_on(self, verdict: hang.Verdict) -> hang.Verdict:
@@ -176,8 +176,8 @@ class HangWatch:
         if self.hands.ask(folder):
             self._folder = folder
 
-    def _answered(self, sight: Sight, limits: hang.Limits) -> hang.Verdict | None:
-        """Judge with the stacks that were awaited, once they are there."""
+    def _answered(self, sight: Sight, limits: hang.Limits, *, exited: bool) -> hang.Verdict | None:
+        """Judge with the stacks that were awaited, once they are there. `exited`: srun says that a task ended by itself."""
         if not self._folder or (answer := self.hands.answer()) is None:
             return None
         folder, self._folder = self._folder, ""
@@ -193,10 +193,15 @@ class HangWatch:
             self._before, self._moves = {}, self.history.moves.count
         tables = {node: json_of(os.path.join(folder, f"{node}.json")) for node in answer.asked}
         self._taken += 1
-        stacks, activity, self._before = sample_of(tables, self._before, self._taken)
+        stacks, activity, self._before = sample_of(tables, self._before, self._taken, exited=exited)
         mono_s = self.mono_s()
         self.history = hang.observe(self.history, replace(sight, stacks=stacks, activity=activity), mono_s)
         return hang.judge(self.history, mono_s, limits)
+
+
+def task_exited(evidence: Iterable[Evidence]) -> bool:
+    """srun says that a task of a step ended by itself. (pure)"""
+    return any(_TASK_EXIT.search(one.text) for one in evidence)
 
 
 def stacks_line(home: str, place: str, token: str, job: str, folder: str) -> str:

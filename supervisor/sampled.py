@@ -38,16 +38,20 @@ class Seen:
 
 
 def sample_of(
-    tables: Mapping[str, object], before: Mapping[str, Seen], taken: int
+    tables: Mapping[str, object], before: Mapping[str, Seen], taken: int, *, exited: bool = False
 ) -> tuple[Stacks, Activity, dict[str, Seen]]:
-    """What the tables say, node by node, and what the next sample needs of each rank."""
+    """What the tables say, node by node, and what the next sample needs of each rank.
+
+    `exited`: srun says that tasks ended by themselves. Where a node answers and has no rank, they have: its table is whole, and the others' tell.
+    """
     seen: dict[str, Seen] = {}
     tops: dict[int, str] = {}
     busy: dict[int, bool] = {}
     whole, moved, io, stuck = bool(tables), False, False, False
+    empty = {node for node, table in tables.items() if exited and _has_no_rank(table)}
     for node, table in tables.items():
         rows = _rows(table)
-        whole = whole and bool(rows)
+        whole = whole and (bool(rows) or node in empty)
         for row in rows:
             key, now = f"{node}:{row.get('pid')}", _seen(row, table)
             last = before.get(key)
@@ -69,6 +73,7 @@ def sample_of(
         elsewhere=tuple(rank for rank in frames.elsewhere(tops) if rank >= 0),
         ranks=max(1, len(tops)),
         pairs=2,
+        ended=0 < len(empty) < len(tables),
     )
     cpu = any(used for rank, used in busy.items() if frames.waits_in(tops[rank]) != frames.COLLECTIVE)
     return (
@@ -76,6 +81,10 @@ def sample_of(
         Activity(cpu=cpu or (known and cpu), io=io or (known and io), gpu=gpu, spins=spins, stuck=stuck),
         seen,
     )
+
+
+def _has_no_rank(table: object) -> bool:
+    return isinstance(table, Mapping) and table.get("ranks") == []
 
 
 def _rows(table: object) -> list[Mapping[str, Any]]:

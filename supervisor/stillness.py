@@ -50,7 +50,7 @@ class Stacks:
 
     `moved`: whether any rank's main stack differs from the sample before; None where that is not known for every rank.
     `waiting`: what every rank waits in: "collective", "device" (for its accelerator), "" = not all of them wait so, or it is not known.
-    `elsewhere`: ranks that do not wait where most do. `ranks`: of how many it tells; one rank is met at the same place by chance more easily than
+    `ended`: the ranks of a node, and not of all nodes, have ended by themselves. `elsewhere`: ranks that do not wait where most do. `ranks`: of how many it tells; one rank is met at the same place by chance more easily than
     many. `pairs`: how many comparisons it adds.
     """
 
@@ -60,6 +60,7 @@ class Stacks:
     elsewhere: tuple[int, ...] = ()
     ranks: int = 1
     pairs: int = 1
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class _Witness:
     steady: int = 0  # samples in a row that waited alike
     moved_s: float = NEVER
     elsewhere: tuple[int, ...] = ()
+    ended: bool = False
     cpu_s: float = NEVER
     io_s: float = NEVER
     gpu_s: float = NEVER
@@ -303,4 +305,5 @@ def _witnesses(witness: _Witness, sight: Sight, watched_s: float) -> _Witness:
         steady=witness.steady + stacks.pairs if stacks.waiting == witness.waiting else 1,
         moved_s=watched_s if stacks.moved else witness.moved_s,
         elsewhere=stacks.elsewhere,
+        ended=stacks.ended,
     )

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from ftrun.supervisor import hang
 from tests.falsealarms import lives
@@ -28,6 +29,7 @@ STILL_EVERY_S = 2.0
 NEAR_S = 20.0
 OFTEN_S = 30.0
 USUAL = hang.Limits()
+END_WAIT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ def limits(scale: float, *, afar: bool = False) -> hang.Limits:
 def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Viewer]:
     """When the life is held to hang; None = never. By limits from afar it is looked at from afar."""
     viewer, history, now_s = lives.Viewer(life, afar=limit.afar), hang.History(), 0.0
+    at_once = Random(life.seed + 4).random() < 0.1  # such a line is a verdict in itself
     anew = list(viewer.anew)
     while now_s < life.ends_s:
         if anew and now_s >= anew[0]:
@@ -59,7 +62,12 @@ def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Vie
             now_s += STILL_EVERY_S
             continue
         history = hang.observe(history, viewer.look(now_s), now_s)
-        verdict = hang.judge(history, now_s, limit)
+        suspect = (
+            hang.after_fatal_line(limit, "a line", END_WAIT_S, at_once=at_once)
+            if viewer.alarmed(now_s)
+            else limit
+        )
+        verdict = hang.judge(history, now_s, suspect)
         if verdict.state is hang.State.HUNG:
             return now_s, viewer
         if verdict.wants_stacks:
@@ -77,9 +85,9 @@ def _pause_s(verdict: hang.Verdict, viewer: lives.Viewer, history: hang.History,
     return STILL_EVERY_S if close else EASY_EVERY_S
 
 
-def healthy(tally: Tally, seed: int, limit: hang.Limits) -> None:
-    """One healthy life."""
-    life = lives.draw(seed)
+def healthy(tally: Tally, seed: int, limit: hang.Limits, *, alarms: bool = False) -> None:
+    """One healthy life; with `alarms`, one that prints lines which look fatal."""
+    life = lives.draw(seed, alarms=alarms)
     ended_s, viewer = watch(life, limit)
     tally.runs += 1
     tally.watched_s += life.ends_s
@@ -90,9 +98,11 @@ def healthy(tally: Tally, seed: int, limit: hang.Limits) -> None:
         tally.seeds.append(seed)
 
 
-def hung(tally: Tally, seed: int, inside: lives.Inside, limit: hang.Limits) -> float | None:
+def hung(
+    tally: Tally, seed: int, inside: lives.Inside, limit: hang.Limits, *, alarms: bool = False
+) -> float | None:
     """One life that hangs: after how long that is decided. Lives that end before they hang are false alarms of their own."""
-    life = lives.draw(seed, inside)
+    life = lives.draw(seed, inside, alarms=alarms)
     ended_s, _ = watch(life, limit)
     assert life.hang_s is not None
     delay_s = None if ended_s is None else ended_s - life.hang_s
@@ -163,6 +173,24 @@ def by_sight(hangs: int, seed: int, *, afar: bool = False) -> None:
         )
 
 
+def after_fatal_lines(runs: int, hangs: int, seed: int, *, afar: bool = False) -> Tally:
+    """Print both sides of a fatal line: healthy runs that print some, and runs that hang after one beside the same that hang without a word."""
+    limit, tally = limits(1.0, afar=afar), Tally()
+    for place in range(runs):
+        healthy(tally, seed + place, limit, alarms=True)
+    print(
+        f"with lines that look fatal: {sum(tally.ended.values())} of {tally.runs} healthy runs ended; hangs are decided after"
+    )
+    for name, inside in lives.HANGS.items():
+        for alarms in (False, True):
+            late = Tally()
+            for place in range(hangs):
+                hung(late, seed + 1_000_000 + place, inside, limit, alarms=alarms)
+            told = "after a fatal line" if alarms else "without a word"
+            print(f"  {name + ', ' + told:76} {spread(late.delays_s)}", flush=True)
+    return tally
+
+
 def _sight(life: lives.Life) -> str:
     stacks = "beats" if life.beats else "stacks" if life.stacks else "no stacks"
     used = "devices" if life.knows_gpu else "processors" if life.knows_cpu else "no activity"
@@ -188,6 +216,11 @@ def tell(asked: argparse.Namespace, *, afar: bool) -> int:
     began = time.monotonic()
     proof = curve(asked.runs, asked.hangs, asked.seed, afar=afar)
     by_sight(asked.hangs, asked.seed + 1_000_000, afar=afar)
+    scared = after_fatal_lines(asked.runs, asked.hangs, asked.seed, afar=afar)
+    for what, count in scared.ended.most_common():
+        print(f"  ended: {count} x {what}")
+    if scared.seeds:
+        print(f"  seeds: {' '.join(map(str, scared.seeds[:20]))}")
     hours = proof.watched_s / 3600.0
     print(
         f"{proof.runs} healthy runs, {hours:.0f} hours of them, {proof.samples / max(1.0, hours):.1f} samples of stacks an hour; "
@@ -197,7 +230,7 @@ def tell(asked: argparse.Namespace, *, afar: bool) -> int:
         print(f"  ended: {count} x {what}")
     if proof.seeds:
         print(f"  seeds: {' '.join(map(str, proof.seeds[:20]))}")
-    return bool(proof.ended)
+    return bool(proof.ended or scared.ended)
 
 
 if __name__ == "__main__":

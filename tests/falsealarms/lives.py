@@ -55,6 +55,7 @@ class Life:
     steps: list[float] = field(default_factory=list)
     prints: list[float] = field(default_factory=list)
     chatter: list[float] = field(default_factory=list)  # lines without a step
+    alarms: list[float] = field(default_factory=list)  # lines that look fatal
     blind: list[tuple[float, float]] = field(default_factory=list)  # the log is away
     suspended: list[tuple[float, float]] = field(default_factory=list)
     asleep: list[tuple[float, float]] = field(default_factory=list)  # nobody looks
@@ -237,11 +238,20 @@ HANGS = {
 }
 
 
-def draw(seed: int, hang: Inside | None = None) -> Life:
-    """A life. With `hang` it stands still for good at some moment after its set-up, while it makes steps."""
+def draw(seed: int, hang: Inside | None = None, *, alarms: bool = False) -> Life:
+    """A life. With `hang` it stands still for good at some moment after its set-up, while it makes steps.
+
+    With `alarms` it prints lines that look fatal: a healthy one at any moment and often before something long, one that hangs as it does so.
+    """
     maker = _Maker(seed)
     life = maker.made()
     if hang is None:
+        if alarms:
+            chance = Random(seed + 3)
+            life.alarms = [chance.uniform(0.0, life.ends_s) for _ in range(chance.randint(1, 8))]
+            long = [one for one in life.segments if one.inside is not _TRAINS]
+            life.alarms += [one.begins_s + chance.uniform(0.0, 2.0) for one in long if chance.random() < 0.7]
+            life.alarms.sort()
         return life
     stretches = [
         one for one in life.segments if one.inside is _TRAINS and one.ends_s - one.begins_s > 20 * life.step_s
@@ -256,6 +266,7 @@ def draw(seed: int, hang: Inside | None = None) -> Life:
     life.suspended = [one for one in life.suspended if one[1] < at_s]
     life.asleep = [one for one in life.asleep if one[1] < at_s]
     life.hang_s = at_s
+    life.alarms = [at_s + 1.0] if alarms else []
     life.ends_s = at_s + 20_000.0
     return life
 
@@ -315,13 +326,24 @@ class Viewer:
         """Nobody looks: the watcher itself was stopped."""
         return _in(self.life.asleep, now_s)
 
+    def alarmed(self, now_s: float) -> bool:
+        """A line that looks fatal is seen, and no line with a step after it."""
+        life, file_s = self.life, self._shown_s(now_s)
+        at = bisect.bisect_right(life.alarms, file_s)
+        shown = bisect.bisect_right(life.prints, file_s)
+        return bool(at) and (not shown or life.prints[shown - 1] <= life.alarms[at - 1])
+
     def look(self, now_s: float) -> Sight:
         """What is seen now."""
         life, file_s = self.life, self._shown_s(now_s)
         segment = self.within(now_s)
         shown = bisect.bisect_right(life.prints, file_s)
         seen_s = life.prints[shown - 1] if shown else 0.0
-        spoken = bisect.bisect_right(life.chatter, file_s)
+        said = [
+            times[place - 1]
+            for times in (life.chatter, life.alarms)
+            if (place := bisect.bisect_right(times, file_s))
+        ]
         made = bisect.bisect_right(life.steps, file_s)
         phase = self.within(file_s).phase if life.announces else ""
         ranks: tuple[Rank, ...] = ()
@@ -331,7 +353,7 @@ class Viewer:
         return Sight(
             life="0.1",
             steps_seen=shown,
-            growth=max(seen_s, life.chatter[spoken - 1] if spoken else 0.0),
+            growth=max([seen_s, *said]),
             median_step_s=life.step_s if shown > 2 else None,
             phase=phase,
             readable=not _in(life.blind, now_s),

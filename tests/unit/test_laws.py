@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +13,7 @@ from ftrun.slurm.client import JobState, SubmitRequest
 from ftrun.slurm.errors import RefusedForGood, Unreachable
 from ftrun.supervisor import hang, journal, recover, stillness
 from ftrun.supervisor.lifecycle import IllegalEvent
-from tests.unit.lives import Life
+from tests.unit.lives import Life, StackSteps
 
 HANDLED = (  # what a script prints that catches the mistake and goes on
     "Traceback (most recent call last):",
@@ -156,7 +156,7 @@ def test_a_run_that_talks_and_works_outlives_a_fatal_line(tmp_path: Path) -> Non
     life.until("running")
     life.train(1, 20)
     life.stand_still(*HANDLED)
-    life.supervisor.office.steps.moves = True
+    cast("StackSteps", life.supervisor.office.steps).moves = True
     for batch in range(300):
         life.say(f"evaluated {batch} of 300")
         life.live(1)
