@@ -15,7 +15,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["NotPrivate", "distrust", "distrust_status", "is_own_folder", "is_private_group", "private_folder", "stranger"]
+__all__ = [
+    "NotPrivate",
+    "distrust",
+    "distrust_status",
+    "is_own_folder",
+    "is_private_group",
+    "private_folder",
+    "stranger",
+]
 
 
 class NotPrivate(OSError):

@@ -9,7 +9,9 @@ import itertools
 import json
 import os
 import pwd
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -19,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks import ownership
-from ftrun.supervisor import config, settings, store, trust
+from ftrun.supervisor import config, doctor, settings, store, trust
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.settings import SETTINGS
@@ -121,8 +123,7 @@ def outcome(world: World) -> str:
     with being(ME):
         try:
             loaded = world.load()
-        except UserError as error:
-            assert "\n" not in error.message
+        except UserError:
             return "refused"
     if loaded["retries"] == 7:
         assert [] == loaded.ignored
@@ -133,8 +134,8 @@ def outcome(world: World) -> str:
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("repository", [None, ME.pw_uid, 0, OTHER], ids=["none", "mine", "roots", "anothers"])
-@pytest.mark.parametrize("owner", [ME.pw_uid, 0, OTHER], ids=["mine", "roots", "anothers"])
+@pytest.mark.parametrize("repository", [None, ME.pw_uid, 0, OTHER], ids=["none", "me", "root", "another"])
+@pytest.mark.parametrize("owner", [ME.pw_uid, 0, OTHER], ids=["me", "root", "another"])
 @pytest.mark.parametrize("marker", ["folder", "file", "link"])
 def test_only_a_repository_of_this_user_or_root_leads_to_a_file_above_the_working_folder(
     top: Path, repository: int | None, owner: int, marker: str
@@ -193,9 +194,15 @@ def test_every_file_of_settings_is_opened_by_the_one_that_looks_whose_it_is(
     for layer, path in world.paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("on-stop = 'id'\n" if layer == config.PROJECT else "retries = 7\n")
-    seen, opened = [], []
+    seen: list[str] = []
+    opened: list[str] = []
     real = trust.read
-    monkeypatch.setattr(trust, "read", lambda path, also=(): (seen.append(path), real(path, also))[1])
+
+    def noting(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
+        seen.append(path)
+        return real(path, also)
+
+    monkeypatch.setattr(trust, "read", noting)
     sys.addaudithook(lambda event, words: opened.append(str(words[0])) if event == "open" and armed else None)
     armed = True
     loaded = world.load()
@@ -460,4 +467,42 @@ def test_what_waits_or_is_unread_is_shown(project: World, capsys: pytest.Capture
     assert f"ftrun: {told['untrusted']}\n" == shown.err
     assert {"on-stop": "", "retries": 7} == {
         row["key"]: row["value"] for row in told["settings"] if row["key"] in ("on-stop", "retries")
+    }
+
+
+# ---------------------------------------------------------------- modules of the working folder
+
+
+def test_the_question_to_a_node_runs_nothing_of_the_folder_it_is_asked_in(tmp_path: Path) -> None:
+    """`ftrun doctor` in a shared folder: somebody's `ftrun` or `os.py` there is not what it imports."""
+    for name in ("ftrun/__init__.py", "ftrun/hooks/__init__.py", "os.py", "site.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("open('ran', 'w').close()\n")
+    words = ["sh", "-c", doctor._ASKED_OF_A_NODE, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ["folder", "python"] == done.stdout.split()[:2]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_module_of_ours_is_started_with_the_working_folder_on_its_path() -> None:
+    """`python -m` looks there first: a json.py that another user left would run as this one. Unpacked, only a developer runs the node side."""
+    unpacked = {"hooks/cachetend.py", "hooks/guard.py", "hooks/keep.py"}
+    root = Path(config.__file__).resolve().parents[1]
+    starts = []
+    for path in sorted(
+        found for room in ("supervisor", "hooks", "slurm") for found in (root / room).rglob("*")
+    ):
+        if path.suffix not in (".py", ".sh") or str(path.relative_to(root)) in unpacked:
+            continue
+        text = path.read_text()
+        for found in re.finditer(r"-m[\"', \n]+ftrun", text):
+            line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+            if "python -m" not in line and "python3 -m" not in line:  # how a document says it
+                starts.append(
+                    (str(path.relative_to(root)), bool(re.search(r"-P|safe", text[: found.start()][-20:])))
+                )
+    assert [] == [name for name, is_safe in starts if not is_safe]
+    assert {"supervisor/spawn.py", "supervisor/units.py", "supervisor/asjob.py"} <= {
+        name for name, _ in starts
     }
