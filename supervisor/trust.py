@@ -46,7 +46,7 @@ def read(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
         fact = os.fstat(descriptor)
         if not stat.S_ISREG(fact.st_mode):
             return b"", f"{path} is no file"
-        why = _why_not_of(path, fact, also)
+        why = _why_not_of(path, fact, also) or _shared(path, descriptor, fact)
         return (b"", why) if why else (stream.read(), "")
 
 
@@ -62,6 +62,17 @@ def stranger(path: str, also: tuple[int, ...] = ()) -> str:
 def _why_not_of(path: str, fact: os.stat_result, also: tuple[int, ...]) -> str:
     user = fact.st_uid if fact.st_uid in also else None
     return ownership.distrust_status(path, fact, uid=user)
+
+
+def _shared(path: str, descriptor: int, fact: os.stat_result) -> str:
+    """Why an access list lets others write: with one, what `ls -l` shows as the group's rights is the most that anybody named in it has."""
+    if not fact.st_mode & stat.S_IWGRP:
+        return ""
+    try:
+        os.getxattr(descriptor, "system.posix_acl_access")
+    except OSError:
+        return ""
+    return f"{path} may be written by whom its access list names (setfacl -b {path})"
 
 
 def place(path: str) -> str:

@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -210,6 +211,25 @@ def test_every_file_of_settings_is_opened_by_the_one_that_looks_whose_it_is(
     assert "on-stop" in loaded.untrusted
     assert {str(path) for path in world.paths.values()} <= set(seen)
     assert {path for path in opened if path.startswith(str(tmp_path))} <= set(seen)
+
+
+@pytest.mark.parametrize(("rights", "counts"), [(4, True), (6, False)], ids=["reads", "writes"])
+def test_a_file_that_an_access_list_opens_to_another_user_does_not_count(
+    tmp_path: Path, rights: int, counts: bool
+) -> None:
+    """`ls -l` shows the group's rights, and means the most that anybody in the list has."""
+    path = tmp_path / "ftrun.toml"
+    path.write_text("retries = 7\n")
+    everyone = 0xFFFFFFFF
+    rows = [(1, 6, everyone), (2, rights, OTHER), (4, 4, everyone), (16, rights, everyone), (32, 4, everyone)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in rows)
+    try:
+        os.setxattr(path, "system.posix_acl_access", packed)
+    except OSError:
+        pytest.skip("this file system has no access lists")
+    content, why = trust.read(str(path))
+    assert (counts, counts) == (bool(content), not why)
+    assert counts or "may be written by" in why
 
 
 def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path) -> None:
