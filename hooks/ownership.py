@@ -15,7 +15,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["NotPrivate", "distrust", "distrust_status", "is_own_folder", "is_private_group", "private_folder"]
+__all__ = [
+    "NotPrivate",
+    "distrust",
+    "distrust_status",
+    "is_own_folder",
+    "is_private_group",
+    "private_folder",
+    "stranger",
+]
 
 
 class NotPrivate(OSError):
@@ -39,13 +47,22 @@ def distrust_status(path: str, fact: os.stat_result, *, uid: Optional[int] = Non
     user = os.geteuid() if uid is None else uid
     if stat.S_ISLNK(fact.st_mode):
         return f"{path} is a symbolic link"
-    if fact.st_uid not in (user, 0):
-        return f"{path} belongs to {_user_name(fact.st_uid)}, not to {_user_name(user)} or root"
-    if fact.st_mode & stat.S_IWOTH and not fact.st_mode & stat.S_ISVTX:
+    if why := stranger(path, fact, uid=user):
+        return why
+    is_sticky_folder = stat.S_ISDIR(fact.st_mode) and fact.st_mode & stat.S_ISVTX
+    if fact.st_mode & stat.S_IWOTH and not is_sticky_folder:
         return f"{path} may be written by everybody (chmod o-w {path})"
     if fact.st_mode & stat.S_IWGRP and not is_private_group(fact.st_gid, user):
         return f"{path} may be written by its group (chmod g-w {path})"
     return ""
+
+
+def stranger(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
+    """Why what `fact` is of belongs to neither `uid` (default: this user) nor root, whoever may write it; "" where it does."""
+    user = os.geteuid() if uid is None else uid
+    if fact.st_uid in (user, 0):
+        return ""
+    return f"{path} belongs to {_user_name(fact.st_uid)}, not to {_user_name(user)} or root"
 
 
 def is_private_group(group: int, uid: Optional[int] = None) -> bool:

@@ -2,13 +2,15 @@
 
 How it thinks. The files are read as `ssh` reads them: the user's, then the machine's, and the first value counts.  The reader of the
 blocks is paramiko's, handed in by whoever has imported it; it knows no `Include`, so included files are put in their place first. What it
-does not understand (`Match exec`, newer words) `ssh -G` is asked for, host by host: that is slower, and as right as ssh itself.
+does not understand (`Match exec`, newer words) `ssh -G` is asked for, host by host: that is slower, and as right as ssh itself. A file that
+another user could have written is refused, as ssh refuses the user's: its ProxyCommand would run as this user.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import getpass
 import glob
 import os
@@ -18,6 +20,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from ftrun.hooks import ownership
 from ftrun.hooks.known_hosts import KnownHosts
 
 __all__ = ["Config", "Hop", "files_text", "hop_of", "known_hosts_of", "parts_of", "public_half"]
@@ -52,7 +55,7 @@ class Hop(NamedTuple):
 class Config:
     """The configuration in `path`, or by default the user's and the machine's; `read` makes an object with `lookup(host)` of its text.
 
-    Raises OSError where `path` cannot be read.
+    Raises OSError where `path` cannot be read, or a file is not this user's own.
     """
 
     def __init__(self, path: str, read: Callable[[str], Any]) -> None:
@@ -168,11 +171,14 @@ def _lines(path: str, *, must: bool = False, deep: int = 0) -> Iterator[str]:
     """The lines of a file with included ones in place; a block goes on behind what was included in it."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
+            why = ownership.distrust_status(path, os.fstat(stream.fileno()))
             own = stream.read().splitlines()
     except OSError:
         if must:
             raise
         return
+    if why:
+        raise PermissionError(errno.EPERM, why.removeprefix(f"{path} "), path)
     block = "Host *"
     for line in own:
         word, _, rest = line.strip().replace("=", " ", 1).partition(" ")

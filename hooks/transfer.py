@@ -303,7 +303,8 @@ def hook_line(words: Sequence[str]) -> str:
     """A line of sh that runs `ftrun-hook WORDS` on another node: the same file as ours, by whatever Python is there."""
     own = os.path.abspath(sys.argv[0])
     if not own.endswith(".pyz"):
-        return f"exec {shlex.quote(sys.executable)} -m ftrun.hooks.main {shlex.join(words)}"
+        safe = "-P " * (sys.version_info >= (3, 11))  # the folder in which it starts is no place of modules
+        return f"exec {shlex.quote(sys.executable)} {safe}-m ftrun.hooks.main {shlex.join(words)}"
     return (
         f"PATH={USUAL_PATH}; export PATH; for p in /usr/bin/python3 python3 {shlex.quote(sys.executable)}; do "
         '"$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && '

@@ -261,7 +261,10 @@ def _settings(asked: Asked) -> Config:
             script = compose.ftrun_directives(asked.script)
         except compose.ScriptError as error:
             raise UserError(str(error)) from None
-    return config.load(os.getcwd(), asked.env, script=script, own=asked.line.own)
+    found = config.load(os.getcwd(), asked.env, script=script, own=asked.line.own)
+    if found.untrusted:
+        raise UserError(found.untrusted)
+    return found
 
 
 def _refuse_ladder(asked: Asked) -> None:

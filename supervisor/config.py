@@ -7,7 +7,7 @@ How it thinks. Seven layers, the later wins:
     site      $FTRUN_SITE_CONFIG, else /etc/ftrun/config.toml
     user      $XDG_CONFIG_HOME/ftrun/config.toml, else ~/.config/ftrun/config.toml
     project   the nearest `ftrun.toml` from the working folder upwards, as far as the repository or the home folder goes;
-              outside of both only the working folder itself (a file in /tmp could be anybody's)
+              outside of both only the working folder itself
     script    `#FTRUN --key=value` lines among the #SBATCH lines
 
 `[policy.NAME]` tables of a file are the elements of the list setting `policy`; every other setting stands at the top level.
@@ -16,6 +16,11 @@ A layer replaces the value of an earlier one, lists too. The site can name setti
 these another value is refused, as is every wrong name or value: at submission, with file or variable named. What
 /etc/ftrun/config.toml locks stays locked, to its value, where $FTRUN_SITE_CONFIG names another file: everybody can set a variable.
 
+A file counts only where this user or root alone can have written it, and so does a repository (`trust`). Another one in the place of a
+project's is left unread, with a line in `ignored`; in the place of the site's or the user's own, whose absence would change everything, it
+is refused. What a project's file sets that can run, read or write something waits for `ftrun trust FILE`; `untrusted` tells it, and a
+submission is refused then.
+
 `ftrun sbatch` comes through here, so the TOML reader is imported only where there is a file to read.
 """
 
@@ -23,12 +28,22 @@ from __future__ import annotations
 
 import os
 
-from ftrun.supervisor import settings
+from ftrun.supervisor import settings, trust
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.settings import SETTINGS, SettingError
 from ftrun.supervisor.settings_table import LIST
 
-__all__ = ["COMMAND_LINE", "DEFAULT", "Config", "from_arguments", "load", "source_files"]
+__all__ = [
+    "COMMAND_LINE",
+    "DEFAULT",
+    "Config",
+    "from_arguments",
+    "load",
+    "project_settings",
+    "reaching",
+    "source_files",
+    "user_folder",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,14 +75,19 @@ _NOT_SETTINGS = frozenset(
 
 
 class Config:
-    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each; `locked` by which file a key is locked."""
+    """The settings in force. `values` has every key; `origin` says (layer, file or variable) of each; `locked` by which file a key is locked.
 
-    __slots__ = ("locked", "origin", "values")
+    `ignored`: a line for each file of another user in the place of a project's; `untrusted`: one line where settings wait for `ftrun trust`.
+    """
+
+    __slots__ = ("ignored", "locked", "origin", "untrusted", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = settings.defaults()
         self.origin: dict[str, tuple[str, str]] = dict.fromkeys(self.values, (DEFAULT, ""))
         self.locked: dict[str, str] = {}
+        self.ignored: list[str] = []
+        self.untrusted = ""
 
     def __getitem__(self, key: str) -> Value:
         return self.values[key]
@@ -88,6 +108,10 @@ class Config:
 
     def apply(self, layer: str, where: str, pairs: Iterable[Pair]) -> None:
         """Put one layer on top. Raises UserError for a wrong name or value, and for a setting that is not to be set here."""
+        self.put(layer, where, self.checked(layer, where, pairs))
+
+    def checked(self, layer: str, where: str, pairs: Iterable[Pair]) -> dict[str, Value]:
+        """The values of one layer, as they may stand there. Raises UserError."""
         place = where or layer
         try:
             found = settings.parse_all(pairs)
@@ -101,6 +125,11 @@ class Config:
                 places = _ALLOWED[SETTINGS[key].scope]
                 allowed = ", ".join(one for one in places if one != ENVIRONMENT or not nameless)
                 raise UserError(f"{place}: {key} cannot be set here, only in: {allowed}")
+        return found
+
+    def put(self, layer: str, where: str, found: Mapping[str, Value]) -> None:
+        """Let these values hold, as far as they are not locked."""
+        place = where or layer
         fresh = {key: value for key, value in found.items() if key not in self.locked}
         if isinstance(lock := fresh.get("lock"), list):
             self.locked.update((key, place) for key in lock if key not in self.locked)
@@ -147,13 +176,23 @@ def load(
     site = env.get("FTRUN_SITE_CONFIG")
     if site and os.path.isfile(SITE_CONFIG) and os.path.realpath(site) != os.path.realpath(SITE_CONFIG):
         config.apply(SITE, SITE_CONFIG, _locked_there())
-    for layer, path in source_files(cwd, env):
-        config.apply(layer, path, _read(path))
+    files, config.ignored = _files(cwd, env)
+    waiting: dict[str, str] = {}  # what the project's file may not do
+    project = why = ""
+    for layer, path, content in files:
+        found = config.checked(layer, path, _pairs(path, content))
+        if layer == PROJECT and (able := reaching(found)):
+            project, why = path, trust.why_not(path, content, user_folder(env))
+            waiting = able if why else {}
+        config.put(layer, path, {key: value for key, value in found.items() if key not in waiting})
     if script:
         config.apply(SCRIPT, "#FTRUN", from_arguments(script))
     for variable, pairs in _from_environment(env):
         config.apply(ENVIRONMENT, variable, pairs)
     config.apply(COMMAND_LINE, "", [(key, True if value is None else value) for key, value in own])
+    waiting = {key: can for key, can in waiting.items() if not config.meant(key) and key not in config.locked}
+    if waiting:
+        config.untrusted = _untrusted(project, why, waiting)
     if config.values["stage"] and not config.values["checkpoint"]:
         # What is staged is resumed from where it is published.
         config.values["checkpoint"] = f"{config.text('stage').rstrip('/')}/*"
@@ -162,18 +201,48 @@ def load(
 
 
 def source_files(cwd: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(layer, path) of the configuration files that exist, in the order in which they are read."""
+    """(layer, path) of the configuration files that are read, in that order. Raises UserError."""
+    return [(layer, path) for layer, path, _ in _files(cwd, env)[0]]
+
+
+def user_folder(env: Mapping[str, str]) -> str:
+    """The folder of what this user has set for ftrun."""
     home = env.get("HOME") or os.path.expanduser("~")
+    return os.path.join(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "ftrun")
+
+
+def project_settings(path: str, content: bytes) -> dict[str, Value]:
+    """What a project's file sets. Raises UserError."""
+    return Config().checked(PROJECT, path, _pairs(path, content))
+
+
+def reaching(found: Mapping[str, Value]) -> dict[str, str]:
+    """Those settings that can do something, and what: key -> runs, reads or writes."""
+    return {key: can for key, value in found.items() if (can := settings.reach(key, value))}
+
+
+def _untrusted(path: str, why: str, waiting: Mapping[str, str]) -> str:
+    import shlex
+
+    sets = ", ".join(f"{key} ({can})" for key, can in waiting.items())
+    return f"{path} {why}, and it sets {sets}: read it, then: ftrun trust {shlex.quote(path)}"
+
+
+def _files(cwd: str, env: Mapping[str, str]) -> tuple[list[tuple[str, str, bytes]], list[str]]:
+    """(layer, path, content) of the files that count, and a line for each that does not. Raises UserError for those of site and user."""
     site = env.get("FTRUN_SITE_CONFIG") or SITE_CONFIG
-    user = os.path.join(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "ftrun", "config.toml")
-    found = [(layer, path) for layer, path in ((SITE, site), (USER, user)) if os.path.isfile(path)]
-    project = _project_file(cwd, home)
-    return [*found, (PROJECT, project)] if project else found
+    user = os.path.join(user_folder(env), "config.toml")
+    found = [
+        (layer, path, _own(path)) for layer, path in ((SITE, site), (USER, user)) if os.path.isfile(path)
+    ]
+    home = env.get("HOME") or os.path.expanduser("~")
+    project, ignored = _project_file(cwd, home)
+    return [*found, *((PROJECT, path, content) for path, content in project)], ignored
 
 
 def _locked_there() -> list[Pair]:
     """What the site's own file locks, and the values of that alone."""
-    pairs = _read(SITE_CONFIG)
+    pairs = _pairs(SITE_CONFIG, _own(SITE_CONFIG))
     locked = [key for name, keys in pairs if name == "lock" and isinstance(keys, list) for key in keys]
     return [pair for pair in pairs if pair[0] == "lock" or pair[0] in locked]
 
@@ -229,32 +298,62 @@ def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
     return found
 
 
-def _project_file(cwd: str, home: str) -> str:
+def _project_file(cwd: str, home: str) -> tuple[list[tuple[str, bytes]], list[str]]:
+    """The project's file with its content, or none; and a line for each nearer one that does not count.
+
+    A repository of another user is none: what lies in a folder above could be anybody's.
+    """
     home = os.path.normpath(home)
-    nearest = ""
+    found: list[str] = []
+    theirs: list[str] = []  # why the nearest repository is none, and the files within
+    ours = False
     folder = cwd
-    while True:
+    while not ours:
         path = os.path.join(folder, PROJECT_FILE)
-        if not nearest and os.path.isfile(path):
-            nearest = path
-        if folder == home or os.path.lexists(os.path.join(folder, ".git")):
-            return nearest
+        if os.path.isfile(path):
+            found.append(path)
+        ours = folder == home
+        if not ours and os.path.lexists(os.path.join(folder, ".git")):
+            why = trust.stranger(os.path.join(folder, ".git")) or trust.stranger(folder)
+            ours = not why
+            theirs = theirs or ([why, *found] if why else [])
         parent = os.path.dirname(folder)
         if parent == folder:
             break
         folder = parent
-    path = os.path.join(cwd, PROJECT_FILE)
-    return path if os.path.isfile(path) else ""
+    if not ours:
+        found = [path for path in found if os.path.dirname(path) == cwd]
+        if theirs[1:] and not found:
+            return [], [f"{theirs[1]} is not read: {_content(theirs[1])[1] or theirs[0]}"]
+    ignored: list[str] = []
+    for path in found:
+        content, why = _content(path)
+        if not why:
+            return [(path, content)], ignored
+        ignored.append(f"{path} is not read: {why}")
+    return [], ignored
 
 
-def _read(path: str) -> list[Pair]:
+def _own(path: str) -> bytes:
+    """The site's or the user's own file. Whoever owns ftrun's own code runs as this user anyway, so theirs count, too. Raises UserError."""
+    content, why = _content(path, (os.stat(__file__).st_uid,))
+    if why:
+        raise UserError(f"{why}; settings can run commands, so nothing is read from it")
+    return content
+
+
+def _content(path: str, also: tuple[int, ...] = ()) -> tuple[bytes, str]:
+    try:
+        return trust.read(path, also)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _pairs(path: str, content: bytes) -> list[Pair]:
     import tomllib
 
     try:
-        with open(path, "rb") as stream:
-            table = tomllib.load(stream)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        table = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}") from None
     pairs: list[Pair] = []

@@ -245,10 +245,13 @@ def _sights(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:
         yield Finding(f"seen {where}: {sight.family}", state, sight.what, sight.mend)
 
 
+# -P: a folder `ftrun` where the user stands is somebody's, and not this program.
+_ASKED_OF_A_NODE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
+
+
 def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
     """One srun on one node: does it see the folder and the interpreter, and what time is it there?"""
     python = sys.executable
-    asked = 'test -w "$1" && echo folder; "$2" -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
     command = [
         "srun",
         "--immediate=30",
@@ -258,7 +261,7 @@ def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
         "--quiet",
         "sh",
         "-c",
-        asked,
+        _ASKED_OF_A_NODE,
         "sh",
         home,
         python,

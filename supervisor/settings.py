@@ -13,13 +13,16 @@ The rows stand in `settings_table`. `ftrun sbatch` reads both modules, so they i
 from __future__ import annotations
 
 from ftrun.supervisor.settings_table import (
+    BELOW,
     BUDGET_CLASSES,
     CHOICE,
     DURATION,
     FLAG,
     INT,
     LIST,
+    NOTHING,
     NUMBER,
+    OPTION,
     SHARE,
     TABLE,
     TEXT,
@@ -35,6 +38,7 @@ __all__ = [
     "number",
     "parse",
     "parse_all",
+    "reach",
     "rule",
     "show",
     "takes_value",
@@ -133,6 +137,15 @@ def parse_all(pairs: Iterable[tuple[str, object]]) -> dict[str, Value]:
     return values
 
 
+def reach(key: str, value: Value) -> str:
+    """What a value lets whoever wrote it do: "runs", "reads" or "writes" something of their choice; "" for a harmless one."""
+    row = SETTINGS[key]
+    elements = [
+        one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one
+    ]
+    return row.reach if any(not _is_tame(row.tame, one) for one in elements) else NOTHING
+
+
 def rule(element: str) -> tuple[str, str, Value]:
     """(class or signature, key, value) of one element of `policy`: "network.budget-swap=2". The name itself is not looked up.
 
@@ -195,6 +208,25 @@ def _distance(a: str, b: str, limit: int) -> int:
         for j, y in enumerate(b, 1):
             previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (x != y))
     return row[-1]
+
+
+def _is_tame(form: str, text: str) -> bool:
+    """Whether a text has the harmless form of its row."""
+    if form == BELOW:  # a name that begins with a dot and has a wildcard may be `..` to a shell
+        parts = text.split("/")
+        dotted = (part for part in parts if part.startswith(".") and part != ".")
+        return not (text.startswith(("/", "~")) or "$" in text) and not any(
+            part.startswith("..") or any(sign in part for sign in "*?[{") for part in dotted
+        )
+    if (
+        form == OPTION
+    ):  # `--resume={checkpoint}`, `trainer.ckpt={checkpoint}`, `{step}`, `--resume`; no `-mMODULE`, no path
+        rest = text
+        for name in ("{checkpoint_root}", "{checkpoint}", "{step}"):
+            rest = rest.removesuffix(name)
+        is_word = rest.isascii() and all(sign.isalnum() or sign in "-_.+=" for sign in rest)
+        return is_word and ".." not in rest and (rest != text or text.startswith("--"))
+    return False
 
 
 def _element(key: str, element: object) -> str:

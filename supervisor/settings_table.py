@@ -3,22 +3,31 @@
 How it thinks. One row says all there is to say of a setting: `settings` reads values by it, docs/settings.md is made from
 it. A default that has to be learned or asked for is "" until somebody sets it.
 
+A text can name a command, a path or a variable, so each row of texts says what its value lets whoever wrote it do (`reach`): run, read or
+write something of their choice, or nothing. There is no default: a new row has to say it. Numbers, flags and choices name nothing.
+
 `ftrun sbatch` reads this module, so it imports nothing.
 """
 
 from __future__ import annotations
 
 __all__ = [
+    "BELOW",
     "BUDGET_CLASSES",
     "CHOICE",
     "DURATION",
     "FLAG",
     "INT",
     "LIST",
+    "NOTHING",
     "NUMBER",
+    "OPTION",
+    "READS",
+    "RUNS",
     "SHARE",
     "TABLE",
     "TEXT",
+    "WRITES",
     "Setting",
 ]
 
@@ -29,6 +38,10 @@ if TYPE_CHECKING:
 INT, DURATION, SHARE, NUMBER, FLAG, TEXT, LIST, CHOICE = (
     "int", "duration", "share", "number", "flag", "text", "list", "choice"
 )  # fmt: skip
+NOTHING, RUNS, READS, WRITES = "", "runs", "reads", "writes"
+"""What a value can do. RUNS: a command, an interpreter, or what a program obeys; READS, WRITES: a path."""
+BELOW, OPTION = "below", "option"
+"""Forms of values that are harmless all the same: a path below the job's working folder; an option with what ftrun puts in."""
 
 
 class Setting:
@@ -36,10 +49,10 @@ class Setting:
 
     `default` is in the form that `parse` returns. `least` is the smallest number allowed. `scope` says who may set it:
     "any", "admin" (site and user files), "site" (site file only), "once" (a single submission: script, environment,
-    command line).
+    command line). `reach` says what a value can do, and has to be said of texts; values of the form `tame` can do nothing.
     """
 
-    __slots__ = ("choices", "default", "doc", "key", "kind", "least", "scope", "value_name")
+    __slots__ = ("choices", "default", "doc", "key", "kind", "least", "reach", "scope", "tame", "value_name")
 
     def __init__(
         self,
@@ -52,7 +65,11 @@ class Setting:
         least: float = 0,
         scope: str = "any",
         value_name: str = "",
+        reach: str | None = None,
+        tame: str = "",
     ) -> None:
+        if reach is None and kind in (TEXT, LIST):
+            raise TypeError(f"{key}: say what its value can do: reach=")
         self.key = key
         self.kind = kind
         self.default = default
@@ -60,6 +77,8 @@ class Setting:
         self.choices = choices
         self.least = least
         self.scope = scope
+        self.reach = reach or NOTHING
+        self.tame = tame
         self.value_name = value_name or {
             INT: "N",
             DURATION: "TIME",
@@ -78,32 +97,32 @@ TABLE = (
     Setting("retries", INT, 20, "How often a run may be started again, over all fault classes; progress does not refill it."
             " 0: watch and diagnose, never start again."),
     Setting("observe", FLAG, False, "Watch, diagnose and decide, but do nothing; the decisions are shown."),
-    Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once"),
+    Setting("name", TEXT, "", "First half of the run's id; default: the job's name.", scope="once", reach=NOTHING),
     Setting("checkpoint", TEXT, "", "Where the script writes its checkpoints: a glob, relative to the job's working folder.",
-            value_name="GLOB"),
+            value_name="GLOB", reach=READS, tame=BELOW),
     Setting("checkpoint-marker", TEXT, "", "What makes a checkpoint complete: the name of a file inside a checkpoint folder, or a"
-            " suffix of a file beside it. Default: any that is no longer growing.", value_name="NAME"),
+            " suffix of a file beside it. Default: any that is no longer growing.", value_name="NAME", reach=READS, tame=BELOW),
     Setting("checkpoint-judge", CHOICE, "quick", "How a start finds out which checkpoints are whole (docs/choosing.md): quick = by their layout, in 10 s at most;"
             " rule = by name, marker and size alone, which is also what is done where a node has no Python.",
             choices=("quick", "rule")),
     Setting("checkpoint-deep", CHOICE, "auto", "Read the newest checkpoint to its end while the run runs, and compare every checksum in it (docs/checkpoints.md):"
             " auto = by a child of the job's agent on the node of the batch script, once for each checkpoint; never = only `ftrun checkpoints --deep` does.",
             choices=("auto", "never")),
-    Setting("checkpoint-deep-rate", TEXT, "200M", "How many bytes of it are read in a second. 0: no limit.", value_name="SIZE"),
+    Setting("checkpoint-deep-rate", TEXT, "200M", "How many bytes of it are read in a second. 0: no limit.", value_name="SIZE", reach=NOTHING),
     Setting("checkpoint-fresh", FLAG, False, "Where there are checkpoints and none of them may be used (broken, not loaded before, or of a training that had"
             " diverged), start from nothing. Default: the run stops and says so."),
     Setting("resume-arg", LIST, [], "Argument that is appended to the script's when there is a checkpoint; {checkpoint} is its"
             " path, {step} its step, {checkpoint_root} the folder to load the newest from (docs/choosing.md). May be given several"
-            " times.", value_name="TEMPLATE"),
+            " times.", value_name="TEMPLATE", reach=RUNS, tame=OPTION),
     Setting("resume-env", LIST, [], "Variable that is set for the script when there is a checkpoint: NAME=TEMPLATE with"
-            " {checkpoint}, {step}, {checkpoint_root}. May be given several times.", value_name="NAME=TEMPLATE"),
+            " {checkpoint}, {step}, {checkpoint_root}. May be given several times.", value_name="NAME=TEMPLATE", reach=RUNS),
     Setting("stage", TEXT, "", "Save checkpoints at memory speed (docs/stage.md): the script writes them into the folder FTRUN_STAGE_DIR in the memory of its"
-            " node, and they are published in the background to this folder of the shared file system. Empty: off.", value_name="DIR"),
+            " node, and they are published in the background to this folder of the shared file system. Empty: off.", value_name="DIR", reach=WRITES),
     Setting("stage-dir", TEXT, "/dev/shm", "Where that memory is: a folder that each node has for itself, such as /dev/shm or a local NVMe. It has no"  # noqa: S108
-            " variable: FTRUN_STAGE_DIR is what the script is told.", value_name="DIR"),
+            " variable: FTRUN_STAGE_DIR is what the script is told.", value_name="DIR", reach=WRITES),
     Setting("stage-limit", TEXT, "40%", "How much of a node staged checkpoints may take, those of its partner included: a size such as 200G, or a part of the"
-            " node's memory. The oldest published ones go first.", value_name="SIZE"),
-    Setting("stage-rate", TEXT, "0", "How many bytes a node may publish in a second, such as 500M. 0: no limit.", value_name="SIZE"),
+            " node's memory. The oldest published ones go first.", value_name="SIZE", reach=NOTHING),
+    Setting("stage-rate", TEXT, "0", "How many bytes a node may publish in a second, such as 500M. 0: no limit.", value_name="SIZE", reach=NOTHING),
     Setting("stage-keep", INT, 2, "How many published checkpoints stay in the memory of the nodes, to resume from.", least=1),
     Setting("stage-partner", CHOICE, "auto", "Keep each node's staged files in the memory of another node, too: auto = where there is one and its memory"
             " holds them.", choices=("auto", "never")),
@@ -111,11 +130,12 @@ TABLE = (
     Setting("caches", CHOICE, "auto", "Keep the compile caches of a run warm from start to start (docs/caches.md): auto = those of PyTorch, Triton, JAX and CANN, in runs that"
             " ftrun may start again (not arrays and heterogeneous jobs); all = MindSpore's, too, which may be wrong; never = every framework's own way.",
             choices=("auto", "all", "never")),
-    Setting("cache-limit", TEXT, "4G", "How much the caches of a run may take in its folder; what was used least lately goes first.", value_name="SIZE"),
+    Setting("cache-limit", TEXT, "4G", "How much the caches of a run may take in its folder; what was used least lately goes first.", value_name="SIZE",
+            reach=NOTHING),
     Setting("cache-base", TEXT, "/tmp", "Folder of each node's own disk or memory below which its copy of the caches lies; the same on all nodes, and"  # noqa: S108
-            " writable.", value_name="DIR"),
+            " writable.", value_name="DIR", reach=WRITES),
     Setting("log", LIST, [], "Further log files to read, as globs; the job's own output is always read. May be given several"
-            " times.", value_name="GLOB"),
+            " times.", value_name="GLOB", reach=READS, tame=BELOW),
     Setting("exclude-for", DURATION, 86_400.0, "How long the run avoids a node that was blamed."),
     Setting("exclude-cap", SHARE, 0.10, "Largest part of a partition that a run may avoid at one time."),
     Setting("quarantine", CHOICE, "auto", "Avoid nodes that other runs of this user hold faults against, within `exclude-cap`; never ="
@@ -129,13 +149,13 @@ TABLE = (
     Setting("drain-cap", SHARE, 0.05, "Largest part of a partition that ftrun may hold drained, all supervisors together; one node"
             " is always allowed."),
     Setting("operator-spool", TEXT, "", "Folder in which supervisors that may not drain leave signed requests for `ftrun operator`.",
-            scope="site", value_name="DIR"),
+            scope="site", value_name="DIR", reach=WRITES),
     Setting("operator-action", CHOICE, "drain", "What the operator does with a request that a node confirms: drain = drain it; none ="
             " note and answer it only.", choices=("drain", "none"), scope="site"),
     Setting("operator-per-hour", INT, 4, "How many nodes the operator drains in an hour at most.", scope="site"),
     Setting("operator-per-user", INT, 10, "How many requests of one user the operator looks into in an hour.", scope="site"),
     Setting("operator-priority", TEXT, "", "How the operator puts a waiting job ahead of others that goes on for one which a broken node took:"
-            " nice:-N, priority:N or qos:NAME; empty: not at all.", scope="site", value_name="RULE"),
+            " nice:-N, priority:N or qos:NAME; empty: not at all.", scope="site", value_name="RULE", reach=NOTHING),
     Setting("operator-raise-per-hour", INT, 10, "How many jobs the operator puts ahead in an hour at most.", scope="site"),
     Setting("operator-raise-per-user", INT, 2, "How many of them may be one user's.", scope="site"),
     Setting("operator-raise-after", DURATION, 300.0, "How long the lost job must have run for that.", scope="site"),
@@ -146,9 +166,9 @@ TABLE = (
     Setting("recheck-lies", INT, 2, "How often a node may be given back and be blamed again before it is left to a person.", least=1,
             scope="admin"),
     Setting("recheck-step", LIST, [], "Command that `ftrun recheck` tries on a node that fails, {node} is its name; the next one after"
-            " the next failure, each once. May be given several times.", scope="admin", value_name="COMMAND"),
+            " the next failure, each once. May be given several times.", scope="admin", value_name="COMMAND", reach=RUNS),
     Setting("ssh-config", TEXT, "", "ssh_config file for looking at nodes. Default: ~/.ssh/config, then /etc/ssh/ssh_config.",
-            scope="admin", value_name="FILE"),
+            scope="admin", value_name="FILE", reach=RUNS),
     Setting("settle", DURATION, 2.0, "How long a log must be quiet after the end before the fault is judged."),
     Setting("settle-max", DURATION, 10.0, "How long to wait at most for that quiet."),
     Setting("end-wait", DURATION, 60.0, "How long after a fatal line a live run may stand still before it is ended; never less than"
@@ -158,13 +178,13 @@ TABLE = (
     Setting("recover", TEXT, "rank,step,swap,companion,shrink,resubmit", "The rungs of recovery in the order in which they are tried"
             " (docs/ladder.md): rank = only the dead process starts again, step = the script starts again on the same nodes, swap ="
             " a spare takes the bad node's place, companion = a small second job brings the missing nodes, shrink = on with fewer nodes (`nodes`), resubmit = a new job. What cannot apply to a job is left out of the default;"
-            " `resubmit` alone: never inside the allocation.", value_name="RUNGS"),
+            " `resubmit` alone: never inside the allocation.", value_name="RUNGS", reach=NOTHING),
     Setting("spares", INT, 0, "How many nodes are asked for beyond those that the script uses, to take the place of bad ones."),
     Setting("nodes", TEXT, "", "Numbers of nodes at which the run may go on when a lost node is not replaced (docs/elastic.md): MIN-MAX, or"
             " MIN-MAX:UNIT where UNIT nodes make one data-parallel replica; MAX is what -N says. It has no variable: FTRUN_NODES is what"
-            " commands of the user are told.", scope="once", value_name="MIN-MAX[:UNIT]"),
+            " commands of the user are told.", scope="once", value_name="MIN-MAX[:UNIT]", reach=NOTHING),
     Setting("nodes-valid", TEXT, "", "The same as a list, such as 2,4,8, where not every multiple of a unit will do.", scope="once",
-            value_name="N,N,..."),
+            value_name="N,N,...", reach=NOTHING),
     Setting("spare-wait", DURATION, 270.0, "How long a run with `nodes` waits in the queue at its present size before it is submitted at"
             " a smaller one that can start now."),
     Setting("global-batch", INT, 0, "Samples in one step of the whole run, kept at every size: FTRUN_GRAD_ACCUM tells the script how many"
@@ -180,12 +200,12 @@ TABLE = (
     Setting("rejoin", FLAG, False, "The script's framework lets one process die and join again: the rung `rank` may be used."),
     Setting("policy", LIST, [], "One rule for a fault class or a signature, as NAME.KEY=VALUE; KEY is recover, budget, budget-RUNG or"
             " limit-RUNG (docs/ladder.md). In TOML: a table [policy.NAME]. May be given several times.",
-            value_name="NAME.KEY=VALUE"),
+            value_name="NAME.KEY=VALUE", reach=NOTHING),
     Setting("budget-rank", INT, 10, "How often single processes are started again without progress in between."),
     Setting("budget-step", INT, 3, "How often the script is started again on the same nodes without progress in between."),
     Setting("budget-swap", INT, 5, "How often spares take the place of bad nodes without progress in between."),
     Setting("pool", TEXT, "", "Where companion jobs for lost nodes are borrowed from, if it has enough idle ones: reservation:NAME or partition:NAME.",
-            value_name="POOL"),
+            value_name="POOL", reach=NOTHING),
     Setting("budget-companion", INT, 4, "How often missing nodes are asked for as a companion job without progress in between."),
     Setting("budget-shrink", INT, 8, "How often the run goes on with fewer nodes inside its job without progress in between."),
     Setting("limit-rank", DURATION, 60.0, "How long it may take from the decision until the process runs again; then the next rung is"
@@ -222,7 +242,7 @@ TABLE = (
             " node's place, or a new job does where other nodes are free to begin at once; tell = say so and go on; never = nothing"
             " (docs/leaving.md).", choices=("leave", "tell", "never")),
     Setting("save-signal", TEXT, "", "Signal that asks the script's tasks for a checkpoint before a planned stop, such as USR1; the file"
-            " save-now in the run's folder asks for it in any case.", value_name="SIGNAL"),
+            " save-now in the run's folder asks for it in any case.", value_name="SIGNAL", reach=NOTHING),
     Setting("save-wait", DURATION, 120.0, "How long a new complete checkpoint is waited for before a planned stop."),
     Setting("gasp-wait", DURATION, 30.0, "The same after a fault that left most processes alive; 0: they are not asked."),
     Setting("timeouts", CHOICE, "auto", "Let the libraries of collectives record what they do and write it down at their own time-out, by"
@@ -236,7 +256,7 @@ TABLE = (
             " release and answers, else by Slurm's commands; pyslurm = the same, and one of an older release may be tried; commands = by them"
             " alone. At a submission: for the supervisor that it starts.", choices=("auto", "pyslurm", "commands")),
     Setting("pyslurm-python", TEXT, "", "Interpreter that has pyslurm, where that is not the one that ftrun runs on.", scope="admin",
-            value_name="PATH"),
+            value_name="PATH", reach=RUNS),
     Setting("lease", DURATION, 20.0, "How long a supervisor may be silent before another takes over.", least=1),
     Setting("watch", CHOICE, "auto", "Look after the nodes while the script runs, by a step that takes nothing from it: auto = where it"
             " can (not for tasks of arrays).", choices=("auto", "never")),
@@ -248,14 +268,14 @@ TABLE = (
     Setting("preflight", FLAG, False, "Check the nodes before the script starts, in every attempt; where a few of them are bad the script"
             " starts on others instead."),
     Setting("checks", TEXT, "", "File with thresholds of the checks before the script, as JSON; {node} in it is the node's name. Default:"
-            " /etc/ftrun/checks.json of each node, where there is one.", value_name="FILE"),
+            " /etc/ftrun/checks.json of each node, where there is one.", value_name="FILE", reach=READS),
     Setting("pre-hook", TEXT, "", "Command that each attempt runs on its first node before the script (docs/hooks.md).",
-            value_name="COMMAND"),
+            value_name="COMMAND", reach=RUNS),
     Setting("post-hook", TEXT, "", "Command that each attempt runs on its first node after the script, however that ended.",
-            value_name="COMMAND"),
+            value_name="COMMAND", reach=RUNS),
     Setting("on-fault", TEXT, "", "Command that the supervisor runs once a fault is diagnosed and the next step is decided.",
-            value_name="COMMAND"),
-    Setting("on-stop", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND"),
+            value_name="COMMAND", reach=RUNS),
+    Setting("on-stop", TEXT, "", "Command that the supervisor runs when it stops a run for good.", value_name="COMMAND", reach=RUNS),
     Setting("hook-limit", DURATION, 60.0, "How long such a command may take before it is ended; it never costs more than this.",
             least=1),
     Setting("supervisor", CHOICE, "auto", "auto: a submission starts a supervisor where none is alive; none: somebody else runs"
@@ -265,8 +285,8 @@ TABLE = (
     Setting("strict", FLAG, False, "Refuse to submit where the run's folder cannot be written, instead of submitting a plain job."),
     Setting("dry-run", FLAG, False, "Print the command and the file that would be submitted; submit nothing.", scope="once"),
     Setting("home", TEXT, "", "Folder of all runs, on a file system that the nodes see. Default: ~/.local/state/ftrun.",
-            scope="admin", value_name="DIR"),
-    Setting("lock", LIST, [], "Settings that nobody but the site may set.", scope="site", value_name="KEY"),
+            scope="admin", value_name="DIR", reach=WRITES),
+    Setting("lock", LIST, [], "Settings that nobody but the site may set.", scope="site", value_name="KEY", reach=NOTHING),
 )  # fmt: skip
 BUDGET_CLASSES = (
     "hardware-gpu hardware-other network storage node scheduler oom-gpu oom-host user-code data checkpoint preempted"

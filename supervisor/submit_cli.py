@@ -44,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
         )
     try:
         asking.read(asked)
+        for line in asked.config.ignored:
+            say(line)
         if asked.config.values["stage"]:
             from ftrun.supervisor import stagefolder
 

@@ -65,7 +65,11 @@ The site's settings; it can lock some of them.
 The user's settings.
 .TP
 .I ftrun.toml
-The project's: the nearest one from the working folder upwards.
+The project's: the nearest one from the working folder upwards that nobody else can have written.
+.TP
+.I ~/.config/ftrun/trusted/
+Which projects' files may run, read and write something: see
+.BR ftrun-trust (1).
 .TP
 .I ~/.local/state/ftrun/runs/
 A folder for each run: what was submitted, and a journal of all that was seen, decided and done.

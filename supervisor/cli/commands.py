@@ -91,6 +91,11 @@ COMMANDS: Mapping[str, Command] = {
         "app",
         "The settings in force, and where each value came from.",
     ),
+    "trust": Command(
+        "ftrun.supervisor.cli.trust",
+        "trust",
+        "Let a project's ftrun.toml run, read and write something.",
+    ),
     "completion": Command(
         "ftrun.supervisor.cli.completion",
         "completion",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import typer
@@ -30,9 +31,12 @@ def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSO
     cwd = os.getcwd()
     loaded = config.load(cwd, os.environ)
     rows = [_row(loaded, key) for key in SETTINGS]
+    for line in [*loaded.ignored, *([loaded.untrusted] if loaded.untrusted else [])]:
+        print(f"ftrun: {line}", file=sys.stderr)
     if json:
         files = [{"layer": layer, "path": path} for layer, path in config.source_files(cwd, os.environ)]
-        output.emit_json({"files": files, "home": loaded.home(os.environ), "settings": rows})
+        told = {"ignored": loaded.ignored, "untrusted": loaded.untrusted}
+        output.emit_json({"files": files, **told, "home": loaded.home(os.environ), "settings": rows})
         return
     output.table(
         ("setting", "value", "from", "where"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ftrun.hooks import ssh_config
 from ftrun.hooks.known_hosts import KnownHosts
 
@@ -56,6 +58,19 @@ def test_an_included_file_stands_in_its_place(tmp_path: Path) -> None:
     lines = ssh_config.files_text(str(tmp_path / "outer")).splitlines()
     assert ["Host a", "Host b", "Port 2", "Host a", "Port 1", "Host a"] == lines
     assert ssh_config.files_text(str(tmp_path / "round")).count("Port 3") == ssh_config.INCLUDES_DEEP_MAX + 1
+
+
+def test_a_configuration_that_another_user_could_have_written_is_refused(tmp_path: Path) -> None:
+    """Named or included, for its ProxyCommand runs as this user; the reason names the file and the mend."""
+    (tmp_path / "outer").write_text(f"Include {tmp_path}/inner\n")
+    (tmp_path / "inner").write_text("Host b\nProxyCommand id\n")
+    for name in ("inner", "outer"):
+        (tmp_path / name).chmod(0o666)
+        with pytest.raises(PermissionError, match="may be written by everybody") as refused:
+            ssh_config.files_text(str(tmp_path / "outer"))
+        assert f"{tmp_path}/{name}" == refused.value.filename
+        (tmp_path / name).chmod(0o600)
+    assert "ProxyCommand id" in ssh_config.files_text(str(tmp_path / "outer"))
 
 
 def test_hosts_of_a_jump_are_read_as_people_write_them() -> None:

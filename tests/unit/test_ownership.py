@@ -15,7 +15,8 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give fil
 
 
 @pytest.mark.parametrize(
-    ("mode", "trusted"), [(0o600, True), (0o644, True), (0o755, True), (0o666, False), (0o646, False)]
+    ("mode", "trusted"),
+    [(0o600, True), (0o644, True), (0o755, True), (0o666, False), (0o646, False), (0o1666, False)],
 )
 def test_a_file_that_others_may_write_is_distrusted(tmp_path: Path, mode: int, trusted: bool) -> None:
     """Reading is allowed to others, writing is not; the reason names the file and the mend."""
