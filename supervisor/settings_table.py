@@ -171,8 +171,8 @@ TABLE = (
             scope="admin", value_name="FILE", reach=RUNS),
     Setting("settle", DURATION, 2.0, "How long a log must be quiet after the end before the fault is judged."),
     Setting("settle-max", DURATION, 10.0, "How long to wait at most for that quiet."),
-    Setting("end-wait", DURATION, 60.0, "How long after a fatal line a live run may stand still before it is ended; never less than"
-            " five median steps."),
+    Setting("end-wait", DURATION, 60.0, "How long a live run must stand still after a fatal line, as stacks, beats and what its nodes"
+            " use show it, before it is ended; never less than five median steps."),
     Setting("fence-wait", DURATION, "", "How long a node that fell silent is waited for before its job counts as over. Default:"
             " Slurm's SlurmdTimeout + 30 s."),
     Setting("recover", TEXT, "rank,step,swap,companion,shrink,resubmit", "The rungs of recovery in the order in which they are tried"
