@@ -20,7 +20,7 @@ SETTINGS = (
     "--ft-hang-grace=20s",
     "--ft-retries=1",
 )
-LONG_S = 40.0  # many times what a hang needs by these settings
+LONG_S = 60.0  # fifteen times `end-wait`
 
 TRAINING = """
 import logging, os, subprocess, sys, threading, time
