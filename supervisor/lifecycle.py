@@ -155,6 +155,7 @@ NEUTRAL = INSIDE | frozenset(
         "job.adopted",
         "launch.seen",
         "evidence",
+        "line.ignored",
         "tasks.failed",
         "tasks.given-up",
         "tasks.end.intended",

@@ -270,13 +270,18 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
         paths = _log_paths(keeper)
         if not paths:
             return None
-        memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog())
+        attempt = keeper.attempt
+        ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
+        memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog(), ours=ours)
+    memory.watcher.admit(*_joined(keeper.attempt))
     report = memory.watcher.poll(world.now_s, fresh=fresh)
     memory.report = report
     if report.last_growth_s != memory.growth:
         memory.growth, memory.growth_seen_s = report.last_growth_s, world.mono_s
     for evidence in report.new:
         note_evidence(keeper, evidence)
+    for evidence in report.others:
+        note_evidence(keeper, evidence, kind="line.ignored")
     _note_progress(keeper, world, report)
     return report
 
@@ -289,15 +294,24 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
     return paths + afterwards.extra_logs(keeper)
 
 
-def note_evidence(keeper: Keeper, evidence: Evidence) -> None:
-    """Journal a fact of this launch the first time that it is seen."""
+def _joined(attempt: Attempt) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The jobs and nodes that the present launch has beyond what its record tells, now or at any time: those of its companions."""
+    jobs = (attempt.job, *(one.job for one in attempt.companions))
+    nodes = (*attempt.nodes, *(node for one in attempt.companions for node in one.nodes))
+    return tuple(job for job in jobs if job), nodes
+
+
+def note_evidence(keeper: Keeper, evidence: Evidence, *, kind: str = "evidence") -> None:
+    """Journal a fact of this launch the first time that it is seen; `line.ignored` is one that another job wrote."""
     attempt = keeper.attempt
     place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
-    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}"
+    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}" + (
+        "" if kind == "evidence" else "!"
+    )
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return
     keeper.record(
-        "evidence",
+        kind,
         key=key,
         source=evidence.source.value,
         signature=evidence.signature,
