@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import afterwards, attempts, launchlogs, store
+from ftrun.supervisor.lifecycle import IGNORED
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.queueclock import QueueClock
@@ -273,7 +274,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
         attempt = keeper.attempt
         ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
         memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog(), ours=ours)
-    memory.watcher.admit(*_joined(keeper.attempt))
+    memory.watcher.admit(*keeper.attempt.family)
     report = memory.watcher.poll(world.now_s, fresh=fresh)
     memory.report = report
     if report.last_growth_s != memory.growth:
@@ -294,20 +295,12 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
     return paths + afterwards.extra_logs(keeper)
 
 
-def _joined(attempt: Attempt) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The jobs and nodes that the present launch has beyond what its record tells, now or at any time: those of its companions."""
-    jobs = (attempt.job, *(one.job for one in attempt.companions))
-    nodes = (*attempt.nodes, *(node for one in attempt.companions for node in one.nodes))
-    return tuple(job for job in jobs if job), nodes
-
-
 def note_evidence(keeper: Keeper, evidence: Evidence, *, kind: str = "evidence") -> None:
     """Journal a fact of this launch the first time that it is seen; `line.ignored` is one that another job wrote."""
     attempt = keeper.attempt
     place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
-    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}" + (
-        "" if kind == "evidence" else "!"
-    )
+    mark = "" if kind == "evidence" else IGNORED
+    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}{mark}"
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return
     keeper.record(

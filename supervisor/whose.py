@@ -62,22 +62,22 @@ class Ours:
     def of_job(self, job: str) -> Whose:
         """Whose a line is that names this job."""
         if job in self.jobs:
-            return Whose.SOMEBODYS if job in self.other_jobs else Whose.OURS
+            return Whose.UNSAID if job in self.other_jobs else Whose.OURS
         known = bool(self.jobs) and not self.several
-        return Whose.ANOTHERS if known or job in self.other_jobs else Whose.SOMEBODYS
+        return Whose.FOREIGN if known or job in self.other_jobs else Whose.UNSAID
 
     def of_node(self, node: str) -> Whose:
         """Whose a line is that names this node, as Slurm calls it."""
         if node in self.nodes:
-            return Whose.SOMEBODYS if node in self.other_nodes else Whose.OURS
+            return Whose.UNSAID if node in self.other_nodes else Whose.OURS
         known = bool(self.nodes) and not self.several
-        return Whose.ANOTHERS if known or node in self.other_nodes else Whose.SOMEBODYS
+        return Whose.FOREIGN if known or node in self.other_nodes else Whose.UNSAID
 
     def of_host(self, host: str) -> Whose:
         """Whose a line is in front of which a program put its host."""
         names = {host, host.split(".", 1)[0]}
         gone = bool(names & self.other_nodes) and not names & self.nodes
-        return Whose.ANOTHERS if gone else Whose.SOMEBODYS
+        return Whose.FOREIGN if gone else Whose.UNSAID
 
 
 NOBODY_KNOWN = Ours()
@@ -88,20 +88,20 @@ class Whose(Enum):
     """Who wrote a line."""
 
     OURS = "ours"  # this launch, for certain
-    ANOTHERS = "another's"  # another job, or another launch
-    SOMEBODYS = "somebody's"  # the line does not say
+    FOREIGN = "another's"  # another job, or another launch
+    UNSAID = "somebody's"  # the line does not say
 
 
 def whose(text: str, ours: Ours) -> Whose:
     """Who wrote this line, by what it says itself."""
     text = text[:LINE_CHARS]
     if text.startswith(_FTRUN):  # it tells of earlier jobs, too
-        return Whose.SOMEBODYS
+        return Whose.UNSAID
     found = [ours.of_job(job) for job in _jobs(text)]
     found += [ours.of_node(node) for node in _nodes(text)] if Whose.OURS not in found else []
     found += [ours.of_host(host) for host in in_front(text)] if not found else []
-    told = (one for one in (Whose.ANOTHERS, Whose.OURS) if one in found)
-    return next(told, Whose.SOMEBODYS)
+    told = (one for one in (Whose.FOREIGN, Whose.OURS) if one in found)
+    return next(told, Whose.UNSAID)
 
 
 def _jobs(text: str) -> list[str]:
@@ -155,7 +155,7 @@ class Bursts:
         if self.ours == NOBODY_KNOWN:
             return Judged(frozenset(), before=False)
         told = [whose(text, self.ours) for text in texts]
-        others = {at for at, one in enumerate(told) if one is Whose.ANOTHERS}
+        others = {at for at, one in enumerate(told) if one is Whose.FOREIGN}
         under_way, before = self.begins, False
         asked = under_way is not None or any(_speaks(text[:LINE_CHARS]) for text in texts)
         for begin, end, another in self._bursts(
@@ -188,7 +188,7 @@ class Bursts:
             if one is Whose.OURS:
                 yield begin, line, another
                 begin, another = after, False
-            another = another or one is Whose.ANOTHERS
+            another = another or one is Whose.FOREIGN
         if begin is not None:
             yield begin, end, another
         goes_on = begin is not None and not segments[end:].strip()

@@ -22,7 +22,7 @@ SECOND = Ours(
 AT = "AT 2026-11-22T16:01:19"
 NODE_LOST = f"CANCELLED {AT} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
 
-ANOTHERS = (
+FOREIGN = (
     f"slurmstepd-n0: error: *** JOB 41 ON n0 {NODE_LOST}",
     f"slurmstepd: error: *** STEP 41.0 ON n1 CANCELLED {AT} ***",
     f"1: slurmstepd: error: *** STEP 41.0 ON n1 {NODE_LOST}",
@@ -58,7 +58,7 @@ OURS = (
     "srun: error: Unable to create step for job 42: More processors requested than permitted",
     "/var/spool/slurmd/job00042/slurm_script: line 8: 4711 Killed                  srun ./train",
 )
-SOMEBODYS = (
+UNSAID = (
     "srun: error: n1: task 0: Exited with exit code 1",
     "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
     "srun: error: Timed out waiting for job step to complete",
@@ -83,10 +83,10 @@ SOMEBODYS = (
 )
 
 
-@pytest.mark.parametrize("line", ANOTHERS)
+@pytest.mark.parametrize("line", FOREIGN)
 def test_a_line_that_names_another_job_or_node_where_slurm_names_its_own_is_anothers(line: str) -> None:
     """So is one in front of which a program put a host that only an earlier launch had."""
-    assert whose(line, SECOND) is Whose.ANOTHERS
+    assert whose(line, SECOND) is Whose.FOREIGN
 
 
 @pytest.mark.parametrize("line", OURS)
@@ -95,16 +95,16 @@ def test_a_line_that_names_this_job_or_a_node_of_it_alone_is_ours(line: str) -> 
     assert whose(line, SECOND) is Whose.OURS
 
 
-@pytest.mark.parametrize("line", SOMEBODYS)
+@pytest.mark.parametrize("line", UNSAID)
 def test_a_name_at_any_other_place_proves_nothing(line: str) -> None:
     """People print the ids of earlier jobs; a true error names a file server, a peer, a login node; a program names its host in its own way."""
-    assert whose(line, SECOND) is Whose.SOMEBODYS
+    assert whose(line, SECOND) is Whose.UNSAID
 
 
-@pytest.mark.parametrize("line", [*ANOTHERS, *OURS, *SOMEBODYS])
+@pytest.mark.parametrize("line", [*FOREIGN, *OURS, *UNSAID])
 def test_where_nothing_is_known_of_a_launch_every_line_counts(line: str) -> None:
     """So it was for a log that somebody names by hand."""
-    assert whose(line, NOBODY_KNOWN) is Whose.SOMEBODYS
+    assert whose(line, NOBODY_KNOWN) is Whose.UNSAID
 
 
 def test_a_requeued_launch_has_its_job_s_id_and_is_known_by_its_nodes() -> None:
@@ -113,18 +113,18 @@ def test_a_requeued_launch_has_its_job_s_id_and_is_known_by_its_nodes() -> None:
 
     assert (
         whose(f"slurmstepd: error: *** JOB 41 ON n0 CANCELLED {AT} DUE TO JOB REQUEUE ***", again)
-        is Whose.ANOTHERS
+        is Whose.FOREIGN
     )
-    assert whose(f"slurmstepd: error: *** STEP 41.0 ON n1 CANCELLED {AT} ***", again) is Whose.SOMEBODYS
+    assert whose(f"slurmstepd: error: *** STEP 41.0 ON n1 CANCELLED {AT} ***", again) is Whose.UNSAID
     assert whose(f"slurmstepd: error: *** STEP 41.0 ON n2 CANCELLED {AT} ***", again) is Whose.OURS
 
 
-@pytest.mark.parametrize("line", [ANOTHERS[0], ANOTHERS[4], "srun: error: Node failure on n7"])
+@pytest.mark.parametrize("line", [FOREIGN[0], FOREIGN[4], "srun: error: Node failure on n7"])
 def test_parts_of_an_array_or_a_heterogeneous_job_are_not_taken_for_strangers(line: str) -> None:
     """They have ids and nodes that nobody listed; only what an earlier launch had is another's there."""
     several = Ours(SECOND.jobs, SECOND.nodes, SECOND.other_jobs, SECOND.other_nodes, several=True)
 
-    assert (whose(line, several) is Whose.ANOTHERS) == (line == ANOTHERS[0])
+    assert (whose(line, several) is Whose.FOREIGN) == (line == FOREIGN[0])
 
 
 def test_companions_are_ours_from_when_they_join() -> None:
@@ -132,8 +132,8 @@ def test_companions_are_ours_from_when_they_join() -> None:
     grown = SECOND.having(("50",), ("n0",))
 
     assert whose(f"slurmstepd: error: *** STEP 50.0 ON n0 CANCELLED {AT} ***", grown) is Whose.OURS
-    assert whose("n0:81:90 [0] NCCL WARN NET/IB : Got completion from peer", grown) is Whose.SOMEBODYS
-    assert whose("srun: error: Node failure on n20", grown) is Whose.ANOTHERS
+    assert whose("n0:81:90 [0] NCCL WARN NET/IB : Got completion from peer", grown) is Whose.UNSAID
+    assert whose("srun: error: Node failure on n20", grown) is Whose.FOREIGN
 
 
 # What a thawed batch node really wrote into the log of its successor, which loaded in silence.
