@@ -14,7 +14,8 @@ of lines of srun, slurmstepd and ftrun. Whoever is named in a burst has said all
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ __all__ = ["NOBODY_KNOWN", "Bursts", "Judged", "Ours", "Whose", "whose"]
 LINE_CHARS = 400
 """No name that counts stands further behind."""
 
-_NEEDLES = (b"srun: ", b"slurmstepd", b"slurm_script", b"*** JOB ", b"*** STEP ", b"ftrun: ")
+_WORDS = ("srun: ", "slurmstepd", "slurm_script", "*** JOB ", "*** STEP ")
+_NEEDLES = tuple(word.encode() for word in (*_WORDS, "ftrun: "))
 _LAUNCHER = re.compile(r"^.{0,80}?(?<![\w./-])(?:srun|slurmstepd(?:-(?P<node>[\w.-]+))?): ")
 _FTRUN = "ftrun: "
 _ENDED = re.compile(r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* (?:STEPD TERMINATED )?ON (?P<nodes>\S+) ")
@@ -97,9 +99,12 @@ def whose(text: str, ours: Ours) -> Whose:
     text = text[:LINE_CHARS]
     if text.startswith(_FTRUN):  # it tells of earlier jobs, too
         return Whose.UNSAID
-    found = [ours.of_job(job) for job in _jobs(text)]
-    found += [ours.of_node(node) for node in _nodes(text)] if Whose.OURS not in found else []
-    found += [ours.of_host(host) for host in in_front(text)] if not found else []
+    found: list[Whose] = []
+    if any(word in text for word in _WORDS):
+        found = [ours.of_job(job) for job in _jobs(text)]
+        found += [ours.of_node(node) for node in _nodes(text)] if Whose.OURS not in found else []
+    if not found and ours.other_nodes:
+        found = [ours.of_host(host) for host in in_front(text)]
     told = (one for one in (Whose.FOREIGN, Whose.OURS) if one in found)
     return next(told, Whose.UNSAID)
 
@@ -151,7 +156,7 @@ class Bursts:
         self._offset, self._another, self.begins = offset_bytes, False, None
 
     def take(self, segments: bytes, places: Sequence[int], texts: Sequence[str]) -> Judged:
-        """Judge the lines at `places` (where they begin in `segments`) that say `texts`."""
+        """Judge the lines at `places` (where they begin in `segments`, in order) that say `texts`."""
         if self.ours == NOBODY_KNOWN:
             return Judged(frozenset(), before=False)
         told = [whose(text, self.ours) for text in texts]
@@ -159,23 +164,22 @@ class Bursts:
         under_way, before = self.begins, False
         asked = under_way is not None or any(_speaks(text[:LINE_CHARS]) for text in texts)
         for begin, end, another in self._bursts(
-            segments, _launchers(segments) if asked else _last_launchers(segments)
+            segments,
+            _launchers(segments) if asked else _last_launchers(segments),
+            dict(zip(places, told, strict=True)),
         ):
             if another:
-                others |= {
-                    at
-                    for at, place in enumerate(places)
-                    if begin <= place < end and told[at] is not Whose.OURS
-                }
+                inside = range(bisect_left(places, begin), bisect_left(places, end))
+                others |= {at for at in inside if told[at] is not Whose.OURS}
                 before = before or (under_way is not None and self._offset + begin == under_way)
         self._offset += len(segments)
         return Judged(frozenset(others), before)
 
     def _bursts(
-        self, segments: bytes, launchers: Iterable[tuple[int, int]]
+        self, segments: bytes, launchers: Iterable[tuple[int, int]], known: Mapping[int, Whose]
     ) -> Iterator[tuple[int, int, bool]]:
         """Each burst that these lines make: where it begins (in front of `segments`, where it is an earlier one that goes on)
-        and ends, and whether it is another's."""
+        and ends, and whether it is another's. `known` are lines that were judged already."""
         begin = self.begins - self._offset if self.begins is not None else None
         another, end = self._another, 0
         for line, after in launchers:
@@ -183,7 +187,7 @@ class Bursts:
                 if begin is not None:
                     yield begin, end, another
                 begin, another = line, False
-            one = whose(_text(segments[line:after]), self.ours)
+            one = known.get(line) or whose(_text(segments[line:after]), self.ours)
             end = after
             if one is Whose.OURS:
                 yield begin, line, another
@@ -243,7 +247,9 @@ def _line_around(segments: bytes, at: int) -> tuple[int, int]:
 
 def _speaks(text: str) -> bool:
     """Slurm or ftrun says this."""
-    return text.startswith(_FTRUN) or any(form.search(text) for form in (_LAUNCHER, _ENDED, _SCRIPT))
+    if not any(word in text for word in _WORDS):
+        return text.startswith(_FTRUN)
+    return any(form.search(text) for form in (_LAUNCHER, _ENDED, _SCRIPT))
 
 
 def _text(line: bytes) -> str:
