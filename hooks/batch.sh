@@ -213,7 +213,7 @@ _ft_record_launch() {
 _ft_lines() { # a record: the lines $@, and what is told of launches and of starts alike
     # shellcheck disable=SC2086
     set -- "job=${SLURM_JOB_ID-}" "restart=$_ft_launch" "cluster=$_ft_cluster" "host=$_ft_host" "started_s=$_ft_now" \
-        "resume_from=$_ft_from" ${_ft_passed:+"passed=$_ft_passed"} "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}" "$@" \
+        "resume_from=$_ft_from" ${_ft_passed:+"passed=$_ft_passed"} "array_job=${SLURM_ARRAY_JOB_ID-}" "array_task=${SLURM_ARRAY_TASK_ID-}" "het_size=${SLURM_HET_SIZE-}" "$@" \
         "stdout=$_ft_out" "stderr=$_ft_err" $_ft_stat
     while [ $# -gt 0 ]; do
         case $1 in

@@ -60,7 +60,10 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
     places = explained[-HEALTHY_MAX:]
     healthy = [log for place in places for log in launchlogs.of_start(keeper.run_dir, *place)]
     offset_bytes = progress.offset_bytes if progress is not None else 0
-    lines = lastwords.suspicious(own, topology, step_offset_bytes=offset_bytes, healthy=healthy)
+    ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
+    lines = lastwords.suspicious(
+        own, topology, step_offset_bytes=offset_bytes, healthy=healthy, ours=ours.having(*attempt.family)
+    )
     return replace(found, suspicious=lines) if lines else found
 
 

@@ -61,7 +61,7 @@ class Suspicion:
 
 class Eye:
     """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `survived` are the nodes' findings after which a start of this launch went
-    on, and takes up those of this one."""
+    on, and takes up those of this one; `companions` are the jobs that hold nodes for this one."""
 
     def __init__(
         self,
@@ -73,11 +73,12 @@ class Eye:
         *,
         clock: Clock,
         survived: set[str] | None = None,
+        companions: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._where = where
         self.started = started
         self._settings, self._catalog, self._silent = settings, catalog, silent
-        self._clock = clock
+        self._clock, self._companions = clock, companions
         self._judged_s: float | None = None
         self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
         if survived is not None:
@@ -104,7 +105,10 @@ class Eye:
             ]
             if not paths:
                 return None
-            self._watcher = LogWatcher(paths, catalog=self._catalog())
+            where = self._where
+            ours = launchlogs.ours(where.run_dir, where.attempt, where.launch)
+            self._watcher = LogWatcher(paths, catalog=self._catalog(), ours=ours)
+        self._watcher.admit((self._where.job, *self._companions()), (*self._where.nodes, *self.started.nodes))
         memory, mono_s = self.memory, self._clock.mono_s()
         report = self._watcher.poll(self._clock.now_s(), fresh=fresh)
         memory.report = report

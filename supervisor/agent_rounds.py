@@ -155,6 +155,7 @@ class Rounds:
             lambda: self._silent(started, doubted),
             clock=self.desk.clock,
             survived=self._survived,
+            companions=lambda: tuple(span.job for span in (*self.desk.spans, *self.desk.coming)),
         )
         return eye
 

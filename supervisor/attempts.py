@@ -71,7 +71,8 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One launch as batch.sh recorded it, or one start of the script inside it. Paths are real paths on the node; offsets are
-    bytes at the start; `nodes` are those of the job, or those that the start uses; `passed` says which newer checkpoint was not loaded, and why."""
+    bytes at the start; `nodes` are those of the job, or those that the start uses; `passed` says which newer checkpoint was not loaded, and why; `several` that the
+    job has parts with ids and nodes of their own: tasks, components."""
 
     number: int
     job: str
@@ -89,6 +90,7 @@ class Launch:
     started_s: float | None
     start: int = 1
     passed: str = ""
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,7 @@ def launch_from(values: Mapping[str, str], launch: int) -> Launch:
         resume_from=values.get("resume_from", ""),
         started_s=_seconds(values.get("started_s")),
         passed=values.get("passed", ""),
+        several=bool(values.get("array_job") or values.get("het_size")),
     )
 
 

@@ -18,7 +18,7 @@ from ftrun.slurm import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import Blame, Evidence, Topology
 
-__all__ = ["Blamed", "blamed", "laggards", "learned", "rank_of", "speaker"]
+__all__ = ["Blamed", "blamed", "in_front", "laggards", "learned", "rank_of", "speaker"]
 
 ENOUGH_PAIRS = 2
 """A link is judged by counting from two witnesses on; one line is one opinion."""
@@ -73,6 +73,8 @@ _FIELD = re.compile(
 )
 # `n7: text`, as clush, pdsh and many a script put it; believed of nodes of the attempt only, since any word may stand there.
 _LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
+_PID_PREFIX = re.compile(r"^(?:\d+: )?\[(?P<host>[A-Za-z][\w.-]*):\d+\]")
+_SOURCE_PREFIX = re.compile(r"\b(?P<host>[A-Za-z][\w.-]*) \[\d+\]: \w+\.c:\d+")
 _SRUN_PREFIX = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? ")
 _SEQUENCE = re.compile(r"SeqNum=(\d+)")
 # Who cannot reach another shows that two machines do not meet, and not which of them is at fault.
@@ -150,6 +152,13 @@ def speaker(line: Evidence, topology: Topology) -> str | None:
         if known:
             return known
     return topology.nodes[0] if len(topology.nodes) == 1 else _by_file(line, topology)
+
+
+def in_front(text: str) -> list[str]:
+    """The names that may be those of the host on which `text` was printed: what programs and launchers put in front of their lines."""
+    forms = (_NCCL_PREFIX, _SYSLOG_PREFIX, _PID_PREFIX, _SOURCE_PREFIX)
+    found = [*(form.search(text) for form in forms), _LABEL.match(text)]
+    return [match["host"] for match in found if match]
 
 
 def blamed(blame: Blame, lines: Sequence[Evidence], topology: Topology) -> Blamed:

@@ -358,7 +358,10 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "tasks.failed": persons.tasks_failed,
     "tasks.given-up": persons.tasks_given_up,
     "tasks.end.intended": persons.task_ending,
-    "evidence": lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
+    **dict.fromkeys(
+        ("evidence", "line.ignored"),
+        lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
+    ),
     "launch.progress": _progress,
     "diagnosed": rulings.diagnosed,
     "decided": rulings.decided,

@@ -22,6 +22,7 @@ from ftrun.supervisor.model import Source
 from ftrun.supervisor.readers import HEAD_BYTES, Kind
 from ftrun.supervisor.tail import READ_BYTES, LogPath, Piece
 from ftrun.supervisor.watch import WatchReport, report_of
+from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
 
 if TYPE_CHECKING:
     from ftrun.supervisor.model import Evidence
@@ -50,13 +51,17 @@ class Gathered:
 
 
 def gather(
-    logs: Sequence[str | LogPath], *, catalog: Catalog | None = None, stdin: bytes | None = None
+    logs: Sequence[str | LogPath],
+    *,
+    catalog: Catalog | None = None,
+    stdin: bytes | None = None,
+    ours: Ours = NOBODY_KNOWN,
 ) -> Gathered:
     """Read `logs` (.gz and .zst too) and `stdin` to their ends. What cannot be read is told in `unread`, never raised.
 
-    A LogPath is read from where its launch's text begins to where a later launch's does.
+    A LogPath is read from where its launch's text begins to where a later launch's does; `ours` tells whose lines count.
     """
-    reading = _Reading(Book(catalog))
+    reading = _Reading(Book(catalog, ours))
     if stdin is not None:
         reading.take(STDIN, io.BytesIO(stdin))
     for log in dict.fromkeys(log if isinstance(log, LogPath) else LogPath(log) for log in logs):

@@ -20,6 +20,7 @@ from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.readers import Record
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.verdicts import Ended
+from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
 
 __all__ = ["JobFacts", "of_job"]
 
@@ -31,12 +32,13 @@ class JobFacts:
     logs: tuple[LogPath, ...]
     record: Record
     notes: tuple[str, ...] = ()
+    ours: Ours = NOBODY_KNOWN  # by what its lines are told from those of other jobs in the same files
 
 
 def of_job(job_id: str) -> JobFacts:
     """All that is known of a job. Raises UserError (one line) where neither ftrun nor Slurm knows it, or no log is left."""
     record, logs, notes = _of_slurm(job_id)
-    own = _of_run(job_id)
+    own, ours = _of_run(job_id)
     if own:
         logs = own
     if record is None and not logs:
@@ -45,21 +47,22 @@ def of_job(job_id: str) -> JobFacts:
     readable = tuple(log for log in logs if os.access(log.path, os.R_OK))
     missing = [log.path for log in logs if log not in readable]
     notes += tuple(f"{path} cannot be read here" for path in missing)
-    return JobFacts(readable, record or Record(None, ()), notes)
+    return JobFacts(readable, record or Record(None, ()), notes, ours)
 
 
-def _of_run(job_id: str) -> tuple[LogPath, ...]:
-    """The logs of the last launch that had this job id, as far as they are its own; () where ftrun did not start it."""
+def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], Ours]:
+    """The logs of the last launch that had this job id, as far as they are its own, and whose lines count; nothing where ftrun did not start it."""
     run_dir = store.resolve(store.home_dir(), job_id)
     if run_dir is None:
-        return ()
+        return (), NOBODY_KNOWN
     plain = job_id.split("_", 1)[0].split("+", 1)[0]
     for attempt in range(store.latest_attempt(run_dir), 0, -1):
         for claim in reversed(attempts.claims(run_dir, attempt)):
             launch = attempts.launch_record(run_dir, attempt, claim.launch) if claim.job == plain else None
             if launch is not None:
-                return tuple(launchlogs.of_launch(run_dir, attempt, claim.launch))
-    return ()
+                logs = launchlogs.of_launch(run_dir, attempt, claim.launch)
+                return tuple(logs), launchlogs.ours(run_dir, attempt, claim.launch)
+    return (), NOBODY_KNOWN
 
 
 def _of_slurm(job_id: str) -> tuple[Record | None, tuple[LogPath, ...], tuple[str, ...]]:

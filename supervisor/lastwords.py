@@ -15,6 +15,7 @@ from ftrun.supervisor.model import Evidence, Proof, Source, Topology
 from ftrun.supervisor.novelty import Line
 from ftrun.supervisor.scan import clean
 from ftrun.supervisor.tail import LogPath
+from ftrun.supervisor.whose import NOBODY_KNOWN, Ours, Whose, whose
 
 __all__ = ["suspicious"]
 
@@ -35,11 +36,12 @@ def suspicious(
     *,
     step_offset_bytes: int = 0,
     healthy: Sequence[LogPath] = (),
+    ours: Ours = NOBODY_KNOWN,
 ) -> tuple[Proof, ...]:
     """The lines that a person should look at, a few, in the order written; () where nothing is readable or all is usual.
 
     `step_offset_bytes` is where the last step stands in whichever log has it, 0 = no step; `healthy` are logs of attempts that
-    were not at fault.
+    were not at fault; what another job wrote (`ours`) is no word of this one.
     """
     usual: set[str] = set()
     last: list[Line] = []
@@ -47,6 +49,7 @@ def suspicious(
         usual |= novelty.shapes(line.text for line, _ in _lines(log, topology))
     for log in logs[:FILES_MAX]:
         lines = _lines(log, topology)
+        lines = [one for one in lines if whose(one[0].text, ours) is not Whose.FOREIGN]
         after = [line for line, offset_bytes in lines if offset_bytes >= step_offset_bytes]
         if step_offset_bytes == 0 or not after:
             after = [line for line, _ in lines]

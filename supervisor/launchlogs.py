@@ -1,8 +1,9 @@
-"""Which part of which file a launch, or one start of its script, wrote. (I/O)
+"""Which part of which file a launch, or one start of its script, wrote, and by what its lines are told from others'. (I/O)
 
 How it thinks. A job that Slurm starts again appends to the log of its last launch, and the next attempt to that of the last
 one, where a person named one file for all; and so does a script that is started again inside one launch. Each start recorded how long its log
 was when it began; so its own text ends where a later one begins in the same file. A file that a later launch emptied or replaced holds nothing of the earlier.
+Behind that place a node of an earlier launch may write all the same, if it froze and thaws: `whose` tells its lines by the jobs and nodes in them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import contextlib
 from ftrun.supervisor import attempts, store
 from ftrun.supervisor.attempts import Launch
 from ftrun.supervisor.tail import LogPath
+from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
 
-__all__ = ["later", "of_launch", "of_record", "of_start"]
+__all__ = ["later", "of_launch", "of_record", "of_start", "ours"]
+
+OTHERS_MAX = 64
+"""So many attempts back, jobs and nodes of earlier launches are known as another's; no node sleeps longer."""
 
 
 def later(run_dir: str, attempt: int, launch: int) -> Launch | None:
@@ -39,6 +44,27 @@ def of_start(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPat
     record = attempts.launch_record(run_dir, attempt, launch) if record is None and first else record
     after = attempts.start_record(run_dir, attempt, launch, start + 1) or later(run_dir, attempt, launch)
     return of_record(record, after) if record is not None else []
+
+
+def ours(run_dir: str, attempt: int, launch: int) -> Ours:
+    """The jobs and nodes of one launch and those of the run's others; nothing where it left no record."""
+    record = attempts.launch_record(run_dir, attempt, launch)
+    if record is None or not record.job:
+        return NOBODY_KNOWN
+    others: list[Launch] = []
+    latest = store.latest_attempt(run_dir)
+    for number in range(max(1, latest - OTHERS_MAX), latest + 1):
+        found = attempts.launch_after(run_dir, number, -1)
+        while found is not None:
+            others += [found] if (number, found.number) != (attempt, launch) else []
+            found = attempts.launch_after(run_dir, number, found.number)
+    return Ours(
+        jobs=frozenset({record.job}),
+        nodes=frozenset(record.nodes),
+        other_jobs=frozenset(one.job for one in others if one.job),
+        other_nodes=frozenset(node for one in others for node in one.nodes),
+        several=record.several,
+    )
 
 
 def of_record(record: Launch, after: Launch | None = None) -> list[LogPath]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-__all__ = ["FINAL", "INSIDE", "TRANSITIONS", "IllegalEvent", "State", "next_state"]
+__all__ = ["FINAL", "IGNORED", "INSIDE", "TRANSITIONS", "IllegalEvent", "State", "next_state"]
 
 
 class State(StrEnum):
@@ -145,6 +145,9 @@ INSIDE = frozenset(
     }
 )
 
+IGNORED = "!"
+"""So ends the key of a line that is no evidence, for another job wrote it (`line.ignored`)."""
+
 # Records that tell something without moving the run. They may appear in any state.
 NEUTRAL = INSIDE | frozenset(
     {
@@ -155,6 +158,7 @@ NEUTRAL = INSIDE | frozenset(
         "job.adopted",
         "launch.seen",
         "evidence",
+        "line.ignored",
         "tasks.failed",
         "tasks.given-up",
         "tasks.end.intended",

@@ -5,12 +5,15 @@ gives the same evidence as reading the file afterwards. A last line without newl
 should the line go on later, what was found in it is found again and keeps its running number.
 
 A storm is bounded: of one signature in one file the first 20 and the last 5 lines are kept and the rest is counted.
+A line that another job or another launch wrote into the file is nobody's evidence (`whose`): it is not kept, and what is found to be
+part of such a burst only later is taken back.
 A line was survived (`progress_after`) when two steps higher than all before it are printed after it in the same file: the
 first of them may have been under way on another rank.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 from collections import deque
@@ -26,6 +29,7 @@ from ftrun.supervisor.scan import SEGMENT_BYTES, Hit, Scanner
 from ftrun.supervisor.seats import Seats
 from ftrun.supervisor.signatures import Catalog, load
 from ftrun.supervisor.tail import Piece
+from ftrun.supervisor.whose import NOBODY_KNOWN, Bursts, Ours
 
 __all__ = ["EVIDENCE_MAX", "KEPT_FIRST", "KEPT_LAST", "Book", "LogFile", "written_s"]
 
@@ -41,10 +45,19 @@ OUR_OWN = "ftrun: "
 """So begins what ftrun prints into a job's log."""
 
 
-class Book:
-    """What the files of one launch share: the scanner, the running number, the bound, who sits where."""
+class Scanned(NamedTuple):
+    """The hits that count, those in lines of other jobs, and whether what the burst in front of them showed counts no more."""
 
-    def __init__(self, catalog: Catalog | None) -> None:
+    hits: list[Hit]
+    others: list[Hit]
+    taken_back: bool
+
+
+class Book:
+    """What the files of one launch share: the scanner, the running number, the bound, who sits where, whose lines count."""
+
+    def __init__(self, catalog: Catalog | None, ours: Ours = NOBODY_KNOWN) -> None:
+        self.ours = ours
         self.kept = 0
         self.seats = Seats()
         known = load() if catalog is None else catalog
@@ -54,24 +67,31 @@ class Book:
         self.lines = 0  # how many newlines it saw
         self._order = 0
 
-    def scan(self, segments: bytes) -> list[Hit]:
+    def scan(self, segments: bytes, bursts: Bursts) -> Scanned:
         """Return the hits of whole segments; lines and offsets count in the scanner's stream, see `scanned`.
 
-        What lines say of seats is noted; those that say nothing else are no hits. What ftrun itself says in a job's log is none: it
+        What other jobs say is none. What lines say of seats is noted; those that say nothing else are no hits. What ftrun itself says in a job's log is none: it
         repeats what others have said.
         """
         self.scanned = self._scanner.position
         hits = self._scanner.feed(segments) + self._scanner.flush()
         self.lines = self._scanner.position.lines - self.scanned.lines
+        bursts.ours = self.ours
+        places = [hit.offset_bytes - self.scanned.size_bytes for hit in hits]
+        judged = bursts.take(segments, places, [hit.text for hit in hits])
+        others = [hits[at] for at in sorted(judged.others)]
+        hits = [hit for at, hit in enumerate(hits) if at not in judged.others]
         for hit in hits:
             if hit.captures:
                 # In a line of anything else an address is the other end's, as a rule, and not that of who writes it.
                 own = hit.signature in self._of_seats
                 told = {name: what for name, what in hit.captures.items() if own or name != "ip"}
                 self.seats.note(hit.text, told)
-        return [
-            hit for hit in hits if hit.signature not in self._of_seats and not hit.text.startswith(OUR_OWN)
-        ]
+        return Scanned(
+            [hit for hit in hits if hit.signature not in self._of_seats and not hit.text.startswith(OUR_OWN)],
+            [hit for hit in others if hit.signature not in self._of_seats],
+            taken_back=judged.before,
+        )
 
     def number(self) -> int:
         """Return the next running number."""
@@ -96,7 +116,7 @@ class _Found:
 class _Kept:
     """The hits of one signature in one file: the first, the last, and how many there were."""
 
-    __slots__ = ("_first", "_first_max", "_last", "_last_max", "_total")
+    __slots__ = ("_before", "_first", "_first_max", "_last", "_last_max", "_total")
 
     def __init__(self, first_max: int, last_max: int) -> None:
         self._first: list[_Found] = []
@@ -104,6 +124,7 @@ class _Kept:
         self._last: deque[_Found] = deque(maxlen=last_max)
         self._last_max = last_max
         self._total = 0
+        self.remember()
 
     @property
     def size(self) -> int:
@@ -119,9 +140,22 @@ class _Kept:
         """One more, not kept: later ones of the same batch will push it out anyway."""
         self._total += 1
 
+    def remember(self) -> None:
+        """What is added from now on may have to be taken back."""
+        self._before = [*self._first], self._last.copy(), self._total
+
+    def take_back(self) -> list[Evidence]:
+        """What was added since is no evidence; returns what was kept of it."""
+        every = [*self._first, *self._last]
+        self._first, self._last, self._total = self._before
+        stays = {one.evidence.order for one in (*self._first, *self._last)}
+        return [one.evidence for one in every if one.evidence.order not in stays]
+
     def evidence(self, provisional: Sequence[_Found], now: _Mark) -> list[Evidence]:
         """All kept ones as if `provisional` had been added; `now` is where the progress reader is."""
         every = [*self._first, *self._last, *provisional]
+        if not every:  # all were taken back
+            return []
         shown = every[: self._first_max] + every[self._first_max :][-self._last_max :]
         told = [
             replace(
@@ -152,6 +186,11 @@ class LogFile:
         self._read_to = 0  # where the progress reader is
         self._kept: dict[str, _Kept] = {}
         self._provisional: list[_Found] = []
+        self._bursts = Bursts(book.ours)
+        self._in_burst: set[str] = set()  # signatures found in the burst that is under way
+        self.others: dict[
+            str, Evidence
+        ] = {}  # signature -> the first line of another job that it was found in
         self._numbers: dict[
             tuple[int, str], int
         ] = {}  # (offset, signature) -> running number of what was provisional
@@ -191,7 +230,8 @@ class LogFile:
         if not self._pending:
             return set()
         known = set(self._numbers.values())
-        hits = self._book.scan(self._pending)
+        # Half a name is another name: what the line means for those in front of it is seen when it is whole.
+        hits = self._book.scan(self._pending, copy.copy(self._bursts)).hits
         mark = _Mark(advances, losses.calm_lines, progress.step if progress is not None else None)
         self._provisional = [
             _Found(self._evidence(hit, now_s, self._number(hit), mark), mark) for hit in hits
@@ -206,7 +246,7 @@ class LogFile:
         self.reader.flush()
         new: set[int] = set()
         if self._pending:
-            hits = self._book.scan(self._pending)
+            hits = self._scan(self._pending, now_s).hits
             new = self._keep(hits, [(at, self._mark()) for at in range(len(hits))], now_s)
             self._offset += len(self._pending)
             self._pending = b""
@@ -234,13 +274,31 @@ class LogFile:
         new = self.finish(now_s) if self._generation >= 0 else set()
         self._generation = piece.generation
         self._offset = self._read_to = piece.offset_bytes
+        self._bursts.begin_anew(piece.offset_bytes)
+        self._in_burst = set()
         self._line = None if lines_before is None else lines_before + 1
         self.reader.begin_anew(piece.offset_bytes)
         return new
 
+    def _scan(self, segments: bytes, now_s: float | None) -> Scanned:
+        """Scan whole segments that begin at `_offset`, and take back what turns out to be of another job's burst."""
+        begins = self._bursts.begins
+        found = self._book.scan(segments, self._bursts)
+        if found.taken_back:
+            for signature in self._in_burst:
+                for evidence in self._kept[signature].take_back():
+                    self.others.setdefault(signature, evidence)
+            self.changed = True
+        if found.taken_back or self._bursts.begins != begins:
+            self._in_burst = set()
+        for hit in found.others:
+            if hit.signature not in self.others:
+                self.others[hit.signature] = self._evidence(hit, now_s, 0, self._mark())
+        return found
+
     def _confirm(self, segments: bytes, piece: Piece, now_s: float | None, *, behind: bool) -> set[int]:
         """Scan whole segments that begin at `_offset`, and keep what is found together with the steps up to there."""
-        hits = self._book.scan(segments)
+        hits = self._scan(segments, now_s).hits
         marked: list[tuple[int, _Mark]] = []
         for at in self._worth_keeping(hits):
             begins = hits[at].offset_bytes - self._book.scanned.size_bytes
@@ -254,11 +312,15 @@ class LogFile:
             self._line += self._book.lines
         return new
 
+    def _is_in_burst(self, hit: Hit) -> bool:
+        """It may have to be taken back."""
+        return self._bursts.begins is not None and self._place(hit) >= self._bursts.begins
+
     def _worth_keeping(self, hits: Sequence[Hit]) -> list[int]:
         """Return the indices of those hits that are kept in the end: the rest of a storm is only counted."""
-        by_signature: dict[str, list[int]] = {}
+        by_signature: dict[tuple[str, bool], list[int]] = {}
         for at, hit in enumerate(hits):
-            by_signature.setdefault(hit.signature, []).append(at)
+            by_signature.setdefault((hit.signature, self._is_in_burst(hit)), []).append(at)
         few = KEPT_FIRST + KEPT_LAST
         return sorted(
             at for places in by_signature.values() for at in (*places[:few], *places[few:][-KEPT_LAST:])
@@ -276,6 +338,9 @@ class LogFile:
             kept = self._kept.get(hit.signature)
             if kept is None:
                 kept = self._kept[hit.signature] = self._room()
+            if self._is_in_burst(hit) and hit.signature not in self._in_burst:
+                self._in_burst.add(hit.signature)
+                kept.remember()
             if at not in marks:
                 kept.count()
                 continue

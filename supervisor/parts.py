@@ -182,6 +182,13 @@ class Attempt:
         return tuple(dict.fromkeys((*self.nodes, *brought)))
 
     @property
+    def family(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The jobs and nodes that it has, or had at any time: its own and those of its companions."""
+        jobs = (self.job, *(one.job for one in self.companions))
+        nodes = (*self.nodes, *(node for one in self.companions for node in one.nodes))
+        return tuple(job for job in jobs if job), nodes
+
+    @property
     def joined(self) -> tuple[str, ...]:
         """The jobs of the companions whose nodes the present start uses."""
         used = set(self.used)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import afterwards, attempts, launchlogs, store
+from ftrun.supervisor.lifecycle import IGNORED
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.queueclock import QueueClock
@@ -270,13 +271,18 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
         paths = _log_paths(keeper)
         if not paths:
             return None
-        memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog())
+        attempt = keeper.attempt
+        ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
+        memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog(), ours=ours)
+    memory.watcher.admit(*keeper.attempt.family)
     report = memory.watcher.poll(world.now_s, fresh=fresh)
     memory.report = report
     if report.last_growth_s != memory.growth:
         memory.growth, memory.growth_seen_s = report.last_growth_s, world.mono_s
     for evidence in report.new:
         note_evidence(keeper, evidence)
+    for evidence in report.others:
+        note_evidence(keeper, evidence, kind="line.ignored")
     _note_progress(keeper, world, report)
     return report
 
@@ -289,15 +295,16 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
     return paths + afterwards.extra_logs(keeper)
 
 
-def note_evidence(keeper: Keeper, evidence: Evidence) -> None:
-    """Journal a fact of this launch the first time that it is seen."""
+def note_evidence(keeper: Keeper, evidence: Evidence, *, kind: str = "evidence") -> None:
+    """Journal a fact of this launch the first time that it is seen; `line.ignored` is one that another job wrote."""
     attempt = keeper.attempt
     place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
-    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}"
+    mark = "" if kind == "evidence" else IGNORED
+    key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}{mark}"
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return
     keeper.record(
-        "evidence",
+        kind,
         key=key,
         source=evidence.source.value,
         signature=evidence.signature,

@@ -7,7 +7,7 @@ A log that cannot be read makes no evidence, and the report says so: silence of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field
 from typing import cast
 
@@ -19,6 +19,7 @@ from ftrun.supervisor.progress import Progress
 from ftrun.supervisor.seats import Seats
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import READ_BYTES, LogPath, Piece, Tail, Tails
+from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
 
 __all__ = ["LogPath", "LogWatcher", "WatchReport", "report_of"]
 
@@ -34,6 +35,7 @@ class WatchReport:
     `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
     `behind` = there is more to read than one poll reads. `seats` = who sits where, as the lines tell. `last_fresh_open_s` = when all logs were last opened anew.
     `health` = what the losses in the log with the steps say.
+    `others` = the first line of each kind that another job wrote into the logs: it is no evidence.
     `phase` = what the log with the steps, or else any other, announced last and goes on (`ProgressReader.phase`).
     """
 
@@ -49,14 +51,17 @@ class WatchReport:
     seats: Seats = field(default_factory=Seats)
     phase: str = ""
     health: Health = field(default_factory=Health)
+    others: tuple[Evidence, ...] = ()
 
 
 class LogWatcher:
     """Follows the logs of one launch. Two paths of one file (`-o` and `-e` alike) are followed once."""
 
-    def __init__(self, paths: Sequence[LogPath], *, catalog: Catalog | None = None) -> None:
+    def __init__(
+        self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: Ours = NOBODY_KNOWN
+    ) -> None:
         self._tails = Tails(_distinct(paths))
-        self._book = Book(catalog)
+        self._book = Book(catalog, ours)
         self._files = [LogFile(tail.log.path, self._book) for tail in self._tails.tails]
         self._evidence: tuple[Evidence, ...] = ()
         self._last_growth_s: float | None = None
@@ -64,6 +69,11 @@ class LogWatcher:
         self._steps_seen = 0
         self._others: dict[str, tuple[str, int]] = {}  # what files without the steps announced, and where
         self._over: set[tuple[str, tuple[str, int]]] = set()
+
+    def admit(self, jobs: Collection[str], nodes: Collection[str]) -> None:
+        """From now on the launch has these jobs and nodes, too. Of a launch of which nothing is known, nothing is known still."""
+        if self._book.ours != NOBODY_KNOWN:
+            self._book.ours = self._book.ours.having(jobs, nodes)
 
     def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
         """Read what is new; `fresh` opens every log anew, as a judgement on a network file system needs."""
@@ -118,6 +128,7 @@ class LogWatcher:
             seats=self._book.seats,
             phase=self._phase(),
             health=_health(self._files),
+            others=_others(self._files),
         )
 
 
@@ -135,6 +146,7 @@ def report_of(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") 
         why_unreadable=why_unreadable,
         seats=seats,
         health=_health(files),
+        others=_others(files),
     )
 
 
@@ -170,6 +182,10 @@ def _lines_before(tail: Tail, piece: Piece) -> int | None:
 
 def _all_evidence(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
     return tuple(sorted((one for file in files for one in file.evidence()), key=lambda one: one.order))
+
+
+def _others(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
+    return tuple(one for file in files for one in file.others.values())
 
 
 def _leading(files: Sequence[LogFile]) -> LogFile | None:

@@ -27,6 +27,7 @@ from ftrun.supervisor.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model import Diagnosis, FaultClass, Proof, Topology
 from ftrun.supervisor.readers import Record
 from ftrun.supervisor.tail import LogPath
+from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
 
 if TYPE_CHECKING:
     from ftrun.supervisor.signatures import Catalog
@@ -55,6 +56,7 @@ class _Case:
     logs: tuple[str | LogPath, ...]
     known: Record
     notes: tuple[str, ...] = ()
+    ours: Ours = NOBODY_KNOWN
 
 
 def diagnose(
@@ -123,7 +125,7 @@ def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
         from ftrun.supervisor import jobfacts  # asks Slurm, which most calls never do
 
         facts = jobfacts.of_job(job)
-        cases.append(_Case(f"job {job}", facts.logs, facts.record, facts.notes))
+        cases.append(_Case(f"job {job}", facts.logs, facts.record, facts.notes, facts.ours))
     files = list(_files([word for word in arguments if word not in jobs]))
     if each:
         cases += [_Case(path, (path,), _NOTHING) for path in files]
@@ -146,7 +148,8 @@ def _judge(
 ) -> tuple[Diagnosis | None, bool]:
     """The diagnosis of one case, and whether all of it could be read; None where nothing could."""
     given = sys.stdin.buffer.read() if STDIN in case.logs else None
-    gathered = inputs.gather([log for log in case.logs if log != STDIN], catalog=catalog, stdin=given)
+    logs = [log for log in case.logs if log != STDIN]
+    gathered = inputs.gather(logs, catalog=catalog, stdin=given, ours=case.ours)
     for line in (*case.notes, *gathered.unread):
         print(f"ftrun: {line}", file=sys.stderr)
     if gathered.unread and len(gathered.unread) == len(case.logs):

@@ -65,6 +65,7 @@ _TOLD = {
     "tasks.given-up": lambda d: f"tasks not tried again: {_listed(d['tasks'])}: {d['class']}: {d['title']}",
     "launch.seen": lambda d: "" if "active" in d else "script started" + _from(d),
     "evidence": lambda d: f"seen in the {d['source']}: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
+    "line.ignored": lambda d: f"not counted, for another job or node wrote it: {d['text']}  [{d['signature']} {d['file']}:{d['line']}]",
     "fault.suspected": lambda d: f"suspected: {d['title']}",
     "fault.survived": lambda d: f"suspicion taken back: {d['why']}",
     "end.intended": lambda d: f"ending the attempt: {d['reason']}",

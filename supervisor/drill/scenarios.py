@@ -30,6 +30,7 @@ from ftrun.supervisor.drill.moves import (
     on_attempt,
     saving,
     scancel,
+    started,
     thaw,
     unsupervised,
 )
@@ -112,6 +113,21 @@ SCENARIOS: tuple[Scenario, ...] = (
         linger_s=2.0,
         timeout_s=240.0,
         expect=Expect(classes=("node",), blamed="hurt", avoided=True, attempts=2),
+    ),
+    Scenario(
+        "node-frozen-one-log",
+        "A node freezes, and wakes up while its successor loads in silence: its last words come into the log of both",
+        on_loss="wait",
+        save_s=1.5,
+        load_s=30.0,
+        moves=(freeze(0, saving), thaw(0, started(2))),
+        settings={**QUICK_FENCE, "end-wait": "4s"},
+        needs_sandbox=True,
+        linger_s=2.0,
+        timeout_s=240.0,
+        expect=Expect(
+            classes=("node",), blamed="hurt", avoided=True, attempts=2, starts=2, no_evidence="slurm-"
+        ),
     ),
     Scenario(
         "rank-hang",

@@ -355,6 +355,7 @@ class Stage:
             "every": s.every,
             "step_s": s.step_s,
             "save_s": s.save_s,
+            "load_s": s.load_s,
             "marker": s.settings.get("checkpoint-marker", ""),
             "collective_timeout_s": s.collective_timeout_s,
             "on_timeout": s.on_timeout,

@@ -177,6 +177,7 @@ class Expect:
     again_within_s: float | None = None
     reason: str = ""
     evidence: str = ""
+    no_evidence: str = ""  # signatures with this word, of lines that somebody else's job wrote
     steps_lost_max: int | None = None
     ended_by_us: bool | None = None
     answer: str = ""  # of the operator to the run's request
@@ -218,6 +219,7 @@ class Scenario:
     every: int = 4
     step_s: float = 0.2
     save_s: float = 0.0
+    load_s: float = 0.0  # for so long every start but the first is silent before its first step
     stage: Staging | None = None
     collective_timeout_s: float = 120.0
     on_timeout: str = "exit"

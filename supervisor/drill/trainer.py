@@ -116,6 +116,8 @@ class Trainer:
         """All steps that are left. Returns the exit status."""
         nodes = os.environ.get("SLURM_JOB_NODELIST", self.node)
         self.say(f"training on {nodes}: {self.size} ranks, from step {self.step}", only_rank=0)
+        if self.start > 1:
+            time.sleep(float(self.plan.get("load_s", 0.0)))
         while self.step < int(self.plan["steps"]):
             step = self.step + 1
             self._beat(step)

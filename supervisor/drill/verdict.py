@@ -16,7 +16,7 @@ from ftrun.supervisor.drill import weights
 from ftrun.supervisor.drill.terms import Check, Expect, Ledger, Row, Scenario, Story
 from ftrun.supervisor.drill.verdict_staged import resumptions, staged_laws
 from ftrun.supervisor.events import Incident, Run
-from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.lifecycle import IGNORED, State
 
 __all__ = ["judge", "laws"]
 
@@ -83,6 +83,15 @@ def _asked(scenario: Scenario, story: Story) -> Iterator[Check]:
             f"{expect.evidence!r} is on record",
             any(expect.evidence in s for s in signatures),
             ", ".join(signatures) or "nothing",
+        )
+    if expect.no_evidence:
+        counted = [key for key in run.evidence_seen if expect.no_evidence in key.split(":")[1]]
+        wrong = sorted(key for key in counted if not key.endswith(IGNORED))
+        others = f"{len(counted)} such lines are told as another job's"
+        yield Check(
+            f"{expect.no_evidence!r} is evidence of nothing",
+            bool(counted) and not wrong,
+            ", ".join(wrong) or others,
         )
     if expect.rungs:
         kinds = [str(incident.decision.get("kind", "")) for incident in run.incidents]

@@ -249,6 +249,8 @@ class Plan:
     no_span: bool = False  # no srun of the script can lie in two jobs
     judged: bool = False  # its checkpoints are files that the judge can look into
     sick_steps: int = 3  # so many steps without a number, and the trainer stops itself
+    one_log: bool = False  # all attempts write into one file
+    load_s: float = 0.0  # for so long a start that is not the first loads in silence
     unfit: tuple[int, ...] = ()  # nodes that answer the agent, and say that no start should use them
     calm_s: float = 0.0
 
@@ -307,8 +309,14 @@ def draw(seed: int) -> Plan:
         return plan
     plan = _with_reports(_with_a_past(_more(plan)))
     plan = _with_sizes(_with_unfit(_with_agent(plan)) if seed % 2 else _with_silence(plan))
-    plan = _with_divergence(plan)
+    plan = _with_one_log(_with_divergence(plan))
     return _with_companions(plan) if plan.agent else plan
+
+
+def _with_one_log(plan: Plan) -> Plan:
+    """All attempts write into one file, where a node that thaws writes, too, from a stream of its own."""
+    luck = Random(f"ftrun simulation {plan.seed} one log")
+    return replace(plan, one_log=True, load_s=luck.choice((0.0, 30.0))) if luck.random() < 0.3 else plan
 
 
 def _with_divergence(plan: Plan) -> Plan:

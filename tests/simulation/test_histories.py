@@ -291,6 +291,17 @@ LIVES: dict[str, Plan] = {
         hidden=(HiddenRows(146.02417546197233, 200.0, "look"),),
         calm_s=532.0,
     ),
+    # P7: a node thaws and writes its last words into the log of its successor, which loads in silence.
+    "thawed-into-its-successor-s-log": Plan(
+        seed=1,
+        nodes=3,
+        steps=14,
+        one_log=True,
+        load_s=400.0,
+        settings=(("end-wait", 5.0),),
+        job=(JobFault("freeze", 4, 0, 150.0),),
+        calm_s=400.0,
+    ),
     # P6: a silent node comes back and goes again while Slurm cannot be seen; its old rank trains until the second loss.
     "silent-twice-while-blind": Plan(
         seed=204076,
@@ -330,3 +341,15 @@ def test_a_life_that_broke_a_law_keeps_them_all(name: str) -> None:
     outcome, broken, _ = live(LIVES[name])
 
     assert (outcome, broken) == (ENDS.get(name, "finished"), [])
+
+
+def test_the_last_words_of_a_thawed_node_put_its_successor_under_no_suspicion() -> None:
+    """They are told as another job's and are evidence of nothing, in all the time in which the successor says nothing itself."""
+    _, _, world = live(LIVES["thawed-into-its-successor-s-log"])
+    told = [(record["kind"], record["data"]) for record in world.laws.told if record["attempt"] == 2]
+
+    assert "Node failure on n00" in "".join(data["text"] for kind, data in told if kind == "line.ignored")
+    assert [] == [data for kind, data in told if kind == "fault.suspected"]
+    assert [] == [
+        data for kind, data in told if kind == "evidence" and data["signature"].startswith("slurm-")
+    ]

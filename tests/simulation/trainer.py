@@ -278,7 +278,8 @@ class Start:
             self.sick_from = self.step if content.sick else None
         self.world.laws.resumed(self, path)
         self._say(f"resuming at step {self.step}" if self.step else "starting from scratch")
-        self.after(self.world.plan.step_s, self._next)
+        again = self.attempt > 1 or self.launch.restarts or self.number > 1
+        self.after(self.world.plan.step_s + (self.world.plan.load_s if again else 0.0), self._next)
 
     def _next(self) -> None:
         if self.cancelled:
@@ -395,6 +396,21 @@ class Start:
         self._say(
             f"slurmstepd: error: *** JOB {job.number} ON {self.launch.head} CANCELLED AT 2023-11-14T22:13:20{why} ***"
         )
+
+    def last_words(self, node: str) -> None:
+        """Its first node thaws, where a later start has begun: slurmstepd and srun tell in its log how it was lost."""
+        if not self.world.plan.one_log or node != self.launch.head or self is self.world.laws.starts[-1]:
+            return
+        number, head = self.launch.job.number, self.launch.head
+        cancelled = "CANCELLED AT 2023-11-14T22:13:20 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+        for rank, one in enumerate(self.nodes):
+            self._say(
+                f"srun: error: {one}: task {rank}: Killed"
+                if one != head
+                else f"srun: error: Node failure on {one}"
+            )
+        self._say(f"slurmstepd: error: *** JOB {number} ON {head} {cancelled}")
+        self._say("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.")
 
     def _exit(self, code: int, signal: int = 0, *, record: bool = True) -> None:
         if self.over:

@@ -609,6 +609,8 @@ class World:
         self.mended_s[name] = self.clock.now()
         self.engine.mend_node(name)
         self.trace(f"  {name}: mended")
+        for start in self.laws.starts:
+            start.last_words(name)
 
     def _slurm_fault(self, fault: SlurmFault) -> None:
         self.trace(f"slurmctld: {fault.kind} for {fault.for_s:.0f} s")
@@ -701,6 +703,8 @@ class World:
             argv = [f"-N{self.plan.wanted}"]
             if self.plan.time_limit_s:
                 argv.append(f"--time={int(self.plan.time_limit_s // 60)}")
+            if self.plan.one_log:
+                argv.append("--output=train.log")
             if self.plan.no_kill:
                 argv.append(f"--no-kill={self.plan.no_kill}")
             kept = self._kept(token, [*argv, os.path.join(self.cwd, "train.sh")])
