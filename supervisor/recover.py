@@ -10,6 +10,7 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
@@ -103,6 +104,7 @@ def _keep(keeper: Keeper) -> None:
 def set_aside(keeper: Keeper) -> None:
     """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
     path = keeper.attempt.resume_from
+    path = os.path.normpath(os.path.join(context.cwd(keeper.run_dir), path)) if path else ""
     aside = checkpoints.still_aside(keeper.run.set_aside)
     if path and path not in aside:
         keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))

@@ -75,6 +75,7 @@ def plan(
     set_aside: Sequence[str] = (),
     poisoned: Sequence[Poison] = (),
     had: bool = False,
+    fresh: bool = False,
     anyway: bool = False,
     spares: int | None = None,
     size: int = 0,
@@ -83,7 +84,7 @@ def plan(
 
     `kept` is the submission context. `dependency` replaces the user's; None keeps it for attempt 1 and drops it after
     that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes;
-    `set_aside`, `poisoned` and `had` are what is known of the run's checkpoints;
+    `set_aside`, `poisoned` and `had` are what is known of the run's checkpoints, and with `fresh` the first launch may begin from nothing;
     with `anyway` the script starts whatever a preflight finds; `spares` are fewer than the settings want (None = as many);
     `size` is another number of nodes than the user's (0 = the user's).
     Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
@@ -120,6 +121,8 @@ def plan(
         **inside.facts(kept, shape_of(line, head, env)[0], made),
         **_facts_of_size(kept, line, head, env, size),
     }
+    if fresh and not facts["checkpoint_fresh"]:
+        facts["checkpoint_fresh"] = "once"
     if anyway and facts["before"]:
         facts["before"] = "report"
     content = _without(dropped, compose.compose(script, facts), head, kept)
@@ -195,6 +198,7 @@ def request_for(
     set_aside: Sequence[str] = (),
     poisoned: Sequence[Poison] = (),
     had: bool = False,
+    fresh: bool = False,
     anyway: bool = False,
     spares: int | None = None,
     size: int = 0,
@@ -225,6 +229,7 @@ def request_for(
             set_aside=set_aside,
             poisoned=poisoned,
             had=had,
+            fresh=fresh,
             anyway=anyway,
             spares=spares,
             size=size,
