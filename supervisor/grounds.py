@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 UNLIMITED = 1_000_000
+FROM_ZERO_TRIES = 3  # in a row
 EXCLUDE_FOR_MIN_S = 60.0  # the next attempt at least is kept off
 
 
@@ -158,8 +159,11 @@ class Case:
 
     @property
     def from_zero(self) -> bool:
-        """Nothing may be loaded, and little enough is lost by beginning anew."""
-        return bool(self.stuck) and self.own and self.trained_s <= self.limits.from_zero_max_s
+        """Nothing may be loaded, and little enough is lost by beginning anew; not again and again where that comes to nothing."""
+        if not self.stuck or not self.own or self.trained_s > self.limits.from_zero_max_s:
+            return False
+        last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
+        return len(last) < FROM_ZERO_TRIES or not all(one.decision.get("fresh") for one in last)
 
     @property
     def saved(self) -> bool:

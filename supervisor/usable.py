@@ -152,7 +152,6 @@ def told(run_dir: str, run: Run) -> dict[str, Any]:
         "set_aside": checkpoints.still_aside(run.set_aside),
         "poisoned": run.poisoned,
         "had": had(run),
-        "fresh": bool(run.decision.get("fresh")),
     }
 
 
