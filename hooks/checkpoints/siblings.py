@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Optional
 
 from ftrun.hooks.checkpoints import look, manifest
 from ftrun.hooks.checkpoints.judge import NOTES, YOUNG_S
@@ -73,18 +72,19 @@ def _why(one: Found, beside: Sequence[Found], before_s: float) -> str:
     if not known or max(map(len, (mine, *(sizes for _, sizes in known)))) > FILES_MAX:
         return ""
     first, sizes = known[0]
+    called = [_called(sizes, first, theirs, other) for other, theirs in (*known, (one, mine))]
     told = []
     for name in sorted(_parts(sizes)):
-        has = [_size_in(theirs, name, first, other)[1] for other, theirs in known]
+        has = [theirs.get(names[name], 0) for names, (_, theirs) in zip(called, known)]
         if not all(has):
             continue
-        here, size_bytes = _size_in(mine, name, first, one)
-        there = f"{has[0]} bytes in {os.path.basename(first.path)}"
+        here = called[-1][name]
+        size_bytes, there = mine.get(here), f"{has[0]} bytes in {os.path.basename(first.path)}"
         if size_bytes is None:
             told.append(f"{here} is missing, which has {there}")
         elif not size_bytes:
             told.append(f"{here} is empty, which has {there}")
-        elif _is_cut(size_bytes, [size or 0 for size in has]):
+        elif _is_cut(size_bytes, has):
             told.append(f"{here} has {size_bytes} bytes, and {there}")
     return " and ".join(told[:1] + ([f"{len(told) - 1} more of its parts are not whole"] if told[1:] else []))
 
@@ -108,11 +108,18 @@ def _parts(sizes: Sizes) -> list[str]:
     ]
 
 
-def _size_in(sizes: Sizes, name: str, of: Found, there: Found) -> tuple[str, Optional[int]]:
-    """A part of one folder in another: its name there and its size, None where it is missing. Where the one's step stands in a name, the other's does there."""
-    moved = DIGITS.sub(lambda d: str(there.step).zfill(len(d[0])) if int(d[0]) == of.step else d[0], name)
-    found = next((called for called in (name, moved) if called in sizes), None)
-    return found or moved, None if found is None else sizes[found]
+def _called(sizes: Sizes, of: Found, theirs: Sizes, there: Found) -> Mapping[str, str]:
+    """How each part of one folder is called in another: alike, or with the other's step where the one's stands, whichever fits most of them."""
+
+    def moved(name: str, count: int) -> str:
+        here = re.compile(rf"(?<![0-9])0*{of.step}(?![0-9])")
+        return here.sub(lambda digits: str(there.step).zfill(len(digits[0])), name, count=count)
+
+    ways = (
+        {name: name for name in sizes},
+        *({name: moved(name, count) for name in sizes} for count in (1, 0)),
+    )
+    return max(ways, key=lambda way: sum(name in theirs for name in way.values()))
 
 
 def _sizes(path: str, before_s: float) -> Sizes:
