@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from ftrun.hooks.checkpoints import look, manifest
 from ftrun.hooks.checkpoints.judge import NOTES, YOUNG_S
 from ftrun.hooks.checkpoints.look import Late
-from ftrun.hooks.checkpoints.model import COMPLETE, TORN, WRITING, Found, Judged
+from ftrun.hooks.checkpoints.model import COMPLETE, TORN, WRITING, Damaged, Found, Judged
 
 __all__ = ["compared"]
 
@@ -34,7 +34,7 @@ Sizes = Mapping[str, int]
 
 def compared(one: Judged, others: Sequence[Found], *, before_s: float, now_s: float) -> Judged:
     """The same, or torn by comparison with `others`, those that were found with it. Never raises for what a file system does."""
-    if one.state != COMPLETE or not _is_plain(one.found) or manifest.read(one.found.path) is not None:
+    if one.state != COMPLETE or not _is_plain(one.found):
         return one
     folder = os.path.dirname(one.found.path)
     beside = [
@@ -43,8 +43,10 @@ def compared(one: Judged, others: Sequence[Found], *, before_s: float, now_s: fl
         if other.path != one.found.path and _is_plain(other) and os.path.dirname(other.path) == folder
     ]
     try:
+        if manifest.read(one.found.path) is not None:  # it is judged by that list
+            return one
         why = _why(one.found, _nearest(one.found, beside), before_s)
-    except (OSError, Late):
+    except (OSError, Late, Damaged):
         return one
     if not why:
         return one
@@ -119,7 +121,7 @@ def _called(sizes: Sizes, of: Found, theirs: Sizes, there: Found) -> Mapping[str
         {name: name for name in sizes},
         *({name: moved(name, count) for name in sizes} for count in (1, 0)),
     )
-    return max(ways, key=lambda way: sum(name in theirs for name in way.values()))
+    return max(ways, key=lambda way: len(set(way.values()) & set(theirs)))
 
 
 def _sizes(path: str, before_s: float) -> Sizes:

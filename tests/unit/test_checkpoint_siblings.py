@@ -131,11 +131,19 @@ Deed = Callable[[Path], object]
 
 
 def gone(*places: str) -> Deed:
-    return lambda top: [(top / place).unlink() for place in places]
+    def deed(top: Path) -> None:
+        for place in places:
+            (top / place).unlink()
+
+    return deed
 
 
 def removed(*names: str) -> Deed:
-    return lambda top: [shutil.rmtree(top / name) for name in names]
+    def deed(top: Path) -> None:
+        for name in names:
+            shutil.rmtree(top / name)
+
+    return deed
 
 
 def flipped(*places: str) -> Deed:
@@ -153,11 +161,18 @@ def flipped(*places: str) -> Deed:
 
 
 def cut(place: str, size: int) -> Deed:
-    return lambda top: os.truncate(top / place, size)
+    def deed(top: Path) -> None:
+        os.truncate(top / place, size)
+
+    return deed
 
 
 def both(*deeds: Deed) -> Deed:
-    return lambda top: [deed(top) for deed in deeds]
+    def deed(top: Path) -> None:
+        for one in deeds:
+            one(top)
+
+    return deed
 
 
 def unfinished(top: Path) -> None:

@@ -260,7 +260,7 @@ def test_a_run_that_may_load_nothing_begins_anew_where_little_is_lost(
     decision = zero(**words).decision  # type: ignore[arg-type]
 
     assert (kind, kind == "resubmit") == (decision.kind, decision.fresh)
-    if kind == "stop" and words.get("fault") is not F.USER_CODE:
+    if kind == "stop" and "fault" not in words:
         assert "none of 2: a, b" in decision.reason
         assert "--ft-checkpoint-fresh" in decision.advice
 
