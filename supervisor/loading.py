@@ -67,6 +67,7 @@ ONCE_MORE = frozenset({FaultClass.USER_CODE, FaultClass.DATA, FaultClass.CONFIG,
 
 _WORD = re.compile(r"[^\s'\"`<>()\[\]{},;|]+")
 _LABEL = re.compile(r"^(?:\s*(?:\d+: |\[(?:rank)?\d+\]:?|[\w.-]+: (?=\[rank)))+\s*")
+_TWICE = re.compile(r"(\w{4,}?)\1+")
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]*\d[0-9a-f]*\b|\d+")
 
 
@@ -177,7 +178,7 @@ def _said(found: Diagnosis, lines: Sequence[Evidence], path: str) -> Loading:
 def _is_of_every_checkpoint(said: Loading, others: Iterable[Loading], left: str) -> bool:
     """All that were tried gave the same error, and there is none left, or enough were tried."""
     tried = {one.path for one in others} | {said.path}
-    if len(tried) < UNNAMED_MAX or any(one.error != said.error for one in others):
+    if len(tried) < UNNAMED_MAX or not all(_is_same(one.error, said.error) for one in others):
         return False
     return not left or len(tried) >= (NAMED_MAX if said.named else UNNAMED_MAX)
 
@@ -232,12 +233,21 @@ def _base(path: str) -> str:
 
 
 def _plain(text: str, path: str) -> str:
-    """The words of an error without what differs from checkpoint to checkpoint and from rank to rank."""
+    """The words of an error, each once and in no order, without what differs from checkpoint to checkpoint and from rank to rank.
 
-    def word(match: re.Match[str]) -> str:
-        return "@" if "/" in match[0] or _is_in(match[0], path) else match[0]
+    Ranks that fail at one moment write into each other's lines: `KeyErrorKeyError: : 'model''model'`.
+    """
+    kept = [
+        word for word in _WORD.findall(_LABEL.sub("", text)) if "/" not in word and not _is_in(word, path)
+    ]
+    words = re.findall(r"[A-Za-z_]\w*", _NUMBER.sub(" ", " ".join(kept)))
+    return " ".join(sorted({_TWICE.sub(r"\1", word) for word in words}))[:TEXT_CHARS]
 
-    return _NUMBER.sub("#", _WORD.sub(word, _LABEL.sub("", text))).strip()[:TEXT_CHARS]
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two errors are one: a line that was cut, or mixed with another's, has the words of the whole."""
+    mine, theirs = set(one.split()), set(other.split())
+    return bool(mine and theirs) and (mine <= theirs or theirs <= mine)
 
 
 def _is_in(word: str, path: str) -> bool:

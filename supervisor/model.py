@@ -178,7 +178,7 @@ class Topology:
 class Loading:
     """A start that resumed from a checkpoint and failed before its first new step.
 
-    `path` is the checkpoint (absolute), `error` its words without paths and numbers: the same words again are the same error; `text` the line itself.
+    `path` is the checkpoint (absolute), `error` its words in no order, without paths and numbers: the same words again are the same error; `text` the line itself.
     `named`: the words name the checkpoint, or the catalog knows them for a broken one. `verdict` is one of: aside (the checkpoint is to blame),
     program (every checkpoint gives this error), again (one more start from it tells), "" (nothing follows). `back`: checkpoints that were set aside for this very error, and are good again.
     """

@@ -76,7 +76,7 @@ LAST = "step 30/60 loss 2.0"
         ((STORAGE,), FROM_X, "storage", ""),
         ((KEY,), replace(FROM_X, earlier=(failed(X, KEY, verdict=AGAIN),)), "checkpoint", ASIDE),
         ((), FROM_X, "unknown", ""),
-        ((), replace(FROM_X, earlier=(Loading(X, "ended with code #, and no line says why"),)), "checkpoint", ASIDE),
+        ((), replace(FROM_X, earlier=(Loading(X, "and code ended"),)), "checkpoint", ASIDE),
         ((STORAGE,), replace(FROM_X, earlier=(failed(X, STORAGE, verdict=""),)), "checkpoint", ASIDE),
     ],
 )  # fmt: skip
@@ -147,6 +147,21 @@ def test_an_error_that_every_checkpoint_gives_is_the_programs(
         assert before == found.loading.back
         assert found.retry == (fault == "storage")
         assert found.confidence >= 0.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["KeyErrorKeyError: : 'optimizer''optimizer'", "[rank2]: KeyError: 'optimizer'", "3: KeyError: 'optimizer'", "KeyError"],
+)  # fmt: skip
+def test_ranks_that_write_into_each_others_lines_give_the_same_error(line: str) -> None:
+    """However the lines were mixed or labelled."""
+    found = judged(
+        "KeyError: 'optimizer'",
+        resumed=Resumed(Y, (replace(failed(X, KEY), error=loading._plain(line, X)),), Usable(Z)),
+    )
+
+    assert found.loading is not None
+    assert PROGRAM == found.loading.verdict
 
 
 def test_checkpoints_that_fail_each_in_its_own_way_are_each_to_blame() -> None:
