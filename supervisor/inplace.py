@@ -18,7 +18,7 @@ from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.slurm.records import replace
 from ftrun.supervisor import companion_fold, halts
 from ftrun.supervisor.hung import verdict_of
-from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher
+from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher, reached
 
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Run
@@ -219,8 +219,7 @@ def _decided(run: Run, record: Record) -> Run:
         spent=spent,
         retries=retries,
         rungs=run.rungs if late else dict(data.get("used", {})),
-        best_step=higher(run.best_step, data.get("step")),
-        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
+        **reached(run.best_step, run.best_checkpoint, data),
         excluded=tuple(excluded[node] for node in sorted(excluded)),
         set_aside=_set_aside(run, data),
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),

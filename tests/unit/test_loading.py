@@ -16,7 +16,7 @@ from ftrun.supervisor.model import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy import decide
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
-X, Y, Z = "/work/ckpt/step_30", "/work/ckpt/step_20", "/work/ckpt/step_10"
+X, Y, Z = "/scratch/ckpt/step_30", "/scratch/ckpt/step_20", "/scratch/ckpt/step_10"
 CHECKSUM = "ValueError: checksum of ckpt/step_30/rank_1.bin is wrong: 0x7f11, not 0x80aa"
 GONE = "FileNotFoundError: [Errno 2] No such file or directory: 'ckpt/step_30/rank_1.bin'"
 KEY = "KeyError: 'optimizer'"
@@ -128,7 +128,7 @@ def _of(line: str, path: str) -> str:
         (CHECKSUM, (X,), Z, "checkpoint", ASIDE),
         (CHECKSUM, (X,), "", "user-code", PROGRAM),
         (CHECKSUM, (), "", "checkpoint", ASIDE),
-        (CHECKSUM, tuple(f"/work/ckpt/step_{n}" for n in (60, 50, 40, 35)), Z, "user-code", PROGRAM),
+        (CHECKSUM, tuple(f"/scratch/ckpt/step_{n}" for n in (60, 50, 40, 35)), Z, "user-code", PROGRAM),
         ("RuntimeError: PytorchStreamReader failed reading zip archive", (X,), "", "user-code", PROGRAM),
         (STORAGE, (X,), "", "storage", PROGRAM),
         (GONE, (), "", "checkpoint", ASIDE),
@@ -182,14 +182,14 @@ def test_checkpoints_that_fail_each_in_its_own_way_are_each_to_blame() -> None:
         ("cannot read step_30/rank_0.bin: it is short", X, True),
         ("bad file (/home/me/.local/runs/r/views/2.0.1/step_30)", X, True),
         ("/mnt/gpfs/ckpt/step_30/rank_1.bin is short", X, True),
-        ("model.pt is broken", "/work/out/model.pt", True),
-        ("out/model.pt.index is broken", "/work/out/model.pt", True),
+        ("model.pt is broken", "/scratch/out/model.pt", True),
+        ("out/model.pt.index is broken", "/scratch/out/model.pt", True),
         ("cannot read ckpt/step_300/rank_1.bin", X, False),
         ("cannot read other/step_30/rank_1.bin", X, False),
         ("/data/step_30/part-1 is broken", X, False),
-        ("error at 100", "/work/out/100", False),
-        ("out/100/w.bin is short", "/work/out/100", True),
-        ("the last one failed", "/work/out/last", False),
+        ("error at 100", "/scratch/out/100", False),
+        ("out/100/w.bin is short", "/scratch/out/100", True),
+        ("the last one failed", "/scratch/out/last", False),
         ("unknown option --resume=ckpt/step_30", X, False),
     ],
 )
@@ -287,6 +287,16 @@ def test_what_was_given_up_before_is_not_counted_again() -> None:
     run = Run("r", attempts=(attempt,), incidents=(anew,))
 
     assert 500.0 == Case(run, attempt, diagnosis(F.NODE), ClusterView(), Limits(), NOW).trained_s
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_progress_counts_anew_where_a_run_begins_from_nothing(fresh: bool) -> None:
+    """What it makes again refills its budgets as it did the first time."""
+    run = Run("r", State.SETTLING, attempts=(Attempt(1, NOW),), best_step=35, best_checkpoint=X)
+    data = {"spent": {}, "retries": 1, "reason": "", "kind": "resubmit", "fresh": fresh}
+    after = run.after({"kind": "decided", "at": NOW, "attempt": 1, "launch": 0, "data": data})
+
+    assert ((None, "") if fresh else (35, X)) == (after.best_step, after.best_checkpoint)
 
 
 def test_what_is_not_to_blame_is_no_longer_set_aside() -> None:
