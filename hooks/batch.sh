@@ -36,6 +36,8 @@ _ft_identify() {
     _ft_cluster=${SLURM_CLUSTER_NAME:-$_ft_cluster}
     _ft_launch=${SLURM_RESTART_COUNT:-0}
     case $_ft_launch in *[!0-9]*) _ft_launch=0 ;; esac
+    # What may begin from nothing was decided for one launch; Slurm makes others by itself.
+    case $_ft_fresh:$_ft_launch in once:0) ;; once:*) _ft_fresh= ;; esac
     _ft_whole=$_ft_dir/attempts/$_ft_attempt
     _ft_place=$_ft_whole
     [ -n "${SLURM_ARRAY_TASK_ID-}" ] && _ft_place=$_ft_whole/tasks/$SLURM_ARRAY_TASK_ID

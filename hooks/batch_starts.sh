@@ -457,6 +457,7 @@ _ft_take_answer() {
                 skip=*) _ft_added=$_ft_added$_ft_nl${_ft_line#*=} ;;
                 poison=*) _ft_diverged=$_ft_diverged${_ft_line#*=}$_ft_nl ;;
                 had=1) _ft_had=1 ;; # the run has had a checkpoint
+                fresh=1) _ft_fresh=1 ;; # it may begin from nothing
                 view=*) _ft_view=${_ft_line#*=} ;; # it lies in the nodes' memory
                 from=*) _ft_stands=${_ft_line#*=} ;;
                 step=*) _ft_reached=${_ft_line#*=} ;;

@@ -16,6 +16,7 @@ from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.hung import better, ended_by_us
+from ftrun.supervisor.loading import Resumed, Usable, is_aside
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.verdicts import plain
@@ -30,7 +31,6 @@ __all__ = [
     "GROWN",
     "LOST",
     "Seen",
-    "cannot_load",
     "case_of",
     "decided",
     "drained",
@@ -58,7 +58,7 @@ class Seen:
 
     `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer, `gone` those of a companion that is over; `suspicion` is why we ended it (None = it ended by itself; `rank_ended`: one of its ranks had), `facts` what the
     nodes say of themselves, `now_s` Unix seconds. `diverged` is the sign that its training went wrong, `spoilt` what that makes of its checkpoints,
-    `older` what the next start would load, `stuck` why it could load nothing.
+    `loads` what the next start would load, `resumed` what is known of the checkpoint that this one began with.
     """
 
     number: int
@@ -79,8 +79,8 @@ class Seen:
     checkpoint: str = ""
     diverged: Sign | None = None
     spoilt: Poison | None = None
-    older: str = ""
-    stuck: str = ""
+    loads: Usable = field(default_factory=Usable)
+    resumed: Resumed | None = None
 
 
 def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
@@ -92,7 +92,14 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
         by_us=seen.suspicion is not None,
         nodes_down=seen.silent,
     )
-    found = diagnose(seen.evidence, seen.topology, ended=ended, catalog=catalog, progress=seen.progress)
+    found = diagnose(
+        seen.evidence,
+        seen.topology,
+        ended=ended,
+        catalog=catalog,
+        progress=seen.progress,
+        resumed=seen.resumed,
+    )
     why = seen.suspicion
     if why is not None and not seen.silent:
         # What Slurm and the ranks say while we end them is no cause.
@@ -120,6 +127,7 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
 def case_of(run: Run, seen: Seen, diagnosis: Diagnosis, cluster: grounds.ClusterView) -> grounds.Case:
     """The case of this start's end, as the policy takes it."""
     assert run.attempt is not None
+    loads = seen.resumed.without if seen.resumed is not None and is_aside(diagnosis) else seen.loads
     attempt = replace(
         run.attempt,
         nodes=seen.nodes,
@@ -143,8 +151,9 @@ def case_of(run: Run, seen: Seen, diagnosis: Diagnosis, cluster: grounds.Cluster
         step=seen.step,
         checkpoint=seen.checkpoint,
         diverged=divergence.words(seen.diverged),
-        older=seen.older,
-        stuck=seen.stuck,
+        older=loads.back,
+        stuck=loads.stuck,
+        own=loads.own,
     )
 
 
@@ -177,6 +186,8 @@ def decided(incident: str, case: grounds.Case, ruling: grounds.Ruling, move: lad
         "path": [list(one) for one in move.path],
         "exclude_until_s": case.exclude_until_s,
         "older_checkpoint": decision.older_checkpoint,
+        "fresh": decision.fresh,
+        "taken_back": list(case.diagnosis.loading.back) if case.diagnosis.loading is not None else [],
         "sizes_aside": [decision.aside] if decision.aside else [],
     }
 
@@ -326,10 +337,3 @@ def instead(nodes: Sequence[str], answered: Collection[str], unfit: Collection[s
 def planned(found: Diagnosis) -> bool:
     """Whether a start that was left for this was well: what its end printed is the end's own doing."""
     return found.signature in (SLOW, DRAINED, GROWN)
-
-
-def cannot_load(evidence: Sequence[Evidence], catalog: Catalog) -> bool:
-    """A line says that a checkpoint could not be loaded."""
-    known = catalog.by_id
-    told = (known[one.signature] for one in evidence if one.signature in known)
-    return any(signature.fault is FaultClass.CHECKPOINT for signature in told)

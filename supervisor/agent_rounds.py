@@ -246,7 +246,7 @@ class Rounds:
 
     def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
         """Answer batch.sh. True = there is another start."""
-        incident = f"{self.desk.where.attempt}.{self.desk.where.launch}.{eye.started.number}"
+        incident = agent_seen.incident_of(self.desk, eye.started)
         after = agent_after.settled(
             self.desk,
             eye,
@@ -356,15 +356,26 @@ class Rounds:
             why = f"it took longer than limit-{move.rung.value}"
             return self._leave(eye, incident, why, move.path, again=True)
         skipped = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
-        self._answered(eye, incident, nodes, case.diagnosis.fault.value, skipped)
+        skipped = [path for path in skipped if path not in told["taken_back"]]
+        fault, fresh = case.diagnosis.fault.value, ruled.ruling.decision.fresh
+        self._answered(eye, incident, nodes, fault, skipped, fresh=fresh)
         return True
 
-    def _answered(self, eye: Eye, incident: str, nodes: tuple[str, ...], fault: str, skip: list[str]) -> None:
+    def _answered(
+        self,
+        eye: Eye,
+        incident: str,
+        nodes: tuple[str, ...],
+        fault: str,
+        skip: list[str],
+        *,
+        fresh: bool = False,
+    ) -> None:
         nodes, spans = agent_joining.arranged(self.desk, nodes)
         self.aside = tuple(node for node in self.aside if node in self.desk.nodes)
         self.desk.book.record("start.placed", incident=incident, nodes=list(nodes))
         words = {"nodes": nodes, "spans": spans, "fault": fault, "skip": list(dict.fromkeys(skip))}
-        words |= usable.answer(self.desk.where.run_dir, self.desk.book.run())
+        words |= usable.answer(self.desk.where.run_dir, self.desk.book.run()) | {"fresh": fresh}
         found = self.stage.resume(eye.started, nodes, skip)
         self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, resume=found, **words))
         self.incident = incident

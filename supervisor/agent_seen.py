@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from ftrun.supervisor import (
     divergence,
     divergences,
     grounds,
+    loading,
     settle,
     usable,
 )
@@ -22,7 +24,7 @@ from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.model import Diagnosis
 
-__all__ = ["begun", "failed_checkpoint", "note", "seen_of", "too_late"]
+__all__ = ["begun", "failed_checkpoint", "incident_of", "note", "seen_of", "too_late"]
 
 WORTH_S = 30.0
 """Less time than this is left to no start, nor less than the last one took to its first step."""
@@ -60,7 +62,7 @@ def seen_of(
         else None
     )
     if found is not None:
-        name = f"{desk.where.attempt}.{desk.where.launch}.{started.number}"
+        name = incident_of(desk, started)
         now_s = desk.clock.now_s()
         spoilt = divergences.poison_of(
             found, settings, desk.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
@@ -93,8 +95,8 @@ def seen_of(
         step=eye.memory.step if found is None or found.step is None else found.step,
         diverged=found,
         spoilt=spoilt,
-        older=loads.back,
-        stuck=loads.stuck,
+        loads=loads,
+        resumed=usable.resumed(settings, run, desk.where.run_dir, resumed, incident_of(desk, started)),
         checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
     )
 
@@ -119,10 +121,18 @@ def note(desk: Desk, eye: Eye, seen: agent_case.Seen, incident: str, diagnosis: 
 def failed_checkpoint(desk: Desk, eye: Eye, case: grounds.Case, *, older: bool) -> list[tuple[str, str]]:
     """The checkpoint that this start could not load, with its stamp; no later start loads it unless it is written anew."""
     path = eye.started.launch.resume_from
+    path = os.path.normpath(os.path.join(context.cwd(desk.where.run_dir), path)) if path else ""
     if not path or path in checkpoints.still_aside(case.run.set_aside):
         return []
-    told = agent_case.cannot_load(eye.evidence(), desk.catalog()) and eye.memory.step is None
-    return [(path, checkpoints.stamp(path))] if older or told else []
+    found = case.diagnosis.loading
+    told = eye.memory.step is None and loading.cannot_load(eye.evidence(), desk.catalog(), path)
+    told = told and (found is None or found.verdict != loading.PROGRAM)
+    return [(path, checkpoints.stamp(path))] if older or told or loading.is_aside(case.diagnosis) else []
+
+
+def incident_of(desk: Desk, started: Started) -> str:
+    """What the journal calls the end of a start."""
+    return f"{desk.where.attempt}.{desk.where.launch}.{started.number}"
 
 
 def too_late(desk: Desk, eye: Eye, reach: Reach) -> str:

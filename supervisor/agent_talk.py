@@ -91,13 +91,14 @@ class Talk:
         skip: Sequence[str] = (),
         poison: Sequence[str] = (),
         had: bool = False,
+        fresh: bool = False,
         resume: Resume | None = None,
         checked: bool = False,
     ) -> bool:
         """Say what comes after start `number`: the script again on `nodes`, in this order, or the job's end where there are none.
 
         `spans` are the parts of `nodes` that lie in companions, `fault` is the class of the fault, `skip` are checkpoints that are set aside, `poison` lines of those
-        that a diverged training wrote, `had` that the run has had one, `resume` is what lies in the nodes' memory; `checked`: the nodes need no other look before
+        that a diverged training wrote, `had` that the run has had one, `fresh` that it may begin from nothing, `resume` is what lies in the nodes' memory; `checked`: the nodes need no other look before
         the job ends. False where it was answered before.
         Raises OSError.
         """
@@ -109,7 +110,11 @@ class Talk:
         if nodes:
             lines += [f"span={span.job}:{nodeset.fold(span.nodes)}" for span in spans]
             lines += [f"skip={path}" for path in skip if "\n" not in path]
-            lines += [*(f"poison={line}" for line in poison), *(["had=1"] if had else [])]
+            lines += [
+                *(f"poison={line}" for line in poison),
+                *(["had=1"] if had else []),
+                *(["fresh=1"] if fresh else []),
+            ]
             lines += [*resume.lines] if resume is not None else []
         target = self._path("next", number)
         temporary = f"{target}.{os.getpid()}.{os.urandom(4).hex()}.tmp"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import culprits
+from ftrun.supervisor import culprits, loading
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
 from ftrun.supervisor.order import as_written
 from ftrun.supervisor.refine import refined
@@ -25,6 +25,7 @@ from ftrun.supervisor.verdicts import CLASS_DEFAULTS, Ended, plain, proofs, sure
 from ftrun.supervisor.weigh import Weighed, weigh
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.loading import Resumed
     from ftrun.supervisor.progress import Progress
     from ftrun.supervisor.signatures import Catalog, Signature
 
@@ -83,10 +84,11 @@ def diagnose(
     ended: Ended | None,
     catalog: Catalog,
     progress: Progress | None = None,
+    resumed: Resumed | None = None,
 ) -> Diagnosis:
     """The cause of an end, or of what is seen so far where `ended` is None (a live run, a text without a record).
 
-    `evidence` is all that is known of one launch, in any order; what the catalog does not know is left aside.
+    `evidence` is all that is known of one launch, in any order; what the catalog does not know is left aside. `resumed` is the checkpoint that it began with.
     A live run without anything fatal is HEALTHY with signature "".
     """
     evidence = as_written(evidence)
@@ -96,6 +98,8 @@ def diagnose(
     for rule in RULES:
         found = rule(case)
         if found is not None:
+            lines = (*(line for line, _ in case.log.causes), *case.log.spoken)
+            found = loading.judged(found, lines, resumed, progress)
             words = (*found.rests_on, *case.log.words)
             return replace(found, consequences=case.log.consequences, rests_on=words)
     raise AssertionError("the last rule always answers")  # pragma: no cover

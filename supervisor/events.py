@@ -373,6 +373,9 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     ),
     "drain.asked": lambda run, record: replace(run, asked=asked(run.asked, record)),
     "raise.asked": lambda run, record: replace(run, asked=asked(run.asked, record)),
+    "checkpoint.taken-back": lambda run, record: replace(
+        run, set_aside=tuple(one for one in run.set_aside if one[0] not in record["data"]["paths"])
+    ),
     "checkpoint.set-aside": lambda run, record: replace(
         run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
     ),

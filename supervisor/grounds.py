@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 UNLIMITED = 1_000_000
+FROM_ZERO_TRIES = 3  # in a row
 EXCLUDE_FOR_MIN_S = 60.0  # the next attempt at least is kept off
 
 
@@ -87,6 +88,7 @@ class Limits:
     drain_cap: float = 0.05
     backoff_s: float = 5.0
     backoff_max_s: float = 600.0
+    from_zero_max_s: float = 3600.0  # so much training may be lost by beginning anew
 
     def drains(self, partition_size: int) -> int:
         """How many nodes of a partition of this size may bear ftrun's drains, all supervisors together; one always may."""
@@ -123,7 +125,7 @@ class Case:
 
     `common` says why the fault is held to be no node's own ("" = it may be): then nobody is drained for it.
     `diverged` says that its training had diverged ("" = it had not), and `older` is where the next start would go back to, a checkpoint from before that;
-    `stuck` says why no start could load anything, so that the run must not begin from nothing.
+    `stuck` says why no start could load anything, so that the run must not begin from nothing, and `own` that the run itself wrote all that is lost with it.
     `step` is the highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete checkpoint where it is newer than the
     best that was known before, else ""; `running_again` says that Slurm has started the requeued job already.
     """
@@ -141,6 +143,27 @@ class Case:
     diverged: str = ""
     older: str = ""
     stuck: str = ""
+    own: bool = False
+
+    @property
+    def trained_s(self) -> float:
+        """How long the run has trained since it began, or began anew: waits in the queue are left out, what is not known counts as training."""
+        since = (i.decided_at_s for i in self.run.incidents if i.decision.get("fresh"))
+        anew_s = max((at_s for at_s in since if at_s is not None), default=0.0)
+        spans = []
+        for one in self.run.attempts:
+            ended = self.now_s if one.number == self.attempt.number else one.slurm_end_s or one.ended_at_s
+            known = (*one.starts.values(), *((one.started_at_s,) if one.started_at_s else ()))
+            spans.append((min(known, default=one.opened_at_s), self.now_s if ended is None else ended))
+        return sum(max(0.0, end_s - max(begin_s, anew_s)) for begin_s, end_s in spans)
+
+    @property
+    def from_zero(self) -> bool:
+        """Nothing may be loaded, and little enough is lost by beginning anew; not again and again where that comes to nothing."""
+        if not self.stuck or not self.own or self.trained_s > self.limits.from_zero_max_s:
+            return False
+        last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
+        return len(last) < FROM_ZERO_TRIES or not all(one.decision.get("fresh") for one in last)
 
     @property
     def saved(self) -> bool:
@@ -214,6 +237,7 @@ def limits_from(settings: Mapping[str, Any]) -> Limits:
         drain_cap=_share(settings.get("drain-cap", default.drain_cap)),
         backoff_s=float(settings.get("backoff", default.backoff_s)),
         backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),
+        from_zero_max_s=float(settings.get("restart-from-zero-max", default.from_zero_max_s)),
     )
 
 

@@ -52,6 +52,7 @@ def ended_by_us(found: Diagnosis, why: Diagnosis, *, rank_ended: bool) -> Diagno
         signature=found.signature,
         because=found.because,
         blame=why.blame if why.nodes else found.blame,
+        loading=found.loading,
         rests_on=(
             *why.rests_on,
             f"ftrun ended it: that its own line ({found.fault.value}) was its end is not known",

@@ -18,7 +18,7 @@ from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.slurm.records import replace
 from ftrun.supervisor import companion_fold, halts
 from ftrun.supervisor.hung import verdict_of
-from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher
+from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher, reached
 
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Run
@@ -219,10 +219,9 @@ def _decided(run: Run, record: Record) -> Run:
         spent=spent,
         retries=retries,
         rungs=run.rungs if late else dict(data.get("used", {})),
-        best_step=higher(run.best_step, data.get("step")),
-        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
+        **reached(run.best_step, run.best_checkpoint, data),
         excluded=tuple(excluded[node] for node in sorted(excluded)),
-        set_aside=tuple(dict.fromkeys((*run.set_aside, *_failed_checkpoints(data)))),
+        set_aside=_set_aside(run, data),
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
     )
     if run.attempt is not None and _of_present(run, record):
@@ -276,9 +275,11 @@ def _poisoned(run: Run, record: Record) -> Run:
     return replace(run, poisoned=(*run.poisoned, known))
 
 
-def _failed_checkpoints(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(path, stamp) of those that the failed start could not begin with."""
-    return [(str(path), str(stamp)) for path, stamp in data.get("set_aside", ())]
+def _set_aside(run: Run, data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """(path, stamp) of those that no start loads after this decision: what the failed one could not begin with joins them, what is not to blame leaves."""
+    back = {str(path) for path in data.get("taken_back", ())}
+    more = ((str(path), str(stamp)) for path, stamp in data.get("set_aside", ()))
+    return tuple(one for one in dict.fromkeys((*run.set_aside, *more)) if one[0] not in back)
 
 
 def _left(run: Run, record: Record) -> Run:

@@ -20,6 +20,7 @@ from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Judged
 from ftrun.hooks.checkpoints.picking import Question, poisoned
 from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.hooks.checkpoints.registry import layout_of
+from ftrun.hooks.checkpoints.siblings import compared
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import checkpoints, context
 from ftrun.supervisor.events import Run
@@ -85,6 +86,7 @@ def survey(where: Place, *, deep: bool = False) -> Inventory:
         found,
         float("inf"),
     )
+    seen = [compared(one, found, before_s=float("inf"), now_s=now_s) for one in seen]
     return _chosen(where, seen)
 
 

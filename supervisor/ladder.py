@@ -187,7 +187,10 @@ def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
             spent = ask.case.spent  # its tries are kept for other nodes
     delay_s = ask.ruling.decision.delay_s
     told += f" after {delay_s:g} s" if delay_s else ""
-    told += ", from an older checkpoint" if ask.ruling.decision.older_checkpoint else ""
+    if ask.ruling.decision.fresh:
+        told += ", from nothing, since no checkpoint may be loaded"
+    elif ask.ruling.decision.older_checkpoint:
+        told += ", from an older checkpoint"
     return Move(
         rung=rung,
         nodes=active,

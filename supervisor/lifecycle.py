@@ -195,6 +195,7 @@ NEUTRAL = INSIDE | frozenset(
         "warned",
         "observed",
         "checkpoint.set-aside",
+        "checkpoint.taken-back",
         "final.line",
         "hook.intended",
         "hook.ended",

@@ -20,6 +20,7 @@ __all__ = [
     "Evidence",
     "FaultClass",
     "Layer",
+    "Loading",
     "Proof",
     "Role",
     "Source",
@@ -174,6 +175,23 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """A start that resumed from a checkpoint and failed before its first new step.
+
+    `path` is the checkpoint (absolute), `error` its words in no order, without paths and numbers: the same words again are the same error; `text` the line itself.
+    `named`: the words name the checkpoint, or the catalog knows them for a broken one. `verdict` is one of: aside (the checkpoint is to blame),
+    program (every checkpoint gives this error), again (one more start from it tells), "" (nothing follows). `back`: checkpoints that were set aside for this very error, and are good again.
+    """
+
+    path: str
+    error: str = ""
+    text: str = ""
+    named: bool = False
+    verdict: str = ""
+    back: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The cause chosen from the evidence.
 
@@ -197,6 +215,7 @@ class Diagnosis:
     rests_on: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()  # the distinct sources that agree on the cause
     suspicious: tuple[Proof, ...] = ()  # for `unknown`: the lines a person should look at
+    loading: Loading | None = None  # of a start that failed before its first new step
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +235,7 @@ class Decision:
     delay_s: float = 0.0
     spends: str = ""  # the class whose budget pays for it; "" = free
     older_checkpoint: bool = False  # set the checkpoint aside that this attempt resumed from
+    fresh: bool = False  # no checkpoint may be loaded, and the next start begins from nothing all the same
     anyway: bool = False  # the next script starts whatever the checks before it find
     aside: int = 0  # a size of the run that provoked the fault, and is not used again; 0 = none
     advice: str = ""

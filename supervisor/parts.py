@@ -22,6 +22,7 @@ __all__ = [
     "higher",
     "hooked",
     "progressed",
+    "reached",
 ]
 
 
@@ -292,6 +293,14 @@ class Incident:
 def higher(one: int | None, other: int | None) -> int | None:
     """The higher of two steps that may be unknown."""
     return other if one is None else one if other is None else max(one, other)
+
+
+def reached(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> dict[str, Any]:
+    """How far a run has come after a decision: fields of `Run`. Where it begins from nothing, what it had reached is given up."""
+    if decision.get("fresh"):
+        return {"best_step": None, "best_checkpoint": ""}
+    further = higher(step, decision.get("step"))
+    return {"best_step": further, "best_checkpoint": decision.get("checkpoint") or checkpoint}
 
 
 def progressed(record: Mapping[str, Any]) -> dict[str, Any]:

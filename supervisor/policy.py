@@ -19,11 +19,11 @@ from collections.abc import Callable
 from ftrun.slurm.records import replace
 from ftrun.supervisor import elastic, halts, held, provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
+from ftrun.supervisor.loading import AGAIN
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
-from ftrun.supervisor.parts import Incident
 from ftrun.supervisor.placing import with_nodes
 
-__all__ = ["RULES", "decide"]
+__all__ = ["RULES", "decide", "span"]
 
 
 def decide(case: Case) -> Ruling:
@@ -39,6 +39,10 @@ def decide(case: Case) -> Ruling:
     if decision.kind == "stop" and case.running_again and rule not in _LAST_WORDS:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
         return Ruling(Decision("keep", reason), spent, retries)
+    if decision.kind == "resubmit" and case.from_zero:
+        lost = span(case.trained_s)
+        reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
+        decision = replace(decision, reason=reason, fresh=True)
     if decision.kind == "resubmit":
         retries += 0 if decision.spends == held.SPENDS else 1
         decision = decision if decision.aside else with_nodes(case, decision)
@@ -151,15 +155,29 @@ def _of_the_size(case: Case) -> Decision | None:
 
 
 def _nothing_to_load(case: Case) -> Decision | None:
-    """Checkpoints are there, and none may be loaded: to begin from nothing is the user's to say."""
-    if not case.stuck:
+    """Checkpoints are there, and none may be loaded: to begin from nothing is the user's to say where much is lost by it."""
+    if not case.stuck or case.from_zero:
         return None
+    lost = "what was there before the run began is not thrown away"
+    if case.own:
+        limit = span(case.limits.from_zero_max_s)
+        lost = f"{span(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
     advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
-    return replace(_stop(case, f"{_what(case)}: {case.stuck}"), advice=advice)
+    return replace(_stop(case, f"{_what(case)}; {case.stuck}; {lost}"), advice=advice)
+
+
+def _once_more(case: Case) -> Decision | None:
+    """The program worked before, and fails where it loads: one more start from the same checkpoint tells which of both it is."""
+    loading = case.diagnosis.loading
+    if loading is None or loading.verdict != AGAIN or case.run.retries >= case.limits.retries:
+        return None
+    return Decision("resubmit", f"{_what(case)}: before the first step, once more from the same checkpoint")
 
 
 def _hopeless(case: Case) -> Decision | None:
     if case.diagnosis.retry or _raised_by_user(case) or _goes_back(case):
+        return None
+    if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
         return None
     if case.diagnosis.action is Action.STOP or not case.limits.budget(case.diagnosis.fault):
         return _stop(case, f"{_what(case)}: trying again cannot succeed")
@@ -168,7 +186,10 @@ def _hopeless(case: Case) -> Decision | None:
 
 def _goes_back(case: Case) -> bool:
     """What diverged gets another try from before that: not every arithmetic is the same twice, nor is every device sound."""
-    return bool(case.diverged and case.older) and case.diagnosis.fault is not FaultClass.CANCELLED
+    return (
+        bool(case.diverged and (case.older or case.from_zero))
+        and case.diagnosis.fault is not FaultClass.CANCELLED
+    )
 
 
 def _raised_by_user(case: Case) -> bool:
@@ -237,47 +258,19 @@ def _older_checkpoint(case: Case) -> Decision | None:
     """What could not be loaded is set aside. How many there are is the budget, unless the settings name a lower one."""
     if case.diagnosis.fault is not FaultClass.CHECKPOINT:
         return None
-    if case.attempt.resume_from:
-        reason = f"{_what(case)}: resuming from an older checkpoint"
+    if case.attempt.resume_from or case.from_zero:
+        where = "beginning anew" if case.from_zero else "resuming from an older checkpoint"
+        reason = f"{_what(case)}: {where}"
         return Decision("resubmit", reason, older_checkpoint=True, spends=_spends(case))
     if _used(case):
         return _stop(case, f"{_what(case)}; ftrun did not choose the checkpoint, so it cannot choose another")
     return Decision("resubmit", f"{_what(case)}: once more", spends=FaultClass.CHECKPOINT.value)
 
 
-def _silent_checkpoint(case: Case) -> Decision | None:
-    """Twice from the same checkpoint, twice over without a word before the first step: once, an older one is tried.
-
-    `srun --kill-on-bad-exit` may cut off the last lines of the ranks that failed, so a torn checkpoint need not be named.
-    """
-    path, before = case.attempt.resume_from, case.before
-    if case.diagnosis.fault is not FaultClass.UNKNOWN or not path or before is None:
-        return None
-    if _resumed_from(case, before) != path or case.step is not None or before.step is not None:
-        return None
-    if FaultClass.CHECKPOINT.value in case.spent or not case.limits.budget(FaultClass.CHECKPOINT):
-        return None
-    reason = (
-        f"{_what(case)}: twice before the first step from the same checkpoint; resuming from an older one"
-    )
-    return Decision("resubmit", reason, older_checkpoint=True, spends=FaultClass.CHECKPOINT.value)
-
-
-def _resumed_from(case: Case, incident: Incident) -> str:
-    """What the start that failed then had resumed from; "" = not known, or it is of this very launch and no agent noted it."""
-    attempt = next((one for one in case.run.attempts if one.number == incident.attempt), None)
-    if attempt is None:
-        return ""
-    place = (incident.launch, incident.start)
-    start = next((one for one in attempt.begun if (one.launch, one.number) == place), None)
-    if start is not None:
-        return start.resume_from
-    return attempt.resume_from if attempt.number < case.attempt.number else ""
-
-
 def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
-    reason = f"{_what(case)}: {case.diverged}, back to {case.older}" if _goes_back(case) else _what(case)
+    back = case.older or "its beginning"
+    reason = f"{_what(case)}: {case.diverged}, back to {back}" if _goes_back(case) else _what(case)
     return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
 
 
@@ -292,10 +285,10 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _kept,
     _of_the_size,
     _nothing_to_load,
+    _once_more,
     _hopeless,
     _deterministic,
     _ceiling,
-    _silent_checkpoint,
     _budget,
     _older_checkpoint,
     _resubmit,
@@ -307,6 +300,13 @@ _LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these stand, whatever S
 def _what(case: Case) -> str:
     where = f" on {', '.join(case.culprits)}" if case.culprits else ""
     return f"{case.diagnosis.fault.value}: {case.diagnosis.title}{where}"
+
+
+def span(seconds: float) -> str:
+    """A length of time as a person says it."""
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def _delay_s(case: Case, rule: ClassRule) -> float:

@@ -10,6 +10,7 @@ and no other job bears the run's token.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client import JobState
@@ -103,6 +104,7 @@ def _keep(keeper: Keeper) -> None:
 def set_aside(keeper: Keeper) -> None:
     """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
     path = keeper.attempt.resume_from
+    path = os.path.normpath(os.path.join(context.cwd(keeper.run_dir), path)) if path else ""
     aside = checkpoints.still_aside(keeper.run.set_aside)
     if path and path not in aside:
         keeper.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
@@ -282,6 +284,7 @@ def _next_attempt(keeper: Keeper, world: World) -> None:
             restart=sum(one.starts_made for one in keeper.run.attempts if one.number < number),
             last_fault=str(decision.get("class", "")),
             **usable.told(keeper.run_dir, keeper.run),
+            fresh=bool(decision.get("fresh")),
             idle=idle,
             array=_narrowed(keeper, tasks),
             anyway=held.starts_anyway(decision, keeper.run.spent),
@@ -345,8 +348,14 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
         dependents.let_go(keeper, world)
     attempt = keeper.attempt
     found = keeper.run.incidents[-1] if keeper.run.incidents else None
-    of_this_launch = found is not None and (found.attempt, found.launch) == (attempt.number, attempt.launch)
-    if found is not None and of_this_launch and found.fault == FaultClass.CHECKPOINT:
+    present = (attempt.number, attempt.launch, attempt.start)
+    of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
+    if (
+        decision.kind == "stop"
+        and found is not None
+        and of_this_start
+        and found.fault == FaultClass.CHECKPOINT
+    ):
         set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**settle.decision_json(decision), **data, "exit_code": code}

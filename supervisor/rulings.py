@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.parts import Exclusion, Incident, higher
+from ftrun.supervisor.parts import Exclusion, Incident, reached
 
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Run
@@ -61,8 +61,7 @@ def decided(run: Run, record: Record) -> Run:
         spent=spent,
         retries=data["retries"],
         rungs=data.get("used", run.rungs),
-        best_step=higher(run.best_step, data.get("step")),
-        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
+        **reached(run.best_step, run.best_checkpoint, data),
         excluded=tuple(excluded[node] for node in sorted(excluded)),
         sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
     )

@@ -110,7 +110,9 @@ TABLE = (
             choices=("auto", "never")),
     Setting("checkpoint-deep-rate", TEXT, "200M", "How many bytes of it are read in a second. 0: no limit.", value_name="SIZE", reach=NOTHING),
     Setting("checkpoint-fresh", FLAG, False, "Where there are checkpoints and none of them may be used (broken, not loaded before, or of a training that had"
-            " diverged), start from nothing. Default: the run stops and says so."),
+            " diverged), start from nothing, however much is lost by it. Default: as restart-from-zero-max says."),
+    Setting("restart-from-zero-max", DURATION, 3600.0, "Where none of the checkpoints may be used that the run has written: how much training may be lost by beginning"
+            " from nothing. A run that has trained for longer, or would throw away what was there before it, stops and names each checkpoint with its reason. 0: it always stops."),
     Setting("resume-arg", LIST, [], "Argument that is appended to the script's when there is a checkpoint; {checkpoint} is its"
             " path, {step} its step, {checkpoint_root} the folder to load the newest from (docs/choosing.md). May be given several"
             " times.", value_name="TEMPLATE", reach=RUNS, tame=OPTION),

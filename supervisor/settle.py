@@ -33,6 +33,7 @@ from ftrun.supervisor import (
     inplace,
     inside,
     last_line,
+    loading,
     nodebook,
     nodelook,
     policy,
@@ -71,10 +72,11 @@ def settle(keeper: Keeper, world: World) -> None:
     attempt = ends.of_last_start(keeper.attempt)
     attempt = preempted.seen_through(keeper, ends.as_logged(attempt, keeper.memory.evidence))
     incident = ends.incident_id(attempt)
-    diagnosis = _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt)
+    diagnosis = (
+        _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt, incident)
+    )
     diagnosis = beside.said(keeper.run, incident, diagnosis)
-    if not_loaded(keeper):
-        recover.set_aside(keeper)
+    _note_loading(keeper, diagnosis)
     found, loads = divergences.note(keeper, world), divergences.usable(keeper)
     checkpoint = newer_checkpoint(keeper, loads.path)
     case = grounds.Case(
@@ -89,6 +91,7 @@ def settle(keeper: Keeper, world: World) -> None:
         diverged=divergence.words(found),
         older=loads.back,
         stuck=loads.stuck,
+        own=loads.own,
         running_again=_running_again(keeper, world),
         common=nodebook.common(keeper, diagnosis, world.now_s),
     )
@@ -183,7 +186,7 @@ def _quiet(keeper: Keeper, world: World) -> bool:
     return quiet_for >= float(settings.get("settle", 2.0))
 
 
-def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
+def _diagnose(keeper: Keeper, world: World, attempt: Attempt, incident: str) -> Diagnosis:
     if (told := ends.told(attempt)) is not None:
         return told
     before = attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
@@ -216,6 +219,7 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt) -> Diagnosis:
         ended=ended,
         catalog=keeper.office.catalog(),
         progress=progress,
+        resumed=usable.resumed(keeper.settings, keeper.run, keeper.run_dir, attempt.resume_from, incident),
     )
     requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
     found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
@@ -273,13 +277,18 @@ def _refusal(keeper: Keeper) -> Diagnosis:
     )
 
 
-def not_loaded(keeper: Keeper) -> bool:
-    """Whether the launch says that its checkpoint could not be loaded, be it that something else ended it or is blamed first."""
-    if not keeper.attempt.resume_from or keeper.memory.step is not None:
-        return False  # it made steps: whatever it says of checkpoints is not about the one that it began with
-    known = keeper.office.catalog().by_id
-    told = (known[found.signature] for found in keeper.memory.evidence if found.signature in known)
-    return any(signature.fault is FaultClass.CHECKPOINT for signature in told)
+def _note_loading(keeper: Keeper, diagnosis: Diagnosis) -> None:
+    """Set the checkpoint aside that could not be loaded, be it that something else ended the launch or is blamed first; take back those that are not to blame."""
+    told = keeper.memory.step is None and loading.cannot_load(
+        keeper.memory.evidence, keeper.office.catalog(), keeper.attempt.resume_from
+    )
+    is_program = diagnosis.loading is not None and diagnosis.loading.verdict == loading.PROGRAM
+    if loading.is_aside(diagnosis) or (told and not is_program):
+        recover.set_aside(keeper)
+    back = diagnosis.loading.back if diagnosis.loading is not None else ()
+    known = {path for path, _ in keeper.run.set_aside}
+    if any(path in known for path in back):
+        keeper.record("checkpoint.taken-back", paths=[path for path in back if path in known])
 
 
 def topology(keeper: Keeper) -> Topology:
@@ -390,6 +399,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "advice": diagnosis.advice,
         "rests_on": list(diagnosis.rests_on),
         "sources": [source.value for source in diagnosis.sources],
+        **({"loading": dataclasses.asdict(diagnosis.loading)} if diagnosis.loading is not None else {}),
     }
 
 

@@ -75,6 +75,7 @@ def plan(
     set_aside: Sequence[str] = (),
     poisoned: Sequence[Poison] = (),
     had: bool = False,
+    fresh: bool = False,
     anyway: bool = False,
     spares: int | None = None,
     size: int = 0,
@@ -82,8 +83,8 @@ def plan(
     """The call of sbatch for one attempt of the run in `run_dir`.
 
     `kept` is the submission context. `dependency` replaces the user's; None keeps it for attempt 1 and drops it after
-    that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes;
-    `set_aside`, `poisoned` and `had` are what is known of the run's checkpoints;
+    that. `exclude` are nodes to avoid beside the user's own; `idle` may stand in for them where the user named nodes; `set_aside`, `poisoned` and `had` are what is
+    known of the run's checkpoints, and with `fresh` the first launch may begin from nothing;
     with `anyway` the script starts whatever a preflight finds; `spares` are fewer than the settings want (None = as many);
     `size` is another number of nodes than the user's (0 = the user's).
     Raises SubmitImpossible, OptionError (sbatch would refuse the arguments), compose.ScriptError.
@@ -113,18 +114,17 @@ def plan(
         "restart": str(restart),
         "last_fault": last_fault,
         "excluded": ",".join(exclude),
-        **_facts_of_checkpoints(set_aside, poisoned, had=had),
         "export_mode": export_mode(line, head, env),
         "array": _told_of_the_whole(shape_of(line, head, env)[1]) if array else "",
         **_facts_of_run(kept),
+        **_facts_of_checkpoints(set_aside, poisoned, had=had, fresh=fresh),
         **inside.facts(kept, shape_of(line, head, env)[0], made),
         **_facts_of_size(kept, line, head, env, size),
     }
     if anyway and facts["before"]:
         facts["before"] = "report"
     content = _without(dropped, compose.compose(script, facts), head, kept)
-    folder = os.path.join(run_dir, "attempts", str(attempt), "submitted")
-    path = os.path.join(folder, kept["script_name"] or "script")
+    path = os.path.join(run_dir, "attempts", str(attempt), "submitted", kept["script_name"] or "script")
     from_file = kept["source"] == "file"
     final = changed.with_script(path, line.script_args) if from_file else changed.with_script(None)
     return Plan(final.argv(), content, path, stdin=not from_file)
@@ -195,6 +195,7 @@ def request_for(
     set_aside: Sequence[str] = (),
     poisoned: Sequence[Poison] = (),
     had: bool = False,
+    fresh: bool = False,
     anyway: bool = False,
     spares: int | None = None,
     size: int = 0,
@@ -225,6 +226,7 @@ def request_for(
             set_aside=set_aside,
             poisoned=poisoned,
             had=had,
+            fresh=fresh,
             anyway=anyway,
             spares=spares,
             size=size,
@@ -262,10 +264,12 @@ def _without(
 
 
 def _facts_of_checkpoints(
-    set_aside: Sequence[str], poisoned: Sequence[Poison], *, had: bool
+    set_aside: Sequence[str], poisoned: Sequence[Poison], *, had: bool, fresh: bool
 ) -> dict[str, str]:
-    """What starts of this attempt must not load, and whether the run has had a checkpoint."""
+    """What starts of this attempt must not load, whether the run has had a checkpoint, and whether the first launch may begin from nothing all the same."""
     facts = {"checkpoint_skip": "\n".join(set_aside), "checkpoint_had": "1" if had else ""}
+    if fresh:
+        facts["checkpoint_fresh"] = "once"
     if poisoned:
         from ftrun.hooks.checkpoints import poison  # no first submission needs it
 

@@ -11,49 +11,47 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checkpoints import poison
-from ftrun.slurm.records import dataclass
-from ftrun.supervisor import checkpoints, store
+from ftrun.hooks.checkpoints.model import EMPTY, TEMPORARY
+from ftrun.supervisor import checkpoints, context, loading, store
+from ftrun.supervisor.loading import Resumed, Usable
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.poison import Poison
     from ftrun.supervisor.events import Run
 
-__all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "told"]
+__all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "resumed", "told"]
 
 LIMIT_S = 10.0
 NOT_ONE = "none of its checkpoints may be loaded"
-
-
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """The checkpoint that a start would load ("" = none), and why it could not begin at all ("" = it could). `anew`: it would begin from nothing,
-    since there is nothing, or since its user allows it."""
-
-    path: str = ""
-    stuck: str = ""
-    anew: bool = False
-
-    @property
-    def back(self) -> str:
-        """Where a run that goes back would be, in words; "" where it cannot."""
-        return self.path or ("its beginning" if self.anew else "")
+NAMED_MAX = 8
 
 
 def find(
-    settings: Mapping[str, Any], run: Run, cwd: str, *, more: Iterable[Poison] = (), run_dir: str = ""
+    settings: Mapping[str, Any],
+    run: Run,
+    cwd: str,
+    *,
+    more: Iterable[Poison] = (),
+    without: Sequence[str] = (),
+    run_dir: str = "",
 ) -> Usable:
-    """Look. `more`: divergences that the run's journal does not have yet; `run_dir`: where the deep level's findings are ("" = nowhere)."""
+    """Look. `more`: divergences that the run's journal does not have yet; `without`: checkpoints that are as good as set aside; `run_dir`: where the deep
+    level's findings are ("" = nowhere)."""
     pattern = str(settings.get("checkpoint", ""))
     if not pattern:
         return Usable()
+    reasons = {os.path.join(cwd, path): why for path, why in _reasons(run).items()}
     if settings.get("checkpoint-judge") != "quick":
-        path, fresh = by_rule(settings, run, cwd, more=more), bool(settings.get("checkpoint-fresh"))
-        left = not path and not fresh and checkpoints.complete(pattern, cwd=cwd)
-        return Usable(path, NOT_ONE if left else "", anew=not left)
+        path = by_rule(settings, run, cwd, more=more, without=without)
+        fresh = bool(settings.get("checkpoint-fresh"))
+        left = [] if path or fresh else checkpoints.complete(pattern, cwd=cwd)
+        named = [(one, reasons.get(one, "")) for one in sorted(left, key=_step, reverse=True)]
+        own = _own([checkpoints.written_s(one) for one in left], run, run_dir)
+        return Usable(path, _named(NOT_ONE, named) if left else "", anew=not left, own=own)
     from ftrun.hooks.checkpoints.picking import Question, pick
 
     picked = pick(
@@ -61,7 +59,7 @@ def find(
             patterns=pattern.splitlines(),
             cwd=cwd,
             marker=str(settings.get("checkpoint-marker", "")),
-            aside=checkpoints.still_aside(run.set_aside),
+            aside=(*checkpoints.still_aside(run.set_aside), *without),
             poisons=(*run.poisoned, *more),
             had=had(run),
             began_s=run.created_at_s,
@@ -72,13 +70,64 @@ def find(
     )
     if picked.judged is not None:
         return Usable(picked.judged.found.path)
-    return Usable(stuck=picked.stuck, anew=not picked.stuck)
+    if not picked.stuck:
+        return Usable(anew=True)
+    passed = [(path, reasons.get(path, "") or why) for path, why in picked.passed]
+    words = f"none of {len(picked.looked)} checkpoints may be loaded"
+    there = [one.written_s for one in picked.looked if one.state not in (EMPTY, TEMPORARY)]
+    return Usable(stuck=_named(words, passed), own=_own(there, run, run_dir))
 
 
-def by_rule(settings: Mapping[str, Any], run: Run, cwd: str, *, more: Iterable[Poison] = ()) -> str:
+def resumed(settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str) -> Resumed | None:
+    """What there is to know of the checkpoint that a failed start had resumed from; None where it had none."""
+    if not path or not settings.get("checkpoint"):
+        return None
+    cwd = context.cwd(run_dir)
+    path = os.path.normpath(os.path.join(cwd, path))
+    return Resumed(
+        path,
+        loading.earlier(run, incident),
+        find(settings, run, cwd, without=[path], run_dir=run_dir),
+        trained=run.best_step is not None or any(one.step is not None for one in run.incidents),
+    )
+
+
+def _reasons(run: Run) -> dict[str, str]:
+    """Why each checkpoint was set aside, in the words of the start that failed."""
+    told = (one.diagnosis.get("loading") or {} for one in run.incidents)
+    return {one["path"]: f"a start failed: {one['text']}" for one in told if one.get("text")}
+
+
+def _named(words: str, passed: Sequence[tuple[str, str]]) -> str:
+    """With each checkpoint by its name and its reason, as many as a person reads."""
+    said = [f"{os.path.basename(path)}: {why}" if why else os.path.basename(path) for path, why in passed]
+    more = f"; and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
+    return f"{words}: {'; '.join(said[:NAMED_MAX])}{more}" if said else words
+
+
+def _own(written_s: Iterable[float | None], run: Run, run_dir: str) -> bool:
+    """Each was written since the run was submitted, by the file systems' clocks: what is lost with them is this run's alone."""
+    began_s = checkpoints.written_s(os.path.join(run_dir, "submit", "context.json")) if run_dir else None
+    began_s = run.created_at_s if began_s is None else began_s
+    return all(at_s is None or at_s >= began_s for at_s in written_s)
+
+
+def _step(path: str) -> int:
+    step = checkpoints.step_of(path)
+    return -1 if step is None else step
+
+
+def by_rule(
+    settings: Mapping[str, Any],
+    run: Run,
+    cwd: str,
+    *,
+    more: Iterable[Poison] = (),
+    without: Sequence[str] = (),
+) -> str:
     """The newest by names, markers and times alone, as batch.sh finds it without Python; "" = none."""
     pattern, marker = str(settings.get("checkpoint", "")), str(settings.get("checkpoint-marker", ""))
-    aside, spoilt = checkpoints.still_aside(run.set_aside), (*run.poisoned, *more)
+    aside, spoilt = (*checkpoints.still_aside(run.set_aside), *without), (*run.poisoned, *more)
     if spoilt:
         known = checkpoints.complete(pattern, marker=marker, set_aside=aside, cwd=cwd)
         bad = (

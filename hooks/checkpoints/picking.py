@@ -24,6 +24,7 @@ from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.judge import judge
 from ftrun.hooks.checkpoints.model import COMPLETE, EMPTY, TEMPORARY, TORN, WRITING, Found, Judged
 from ftrun.hooks.checkpoints.poison import POISONED, Poison
+from ftrun.hooks.checkpoints.siblings import compared
 
 __all__ = ["Picked", "Question", "lost", "noted", "pick", "poisoned"]
 
@@ -64,8 +65,9 @@ def pick(question: Question) -> Picked:
     """Choose. Never raises for what a file system does."""
     aside = {os.path.join(question.cwd, path) for path in question.aside}
     looked: list[Judged] = []
-    for group in _groups(find(question.patterns, cwd=question.cwd, marker=question.marker)):
-        seen = poisoned([_settled(_judged(one, question)) for one in group], question)
+    found = find(question.patterns, cwd=question.cwd, marker=question.marker)
+    for group in _groups(found):
+        seen = poisoned([_settled(_judged(one, question, found)) for one in group], question)
         looked += seen
         if choose(seen, aside=aside).judged is not None:
             break
@@ -124,14 +126,10 @@ def _noted(path: str) -> tuple[Poison, ...]:
         return ()
 
 
-def _judged(found: Found, question: Question) -> Judged:
-    return judge(
-        found,
-        marker=question.marker,
-        now_s=time.time(),
-        before_s=question.before_s,
-        run_dir=question.run_dir,
-    )
+def _judged(found: Found, question: Question, others: Sequence[Found]) -> Judged:
+    now_s, before_s = time.time(), question.before_s
+    one = judge(found, marker=question.marker, now_s=now_s, before_s=before_s, run_dir=question.run_dir)
+    return compared(one, others, before_s=before_s, now_s=now_s)
 
 
 def _settled(one: Judged) -> Judged:

@@ -81,6 +81,7 @@ _TOLD = {
     "resize.done": lambda d: f"made smaller in the queue, at its place there: {d['reason']}",
     "resize.refused": lambda d: f"cannot be made smaller in the queue: {d['message']}",
     "exclude.done": lambda d: "" if "left" in d else f"waits, kept off {nodeset.fold(d['nodes'])}: quarantined" if d["nodes"] else "could not be placed so: may use quarantined nodes again",
+    "checkpoint.taken-back": lambda d: f"no longer set aside: {', '.join(d['paths'])}",
     "checkpoint.set-aside": lambda d: f"checkpoint set aside: {d['path']}",
     "checkpoint.poisoned": lambda d: f"diverged{'' if d['step'] is None else ' at step ' + str(d['step'])} [{d['signature']}]: {d['rule']}",
     "dependents.held": lambda d: f"jobs that wait for this one are held: {', '.join(d['jobs'])}",

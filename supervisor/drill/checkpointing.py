@@ -25,4 +25,28 @@ CHECKPOINTING: tuple[Scenario, ...] = (
             classes=("hardware-gpu",), attempts=2, starts=2, resumed_min=(0, 12), steps_lost_max=16
         ),
     ),
+    Scenario(
+        "torn-checkpoint-own-words",
+        "The newest checkpoint cannot be loaded, and the program says so in words of its own",
+        faults=(Fault("nonsense-save", (14,), rank=0, starts=(1,)),),
+        loader="own",
+        expect=Expect(
+            classes=("hardware-gpu", "checkpoint"),
+            attempts=2,
+            rungs=("resubmit", "step"),
+            steps_lost_max=8,
+        ),
+    ),
+    Scenario(
+        "loader-bug",
+        "A program that cannot load any of its checkpoints: none of them is to blame",
+        faults=(Fault("gpu-lost", (14,), rank=1, starts=(1,)),),
+        loader="bug",
+        expect=Expect(
+            end="stopped",
+            classes=("hardware-gpu", "user-code", "checkpoint", "user-code"),
+            attempts=2,
+            rungs=("resubmit", "step", "step", "stop"),
+        ),
+    ),
 )

@@ -176,10 +176,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         "torn-checkpoint-unnamed",
         "The newest checkpoint is whole as a file and cannot be loaded, and no line says so",
         faults=(Fault("nonsense-save", (14,), rank=0, starts=(1,)),),
-        speechless=True,
+        loader="silent",
         kill_on_bad_exit=True,
         expect=Expect(
-            classes=("hardware-gpu", "unknown", "unknown"),
+            classes=("hardware-gpu", "unknown", "checkpoint"),
             attempts=2,
             rungs=("resubmit", "step", "step"),
             steps_lost_max=8,

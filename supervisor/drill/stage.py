@@ -360,7 +360,7 @@ class Stage:
             "collective_timeout_s": s.collective_timeout_s,
             "on_timeout": s.on_timeout,
             "on_loss": s.on_loss,
-            "speechless": s.speechless,
+            "loader": s.loader,
             "beat": s.beat,
             "rejoin": s.rejoin,
             **({"stage": s.stage.way, "pad_kib": s.stage.pad_kib} if s.stage is not None else {}),

@@ -224,7 +224,7 @@ class Scenario:
     collective_timeout_s: float = 120.0
     on_timeout: str = "exit"
     on_loss: str = "exit"
-    speechless: bool = False  # a checkpoint that cannot be loaded is not named
+    loader: str = ""  # of a bad checkpoint: "" = torch's words, own = other words, silent = none; bug: it can load none at all
     kill_on_bad_exit: bool = False
     sbatch: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()

@@ -155,3 +155,148 @@ def test_a_task_of_an_array_that_may_load_nothing_is_given_up_with_that_reason(
     assert post.run(job).final_class == "checkpoint"
     assert len(post.run(job).attempts) == 1
     assert not (post.work / "told").exists()
+
+
+# ---------------------------------------------------------------------- what only the program finds out
+# Four files a checkpoint, with sums that only the program knows. The first start damages what DAMAGE says and fails at step 35.
+PLAIN = r"""
+echo "${FTRUN_RESUME_FROM##*/}" >>told
+exec /usr/bin/python3 - "$FTRUN_RESUME_FROM" <<'END'
+import hashlib, os, sys, time
+resume, first = sys.argv[1], 1
+if resume:
+    for rank in range(4):
+        path = f"{resume}/rank_{rank}.bin"
+        with open(path, "rb") as stream:
+            content = stream.read()
+        if os.path.exists("bug"):
+            raise KeyError("optimizer")
+        if os.path.exists("away"):
+            os.unlink("away")
+            raise OSError(5, "Input/output error", path)
+        if hashlib.sha256(content[32:]).digest() != content[:32]:
+            raise ValueError(f"checksum of {path} is wrong")
+    first = int(resume.rsplit("_", 1)[1]) + 1
+been = os.path.exists("been")
+for step in range(first, 61):
+    time.sleep(0.02)
+    print(f"step {step}/60 loss 2.0", flush=True)
+    if step % 10 == 0:
+        os.makedirs(f"ckpt/step_{step}", exist_ok=True)
+        for rank in range(4):
+            data = os.urandom(5000)
+            with open(f"ckpt/step_{step}/rank_{rank}.bin", "wb") as stream:
+                stream.write(hashlib.sha256(data).digest() + data)
+    if step == 35 and not been:
+        open("been", "w").close()
+        for at, rank, what in (one.split(":") for one in os.environ["DAMAGE"].split()):
+            path = f"ckpt/step_{at}/rank_{rank}.bin"
+            if what == "gone":
+                os.unlink(path)
+            elif what == "empty":
+                os.truncate(path, 0)
+            elif what == "other":
+                with open(path, "r+b") as stream:
+                    stream.seek(1000)
+                    stream.write(b"other bytes")
+            else:
+                open(what, "w").close()
+        sys.exit("something else went wrong")
+END
+"""
+
+
+def damaged(post: Post, damage: str, *words: str) -> list[str]:
+    """What each start of a run resumed from ("" = nothing), whose checkpoints are damaged like that."""
+    (post.work / "ckpt").mkdir()
+    job = post.sbatch(f"export DAMAGE='{damage}'\n{PLAIN}", "--ft-checkpoint=ckpt/*", *words)
+    post.supervise()
+    post.until(lambda: post.run(job).final, "the run is over")
+    return (post.work / "told").read_text().splitlines()
+
+
+@side_by_side
+def test_a_checkpoint_that_only_the_program_finds_broken_costs_one_start(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+) -> None:
+    """It says so in words of its own, and the next older one is taken, past one that lacks a part."""
+    post = make_post(make_sandbox(nodes=1))
+    began = damaged(post, "30:1:other 20:2:gone")
+    run = post.run()
+
+    assert (["", "step_30", "step_10"], State.FINISHED) == (began, run.state), run.final_reason
+    assert ["unknown", "checkpoint"] == [one.fault for one in run.incidents]
+    assert [str(post.work / "ckpt" / "step_30")] == [path for path, _ in run.set_aside]
+    assert "step_30 could not be loaded" in post.ftrun("explain", run.id)
+
+
+ALL = "30:1:other 20:2:gone 10:1:empty"
+
+
+@pytest.mark.drills
+@pytest.mark.parametrize("words", [(), ("--ft-agent=never",)], ids=["in place", "new attempts"])
+@pytest.mark.parametrize(
+    ("damage", "began", "state", "aside"),
+    [
+        ("30:1:gone", ["", "step_20"], State.FINISHED, 0),
+        ("30:1:other 20:2:other", ["", "step_30", "step_20", "step_10"], State.FINISHED, 2),
+        ("30:0:away", ["", "step_30", "step_30"], State.FINISHED, 0),
+        ("30:0:bug", ["", "step_30", "step_30", "step_20"], State.STOPPED, 0),
+        (ALL, ["", "step_30", ""], State.FINISHED, 1),
+    ],
+    ids=[
+        "a part is gone",
+        "two in a row",
+        "a file system that fails once",
+        "the program's own",
+        "all of them",
+    ],
+)
+def test_a_run_goes_on_from_what_can_be_loaded(
+    make_sandbox: Callable[..., Sandbox],
+    make_post: Callable[[Sandbox], Post],
+    words: tuple[str, ...],
+    damage: str,
+    began: list[str],
+    state: State,
+    aside: int,
+) -> None:
+    """The checkpoint is blamed for what is its own: not for a file system that comes back, nor for an error that each of them gives."""
+    post = make_post(make_sandbox(nodes=1))
+
+    assert began == damaged(post, damage, *words)
+    run = post.run()
+    assert (state, aside) == (run.state, len(run.set_aside)), run.final_reason
+    if state is State.STOPPED:
+        assert "user-code" == run.final_class
+        assert "2 checkpoints in a row gave the same error" in run.final_reason
+
+
+@pytest.mark.drills
+def test_where_too_much_would_be_lost_the_run_stops_and_names_each_checkpoint(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+) -> None:
+    """With the reason of each, and the setting that allows more."""
+    post = make_post(make_sandbox(nodes=1))
+
+    assert ["", "step_30"] == damaged(post, ALL, "--ft-restart-from-zero-max=1s")
+    run = post.run()
+    assert (State.STOPPED, "checkpoint") == (run.state, run.final_class)
+    for words in (
+        "step_30: a start failed: ValueError: checksum of ckpt/step_30/rank_1.bin is wrong",
+        "step_20: torn: rank_2.bin is missing",
+        "step_10: torn: rank_1.bin is empty",
+        "restart-from-zero-max",
+    ):
+        assert words in run.final_reason
+
+
+@pytest.mark.drills
+def test_by_the_rule_of_the_shell_alone_a_part_that_is_gone_costs_one_start(
+    make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
+) -> None:
+    """The program names the file; ftrun had chosen the checkpoint, and chooses the older one."""
+    post = make_post(make_sandbox(nodes=1))
+
+    assert ["", "step_30", "step_20"] == damaged(post, "30:1:gone", "--ft-checkpoint-judge=rule")
+    assert State.FINISHED is post.run().state

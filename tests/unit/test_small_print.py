@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.events import Attempt, Incident
+from ftrun.supervisor.events import Incident
 from ftrun.supervisor.grounds import Ruling
 from ftrun.supervisor.model import Blame, Diagnosis
-from ftrun.supervisor.parts import Start
-from tests.unit.cases import BUDGETS, FIRST, NODES, NOW, REQUEUED, F, cluster, diagnosis, incident, rule
+from tests.unit.cases import BUDGETS, FIRST, NODES, REQUEUED, F, cluster, diagnosis, incident, rule
 
 # ---------------------------------------------------------------------- small print (P11)
 
@@ -125,60 +124,6 @@ def test_a_checkpoint_that_cannot_be_loaded_is_set_aside() -> None:
 
     assert ruling.decision.older_checkpoint
     assert (4, {}) == (ruling.retries, dict(ruling.spent))
-
-
-SILENT = {"spent": {"unknown": 1}, "incidents": (incident(F.UNKNOWN),)}
-NINE = {"resume_from": "/ck/step-9"}
-
-
-def _from_nine(earlier: str = "/ck/step-9") -> dict[str, Any]:
-    first = Attempt(1, NOW - 2000, resume_from=earlier)
-    return {**SILENT, "attempts": (first, Attempt(2, NOW - 1000, resume_from="/ck/step-9"))}
-
-
-def test_two_starts_from_one_checkpoint_that_fail_without_a_word_cast_doubt_on_it() -> None:
-    """The words that name a torn checkpoint may be lost with the ranks: once, an older one is tried before the stop."""
-    ruling = rule(diagnosis(F.UNKNOWN), attempt=NINE, run=_from_nine())
-
-    assert ("resubmit", True) == (ruling.decision.kind, ruling.decision.older_checkpoint)
-    assert {"unknown": 1, "checkpoint": 1} == dict(ruling.spent)
-    again = rule(diagnosis(F.UNKNOWN), attempt=NINE, run={**_from_nine(), "spent": dict(ruling.spent)})
-    assert "stop" == again.decision.kind
-
-
-@pytest.mark.parametrize(("earlier", "older"), [("/ck/step-9", True), ("/ck/step-5", False)])
-def test_two_starts_inside_one_launch_cast_doubt_on_a_checkpoint_as_well(earlier: str, older: bool) -> None:
-    """A start that was made in place counts like an attempt, by what it resumed from itself."""
-    starts = (
-        Start(0, 1, NODES, NOW - 1000, resume_from=earlier),
-        Start(0, 2, NODES, NOW - 500, resume_from="/ck/step-9"),
-    )
-    attempt = Attempt(1, NOW - 1000, resume_from="/ck/step-9", begun=starts, start=2)
-    ruling = rule(
-        diagnosis(F.UNKNOWN),
-        attempt={**NINE, "number": 1, "start": 2},
-        run={**SILENT, "attempts": (attempt,)},
-    )
-
-    assert older == ruling.decision.older_checkpoint
-
-
-@pytest.mark.parametrize(
-    ("run", "step"),
-    [
-        (_from_nine("/ck/step-5"), None),
-        (_from_nine(), 10),
-        ({**_from_nine(), "incidents": (incident(F.UNKNOWN, step=10),)}, None),
-    ],
-    ids=["another checkpoint", "a step now", "a step before"],
-)
-def test_a_checkpoint_is_not_doubted_where_training_went_on_from_it(
-    run: dict[str, Any], step: int | None
-) -> None:
-    """One failure, or a single step from it, and the checkpoint keeps its good name."""
-    decision = rule(diagnosis(F.UNKNOWN), attempt=NINE, run={**run, "best_step": 20}, step=step).decision
-
-    assert ("stop", False) == (decision.kind, decision.older_checkpoint)
 
 
 def test_a_checkpoint_that_ftrun_did_not_choose_is_tried_once_more() -> None:
