@@ -32,14 +32,15 @@ def main(arguments: list[str]) -> int:
     settings = thresholds.read(words.settings, node)
     if settings is None:
         return 0
-    if words.since:
+    counting = [one.name for one in chosen if words.since and "since_s" in one.thresholds]
+    for name in counting:
         # What the kernel's log and the uptime say counts from the start of the script; what a site sets goes before.
-        for check in chosen:
-            if "since_s" in check.thresholds:
-                settings[check.name] = {"since_s": words.since, **settings.get(check.name, {})}
+        settings[name] = {"since_s": words.since, **settings.get(name, {})}
     root = words.root.replace("{node}", node)
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
     report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
+    # What these found came while the job ran; anything else may have been there before it.
+    report["since"] = [name for name in counting if settings[name]["since_s"] == words.since]
     if words.start:
         report["start"] = words.start
     with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ the table: a slow link or a missing GPU holds up all ranks, a newer kernel does 
 value is so low that it is another kind of node, the difference is told and counts for nothing. `ulimit` counts by comparison only, since its marks are what one maker asks for.
 
 A check that fails on most nodes says something about the site or about the check, not about a node: it is told once and held against nobody. And where more than
-half of the nodes are bad, each in its own way, something that they share is likelier than so much bad luck; then nobody is blamed either. A job of one node has no
+half of the nodes that answer are bad, each in its own way, something that they share is likelier than so much bad luck; then nobody is blamed either. A job of one node has no
 peers: whatever fails there is the site's until another node shows otherwise. What is unknown, skipped or missing is nobody's fault.
 
 A node says of others that they cannot be reached: one that says so may be wrong itself; two or more, and more than half of all that tell, are believed.
@@ -99,7 +99,8 @@ def verdict(reports: Mapping[str, Rows], nodes: int, names: Collection[str] = ()
         if one.counts:
             own.setdefault(one.node, []).append(_row(one))
     bad = {node: tuple(sorted(found, key=_gravity)) for node, found in own.items() if found}
-    if len(bad) * 2 > max(nodes, len(reports)):
+    answered = len(bad.keys() & reports.keys())  # who is silent is not among those compared
+    if len(bad) * 2 > max(nodes, len(reports)) or answered * 2 > len(reports):
         return Verdict({}, site, tuple(sorted(bad)), odd, everywhere)
     return Verdict(bad, site, (), odd, everywhere)
 

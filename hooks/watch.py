@@ -180,7 +180,7 @@ class Watch:
         for device, one in fresh.items():
             known = self.seen.get((check, device))
             at_s = known.at_s if known else now_s
-            changed |= known is None or known.until_s is not None or known.finding.severity != one.severity
+            changed |= known is None or known.until_s is not None or _is_other(one, known.finding)
             self.seen[check, device] = Seen(one, at_s, now_s)
         for (name, device), known in self.seen.items():
             if name == check and device not in fresh and known.until_s is None:
@@ -206,6 +206,11 @@ def _is_news(one: Finding, first: Optional[Finding]) -> bool:
     if first is None or SEVERITIES.index(one.severity) > SEVERITIES.index(first.severity):
         return True
     return one.value is not None and first.value is not None and one.value > first.value
+
+
+def _is_other(one: Finding, known: Finding) -> bool:
+    """Whether a finding that holds is told again: another severity, or a number that rose. A time is another each time."""
+    return one.severity != known.severity or (one.unit != "s" and (one.value or 0) > (known.value or 0))
 
 
 def _present(family: Family, root: str) -> list[Check]:

@@ -19,7 +19,7 @@ from ftrun.supervisor.hung import better, ended_by_us
 from ftrun.supervisor.loading import Resumed, Usable, is_aside
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
-from ftrun.supervisor.verdicts import plain
+from ftrun.supervisor.verdicts import UNSURE, plain
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.poison import Poison
@@ -48,8 +48,6 @@ __all__ = [
 
 LOST, SLOW, DRAINED, GROWN = "node.silent", "straggler.swap", "node.drained", "run.grows"
 COMPANION_OVER = "node.companion-over"
-SURE_OF_ITSELF = 0.5
-"""Signatures of any exception at all are less sure than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +105,10 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
     if seen.gone and not seen.silent and why is None:
         over = _without_companion(seen.gone)
         # An exception that nobody knows by name is what ranks say who lost a peer, too.
-        vague = found.fault is FaultClass.USER_CODE and found.confidence < SURE_OF_ITSELF
+        vague = found.fault is FaultClass.USER_CODE and found.confidence < UNSURE
         found = over if vague else better(found, over)
-    found = nodefacts.joined(found, seen.facts, seen.now_s)
+    facts = replace(seen.facts, silent=frozenset((*seen.silent, *seen.gone)))
+    found = nodefacts.joined(found, facts, seen.now_s)
     missing = tuple(node for node in seen.silent if node not in found.nodes)
     if seen.silent:
         words = f"{', '.join(seen.silent)} did not answer a step that asked every node"

@@ -36,6 +36,7 @@ def place(
     where = desk.where
     facts = nodereports.read(where.run_dir, where.attempt, where.launch, desk.nodes, start=seen.number)
     lost = {*reach.gone, *reach.silent}
+    facts = replace(facts, silent=frozenset(lost))
     broken = [node for span in desk.spans if lost.intersection(span.nodes) for node in span.nodes]
     aside = tuple(dict.fromkeys((*aside, *broken)))  # a companion that lost a node is over as a whole
     spares = agent_case.usable(

@@ -83,7 +83,7 @@ class Rounds:
     _shim_looks: list[float] = field(default_factory=list)
     _growth: Growth | None = None
     _habits: History = field(default_factory=History)  # what earlier starts showed of their silences
-    _survived: set[str] = field(default_factory=set)  # findings of nodes after which some start went on
+    _survived: set[str] = field(default_factory=set)  # findings that stood while some start went on
     _checked: bool = False  # the nodes were, after the start that failed last
     _checks: Checks | None = None  # those after the present start
     companions: Companions = field(init=False)
@@ -284,6 +284,8 @@ class Rounds:
         seen, diagnosis, run = self._judged(eye, over, suspicion, reach)
         if incident:
             agent_seen.note(self.desk, eye, seen, incident, diagnosis)
+            # What no node was blamed for stands from now on, and explains no later start either.
+            self._survived |= {one.key for one in seen.facts.findings if one.node not in diagnosis.nodes}
             run = self.desk.book.run()
         around = agent_place.view(self.desk, self.settings, run)
         case = agent_case.case_of(run, seen, diagnosis, around)

@@ -13,7 +13,9 @@ from ftrun.supervisor import (
     divergence,
     divergences,
     grounds,
+    ledger,
     loading,
+    nodestory,
     settle,
     usable,
 )
@@ -23,6 +25,7 @@ from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_talk import Over, Started
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.model import Diagnosis
+from ftrun.supervisor.nodefacts import NodeFacts
 
 __all__ = ["begun", "failed_checkpoint", "incident_of", "note", "seen_of", "too_late"]
 
@@ -87,7 +90,7 @@ def seen_of(
         evidence=eye.evidence(over=True),
         topology=eye.topology(),
         progress=report.progress if report is not None else None,
-        facts=eye.facts(),
+        facts=_facts(desk, run, eye),
         silent=tuple(node for node in started.nodes if node in reach.silent),
         gone=tuple(node for node in started.nodes if node in reach.gone),
         suspicion=suspicion.diagnosis if suspicion is not None else None,
@@ -99,6 +102,15 @@ def seen_of(
         resumed=usable.resumed(settings, run, desk.where.run_dir, resumed, incident_of(desk, started)),
         checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
     )
+
+
+def _facts(desk: Desk, run: Run, eye: Eye) -> NodeFacts:
+    """What the nodes say of themselves, less what was there before; the ledger is asked only where something is left."""
+    facts, where, now_s = eye.facts().survived(eye.memory.survived), desk.where, desk.clock.now_s()
+    if not facts.odd(now_s):
+        return facts
+    launch = nodestory.entry_prefix(run, where.attempt, where.launch)
+    return facts.noted_before(ledger.read(where.home), run.id, launch, now_s)
 
 
 def note(desk: Desk, eye: Eye, seen: agent_case.Seen, incident: str, diagnosis: Diagnosis) -> None:

@@ -369,6 +369,8 @@ def _earned(
     if signature.role is Role.EITHER:
         confidence *= 0.75
         words.append("such a line can also be a consequence")
+    if Source.EXIT in sources:  # it ended by the very signal: other ranks may still have printed a step
+        return sure(confidence), words
     if _before_the_last_step(case, lines):
         confidence *= 0.75
         words.append("such a line can also be a consequence")

@@ -6,6 +6,10 @@ of the nodes apart counts (what all show is the site's), and it counts by the ta
 hang, a time-out, connections, an unknown end), agrees where the log names the same node, and is told but overrules nothing
 where the log names a cause that no node has (a bug, a full disk).
 
+Only who tells is compared: a dead node shows nothing, so those that survive it and share a finding are not a minority of all. And what was
+there before the fault is not its cause (`standing`): the checks before the script knew it, training went on after it, an earlier launch had
+left it in the ledger, or most nodes of other runs have it. What got worse since then is new.
+
 A report in the attempt's folder was written by the job's own user: it may leave out nodes of this attempt, and drains none.
 """
 
@@ -13,14 +17,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from ftrun.hooks import compare
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import scenario
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass, Proof, Source
-from ftrun.supervisor.verdicts import CLASS_DEFAULTS, plain, sure
+from ftrun.supervisor.nodes import Entry, place
+from ftrun.supervisor.verdicts import CLASS_DEFAULTS, UNSURE, plain, sure
 
 __all__ = [
     "SIGNATURE",
@@ -65,15 +70,28 @@ HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 VAGUE = frozenset({FaultClass.HANG, FaultClass.NETWORK, FaultClass.UNKNOWN, FaultClass.LIBRARY_BUG})
 """What a broken node looks like from the program's side."""
 
-UNSURE = 0.5
-"""A diagnosis less sure than this gives way to a machine that is bad."""
-
 SURE = {BAD: 0.85, DEGRADED: 0.6}
+GRADES = (DEGRADED, BAD)
+
+NEARLY = 0.05
+"""A value that differs by no more than this share is the same."""
+
+SECONDS = "s"
+"""The unit of how long an answer took, which is another each time."""
+
+STOOD_FOR_S = 14 * 86_400.0
+"""What the ledger tells of a node is believed for so long: it may have been mended since."""
+
+SITE_LEAST = 2
+"""So many nodes of other runs must show a finding before it is held to be the site's."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFinding:
-    """One thing that a check found on one node. `until_s`: when it was gone again, None while it holds; `source`: who ran the check."""
+    """One thing that a check found on one node. `until_s`: when it was gone again, None while it holds; `source`: who ran the check.
+
+    `fresh`: the check asked only for what came since the script began. `standing`: it was there before the fault.
+    """
 
     node: str
     kind: str
@@ -85,48 +103,124 @@ class NodeFinding:
     at_s: float | None = None
     until_s: float | None = None
     source: Source = Source.REPORT
+    value: float | None = None
+    unit: str = ""
+    fresh: bool = False
+    standing: bool = False
 
     @property
     def key(self) -> str:
-        """What tells it from all others of its attempt."""
-        return f"{self.node}:{self.check}:{self.device}"
+        """What tells it from all others of its attempt; one that got worse is another one."""
+        amount = f":{self.value:g}" if self.value is not None and self.unit != SECONDS else ""
+        return f"{self.node}:{self.check}:{self.device}:{self.severity}{amount}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """All that is known of an attempt's nodes now. `asked` are the nodes that answered a full check."""
+    """All that is known of an attempt's nodes now. `asked` are the nodes that answered a full check, `silent` those that are lost."""
 
     nodes: tuple[str, ...] = ()
     findings: tuple[NodeFinding, ...] = ()
     asked: frozenset[str] = field(default_factory=frozenset)
+    silent: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def tellers(self) -> frozenset[str]:
+        """The nodes that can be compared with each other: who is silent, or gave no answer where others did, shows nothing."""
+        left = frozenset(self.nodes) - self.silent
+        return left & self.asked or left
 
     def odd(self, now_s: float) -> tuple[NodeFinding, ...]:
-        """The findings that set a minority of the nodes apart, worst first."""
+        """The findings that are new and set a minority of the nodes apart, worst first."""
         held = [
             one
             for one in self.findings
             if one.node in self.nodes and (one.until_s is None or now_s - one.until_s <= REMEMBERED_S)
         ]
-        shown = Counter(check for check, _ in {(one.check, one.node) for one in held})
-        if len(self.nodes) == 1:
-            few = [one for one in held if _speaks_alone(one)]
-        else:
-            few = [one for one in held if 2 * shown[one.check] <= len(self.nodes)]
-        if 2 * len({one.node for one in few if one.severity == BAD}) > len(self.nodes) > 1:
+        tellers = self.tellers
+        among = (frozenset(self.nodes), tellers)
+        shown = {(one.check, one.node) for one in held}
+        all_show, tellers_show = (Counter(check for check, node in shown if node in nodes) for nodes in among)
+        few = [
+            one
+            for one in held
+            if 2 * tellers_show[one.check] <= len(tellers) or (len(tellers) == 1 and _speaks_alone(one))
+        ]
+        if len(self.nodes) > 1:
+            few = [one for one in few if 2 * all_show[one.check] <= len(self.nodes)]
+        few = [one for one in few if not one.standing]
+        bad = {one.node for one in few if one.severity == BAD}
+        if any(2 * len(bad & nodes) > len(nodes) > 1 for nodes in among):
             return ()  # most nodes are bad, each in its own way: something that they share is likelier
         return tuple(sorted(few, key=lambda one: (one.severity != BAD, one.fault not in HARDWARE, one.node)))
 
     def everywhere(self) -> tuple[str, ...]:
         """The checks that fail on every node of several: the site's or the job's.
 
-        A node that is lost tells nothing more: where most nodes answered a full check, those are enough.
+        A node that is lost tells nothing more: where most of the others answered a full check, those are enough.
         """
-        most = 2 * len(self.asked) > len(self.nodes) and len(self.asked) > 1
-        told = self.asked if most else frozenset(self.nodes)
+        left = frozenset(self.nodes) - self.silent
+        answered = left & self.asked
+        told = answered if 2 * len(answered) > len(left) and len(answered) > 1 else left
         shown: dict[str, set[str]] = {}
         for one in self.findings:
             shown.setdefault(one.check, set()).add(one.node)
         return tuple(sorted(check for check, nodes in shown.items() if len(told) > 1 and told <= nodes))
+
+    def stood(self, before: Sequence[NodeFinding]) -> NodeFacts:
+        """The same, where the checks before the script found these: what the watch tells came later."""
+        return self._marked(
+            lambda one: (
+                one in before
+                or (one.kind == "after" and not one.fresh and any(_same(old, one) for old in before))
+            )
+        )
+
+    def survived(self, keys: Collection[str]) -> NodeFacts:
+        """The same, where training, or another start, went on after the findings with these keys.
+
+        What a watch found then says nothing more, and hides no other node with the same fault; a check finds again what stands.
+        """
+        marked = self._marked(lambda one: one.key in keys)
+        left = (one for one in marked.findings if one.kind != "watch" or one.key not in keys)
+        return replace(marked, findings=tuple(left))
+
+    def noted_before(self, entries: Iterable[Entry], run: str, launch: str, now_s: float) -> NodeFacts:
+        """The same, with what the ledger tells of these findings before this launch, whose entries' ids begin with `launch`.
+
+        What a node was blamed for is no excuse the next time; and a card or a link that is broken elsewhere says nothing of this one.
+        """
+        told = [one for one in entries if now_s - one.at_s <= STOOD_FOR_S and not one.id.startswith(launch)]
+        checks = [one for one in told if one.what == "check"]
+        before = [_noted(one, node) for one in checks for node in one.nodes if node in self.nodes]
+        blamed = {
+            (node, one.signature)
+            for one in told
+            if one.what in ("incident", "excluded", "drained")
+            for node in one.nodes
+        }
+        of_others = {node for one in told if one.run not in ("", run) for node in one.nodes}
+        shown: dict[str, set[str]] = {}
+        for one in checks:
+            if one.run != run:
+                shown.setdefault(one.signature, set()).update(one.nodes)
+
+        def known(one: NodeFinding) -> bool:
+            signature = f"{SIGNATURE}{one.check}"
+            if one.kind == "watch" or one.fresh or (one.node, signature) in blamed:
+                return False
+            if any(_same(old, one) for old in before):
+                return True
+            many = len(shown.get(signature, ()))
+            return one.fault not in HARDWARE and many >= SITE_LEAST and 2 * many > len(of_others)
+
+        return self._marked(known)
+
+    def _marked(self, standing: Callable[[NodeFinding], bool]) -> NodeFacts:
+        marked = (
+            one if one.standing or not standing(one) else replace(one, standing=True) for one in self.findings
+        )
+        return replace(self, findings=tuple(marked))
 
     def scenario(self, now_s: float, *, ended: bool) -> scenario.Scenario:
         """The row of the table that these facts are."""
@@ -138,6 +232,35 @@ class NodeFacts:
 def _speaks_alone(one: NodeFinding) -> bool:
     """Without a peer to compare with: broken hardware, and what came while the job ran; the rest may be the site's way."""
     return one.fault in HARDWARE or one.kind == "watch"
+
+
+def _as_bad_as(one: NodeFinding) -> tuple[str, ...]:
+    """The severities that a finding before it must have had for it to be no worse now."""
+    return GRADES[GRADES.index(one.severity) :]
+
+
+def _noted(entry: Entry, node: str) -> NodeFinding:
+    """A finding as the ledger has it."""
+    return NodeFinding(
+        node=node,
+        kind=str(entry.detail.get("kind", "")),
+        check=entry.signature.removeprefix(SIGNATURE),
+        severity=str(entry.detail.get("worst", "")),
+        fault=FaultClass.NODE,
+        message="",
+        device=entry.device,
+        value=number(entry.detail.get("value")),
+    )
+
+
+def _same(before: NodeFinding, now: NodeFinding) -> bool:
+    """Whether `now` is what was there already: the same thing of the same node, and no worse."""
+    if (before.node, before.check, place(before.device)) != (now.node, now.check, place(now.device)):
+        return False
+    if before.severity not in _as_bad_as(now) or before.value is None or now.value is None:
+        return before.severity in _as_bad_as(now)
+    margin = NEARLY * max(abs(before.value), abs(now.value))
+    return now.unit == SECONDS or abs(now.value - before.value) <= margin
 
 
 def gathered(
@@ -166,7 +289,9 @@ def gathered(
             message = f"{odd.has}, its peers have {odd.peers_have}"
             fault = FaultClass(odd.fault)
             findings.append(NodeFinding(odd.node, "after", odd.check, BAD, fault, message, odd.device))
-    return NodeFacts(tuple(nodes), tuple(findings), frozenset(rows))
+    before = [one for one in findings if one.kind == "preflight"]
+    facts = NodeFacts(tuple(nodes), tuple(findings), frozenset(rows))
+    return facts.stood(before) if before else facts
 
 
 def _rows(report: object) -> list[dict[str, object]]:
@@ -216,7 +341,14 @@ def _finding(row: object, report: Mapping[str, object], source: Source) -> NodeF
         at_s=number(row.get("at_s", report.get("at_s"))),
         until_s=number(row.get("until_s")),
         source=source,
+        value=number(row.get("value")),
+        unit=str(row.get("unit", ""))[:32],
+        fresh=row.get("check") in _list(report.get("since")),
     )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def number(value: object) -> float | None:
@@ -239,7 +371,7 @@ def while_alive(
 
     What comes back is a suspicion: a live run is ended only when it stands still as well (P7).
     """
-    left = replace(facts, findings=tuple(one for one in facts.findings if one.key not in survived))
+    left = facts.survived(survived)
     if left.scenario(now_s, ended=False).act is not scenario.Act.SUSPECT:
         return found
     if found is not None and found.signature and found.fault not in ENDED_FOR_OTHER_REASONS:
@@ -256,13 +388,20 @@ def worth_checking(found: Diagnosis) -> bool:
 
 def joined(found: Diagnosis, facts: NodeFacts, now_s: float) -> Diagnosis:
     """The diagnosis of an end, with what the nodes say."""
-    words = [f"every node fails {check}: the site or the job, not a node" for check in facts.everywhere()]
+    every, shared = ("every node that answers" if facts.silent else "every node"), facts.everywhere()
+    words = [f"{every} fails {check}: the site or the job, not a node" for check in shared]
+    stood = [
+        one for one in facts.findings if one.standing and one.severity == BAD and one.check not in shared
+    ]
+    words += [f"there before the fault: {one.node}, check {one.check}: {one.message}" for one in stood[:3]]
     found = replace(found, rests_on=(*found.rests_on, *words)) if words else found
     odd = facts.odd(now_s)
     if not odd or found.fault in ENDED_FOR_OTHER_REASONS:
         return found
     for rule in (_agreeing, _explained, _beside):
         better = rule(found, odd)
+        if better is not None and found.nodes and set(facts.nodes) <= set(better.nodes):
+            continue  # to blame all is to blame none, and who is named already would go free
         if better is not None:
             row = facts.scenario(now_s, ended=True)
             told = f"scenario {row.number}: {row.act.value}" if row.number else row.act.value
@@ -299,10 +438,11 @@ def _explained(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None
 
 
 def _beside(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
-    """The log names a sick node, and another is sick as well: the run goes on without both."""
+    """The log names a sick node, and another is sick as well: the run goes on without both. A file system is shared, or made as it is."""
     if found.fault not in HARDWARE | {FaultClass.NODE} or not found.nodes:
         return None
     more = [one for one in odd if one.severity == BAD and one.node not in found.nodes]
+    more = [one for one in more if one.fault is not FaultClass.STORAGE]
     if not more:
         return None
     names = tuple(dict.fromkeys((*found.nodes, *(one.node for one in more))))

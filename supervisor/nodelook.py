@@ -6,11 +6,14 @@ are read, those of the checks after the failure among them, and joined to the di
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from ftrun.slurm.records import replace
 from ftrun.supervisor import attempts, nodereports, sense
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding, joined
+from ftrun.supervisor.nodestory import entry_prefix
 from ftrun.supervisor.visits import GIVEN_UP_AFTER_S, Visit
 
 if TYPE_CHECKING:
@@ -60,12 +63,18 @@ def visited(keeper: Keeper, world: World) -> bool:
     return True
 
 
-def judged(keeper: Keeper, world: World, found: Diagnosis) -> Diagnosis:
-    """The diagnosis of an end, with what the nodes say."""
-    if attempts.has_tasks(keeper.run_dir, keeper.attempt.number):
+def judged(keeper: Keeper, world: World, found: Diagnosis, lost: Collection[str] = ()) -> Diagnosis:
+    """The diagnosis of an end, with what the nodes say; `lost` nodes say nothing."""
+    attempt, memory = keeper.attempt, keeper.memory
+    if attempts.has_tasks(keeper.run_dir, attempt.number):
         return found  # each task has nodes of its own
     _read(keeper)
-    return joined(found, keeper.memory.node_facts, world.now_s)
+    facts = replace(memory.node_facts.survived(memory.survived), silent=frozenset(lost))
+    if facts.odd(world.now_s):
+        entries = keeper.office.nodebook.entries()
+        launch = entry_prefix(keeper.run, attempt.number, attempt.launch)
+        facts = facts.noted_before(entries, keeper.run.id, launch, world.now_s)
+    return joined(found, facts, world.now_s)
 
 
 def first_seen_s(keeper: Keeper, signature: str) -> list[float]:

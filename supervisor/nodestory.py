@@ -20,7 +20,7 @@ from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.nodefacts import SIGNATURE, number, parsed
 from ftrun.supervisor.nodes import Entry, place
 
-__all__ = ["entries_of", "mark", "of_report"]
+__all__ = ["entries_of", "entry_prefix", "mark", "of_report"]
 
 EVIDENCE_CHARACTERS = 200
 HOUR_S = 3600.0
@@ -98,14 +98,14 @@ def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:
 
 
 def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: FaultClass) -> bool:
-    """The run leaves the nodes out, or would do so if it went on."""
+    """The run leaves the nodes out, or would do so if it went on, or if its cap had room for them all."""
     if run.settings.get("observe"):
         return False
+    always = CLASS_RULES[fault].exclude == "always" and bool(incident.diagnosis.get("exclude"))
     if set(nodes) & set(incident.decision.get("exclude", ())):
-        return set(nodes) <= set(incident.decision["exclude"])
+        return always or set(nodes) <= set(incident.decision["exclude"])
     stopped = incident.decision.get("kind") == "stop"
     some = len(nodes) < len(incident.attempt_nodes) or len(nodes) == 1
-    always = CLASS_RULES[fault].exclude == "always" and bool(incident.diagnosis.get("exclude"))
     return stopped and some and always
 
 
@@ -158,6 +158,11 @@ def _device(text: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------- reports of nodes
 
 
+def entry_prefix(run: Run, attempt: int, launch: int) -> str:
+    """How the ids of all entries begin that are made from reports of this launch."""
+    return f"{run.token}:{attempt}.{launch}:"
+
+
 def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float) -> list[Entry]:
     """What the report of a node adds: a `check` for each finding against it, a `device` for each card that it names with its place.
 
@@ -167,7 +172,7 @@ def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str,
         return []
     kind, told_s = str(report.get("kind", "")), number(report.get("at_s"))
     at_s = now_s if told_s is None else min(told_s, now_s)
-    name = f"{run.token}:{attempt}.{launch}:{kind}:{node}"
+    name = f"{entry_prefix(run, attempt, launch)}{kind}:{node}"
     checks = [
         Entry(
             at_s=at_s,
@@ -178,7 +183,7 @@ def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str,
             signature=f"{SIGNATURE}{one.check}",
             fault=one.fault.value,
             device=place(one.device),
-            detail={"worst": one.severity, "text": one.message, "kind": kind},
+            detail={"worst": one.severity, "text": one.message, "kind": kind, "value": one.value},
         )
         for one in parsed(report, node=node)[:FINDINGS_MAX]
     ]

@@ -10,6 +10,9 @@ Budgets. Each class may fail so often without progress (`grounds.CLASS_RULES`, s
 complete checkpoint, or a step beyond the highest so far) refills them. Above all stands `retries`, the ceiling over
 all classes, which nothing refills. A class that gets no retry by default gets one where the diagnosis proves that
 another try makes sense (a neighbour took the memory), and as many as the user asks for by `budget-<class>`.
+
+A guess is no verdict. A diagnosis that is less than half sure never says that trying again cannot succeed: where the script has worked before,
+in this launch or in an earlier one, there is one try; where it never did a step it stops, and says how sure it is and which setting tries again.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ru
 from ftrun.supervisor.loading import AGAIN
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.placing import with_nodes
+from ftrun.supervisor.verdicts import UNSURE
 
 __all__ = ["RULES", "decide", "span"]
 
@@ -175,13 +179,41 @@ def _once_more(case: Case) -> Decision | None:
 
 
 def _hopeless(case: Case) -> Decision | None:
-    if case.diagnosis.retry or _raised_by_user(case) or _goes_back(case):
+    if not _says_never(case) or _raised_by_user(case) or _goes_back(case):
         return None
     if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
         return None
-    if case.diagnosis.action is Action.STOP or not case.limits.budget(case.diagnosis.fault):
+    if not _unsure(case):
         return _stop(case, f"{_what(case)}: trying again cannot succeed")
-    return None
+    if _has_worked(case) or case.diagnosis.fault.value in case.limits.budgets:
+        return None
+    again = f"and no step was ever seen; {_setting(case)}=1 tries again"
+    return _stop(case, f"{_what(case)}: only {case.diagnosis.confidence:.2f} sure, {again}")
+
+
+def _says_never(case: Case) -> bool:
+    """The diagnosis, or the class, is against any other try."""
+    found = case.diagnosis
+    return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
+
+
+def _unsure(case: Case) -> bool:
+    """It says so, and is no more than a guess."""
+    return _says_never(case) and case.diagnosis.confidence < UNSURE
+
+
+def _has_worked(case: Case) -> bool:
+    """The script made steps, or a checkpoint, in this launch or in an earlier one."""
+    return (
+        case.step is not None
+        or case.progressed
+        or case.run.best_step is not None
+        or bool(case.run.best_checkpoint)
+    )
+
+
+def _setting(case: Case) -> str:
+    return f"--ft-budget-{case.diagnosis.fault.value}"
 
 
 def _goes_back(case: Case) -> bool:
@@ -233,7 +265,9 @@ def _budget(case: Case) -> Decision | None:
         return None
     if not allowed:
         return _stop(case, f"{_what(case)}; budget-{fault.value}=0: not tried again")
-    return _stop(case, f"{_what(case)}; {used} of {allowed} retries for {fault.value} used without progress")
+    used_up = f"{used} of {allowed} retries for {fault.value} used without progress ({_setting(case)})"
+    guess = f" (only {case.diagnosis.confidence:.2f} sure)" if _unsure(case) else ""
+    return _stop(case, f"{_what(case)}{guess}; {used_up}")
 
 
 def _used(case: Case) -> int:
@@ -244,6 +278,8 @@ def _allowed(case: Case) -> int:
     fault = case.diagnosis.fault
     if not CLASS_RULES[fault].budget and (case.diagnosis.retry or _goes_back(case)):
         return max(case.limits.budget(fault), 1)
+    if _unsure(case):
+        return case.limits.budgets.get(fault.value, 1)
     return case.limits.budget(fault)
 
 
@@ -271,6 +307,8 @@ def _resubmit(case: Case) -> Decision:
     rule = CLASS_RULES[case.diagnosis.fault]
     back = case.older or "its beginning"
     reason = f"{_what(case)}: {case.diverged}, back to {back}" if _goes_back(case) else _what(case)
+    if _unsure(case) and case.diagnosis.fault.value not in case.limits.budgets and not _goes_back(case):
+        reason += f": only {case.diagnosis.confidence:.2f} sure, and it had worked: once more"
     return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
 
 

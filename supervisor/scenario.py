@@ -65,7 +65,7 @@ TABLE = (
     ),
     Scenario(
         0, False, True, False, Act.SUSPECT,
-        "training may survive a fault: it is ended when it makes no step for as long as a fatal line would be given",
+        "training may survive a fault: it is ended when nothing is seen to move for `end-wait`",
     ),
     Scenario(0, False, False, False, Act.WATCH, "nothing is wrong"),
 )  # fmt: skip

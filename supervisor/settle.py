@@ -224,7 +224,7 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt, incident: str) -> 
     requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
     found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
     found = ends.with_companions(attempt, found)
-    found = halting.left_in_time(keeper, nodelook.judged(keeper, world, found))
+    found = halting.left_in_time(keeper, nodelook.judged(keeper, world, found, down))
     found = hung.judged(attempt, found)
     return afterwards.with_last_words(keeper, found, seats)
 

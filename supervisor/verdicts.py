@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Proof, Source
 
-__all__ = ["CLASS_DEFAULTS", "ClassDefault", "Ended", "plain", "proofs", "sure"]
+__all__ = ["CLASS_DEFAULTS", "UNSURE", "ClassDefault", "Ended", "plain", "proofs", "sure"]
+
+UNSURE = 0.5
+"""What is less sure than this is a guess: it gives way to a machine that is bad, and alone it never says that all hope is lost."""
 
 PROOFS_MAX = 5
 """A person reads so many lines; the rest are counted."""

@@ -16,7 +16,7 @@ from ftrun.supervisor.ladder import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS
 from ftrun.supervisor.model import Action, FaultClass
 from ftrun.supervisor.rungs import IN_PLACE, Rung, Rungs, cannot_apply, rungs_from
 from ftrun.supervisor.settings import show
-from ftrun.supervisor.verdicts import CLASS_DEFAULTS
+from ftrun.supervisor.verdicts import CLASS_DEFAULTS, UNSURE
 
 __all__ = ["NEVER", "what_if"]
 
@@ -48,7 +48,8 @@ def what_if(
     if stops and not again and not raised:
         proven = fault in (F.OOM_GPU, F.OOM_HOST)
         unless = ", unless a sick device or a neighbour is proven to be why" if proven else ""
-        return [("stop", f"trying again cannot succeed{unless}")]
+        guess = f"; where that is less than {UNSURE:g} sure and the script had made steps, once more"
+        return [("stop", f"trying again cannot succeed{unless}{guess}")]
     order, off = rungs.order(fault, signature), cannot_apply(settings)
     shown = [] if fault in ENDS_THE_JOB else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]
     rows = [_row(rungs, rung, fault, signature, off) for rung in shown]

@@ -20,7 +20,9 @@ import pytest
 
 from ftrun.slurm.sandbox import Sandbox
 from ftrun.slurm.steps import CommandSteps
+from ftrun.supervisor import ledger
 from ftrun.supervisor.events import Run
+from ftrun.supervisor.nodes import fold
 from tests.slurm.post import Post, posts, queue
 
 pytestmark = pytest.mark.slurm
@@ -198,6 +200,36 @@ def test_a_spare_takes_a_dead_nodes_place_before_slurm_knows(make_sandbox: Calla
         assert [incident.decision["rung"] for incident in run.incidents] == ["swap"]
         assert run.incidents[0].fault == "node"
         assert run.incidents[0].nodes == ("n1",)
+
+
+@pytest.mark.drills
+def test_survivors_that_share_a_finding_are_not_blamed_for_two_dead_nodes(
+    make_sandbox: Callable[..., Sandbox],
+) -> None:
+    """Two of four nodes lose power, and all have too small a /dev/shm: the two that are dead are blamed and get a strike each, nobody else."""
+    box = make_sandbox(nodes=8, shm_mib=64, slurmd_timeout_s=60)
+    with posts(box) as make:
+        post = make("drain = 'never'\n")
+        ring = PAIR.replace("a=$(cat beat.$FTRUN_START.0 2>/dev/null)", "a=$i").replace(".1 2>", ".3 2>")
+        post.sbatch(ring.replace("-gt 12", "-gt 40"), "-N4")  # four ranks may begin seconds apart
+        post.supervise()
+        post.until(lambda: "step 104" in post.job_log(), "it trains")
+        for node in ("n2", "n3"):
+            box.crash(node)
+        run = _over(post)
+
+        assert run.state.value == "finished", post.story()
+        found = run.incidents[0]
+        assert (found.fault, found.nodes) == ("node", ("n2", "n3"))
+        told = found.diagnosis["rests_on"]
+        assert any("every node that answers fails disk-size shm" in words for words in told), told
+
+        def strikes() -> set[str]:
+            book = fold(ledger.read(str(post.home)))
+            return {name for name, record in book.nodes.items() if record.strikes}
+
+        post.until(strikes, "the ledger has it")
+        assert strikes() == {"n2", "n3"}
 
 
 @side_by_side

@@ -308,6 +308,20 @@ def test_what_all_nodes_show_that_still_answer_costs_no_spare() -> None:
     assert agent_case.usable(NODES, active=(), aside=(), answered=rest, unfit={}, facts=few) == ("n3",)
 
 
+def test_half_of_the_nodes_that_are_lost_make_no_spare_sick() -> None:
+    """Two of four do not answer, and the two others share a finding: it is the site's, and the spare among them is one."""
+
+    def finding(node: str) -> NodeFinding:
+        return NodeFinding(node, "after", "shm", "bad", FaultClass.STORAGE, "small")
+
+    answer = ("n0", "n3")
+    facts = NodeFacts(NODES, tuple(map(finding, answer)), frozenset(answer), frozenset({"n1", "n2"}))
+
+    assert agent_case.usable(
+        NODES, active=("n0", "n1"), aside=("n1",), answered=answer, unfit={}, facts=facts
+    ) == ("n3",)
+
+
 def test_a_node_that_this_run_avoids_is_a_spare_of_last_resort() -> None:
     """Better than none."""
     found = agent_case.usable(

@@ -382,5 +382,7 @@ def test_after_a_failure_a_boot_under_the_script_is_found(tmp_path: Path) -> Non
         report = json.loads((folder / "after.0.n4.json").read_text())
         (found,) = (one for one in report["findings"] if one["check"] == "uptime")
         worst[found["severity"]] = found["fault"]
+        assert "uptime" in report["since"]  # what it found came while the script ran
+        assert "disk-size shm" not in report["since"]
 
     assert {"bad": "node", "note": ""} == worst

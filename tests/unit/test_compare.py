@@ -70,6 +70,13 @@ def test_more_than_half_of_the_nodes_are_never_blamed_each_for_its_own_fault() -
     assert ({}, ("n0", "n1", "n2")) == (found.bad, found.many)
 
 
+def test_who_gave_no_report_is_not_among_those_compared() -> None:
+    """Two of four answer, and both are bad, each in its own way: that is not a minority of four."""
+    found = judged([row("canary", BAD)], [row("mounts", BAD)], of=4)
+
+    assert ({}, ("n0", "n1")) == (found.bad, found.many)
+
+
 def test_what_is_degraded_everywhere_is_told_as_such() -> None:
     """Once, of the site; one node alone has nobody to compare with."""
     slow = [row("ulimit", DEGRADED, "open_files", 1024)]

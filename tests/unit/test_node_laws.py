@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ftrun.hooks import nodefile
-from ftrun.supervisor import nodereports
+from ftrun.supervisor import ledger, nodereports
+from ftrun.supervisor.nodes import fold
 from tests.unit.lives import TIMED_OUT, Life
 
 GPU = {
@@ -153,3 +156,64 @@ def test_a_new_supervisor_takes_up_what_the_nodes_told(tmp_path: Path) -> None:
         if record["kind"] == "evidence" and record["data"]["source"] == "report"
     ]
     assert len(told) == 1
+
+
+def test_the_dead_are_blamed_and_not_the_survivors_that_share_a_finding(tmp_path: Path) -> None:
+    """Two of four nodes lose power, the others have a small /dev/shm both: the dead have a strike each, and nobody else has one."""
+    life = _running(tmp_path, nodes=8, wanted=4)
+    first, *dead, last = life.launches[0].nodes
+    for node in dead:
+        life.engine.fail_node(node, "crash")
+    for node in (first, last):
+        _tell(life, node, "after", check="disk-size shm", fault="storage", device="/dev/shm", value=0.07)
+    life.until("running", within_s=900)
+    life.live(60)
+
+    incident = life.run.incidents[0]
+    assert (incident.fault, set(incident.nodes)) == ("node", set(dead))
+    book = fold(ledger.read(life.home))
+    assert {name for name, record in book.nodes.items() if record.strikes} == set(dead)
+
+
+def test_a_finding_of_the_run_before_explains_no_fault(tmp_path: Path) -> None:
+    """What a node showed after the first attempt, which failed for another reason, it shows after the second: it blames nobody then either."""
+    life = _running(tmp_path, nodes=2)
+    small = {"check": "disk-size shm", "fault": "storage", "device": "/dev/shm", "value": 0.07}
+    port = "RuntimeError: [Errno 98] Address already in use"
+    for line in (port, TIMED_OUT):
+        life.until("running")
+        number = life.attempt.number
+        life.train(20 * number, 20 * number + 5)
+        for node, row in zip(life.attempt.nodes, (small, {**small, "severity": "ok"}), strict=True):
+            _tell(life, node, "after", **row)
+        life.say(line)
+        life.exit(1)
+        while life.attempt.number == number and life.run.state.value != "stopped":
+            life.live()
+
+    assert [incident.fault for incident in life.run.incidents] == ["port-conflict", "hang"]
+    assert life.run.incidents[1].nodes == ()
+    assert any(word.startswith("there before") for word in life.run.incidents[1].diagnosis["rests_on"])
+
+
+@pytest.mark.parametrize(
+    ("says", "signal", "fault"),
+    [(("Killed",), 0, "unknown"), ((), 9, "unknown"), ((*BUG[:2], "RuntimeError: odd"), 0, "user-code")],
+)
+def test_a_guess_after_good_steps_is_tried_once(
+    tmp_path: Path, says: tuple[str, ...], signal: int, fault: str
+) -> None:
+    """A lone "Killed", signal 9, an exception after 25 steps: one more attempt, and then a stop that names the setting."""
+    life = _running(tmp_path)
+    life.train(11, 25)
+    for tried in (1, 2):
+        life.until("running")
+        life.say(*says)
+        life.exit(0 if signal else 137, signal)
+        while life.attempt.number == tried and life.run.state.value != "stopped":
+            life.live()
+
+    assert [incident.fault for incident in life.run.incidents] == [fault, fault]
+    assert (life.run.state.value, life.attempt.number) == ("stopped", 2)
+    assert f"--ft-budget-{fault}" in life.run.final_reason
+    assert "cannot succeed" not in life.run.final_reason

@@ -50,6 +50,19 @@ def _told(one: watch.Watch) -> list[tuple[str, str, bool]]:
     return [(row["check"], row["severity"], row["until_s"] is None) for row in rows]
 
 
+def test_a_number_that_rises_is_told_again(tmp_path: Path) -> None:
+    """An error that training survived is one thing, the next one another: the report has the number of now."""
+    _memory(tmp_path, 0)
+    one = _watch(tmp_path)
+    told = []
+    for look, count in enumerate((0, 1, 1, 2)):
+        _memory(tmp_path, count)
+        changed = one.look(1000.0 + 10_000.0 * look)
+        told.append((changed, [row["value"] for row in one.report("n0", 0.0)["findings"]]))
+
+    assert told == [(False, []), (True, [1]), (False, [1]), (True, [2])]
+
+
 def test_what_was_counted_before_the_job_is_not_told(tmp_path: Path) -> None:
     """Errors since boot may be of last year: only what comes on top while the job runs is of this job."""
     _memory(tmp_path, 3)

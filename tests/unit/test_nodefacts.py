@@ -22,6 +22,7 @@ from ftrun.supervisor.nodefacts import (
     parsed,
     while_alive,
 )
+from ftrun.supervisor.nodes import Entry, place
 from ftrun.supervisor.suspect import fatal
 from ftrun.supervisor.verdicts import plain
 
@@ -236,6 +237,193 @@ def test_alone_a_node_is_blamed_for_broken_hardware_only() -> None:
 
     assert joined(_by_log(FaultClass.HANG), _facts(port, nodes=("n0",)), NOW_S).nodes == ()
     assert joined(_by_log(FaultClass.HANG), _facts(gpu, nodes=("n0",)), NOW_S).nodes == ("n0",)
+
+
+# ---------------------------------------------------------------------- who is silent, and what stands
+
+SHM = NodeFinding(
+    "n0", "after", "disk-size shm", "bad", FaultClass.STORAGE, "0.1 GB", "/dev/shm", value=0.07, unit="GB"
+)
+LOST = dataclasses.replace(
+    _by_log(FaultClass.NODE, 0.95, ("n2", "n3")), signature="", sources=(Source.SLURM,)
+)
+
+
+def _on(finding: NodeFinding, *nodes: str) -> tuple[NodeFinding, ...]:
+    return tuple(dataclasses.replace(finding, node=node) for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "silent", "asked", "shown_by", "blamed"),
+    [
+        (4, "n2 n3", "n0 n1", "n0 n1", ""),  # the survivors of two dead nodes share it
+        (4, "", "n0 n1", "n0 n1", ""),  # nobody calls the others dead yet, and they gave no answer
+        (4, "n3", "n0 n1 n2", "n0 n1", ""),  # most of three
+        (4, "n3", "n0 n1 n2", "n0", "n0"),
+        (4, "", "n0 n1 n2 n3", "n0 n1 n2 n3", ""),  # all share it
+        (4, "", "n0 n1 n2 n3", "n0", "n0"),
+        (2, "n1", "n0", "n0", ""),  # one of two answers: it has nobody to be compared with
+        (2, "", "n0", "n0", ""),
+        (2, "", "n0 n1", "n0", "n0"),
+        (2, "", "n0 n1", "n0 n1", ""),
+    ],
+)  # fmt: skip
+def test_who_is_silent_is_not_among_those_compared(
+    nodes: int, silent: str, asked: str, shown_by: str, blamed: str
+) -> None:
+    """Half of four is no half where two of the four are dead: what all who answer show is the site's."""
+    names = tuple(f"n{number}" for number in range(nodes))
+    facts = NodeFacts(names, _on(SHM, *shown_by.split()), frozenset(asked.split()), frozenset(silent.split()))
+
+    assert joined(_by_log(FaultClass.HANG), facts, NOW_S).nodes == tuple(blamed.split())
+
+
+@pytest.mark.parametrize("finding", [SHM, GPU])
+def test_survivors_that_share_a_finding_do_not_join_the_dead(finding: NodeFinding) -> None:
+    """Two of four nodes are lost, the others show the same: the two that are lost are blamed, and nobody else."""
+    facts = NodeFacts(NODES, _on(finding, "n0", "n1"), frozenset({"n0", "n1"}), frozenset({"n2", "n3"}))
+
+    found = joined(LOST, facts, NOW_S)
+
+    assert (found.fault, found.nodes, found.exclude) == (FaultClass.NODE, ("n2", "n3"), LOST.exclude)
+    assert any(word.startswith(f"every node that answers fails {finding.check}") for word in found.rests_on)
+
+
+def test_a_dead_node_that_complained_before_is_not_excused_by_its_silence() -> None:
+    """Its watch told of broken hardware while it lived: that is why it died, and no survivor shows it."""
+    facts = NodeFacts(NODES, (MEMORY,), frozenset({"n0", "n1"}), frozenset({"n2", "n3"}))
+
+    assert joined(_by_log(FaultClass.HANG), facts, NOW_S).nodes == ("n2",)
+
+
+def test_a_check_never_makes_the_blame_cover_all() -> None:
+    """Of two nodes one is lost, and the other is sick: to blame both would let the lost one go free."""
+    gpu = dataclasses.replace(GPU, node="n0")
+    facts = NodeFacts(("n0", "n1"), (gpu,), frozenset({"n0"}), frozenset({"n1"}))
+    lost = dataclasses.replace(LOST, nodes=("n1",))
+
+    assert joined(lost, facts, NOW_S).nodes == ("n1",)
+
+
+def _noted(finding: NodeFinding, run: str = "other", **changes: Any) -> Entry:
+    """A finding as the ledger keeps it, an hour old."""
+    entry = Entry(
+        NOW_S - 3600, "check", (finding.node,), f"{run}:3.0:after:{finding.node}", run, f"check-{finding.check}",
+        finding.fault.value, place(finding.device), "", {"worst": finding.severity, "value": finding.value},
+    )  # fmt: skip
+    return dataclasses.replace(entry, **changes)
+
+
+ELSEWHERE = tuple(_noted(one) for one in _on(SHM, "n8", "n9"))
+UNLIKE = Entry(NOW_S - 3600, "served", ("n5", "n6", "n7"), "s", "other")
+
+
+@pytest.mark.parametrize(
+    ("finding", "entries", "stands"),
+    [
+        (SHM, (), False),
+        (SHM, (_noted(SHM),), True),  # of this very node, in another run
+        (SHM, (_noted(SHM, run="mine"),), True),  # in an earlier attempt
+        (SHM, (_noted(SHM, run="mine", id="mine:4.0:after:n0"),), False),  # of this launch itself
+        (SHM, (_noted(SHM, at_s=NOW_S - 20 * 86_400),), False),  # too long ago
+        (SHM, (_noted(dataclasses.replace(SHM, severity="degraded")),), False),  # it was milder
+        (SHM, (_noted(dataclasses.replace(SHM, value=8.0)),), False),  # there was more of it
+        (SHM, (_noted(SHM), _noted(SHM, what="incident")), False),  # it was blamed for it before
+        (dataclasses.replace(SHM, fresh=True), (_noted(SHM),), False),  # it came while the script ran
+        (dataclasses.replace(SHM, kind="watch"), (_noted(SHM),), False),
+        (SHM, ELSEWHERE, True),  # most nodes of other runs have it
+        (SHM, ELSEWHERE[:1], False),
+        (SHM, (*ELSEWHERE, UNLIKE), False),
+        (GPU, tuple(_noted(one) for one in _on(GPU, "n8", "n9")), False),  # a broken card is not the site's
+        (GPU, (_noted(GPU),), True),
+    ],
+)  # fmt: skip
+def test_what_the_ledger_knew_before_is_no_cause(
+    finding: NodeFinding, entries: tuple[Entry, ...], stands: bool
+) -> None:
+    """A finding that was there before this launch, or on most nodes of other runs, never joins a fault; what got worse does."""
+    facts = _facts(finding).noted_before(entries, "mine", "mine:4.0:", NOW_S)
+
+    found = joined(_by_log(FaultClass.HANG), facts, NOW_S)
+
+    assert found.nodes == (() if stands else (finding.node,))
+    assert any(word.startswith("there before the fault") for word in found.rests_on) == stands
+
+
+def _row(severity: str = "bad", **more: Any) -> dict[str, Any]:
+    return {
+        "check": "edac",
+        "severity": severity,
+        "message": "m",
+        "fault": "hardware-other",
+        "device": "mc0",
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "since", "blamed"),
+    [
+        (_row(), _row(), (), ()),
+        (_row(value=3.0), _row(value=3.0), (), ()),
+        (_row(value=3.0), _row(value=4.0), (), ("n1",)),  # the counter rose
+        (_row("degraded"), _row(), (), ("n1",)),
+        (_row(), _row("degraded"), (), ()),
+        (_row(device="mc1"), _row(), (), ("n1",)),
+        (_row(value=5.0, unit="s"), _row(value=6.0, unit="s"), (), ()),  # how long an answer took
+        (_row(), _row(), ("edac",), ("n1",)),  # the check counted from the script's start
+    ],
+)  # fmt: skip
+def test_what_the_checks_before_the_script_knew_is_no_cause(
+    before: dict[str, Any], after: dict[str, Any], since: tuple[str, ...], blamed: tuple[str, ...]
+) -> None:
+    """A script that ran on a node with a finding did not fail for it, unless it got worse."""
+    head = {"schema": 1, "node": "n1", "at_s": 1.0}
+    told = {
+        "preflight": {"n1": head | {"kind": "preflight", "findings": [before]}},
+        "after": {"n1": head | {"kind": "after", "findings": [after], "since": list(since)}},
+    }
+
+    facts = gathered(NODES, told)
+    facts = dataclasses.replace(facts, asked=frozenset(NODES))
+
+    assert joined(_by_log(FaultClass.HARDWARE_OTHER), facts, NOW_S).nodes == blamed
+
+
+def test_what_training_went_on_after_is_no_cause_until_it_rises() -> None:
+    """The watch found an error, steps followed: it explains no later end; one more error does."""
+    first = dataclasses.replace(MEMORY, value=1.0)
+    more = dataclasses.replace(MEMORY, value=2.0)
+
+    assert joined(_by_log(FaultClass.HANG), _facts(first).survived({first.key}), NOW_S).nodes == ()
+    assert joined(_by_log(FaultClass.HANG), _facts(more).survived({first.key}), NOW_S).nodes == ("n2",)
+
+
+@given(
+    st.sampled_from([FaultClass.HANG, FaultClass.NODE, FaultClass.NETWORK, FaultClass.USER_CODE]),
+    st.lists(st.tuples(st.sampled_from([SHM, GPU, MEMORY]), st.integers(0, 5)), max_size=10),
+    st.sets(st.integers(0, 5)),
+    st.sets(st.integers(0, 5)),
+    st.permutations(range(6)),
+)
+def test_more_silence_never_means_more_blame(
+    fault: FaultClass,
+    shown: list[tuple[NodeFinding, int]],
+    silent: set[int],
+    named: set[int],
+    order: list[int],
+) -> None:
+    """Whoever falls silent, and in whatever order nodes are named: no node that answers is blamed that was not blamed before."""
+    names = tuple(f"n{number}" for number in range(6))
+    findings = tuple(dataclasses.replace(one, node=names[at]) for one, at in shown)
+    told = _by_log(fault, 0.8, tuple(names[at] for at in sorted(named)))
+    gone = frozenset(names[at] for at in silent)
+    others = tuple(names[at] for at in order)
+
+    before = joined(told, NodeFacts(names, findings, frozenset(names)), NOW_S)
+    after = joined(told, NodeFacts(others, findings, frozenset(names) - gone, gone), NOW_S)
+
+    assert set(after.nodes) - gone <= set(before.nodes) | {names[at] for at in named}
 
 
 # ---------------------------------------------------------------------- while it runs

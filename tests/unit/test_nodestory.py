@@ -85,6 +85,19 @@ def test_only_what_is_a_nodes_own_is_held_against_it(what: dict[str, Any], strik
     assert strikes == sum(len(record.strikes) for record in book.nodes.values())
 
 
+@pytest.mark.parametrize(
+    ("fault", "surely", "strikes"),
+    [(F.NODE, True, {"n2", "n3"}), (F.NODE, False, {"n2"}), (F.NETWORK, True, {"n2"})],
+)
+def test_a_cap_that_is_full_excuses_no_lost_node(fault: F, surely: bool, strikes: set[str]) -> None:
+    """Two nodes are lost, and the cap leaves out one: both have their strike, where the class leaves out all that it blames."""
+    lost = judged(fault=fault.value, nodes=("n2", "n3"), diagnosis={"exclude": surely})
+
+    book = fold(nodestory.entries_of(run_of(lost)))
+
+    assert strikes == {name for name, record in book.nodes.items() if record.strikes}
+
+
 def test_a_run_that_only_observes_holds_nothing_against_anybody() -> None:
     """What it saw is remembered, without consequence."""
     found = told(run_of(judged(), settings={"observe": True}))

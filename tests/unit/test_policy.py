@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Limits, limits_from
 from ftrun.supervisor.model import Action, Source
@@ -145,6 +147,83 @@ def test_a_diagnosis_that_says_stop_stops_within_the_budget(fault: F) -> None:
     ruling = rule(diagnosis(fault, retry=False, action=Action.STOP, advice="make room"))
 
     assert ("stop", "make room") == (ruling.decision.kind, ruling.decision.advice)
+
+
+# ---------------------------------------------------------------------- guesses
+
+
+NEVER = [F.USER_CODE, F.DATA, F.CONFIG, F.OOM_GPU, F.OOM_HOST, F.LIBRARY_BUG, F.STORAGE]
+
+
+@pytest.mark.parametrize("fault", NEVER)
+@pytest.mark.parametrize(
+    ("how", "run"), [({"step": 25}, {}), ({"checkpoint": "/ck/25"}, {}), ({}, {"best_step": 500})]
+)
+def test_a_guess_after_progress_is_tried_once(fault: F, how: dict[str, Any], run: dict[str, Any]) -> None:
+    """An exception after 25 good steps, at 0.34 to 0.45: one try, then a stop that says how sure it was and names the setting."""
+    guess = diagnosis(fault, retry=False, action=Action.STOP, confidence=0.45)
+    first = rule(guess, run=run, **how)
+    second = rule(guess, run={"best_step": 25, **run, "spent": first.spent}, step=3)
+
+    assert ("resubmit", 1) == (first.decision.kind, first.spent[fault.value])
+    assert "only 0.45 sure" in first.decision.reason
+    assert "stop" == second.decision.kind
+    assert f"1 of 1 retries for {fault.value}" in second.decision.reason
+    assert f"--ft-budget-{fault.value}" in second.decision.reason
+    assert "cannot succeed" not in second.decision.reason
+
+
+@pytest.mark.parametrize("fault", NEVER)
+def test_a_guess_before_any_step_stops_without_a_verdict(fault: F) -> None:
+    """What never made a step is not tried again for a guess, and the last line does not claim more than is known."""
+    guess = diagnosis(fault, retry=False, action=Action.STOP, confidence=0.49)
+
+    found = rule(guess).decision
+    allowed = rule(guess, limits=Limits(budgets={fault.value: 1})).decision
+
+    assert "stop" == found.kind
+    assert "only 0.49 sure" in found.reason
+    assert f"--ft-budget-{fault.value}=1" in found.reason
+    assert "cannot succeed" not in found.reason
+    assert "resubmit" == allowed.kind  # the setting that it names does what it says
+
+
+@pytest.mark.parametrize("fault", NEVER)
+@pytest.mark.parametrize("confidence", [0.5, 0.9])
+def test_what_is_more_than_a_guess_stops_at_once(fault: F, confidence: float) -> None:
+    """From 0.5 on a verdict is one, after progress as well."""
+    found = rule(diagnosis(fault, retry=False, action=Action.STOP, confidence=confidence), step=25).decision
+
+    assert ("stop", True) == (found.kind, found.reason.endswith("trying again cannot succeed"))
+
+
+@pytest.mark.parametrize("fault", NEVER)
+def test_a_user_who_allows_no_try_is_obeyed_for_a_guess(fault: F) -> None:
+    """`budget-CLASS = 0` means never."""
+    guess = diagnosis(fault, retry=False, action=Action.STOP, confidence=0.4)
+
+    found = rule(guess, limits=Limits(budgets={fault.value: 0}), step=25).decision
+
+    assert ("stop", True) == (found.kind, f"budget-{fault.value}=0" in found.reason)
+
+
+@given(
+    st.sampled_from([fault for fault in F if fault is not F.CANCELLED]),
+    st.floats(0.05, 0.499),
+    st.booleans(),
+    st.sampled_from(list(Action)),
+    st.none() | st.integers(0, 30),
+    st.dictionaries(st.sampled_from([fault.value for fault in F]), st.integers(0, 6)),
+)
+def test_nothing_below_half_says_that_all_hope_is_lost(
+    fault: F, confidence: float, retry: bool, action: Action, step: int | None, spent: dict[str, int]
+) -> None:
+    """Whatever the class, the signature and the history: a guess is never called a certainty."""
+    found = diagnosis(fault, confidence=confidence, retry=retry, action=action)
+
+    assert (
+        "cannot succeed" not in rule(found, run={"spent": spent, "best_step": 10}, step=step).decision.reason
+    )
 
 
 def test_the_settings_of_a_run_become_limits() -> None:

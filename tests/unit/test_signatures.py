@@ -13,9 +13,12 @@ import pytest
 
 from ftrun.supervisor import signatures
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.model import FaultClass, Role
+from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.inputs import gather
+from ftrun.supervisor.model import FaultClass, Role, Topology
 from ftrun.supervisor.scan import Scanner
 from ftrun.supervisor.signatures import CatalogError
+from ftrun.supervisor.verdicts import UNSURE
 
 ROW = {
     "id": "site-disk",
@@ -124,6 +127,72 @@ def test_what_retries_and_what_stops_agree_with_the_class() -> None:
     ]
 
     assert [] == wrong
+
+
+OF_MEMORY = re.compile(
+    r"mem(?:ory)?\b|memory|MemoryError|OOM|oom[_-]|alloc|object store|shm|heap|PROC_MEM", re.IGNORECASE
+)
+
+
+def test_no_kill_is_a_lack_of_memory_by_itself() -> None:
+    """`oom-host` needs the word of the kernel, the cgroup, Slurm or the program; a guess of it is marked as one, and tried again."""
+    of_memory = [s for s in signatures.load().signatures if s.fault is FaultClass.OOM_HOST]
+    mute = [s for s in of_memory if not all(OF_MEMORY.search(text) for text in s.examples)]
+
+    assert [(s.id, s.retry, s.confidence < UNSURE) for s in mute] == [("oom-host-loader-killed", True, True)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed",
+        "slurm_script: line 41: 81234 Killed                  python train.py",
+        "failed (exitcode: -9) local_rank: 3 (pid: 811) of binary: /usr/bin/python",
+        "Process exited with exit code 137",
+        "mpirun noticed that process rank 3 with PID 4711 on node n07 exited on signal 9 (Killed).",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
+        "",
+    ],
+)
+@pytest.mark.parametrize(
+    ("witness", "state", "expected"),
+    [
+        ("", "FAILED", FaultClass.UNKNOWN),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=81.0.", "FAILED", FaultClass.OOM_HOST),
+        ("Memory cgroup out of memory: Killed process 8123 (python)", "FAILED", FaultClass.OOM_HOST),
+        ("", "OUT_OF_MEMORY", FaultClass.OOM_HOST),
+    ],
+)
+def test_a_kill_is_for_memory_where_somebody_says_so(
+    tmp_path: Path, line: str, witness: str, state: str, expected: FaultClass
+) -> None:
+    """Signal 9 and a lone "Killed" are unknown, and worth another try; with the word of the kernel or of Slurm it is memory, and no try."""
+    log = tmp_path / "job.out"
+    log.write_text(f"{line}\n{witness}\n")
+    seen = gather([str(log)]).report.evidence
+
+    found = diagnose(seen, Topology(), ended=Ended(state, exit_code=137), catalog=signatures.load())
+
+    assert (found.fault, found.retry) == (expected, expected is FaultClass.UNKNOWN)
+
+
+def test_a_last_step_of_another_rank_makes_no_guess_of_what_the_exit_confirms(tmp_path: Path) -> None:
+    """A rank is killed for memory, another prints one more step, the script ends by signal 9: that is no handled line."""
+    log = tmp_path / "job.out"
+    log.write_text("step 1 loss 2\nMemory cgroup out of memory: Killed process 812 (python)\nstep 2 loss 2\n")
+    report = gather([str(log)]).report
+    found = {
+        code: diagnose(
+            report.evidence,
+            Topology(),
+            ended=Ended("FAILED", exit_code=code),
+            catalog=signatures.load(),
+            progress=report.progress,
+        ).confidence
+        for code in (1, 137)
+    }
+
+    assert found[1] < UNSURE < found[137]
 
 
 def test_only_nodes_devices_and_links_are_excluded() -> None:
