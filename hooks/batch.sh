@@ -737,10 +737,15 @@ _ft_look_before() {
     _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: a later one avoids these nodes"
 }
 
+# A line in the log where the node side of ftrun is there and may be somebody else's work; nobody waits for it.
+_ft_doubt_hook() {
+    _ft_find_hook && [ -x /usr/bin/python3 ] && exec /usr/bin/python3 -IS -c "$_ft_runner" "$_ft_hook"
+} </dev/null >/dev/null
+
 _ft_sum_up() {
-    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
+    _ft_find_hook || exit 0
     [ "$_ft_before" = hold ] || set -- --report-only
-    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_hook" preflight --verdict --nodes "${SLURM_JOB_NUM_NODES:-1}" \
+    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_runner" "$_ft_hook" preflight --verdict --nodes "${SLURM_JOB_NUM_NODES:-1}" \
         --folder "$_ft_place/nodes" --launch "$_ft_launch" "$@"
 }
 
@@ -758,7 +763,7 @@ _ft_post_watch() {
             sleep "${_ft_watch#* }" &
             _ft_i=$!
             wait "$_ft_i"
-            [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+            _ft_find_hook && break
         done
         _ft_on_nodes watch --period "${_ft_watch% *}" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
@@ -1080,7 +1085,7 @@ _ft_main() {
     _ft_look_at_logs 2
     _ft_look_inside
     _ft_pick_first
-    ( trap - EXIT; _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
+    ( trap - EXIT; _ft_doubt_hook & _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
     [ -n "$_ft_tmp" ] || _ft_unpack
     _ft_open_talk

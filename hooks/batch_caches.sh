@@ -30,7 +30,7 @@ _ft_note_caches() { # for whatever fills and merges on the nodes
 }
 
 _ft_fill_caches() {
-    if [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ]; then
+    if _ft_find_hook; then
         ( trap - EXIT TERM; _ft_on_nodes cache fill --seconds 20 ) </dev/null >/dev/null 2>&1 &
         _ft_watcher=$!
         _ft_within 30 "$_ft_watcher"

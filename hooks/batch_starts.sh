@@ -310,7 +310,7 @@ _ft_brief_shim() {
     _ft_label=
     [ "$_ft_labels" = auto ] && [ "$_ft_width" -gt 1 ] && _ft_label=1
     _ft_again_side=
-    [ "$_ft_rejoin" = 1 ] && _ft_again_side=${_ft_dir%/runs/*}/tools/ftrun-hook.pyz
+    [ "$_ft_rejoin" = 1 ] && _ft_find_hook && _ft_again_side=$_ft_hook
     set -- "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
     [ -z "$_ft_spans" ] || set -- "$@" "$_ft_spans" "$_ft_names_active"
     _ft_quote "$@"
@@ -389,7 +389,7 @@ _ft_post_guard() {
                 _ft_n=$((_ft_n + 1))
                 [ "$_ft_n" -ge 5 ] && [ -e "$_ft_talk/calls.1" ] && break
             done
-            [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+            _ft_find_hook && break
             [ -z "$_ft_keep" ] || sleep 1
         done
         _ft_note_mpi

@@ -242,11 +242,12 @@ _ft_exclude() {
 }
 
 # shellcheck disable=SC2016
+#ftrun-runner#
 _ft_rank_side='
-h=$1 f=$2
-shift 2
+c=$1 h=$2 f=$3
+shift 3
 [ -r "$h" ] && for p in /usr/bin/python3 python3; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$h" rank --folder "$f" -- "$@"
+    "$p" -IS -c "$c" "$h" 2>/dev/null && exec "$p" -IS "$h" rank --folder "$f" -- "$@"
 done
 exec "$@"'
 
@@ -330,7 +331,7 @@ if [ -n "$_ft_wrapped" ]; then
             _ft_read_word "$_ft_word"
             if [ -z "$_ft_open" ]; then
                 [ "$_ft_opt" = -- ] && set -- "$@" --
-                set -- "$@" /bin/sh -c "$_ft_rank_side" ftrun-rank "$_ft_wrapped" "$_ft_place/ranks/$_ft_token"
+                set -- "$@" /bin/sh -c "$_ft_rank_side" ftrun-rank "$_ft_runner" "$_ft_wrapped" "$_ft_place/ranks/$_ft_token"
                 [ "$_ft_opt" = -- ] && continue
             fi
         fi

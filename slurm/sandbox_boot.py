@@ -74,11 +74,13 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
     """Make a folder of a sandbox with this mode, whatever the umask; folders above it can be written by this user alone."""
     if not path.parent.exists():
         make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    if is_foreign(path):
-        raise SandboxError(
-            f"{path} may be another user's work: remove it, or choose another folder", wrong_usage=True
-        )
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if is_foreign(path) or not path.is_dir():
+            raise SandboxError(
+                f"{path} may be another user's work: remove it, or choose another folder", wrong_usage=True
+            ) from None
     path.chmod(mode)
 
 

@@ -14,6 +14,7 @@ import os
 import stat
 
 __all__ = [
+    "TOOLS_LINK",
     "attempt_dir",
     "content",
     "create_run",
@@ -27,6 +28,7 @@ __all__ = [
     "resolve",
     "run_dirs",
     "same_machine",
+    "tools_name",
     "write_atomically",
 ]
 
@@ -41,6 +43,21 @@ def home_dir(env: dict[str, str] | None = None) -> str:
         return os.path.abspath(os.path.expanduser(source["FTRUN_HOME"]))
     state = source.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(state, "ftrun")
+
+
+TOOLS_LINK = "tools/ftrun-hook.pyz"
+
+
+def tools_name(home: str) -> str:
+    """The name of the node side of ftrun that lies in `home`; "" where there is none, or others could have put it there."""
+    link = os.path.join(home, TOOLS_LINK)
+    try:
+        folder, fact = os.lstat(os.path.dirname(link)), os.lstat(link)
+        if {folder.st_uid, fact.st_uid} <= {os.geteuid(), 0} and not folder.st_mode & 0o022:
+            return os.path.basename(os.readlink(link))
+    except OSError:
+        pass
+    return ""
 
 
 def run_name(job_name: str) -> str:

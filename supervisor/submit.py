@@ -120,6 +120,7 @@ def plan(
         **_facts_of_checkpoints(set_aside, poisoned, had=had, fresh=fresh),
         **inside.facts(kept, shape_of(line, head, env)[0], made),
         **_facts_of_size(kept, line, head, env, size),
+        "tools": store.tools_name(os.path.dirname(os.path.dirname(run_dir))),
     }
     if anyway and facts["before"]:
         facts["before"] = "report"
