@@ -57,8 +57,8 @@ _ft_identify() {
 _ft_make_place() { # never more than this: a run's folder that was removed stays removed
     [ "$_ft_place" = "$_ft_whole" ] && return
     [ -d "$_ft_place" ] && return
-    mkdir "$_ft_whole/tasks" 2>/dev/null
-    mkdir "$_ft_place" 2>/dev/null
+    mkdir -m 700 "$_ft_whole/tasks" 2>/dev/null
+    mkdir -m 700 "$_ft_place" 2>/dev/null
 }
 
 _ft_name_of() { # the claim of launch $1 in folder $2
@@ -347,10 +347,15 @@ _ft_fill() {
     _ft_text=$_ft_text$_ft_rest
 }
 
+# 0: nobody else can put another folder in the place of one that we make in folder $1.
+_ft_is_kept() {
+    [ -k "$1" ] || [ -z "`find "$1/." -prune -perm -0002 2>/dev/null`" ]
+}
+
 # The user's script into a private folder of this node; the first place that takes it.
 _ft_unpack() {
     for _ft_base in "${TMPDIR:-/tmp}" /tmp /dev/shm /var/tmp "$_ft_place" .; do
-        [ -d "$_ft_base" ] && [ -w "$_ft_base" ] || continue
+        [ -d "$_ft_base" ] && [ -w "$_ft_base" ] && _ft_is_kept "$_ft_base" || continue
         _ft_tmp=`mktemp -d "$_ft_base/ftrun.XXXXXX" 2>/dev/null`
         if [ -z "$_ft_tmp" ]; then
             _ft_tmp=$_ft_base/ftrun.${SLURM_JOB_ID-}.$$
@@ -836,7 +841,10 @@ _ft_user_hook() {
     [ -n "${BASH_VERSION-}" ] && [ -z "$_ft_perl" ] && set -m
     (
         trap - EXIT
+        _ft_i=`umask`
+        umask 077
         command exec >"$_ft_place/$_ft_which.$_ft_launch.log" 2>&1 || command exec >/dev/null 2>&1
+        umask "$_ft_i"
         _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_command"
     ) </dev/null 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_hook_pid=$!

@@ -35,7 +35,7 @@ _ft_open_caches() { # whether the script is told of them, into _ft_cached: 1, or
     _ft_cached=
     [ -n "$_ft_caches" ] && [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURM_HET_SIZE-}" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return 0
     _ft_warm=${_ft_caches#* }
-    case $_ft_warm in *'{uid}'*) _ft_warm=${_ft_warm%%'{uid}'*}$(id -u)${_ft_warm#*'{uid}'} ;; esac
+    case $_ft_warm in *'{uid}'*) _ft_warm=${_ft_warm%%'{uid}'*}`id -u`${_ft_warm#*'{uid}'} ;; esac
     _ft_caches="${_ft_caches%% *} $_ft_warm"
     /bin/sh -c "$_ft_cache_side" ftrun-caches "$_ft_warm" -- || return 0
     ( trap - EXIT; _ft_note_caches ) 2>/dev/null &
@@ -58,7 +58,7 @@ _ft_note_caches() { # for whatever fills and merges on the nodes
     [ -d "$_ft_dir" ] && [ ! -e "$_ft_dir/caches/refused" ] || exit 1
     [ -d "$_ft_dir/caches" ] || mkdir -m 700 "$_ft_dir/caches" || [ -d "$_ft_dir/caches" ] || exit 1
     # It is the same in all starts of a run; who reads half a line reads nothing.
-    { read -r _ft_line <"$_ft_dir/caches/where"; } && [ "$_ft_line" = "$_ft_caches" ] || printf '%s\n' "$_ft_caches" >"$_ft_dir/caches/where"
+    { read -r _ft_line <"$_ft_dir/caches/where"; } && [ "$_ft_line" = "$_ft_caches" ] || ( umask 077; printf '%s\n' "$_ft_caches" >"$_ft_dir/caches/where" )
 }
 
 _ft_fill_caches() {
@@ -96,9 +96,9 @@ _ft_tell_caches() { # in _ft_told_now and _ft_names, what the user set nothing o
     unset IFS
     [ -n "$_ft_for_tasks" ] || return 0
     _ft_quote "$_ft_warm$_ft_for_tasks"
-    _ft_text="_ft_own=${_ft_quoted# }"
+    _ft_c=${_ft_quoted# }
     _ft_quote "$_ft_cache_side"
-    printf '%s\n_ft_cache_side=%s\n' "$_ft_text" "${_ft_quoted# }" >"$_ft_talk/caches.$_ft_no"
+    printf '_ft_own=%s\n_ft_cache_side=%s\n' "$_ft_c" "${_ft_quoted# }" >"$_ft_talk/caches.$_ft_no"
 }
 
 _ft_is_unset() { # 0: the user set none of the names $1

@@ -10,7 +10,7 @@ _ft_find_hook() {
     # The file itself, not the link to it: a newer one may come while it is read.
     _ft_hook=${_ft_dir%/runs/*}/tools/${_ft_tools-}
     [ -n "${_ft_tools-}" ] && [ -f "$_ft_hook" ] && return 0
-    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ]
+    _ft_hook=`readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" 2>/dev/null` && [ -f "$_ft_hook" ]
 }
 
 # Becomes srun with one task on every node, which shares everything and asks for nothing, so that the script's own steps

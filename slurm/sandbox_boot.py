@@ -91,6 +91,7 @@ def is_foreign(path: Path) -> bool:
     """
     fact = path.lstat()
     writable = fact.st_mode & stat.S_IWOTH and not fact.st_mode & stat.S_ISVTX
+    writable |= fact.st_mode & stat.S_IWGRP and fact.st_gid not in (0, os.getegid())
     return stat.S_ISLNK(fact.st_mode) or fact.st_uid not in (os.geteuid(), 0) or bool(writable)
 
 

@@ -212,4 +212,5 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # the job has the user's
     sys.exit(main())

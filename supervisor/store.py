@@ -10,8 +10,11 @@ goes through this module, so it imports next to nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+
+from ftrun.hooks.ownership import distrust, private_folder, private_folders
 
 __all__ = [
     "TOOLS_LINK",
@@ -19,6 +22,7 @@ __all__ = [
     "content",
     "create_run",
     "discard_run",
+    "foreign_home",
     "home_dir",
     "identity",
     "index",
@@ -43,6 +47,11 @@ def home_dir(env: dict[str, str] | None = None) -> str:
         return os.path.abspath(os.path.expanduser(source["FTRUN_HOME"]))
     state = source.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(state, "ftrun")
+
+
+def foreign_home(home: str) -> str:
+    """Why runs must not be kept in `home`, whose files are believed and in part run: others may have written there. "" for one that is not there yet."""
+    return distrust(home, follow=True) if os.path.exists(home) else ""
 
 
 TOOLS_LINK = "tools/ftrun-hook.pyz"
@@ -73,8 +82,9 @@ def create_run(home: str, job_name: str) -> str:
     """
     name = run_name(job_name)
     runs = os.path.join(home, "runs")
-    for folder in (home, runs):  # makedirs gives its mode to the last folder only
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+    if why := foreign_home(home):
+        raise OSError(errno.EPERM, why.removeprefix(f"{home} "), home)
+    private_folders(runs)
     taken = [entry[len(name) + 1 :] for entry in os.listdir(runs) if entry.startswith(name + "-")]
     number = max((int(rest) for rest in taken if rest.isdigit()), default=0) + 1
     while number <= _RUNS_MAX:
@@ -130,8 +140,7 @@ def latest_attempt(run_dir: str) -> int:
 
 def index(home: str, job_id: str, run_id: str) -> None:
     """Remember that this job belongs to this run. An id that Slurm gave out again points to its newest run."""
-    folder = os.path.join(home, "index")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    folder = private_folder(os.path.join(home, "index"))
     link = os.path.join(folder, job_id)
     target = os.path.join("..", "runs", run_id)
     temporary = f"{link}.{_host()}.{os.getpid()}.tmp"

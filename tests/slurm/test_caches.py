@@ -34,7 +34,7 @@ echo "step $FTRUN_START loss 2.5"
 if [ "$FTRUN_START" = 1 ]; then
     # The other nodes were not asked yet, so the script is told nothing, and its tasks are.
     [ -z "$TORCHINDUCTOR_CACHE_DIR" ] || echo told >>starts
-    srun -N1 -n1 sh -c 'd=$TORCHINDUCTOR_CACHE_DIR/ab; mkdir -p "$d"; echo "int main;" >"$d/cab.main.cpp"; printf "\\177ELF" >"$d/cab.main.so"'
+    srun -N1 -n1 sh -c 'd=${{TORCHINDUCTOR_CACHE_DIR:?}}/ab; mkdir -p "$d"; echo "int main;" >"$d/cab.main.cpp"; printf "\\177ELF" >"$d/cab.main.so"'
     echo "{TRANSIENT}"
     exit 1
 fi
