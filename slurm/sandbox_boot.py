@@ -90,9 +90,9 @@ def is_foreign(path: Path) -> bool:
     Root runs what the files of a sandbox say, so they are asked about before each use. A sticky folder is everybody's on purpose.
     """
     fact = path.lstat()
-    writable = fact.st_mode & stat.S_IWOTH and not fact.st_mode & stat.S_ISVTX
-    writable |= fact.st_mode & stat.S_IWGRP and fact.st_gid not in (0, os.getegid())
-    return stat.S_ISLNK(fact.st_mode) or fact.st_uid not in (os.geteuid(), 0) or bool(writable)
+    by_all = bool(fact.st_mode & stat.S_IWOTH) and not fact.st_mode & stat.S_ISVTX
+    by_group = bool(fact.st_mode & stat.S_IWGRP) and fact.st_gid not in (0, os.getegid())
+    return stat.S_ISLNK(fact.st_mode) or fact.st_uid not in (os.geteuid(), 0) or by_all or by_group
 
 
 def search_path() -> str:

@@ -66,7 +66,7 @@ def as_me(act: Callable[[], bool]) -> bool:
             os.setgid(ME)
             os.setuid(ME)
             os._exit(0 if act() else 1)
-        except BaseException:
+        except Exception:  # noqa: BLE001  told by the parent
             traceback.print_exc()
         finally:
             os._exit(2)
