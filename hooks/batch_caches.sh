@@ -16,13 +16,14 @@ d=$1 u=${1%/*} o=1
 b=${u%/*}
 shift
 # Who may write into the folder that the first of them lies in, and take others out of it, could put another in its place.
-[ -k "${b:=/}" ] || [ -z "$(find "$b" -prune \( -perm -0002 -o -perm -0020 ! -user "$(id -u)" \) 2>&1)" ] || o=
+i=`id -u`
+[ -k "${b:=/}" ] || [ -z "`find "$b" -prune \( -perm -0002 -o -perm -0020 ! -user "$i" \) 2>&1`" ] || o=
 for i in "$u" "$d"; do
     [ -n "$o" ] || break
     mkdir -m 700 "$i" 2>/dev/null
     [ -d "$i" ] && [ ! -L "$i" ] && [ -O "$i" ] && chmod 700 "$i" 2>/dev/null || o=
 done
-[ -n "$o" ] || [ "${SLURM_LOCALID:-0}" != 0 ] || echo "ftrun: ${SLURMD_NODENAME:-$(uname -n)}: $d is not this user'"'"'s alone: compiling without caches" >&2
+[ -n "$o" ] || [ "${SLURM_LOCALID:-0}" != 0 ] || echo "ftrun: ${SLURMD_NODENAME:-`uname -n`}: $d is not this user'"'"'s alone: compiling without caches" >&2
 while [ "$1" != -- ]; do
     [ -z "$o" ] || eval "[ -n \"\${${1%%=*}+1}\" ]" || export "${1?}"
     shift

@@ -8,8 +8,8 @@
 # The node side of ftrun, into _ft_hook: what this file was submitted with, else the newest. 1: it is not there.
 _ft_find_hook() {
     # The file itself, not the link to it: a newer one may come while it is read.
-    _ft_hook=${_ft_dir%/runs/*}/tools/${_ft_tools-}
-    [ -n "${_ft_tools-}" ] && [ -f "$_ft_hook" ] && return 0
+    _ft_hook=${_ft_dir%/runs/*}/tools/${_ft_pack-}
+    [ -n "${_ft_pack-}" ] && [ -f "$_ft_hook" ] && return 0
     _ft_hook=`readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" 2>/dev/null` && [ -f "$_ft_hook" ]
 }
 

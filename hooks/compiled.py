@@ -80,16 +80,12 @@ def _head(digest: bytes, all_bytes: int, index: bytes) -> bytes:
 
 
 def _digest(packed: str) -> bytes:
-    """The SHA-256 of a packed file, by what is quickest to import."""
-    try:
-        from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        try:
-            from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]
-        except ImportError:
-            from hashlib import sha256
+    """The SHA-256 of a packed file, by what whoever runs it has imported for that (see ownership.RUNNER): hashlib takes longer than all else here."""
+    known: Any = sys.modules.get("_sha2") or sys.modules.get("_sha256")
+    if known is None:
+        import hashlib as known
     with open(packed, "rb") as stream:
-        return bytes(sha256(stream.read()).hexdigest(), "ascii")
+        return bytes(known.sha256(stream.read()).hexdigest(), "ascii")
 
 
 class _Finder:

@@ -144,7 +144,7 @@ def form(
         COMPANION_SH,
         {
             "_ft_dir": run_dir,
-            "_ft_tools": store.tools_name(os.path.dirname(os.path.dirname(run_dir))),
+            "_ft_pack": store.tools_name(os.path.dirname(os.path.dirname(run_dir))),
             "_ft_place": os.path.dirname(folder),
             "_ft_folder": folder,
             "_ft_launch": str(launch),

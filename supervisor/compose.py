@@ -64,7 +64,7 @@ _VARIABLES = {
     "_ft_caches": "caches",
     "_ft_cache_exports": "cache_exports",
     "_ft_stage": "stage",
-    "_ft_tools": "tools",
+    "_ft_pack": "tools",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 

@@ -110,7 +110,7 @@ def plan(
     facts = {
         "attempt": str(attempt),
         "token": token,
-        "run_dir": run_dir,
+        **_facts_of_place(run_dir),
         "restart": str(restart),
         "last_fault": last_fault,
         "excluded": ",".join(exclude),
@@ -120,7 +120,6 @@ def plan(
         **_facts_of_checkpoints(set_aside, poisoned, had=had, fresh=fresh),
         **inside.facts(kept, shape_of(line, head, env)[0], made),
         **_facts_of_size(kept, line, head, env, size),
-        "tools": store.tools_name(os.path.dirname(os.path.dirname(run_dir))),
     }
     if anyway and facts["before"]:
         facts["before"] = "report"
@@ -262,6 +261,11 @@ def _without(
     from ftrun.slurm import foreign
 
     return foreign.drop_foreign(content, dropped)
+
+
+def _facts_of_place(run_dir: str) -> dict[str, str]:
+    """Where the run lies, and what its nodes run: what Slurm carries nobody can change."""
+    return {"run_dir": run_dir, "tools": store.tools_name(os.path.dirname(os.path.dirname(run_dir)))}
 
 
 def _facts_of_checkpoints(
