@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from ftrun.hooks.ownership import RUNNER
+
 __all__ = ["BATCH_SH", "COMPANION_SH", "SHIM_SH", "SPAN_SH"]
 
 
@@ -15,7 +17,8 @@ def _read(name: str) -> bytes:
         return file.read()
 
 
-_NODES = _read("batch_nodes.sh")
+_RUNNER = f"_ft_runner='{RUNNER}'\n".encode()
+_NODES = _read("batch_nodes.sh").replace(b"#ftrun-runner#\n", _RUNNER)
 
 BATCH_SH: bytes = (
     _read("batch.sh")
@@ -31,7 +34,7 @@ BATCH_SH: bytes = (
 COMPANION_SH: bytes = _read("companion.sh").replace(b"#ftrun-nodes#\n", _NODES)
 """The script of a job that holds nodes for another one, its `#!` line included."""
 
-SHIM_SH: bytes = _read("shim.sh")
+SHIM_SH: bytes = _read("shim.sh").replace(b"#ftrun-runner#\n", _RUNNER)
 """What stands in front of Slurm's srun in a job that recovers inside its allocation."""
 
 SPAN_SH: bytes = _read("shim_span.sh")

@@ -57,8 +57,8 @@ _ft_identify() {
 _ft_make_place() { # never more than this: a run's folder that was removed stays removed
     [ "$_ft_place" = "$_ft_whole" ] && return
     [ -d "$_ft_place" ] && return
-    mkdir "$_ft_whole/tasks" 2>/dev/null
-    mkdir "$_ft_place" 2>/dev/null
+    mkdir -m 700 "$_ft_whole/tasks" 2>/dev/null
+    mkdir -m 700 "$_ft_place" 2>/dev/null
 }
 
 _ft_name_of() { # the claim of launch $1 in folder $2
@@ -347,10 +347,15 @@ _ft_fill() {
     _ft_text=$_ft_text$_ft_rest
 }
 
+# 0: nobody else can put another folder in the place of one that we make in folder $1.
+_ft_is_kept() {
+    [ -k "$1" ] || [ -z "`find "$1/." -prune -perm -0002 2>/dev/null`" ]
+}
+
 # The user's script into a private folder of this node; the first place that takes it.
 _ft_unpack() {
     for _ft_base in "${TMPDIR:-/tmp}" /tmp /dev/shm /var/tmp "$_ft_place" .; do
-        [ -d "$_ft_base" ] && [ -w "$_ft_base" ] || continue
+        [ -d "$_ft_base" ] && [ -w "$_ft_base" ] && _ft_is_kept "$_ft_base" || continue
         _ft_tmp=`mktemp -d "$_ft_base/ftrun.XXXXXX" 2>/dev/null`
         if [ -z "$_ft_tmp" ]; then
             _ft_tmp=$_ft_base/ftrun.${SLURM_JOB_ID-}.$$
@@ -737,10 +742,15 @@ _ft_look_before() {
     _ft_refuse 1 "attempt $_ft_attempt of $_ft_run ends here: a later one avoids these nodes"
 }
 
+# A line in the log where the node side of ftrun is there and may be somebody else's work; nobody waits for it.
+_ft_doubt_hook() {
+    _ft_find_hook && [ -x /usr/bin/python3 ] && exec /usr/bin/python3 -IS -c "$_ft_runner" "$_ft_hook"
+} </dev/null >/dev/null
+
 _ft_sum_up() {
-    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
+    _ft_find_hook || exit 0
     [ "$_ft_before" = hold ] || set -- --report-only
-    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_hook" preflight --verdict --nodes "${SLURM_JOB_NUM_NODES:-1}" \
+    exec /bin/sh -c "$_ft_node_side" ftrun-hook "$_ft_runner" "$_ft_hook" preflight --verdict --nodes "${SLURM_JOB_NUM_NODES:-1}" \
         --folder "$_ft_place/nodes" --launch "$_ft_launch" "$@"
 }
 
@@ -758,7 +768,7 @@ _ft_post_watch() {
             sleep "${_ft_watch#* }" &
             _ft_i=$!
             wait "$_ft_i"
-            [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+            _ft_find_hook && break
         done
         _ft_on_nodes watch --period "${_ft_watch% *}" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
@@ -831,7 +841,10 @@ _ft_user_hook() {
     [ -n "${BASH_VERSION-}" ] && [ -z "$_ft_perl" ] && set -m
     (
         trap - EXIT
+        _ft_i=`umask`
+        umask 077
         command exec >"$_ft_place/$_ft_which.$_ft_launch.log" 2>&1 || command exec >/dev/null 2>&1
+        umask "$_ft_i"
         _ft_become "/proc/$$/environ" 1 $# "$@" /bin/sh '' '' -c "$_ft_command"
     ) </dev/null 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_hook_pid=$!
@@ -1080,7 +1093,7 @@ _ft_main() {
     _ft_look_at_logs 2
     _ft_look_inside
     _ft_pick_first
-    ( trap - EXIT; _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
+    ( trap - EXIT; _ft_doubt_hook & _ft_record_launch; [ -z "$_ft_inside" ] || _ft_make_current ) &
     _ft_writer=$!
     [ -n "$_ft_tmp" ] || _ft_unpack
     _ft_open_talk

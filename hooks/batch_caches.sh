@@ -1,49 +1,83 @@
 # Compile caches that stay warm from start to start: where they are, and who is told. A part of batch.sh, which stands around it.
 #
-# How it thinks.  All starts of a run are told the same folder on each node; nobody can guess its name before the first start has
-# made it.  So the first start only makes it here and leaves it to the ranks to make it elsewhere; every later launch has each node
-# fill it, and say whether it is its own, before any code out of it is run.  What cannot be had in time, or not from every node, is not
-# told to the script, which then compiles as it does without us.  Between the starts of one launch the agent's sweep does the same.
+# How it thinks.  Code out of these folders is run, so on each node each start sees that they are this user's alone before it is told of them: a
+# folder of the user, and in it one of the run, the same in all its starts.  On this node that is done here.  On the others a later launch has each
+# fill its own, and between the starts of one launch the agent's sweep does the same.  Before the first start nobody has been there, and a step of
+# ours would take the number 0 from the script's own: so the srun in front of Slurm's lets each task look at its node and be told.  What cannot be
+# had in time, or not from every node, is not told to the script, which then compiles as it does without us.
 #
 # shellcheck shell=sh disable=SC2154,SC2015,SC3067
 
-_ft_open_caches() { # whether the script is told of them, into _ft_cached
+# Makes folder $1 and the one it lies in, or sees that they are ours: then what is named behind it, up to --, is exported where the task has nothing
+# of that name. Becomes the command behind --; without one, 0 where they are ours.
+# shellcheck disable=SC2016
+_ft_cache_side='
+d=$1 u=${1%/*} o=1
+b=${u%/*}
+shift
+# Who may write into the folder that the first of them lies in, and take others out of it, could put another in its place.
+i=`id -u`
+[ -k "${b:=/}" ] || [ -z "`find "$b" -prune \( -perm -0002 -o -perm -0020 ! -user "$i" \) 2>&1`" ] || o=
+for i in "$u" "$d"; do
+    [ -n "$o" ] || break
+    mkdir -m 700 "$i" 2>/dev/null
+    [ -d "$i" ] && [ ! -L "$i" ] && [ -O "$i" ] && chmod 700 "$i" 2>/dev/null || o=
+done
+[ -n "$o" ] || [ "${SLURM_LOCALID:-0}" != 0 ] || echo "ftrun: ${SLURMD_NODENAME:-`uname -n`}: $d is not this user'"'"'s alone: compiling without caches" >&2
+while [ "$1" != -- ]; do
+    [ -z "$o" ] || eval "[ -n \"\${${1%%=*}+1}\" ]" || export "${1?}"
+    shift
+done
+shift
+[ $# -eq 0 ] || exec "$@"
+[ -n "$o" ]'
+
+_ft_open_caches() { # whether the script is told of them, into _ft_cached: 1, or tasks where only those of its steps are
     _ft_cached=
     [ -n "$_ft_caches" ] && [ -n "${SLURM_JOB_ID-}" ] && [ -z "${SLURM_HET_SIZE-}" ] && [ "$_ft_place" = "$_ft_whole" ] && [ "$_ft_patience" -gt 0 ] || return 0
     _ft_warm=${_ft_caches#* }
-    # Code out of this folder is run: nobody else may have made it.
-    mkdir -m 700 "$_ft_warm" 2>/dev/null ||
-        { [ -d "$_ft_warm" ] && [ ! -L "$_ft_warm" ] && [ -O "$_ft_warm" ] && chmod 700 "$_ft_warm" 2>/dev/null; } || return 0
+    case $_ft_warm in *'{uid}'*) _ft_warm=${_ft_warm%%'{uid}'*}`id -u`${_ft_warm#*'{uid}'} ;; esac
+    _ft_caches="${_ft_caches%% *} $_ft_warm"
+    /bin/sh -c "$_ft_cache_side" ftrun-caches "$_ft_warm" -- || return 0
     ( trap - EXIT; _ft_note_caches ) 2>/dev/null &
     _ft_within "$_ft_patience" $!
     [ "$_ft_status" -eq 0 ] || return 0
     # CANN wants its folder to be there, on every node.
-    case $_ft_attempt.$_ft_launch in 1.0) [ -e /dev/davinci_manager ] || { _ft_cached=1 && return 0; } ;; esac
+    case $_ft_attempt.$_ft_launch in 1.0) [ -e /dev/davinci_manager ] || { _ft_leave_caches && return 0; } ;; esac
     _ft_fill_caches
+}
+
+_ft_leave_caches() { # to the nodes of the first start
+    if [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ]; then
+        _ft_cached=1
+    elif [ -x "$_ft_talk/bin/srun" ]; then
+        _ft_cached=tasks
+    fi
 }
 
 _ft_note_caches() { # for whatever fills and merges on the nodes
     [ -d "$_ft_dir" ] && [ ! -e "$_ft_dir/caches/refused" ] || exit 1
     [ -d "$_ft_dir/caches" ] || mkdir -m 700 "$_ft_dir/caches" || [ -d "$_ft_dir/caches" ] || exit 1
     # It is the same in all starts of a run; who reads half a line reads nothing.
-    { read -r _ft_line <"$_ft_dir/caches/where"; } && [ "$_ft_line" = "$_ft_caches" ] || printf '%s\n' "$_ft_caches" >"$_ft_dir/caches/where"
+    { read -r _ft_line <"$_ft_dir/caches/where"; } && [ "$_ft_line" = "$_ft_caches" ] || ( umask 077; printf '%s\n' "$_ft_caches" >"$_ft_dir/caches/where" )
 }
 
 _ft_fill_caches() {
-    if [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ]; then
+    if _ft_find_hook; then
         ( trap - EXIT TERM; _ft_on_nodes cache fill --seconds 20 ) </dev/null >/dev/null 2>&1 &
         _ft_watcher=$!
         _ft_within 30 "$_ft_watcher"
         [ "$_ft_status" -ne 124 ] || kill "$_ft_watcher" 2>/dev/null
         _ft_watcher=
         [ "$_ft_status" -ne 0 ] || _ft_cached=1
-    elif [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ]; then
-        _ft_cached=1
+    else
+        _ft_leave_caches
     fi
 }
 
 _ft_tell_caches() { # in _ft_told_now and _ft_names, what the user set nothing of
     [ -n "$_ft_cached" ] && [ ! -e "$_ft_dir/caches/refused" ] || return 0
+    _ft_for_tasks=
     IFS=$_ft_nl
     for _ft_i in $_ft_cache_exports; do
         _ft_c=${_ft_i%%=*}
@@ -53,10 +87,19 @@ _ft_tell_caches() { # in _ft_told_now and _ft_names, what the user set nothing o
         case $_ft_c in ASCEND*) mkdir -m 700 "$_ft_warm/ascend" 2>/dev/null ;; esac
         _ft_text=${_ft_i#*=}
         case $_ft_text in '{caches}'*) _ft_text=$_ft_warm${_ft_text#'{caches}'} ;; esac
+        if [ "$_ft_cached.$_ft_no" = tasks.1 ]; then
+            _ft_for_tasks=$_ft_for_tasks$_ft_nl${_ft_c%%,*}=$_ft_text
+            continue
+        fi
         _ft_told_now=$_ft_told_now${_ft_c%%,*}=$_ft_text$_ft_nl
         _ft_names=$_ft_names,${_ft_c%%,*}
     done
     unset IFS
+    [ -n "$_ft_for_tasks" ] || return 0
+    _ft_quote "$_ft_warm$_ft_for_tasks"
+    _ft_c=${_ft_quoted# }
+    _ft_quote "$_ft_cache_side"
+    printf '_ft_own=%s\n_ft_cache_side=%s\n' "$_ft_c" "${_ft_quoted# }" >"$_ft_talk/caches.$_ft_no"
 }
 
 _ft_is_unset() { # 0: the user set none of the names $1

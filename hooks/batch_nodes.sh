@@ -2,12 +2,22 @@
 #
 # shellcheck shell=sh disable=SC2154
 
+# What runs the node side of ftrun where nobody else can have written it, and refuses it elsewhere: on each node, before each use.
+#ftrun-runner#
+
+# The node side of ftrun, into _ft_hook: what this file was submitted with, else the newest. 1: it is not there.
+_ft_find_hook() {
+    # The file itself, not the link to it: a newer one may come while it is read.
+    _ft_hook=${_ft_dir%/runs/*}/tools/${_ft_pack-}
+    [ -n "${_ft_pack-}" ] && [ -f "$_ft_hook" ] && return 0
+    _ft_hook=`readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" 2>/dev/null` && [ -f "$_ft_hook" ]
+}
+
 # Becomes srun with one task on every node, which shares everything and asks for nothing, so that the script's own steps
 # find all of it free. Arguments are the words for ftrun-hook. srun hands on USR1 and USR2 and no more, and not before it
 # is ready; until then an early USR2 must end nobody.
 _ft_on_nodes() {
-    # The file itself, not the link to it: a newer one may come while it is read.
-    _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 0
+    _ft_find_hook || exit 0
     PATH=$PATH:$_ft_path
     _ft_n=${SLURM_JOB_NUM_NODES:-1}
     # The shape of the job is not the shape of this step.
@@ -19,7 +29,7 @@ _ft_on_nodes() {
     # shellcheck disable=SC2046
     exec $(command -v setsid) srun --jobid="$SLURM_JOB_ID" --job-name=ftrun --overlap --nodes="$_ft_n" --ntasks="$_ft_n" --ntasks-per-node=1 \
         --mem=0 --cpu-bind=none --mpi=none --input=none --export=NONE --kill-on-bad-exit=0 --no-kill --wait=0 --quiet \
-        /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
+        /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_runner" "$_ft_hook" "$@" --folder "$_ft_place/nodes" --launch "$_ft_launch"
 }
 # shellcheck disable=SC2016
 _ft_node_side='
@@ -27,8 +37,8 @@ trap "" USR1 USR2
 PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
 export PATH
 for v in 9 10 11 12 13 14 15; do # told by its name, at no cost
-    [ -x "/usr/bin/python3.$v" ] && [ /usr/bin/python3 -ef "/usr/bin/python3.$v" ] && exec /usr/bin/python3 -IS "$@"
+    [ -x "/usr/bin/python3.$v" ] && [ /usr/bin/python3 -ef "/usr/bin/python3.$v" ] && exec /usr/bin/python3 -IS -c "$@"
 done
 for p in /usr/bin/python3 python3 "$0"; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS -c "$@"
 done'

@@ -55,12 +55,12 @@ _ft_ask_hook() {
     [ -n "$_ft_glob" ] && [ "$_ft_judge" = quick ] && [ -n "$_ft_tmp" ] || return 0
     (
         trap - EXIT TERM
-        _ft_hook=$(readlink -f "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz") && [ -f "$_ft_hook" ] || exit 1
+        _ft_find_hook || exit 1
         set -- pick --glob "$_ft_glob" --cwd "$PWD" --marker "$_ft_marker" --skip "$_ft_skip" --poison "$_ft_poison" \
             --run-dir "$_ft_dir" --view "$_ft_dir/views/$_ft_attempt${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}.$_ft_launch.$_ft_no"
         [ -z "$_ft_had" ] || set -- "$@" --had
         [ -z "$_ft_fresh" ] || set -- "$@" --fresh
-        exec /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_hook" "$@"
+        exec /bin/sh -c "$_ft_node_side" "${_ft_agent:-ftrun-hook}" "$_ft_runner" "$_ft_hook" "$@"
     ) </dev/null >"$_ft_tmp/pick" 2>/dev/null 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_k=$!
     _ft_within 10 "$_ft_k"

@@ -61,7 +61,8 @@ _ft_post_counter() {
     (
         trap - EXIT
         trap '' HUP INT QUIT USR1 USR2 ALRM TERM
-        mkdir "$_ft_place/companions"
+        mkdir -m 700 "$_ft_place/companions"
+        umask 077
         _ft_i=0 _ft_n=0 _ft_c=$_ft_place/companions/alive.$_ft_launch
         while kill -0 $$; do
             case $_ft_i in

@@ -24,7 +24,7 @@ _ft_open_stage() {
         *) _ft_stage_to=$PWD/$1 ;;
     esac
     _ft_stage_wait=$7
-    ( trap - EXIT; mkdir -p "$_ft_stage_to" "$_ft_place/stage" ) >/dev/null 2>&1 &
+    ( trap - EXIT; mkdir -p "$_ft_stage_to" && umask 077 && mkdir -p "$_ft_place/stage" ) >/dev/null 2>&1 &
     _ft_within "$_ft_patience" $!
     [ "$_ft_status" -eq 0 ] && [ -n "$_ft_agent" ] && [ -n "$_ft_talk" ] && [ -n "$_ft_present" ] || return 0
     _ft_stage_base=${2%/}/ftrun-$(id -u)/$_ft_run.$SLURM_JOB_ID

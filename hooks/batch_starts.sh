@@ -310,7 +310,7 @@ _ft_brief_shim() {
     _ft_label=
     [ "$_ft_labels" = auto ] && [ "$_ft_width" -gt 1 ] && _ft_label=1
     _ft_again_side=
-    [ "$_ft_rejoin" = 1 ] && _ft_again_side=${_ft_dir%/runs/*}/tools/ftrun-hook.pyz
+    [ "$_ft_rejoin" = 1 ] && _ft_find_hook && _ft_again_side=$_ft_hook
     set -- "$SLURM_JOB_ID" "$_ft_launch.$_ft_no" "$_ft_whole" "${_ft_not#,}" "$_ft_active" "$_ft_moved" "$_ft_front" "$_ft_label" "$_ft_out" "$_ft_again_side"
     [ -z "$_ft_spans" ] || set -- "$@" "$_ft_spans" "$_ft_names_active"
     _ft_quote "$@"
@@ -323,7 +323,7 @@ _ft_make_current() {
     [ "$_ft_no" -le 1 ] || case `readlink "$_ft_place/current"` in closed) return 1 ;; esac
     ln -s "$_ft_launch.$_ft_no" "$_ft_place/current.$$" 2>/dev/null
     mv -f "$_ft_place/current.$$" "$_ft_place/current" 2>/dev/null || { rm -f "$_ft_place/current.$$" && return 2; }
-    [ -z "$_ft_timeouts" ] || mkdir "$_ft_place/stacks" "$_ft_place/stacks/$_ft_launch.$_ft_no"
+    [ -z "$_ft_timeouts" ] || mkdir -m 700 "$_ft_place/stacks" "$_ft_place/stacks/$_ft_launch.$_ft_no"
     # Who closes an attempt closes the next claim first: whatever the order of these two, one of them sees the other.
     _ft_name_of $((_ft_launch + 1)) "$_ft_place"
     [ -L "$_ft_claim" ] || return 0
@@ -355,6 +355,7 @@ _ft_post_agent() {
     [ -n "$_ft_agent" ] && [ -n "$_ft_talk" ] && [ -z "$_ft_agent_pid" ] || return 0
     (
         trap - EXIT
+        umask 077
         command exec 2>"$_ft_place/agent.$_ft_launch.log" || command exec 2>/dev/null
         PATH=$PATH:$_ft_path
         # shellcheck disable=SC2046
@@ -389,7 +390,7 @@ _ft_post_guard() {
                 _ft_n=$((_ft_n + 1))
                 [ "$_ft_n" -ge 5 ] && [ -e "$_ft_talk/calls.1" ] && break
             done
-            [ -e "${_ft_dir%/runs/*}/tools/ftrun-hook.pyz" ] && break
+            _ft_find_hook && break
             [ -z "$_ft_keep" ] || sleep 1
         done
         _ft_note_mpi

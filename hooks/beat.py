@@ -236,7 +236,7 @@ class _Scribe:
 
         line = json.dumps(told, separators=(",", ":")).encode().ljust(LINE_BYTES - 1) + b"\n"
         try:
-            place = os.open(os.path.join(self.folder, self.rank), os.O_WRONLY | os.O_CREAT, 0o644)
+            place = os.open(os.path.join(self.folder, self.rank), os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.pwrite(place, line, 0)
             finally:
@@ -267,7 +267,7 @@ class _Scribe:
         number = _free_signal()
         _make(self.folder)
         try:
-            self.stack_file = open(os.path.join(self.folder, self.rank + ".stack"), "wb")  # noqa: SIM115 - open for good
+            self.stack_file = open(os.path.join(self.folder, self.rank + ".stack"), "wb", opener=_private)  # noqa: SIM115 - open for good
             if number:
                 faulthandler.register(number, file=self.stack_file, all_threads=True, chain=False)
                 self.stack_signal = number
@@ -361,9 +361,13 @@ def _whole(step: Any) -> Optional[int]:
         return int(step) if isinstance(step, float) and step == step // 1 else None
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def _make(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError:
         return
 

@@ -22,7 +22,7 @@ FILL_S, MERGE_S, MEND_S = 20.0, 120.0, 5.0
 LITTER_S = 3 * 86_400.0
 DOUBTED = "others could write into the folder: nothing in it is given"
 NPUS = "/dev/davinci_manager"
-PREFIX = "ftrun-cache-"
+PREFIX = "cache-"
 USAGE = (
     "usage: ftrun-hook cache fill|merge --folder NODES [--launch N] [--seconds S]\n"
     "Fills this node's compile caches from those of the run, or gives the run what it does not have yet. NODES: nodes/ of the attempt."
@@ -42,13 +42,14 @@ def main(arguments: list[str]) -> int:
         raise UsageError("--folder is missing; " + USAGE)
     folder = os.path.abspath(words["--folder"])
     where = caches.where_of(os.path.dirname(folder))
-    if where is None:
-        return 0
+    if where is None:  # then nobody knows whether the folder is ours
+        return EXIT_FOREIGN if arguments[0] == "fill" else 0
     with contextlib.suppress(OSError):
         os.nice(19 if arguments[0] == "merge" else 0)
     seconds = float(words.get("--seconds", FILL_S if arguments[0] == "fill" else MERGE_S))
     work = _fill if arguments[0] == "fill" else _merge
     try:
+        caches.own(where.local)
         told = work(where, time.monotonic() + seconds)
     except Foreign as error:
         with contextlib.suppress(OSError):

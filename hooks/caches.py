@@ -12,10 +12,8 @@ refused for the whole run. Which entry of a pack was used is told by the time of
 from __future__ import annotations
 
 import contextlib
-import grp
 import json
 import os
-import pwd
 import shutil
 import stat
 import time
@@ -25,6 +23,7 @@ from typing import Any, NamedTuple, Optional
 from ftrun.hooks import cachepack, nodefile
 from ftrun.hooks.cachekinds import READ_BYTES_MAX, is_entry, kind_of, why_not_whole
 from ftrun.hooks.cachepack import Damaged, Entry, Header
+from ftrun.hooks.ownership import NotPrivate, distrust, exposed, is_own_folder, private_folder
 
 __all__ = [
     "Foreign",
@@ -118,30 +117,23 @@ def refuse(where: Where, why: str) -> None:
 
 
 def own(local: str) -> bool:
-    """Make sure that the folder is there, ours, and closed to others from now on. Whether nobody else could write into it before. Raises Foreign, OSError.
+    """Make sure that the folder, and the user's that it lies in, are there, ours, and closed to others from now on. Raises Foreign.
 
-    Where the first start's ranks made it, it has the mode that the user's umask gave it.
+    Whether nobody else could write into it before. Where neither can be had, whoever makes it later may be anybody: that is foreign, too.
     """
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(local, 0o700)
-    fact = os.lstat(local)
-    if not stat.S_ISDIR(fact.st_mode) or fact.st_uid != os.geteuid():
-        raise Foreign(f"{local} is not a folder of this user")
-    doubted = os.path.join(local, DOUBTED)
-    if fact.st_mode & 0o002 or (fact.st_mode & 0o020 and not _is_private(fact.st_gid)):
-        os.close(os.open(doubted, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    if stat.S_IMODE(fact.st_mode) != 0o700:
-        os.chmod(local, 0o700)
-    return not os.path.lexists(doubted)
-
-
-def _is_private(group: int) -> bool:
-    """Whether a group has nobody but this user, by the custom of naming it after them."""
+    above = os.path.dirname(local)
     try:
-        found = grp.getgrgid(group)
-        return found.gr_name == pwd.getpwuid(os.geteuid()).pw_name and not found.gr_mem
-    except KeyError:
-        return False
+        open_before = (is_own_folder(above) and distrust(above)) or (is_own_folder(local) and distrust(local))
+        private_folder(above)
+        if why := exposed(above):
+            raise Foreign(why)
+        private_folder(local)
+        doubted = os.path.join(local, DOUBTED)
+        if open_before:
+            os.close(os.open(doubted, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return not os.path.lexists(doubted)
+    except OSError as error:
+        raise Foreign(str(error) if isinstance(error, NotPrivate) else f"{local}: {error.strerror}") from None
 
 
 # ---------------------------------------------------------------------- what a node has and knows

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 
+from ftrun.hooks.ownership import RUNNER
+
 __all__ = ["TENDED", "Tender"]
 
 TENDED = "FTRUN_TENDED"
@@ -85,6 +87,6 @@ def _begin(words: list[str]) -> int:
     own = (
         ["-m", "ftrun.hooks.main"]
         if sys.argv[0].endswith(".py") or not os.path.isfile(sys.argv[0])
-        else [sys.argv[0]]
+        else ["-c", RUNNER, sys.argv[0]]
     )
     return os.posix_spawn(sys.executable, [sys.executable, *flags, *own, *words], os.environ)

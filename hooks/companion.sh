@@ -30,8 +30,8 @@ _ft_uptime() { # whole seconds of a clock that nobody sets, into _ft_seconds
 
 # Tells the agent that the nodes are there.
 _ft_announce() {
-    mkdir "$_ft_folder" 2>/dev/null # and never more: a run's folder that was removed stays removed
-    printf 'job=%s\nnodes=%s\nhost=%s\n' "$SLURM_JOB_ID" "${SLURM_JOB_NODELIST-}" "${SLURMD_NODENAME-}" >"$_ft_folder/$_ft_number.here.$$" &&
+    mkdir -m 700 "$_ft_folder" 2>/dev/null # and never more: a run's folder that was removed stays removed
+    ( umask 077; printf 'job=%s\nnodes=%s\nhost=%s\n' "$SLURM_JOB_ID" "${SLURM_JOB_NODELIST-}" "${SLURMD_NODENAME-}" >"$_ft_folder/$_ft_number.here.$$" ) &&
         mv -f "$_ft_folder/$_ft_number.here.$$" "$_ft_folder/$_ft_number.here"
 }
 

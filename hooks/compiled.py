@@ -2,7 +2,8 @@
 
 How it thinks. To compile its hundred modules takes longer than all that they do, and all the nodes of a job would do it at the same moment. So whoever is first
 leaves them, compiled, beside the packed file, named after it and after the interpreter; the others load from there. It is believed only where it belongs to
-whoever owns the packed file and nobody else may write it, as much as that one is; and where anything about it is amiss, the sources are there. A process
+whoever owns the packed file, this user or root, where nobody else may write it, and where it was made from this very file: it bears the file's SHA-256. Where
+anything about it is amiss, the sources are there. A process
 reads the table in front, and of each module the code when it imports it: a guard needs a few of them, and it sits beside the ranks for days.
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_or_make", "make", "path"]
 
 MAGIC = b"ftrun, compiled\n"
-HEAD_BYTES = len(MAGIC) + 52
+HEAD_BYTES = len(MAGIC) + 100
 OTHERS_MAY_WRITE = 0o022
 STALE_S = 60.0
 
@@ -53,16 +54,17 @@ def load(packed: str) -> bool:
     """Take the modules from the compiled file from now on. False where there is none that can be believed."""
     try:
         owner = os.stat(packed)
-        descriptor = os.open(path(packed), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path(packed), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         fact = os.fstat(descriptor)
-        if fact.st_uid == owner.st_uid and not fact.st_mode & OTHERS_MAY_WRITE:
+        mine = fact.st_uid == owner.st_uid and fact.st_uid in (os.geteuid(), 0)
+        if mine and not fact.st_mode & OTHERS_MAY_WRITE:
             head = os.pread(descriptor, HEAD_BYTES, 0)
             index_bytes = int(head[-9:], 16)
             index = os.pread(descriptor, index_bytes, HEAD_BYTES)
-            if len(index) == index_bytes and head == _head(owner.st_size, fact.st_size, index):
+            if len(index) == index_bytes and head == _head(_digest(packed), fact.st_size, index):
                 table = marshal.loads(index)  # noqa: S302  our own
                 sys.meta_path.insert(0, _Finder(packed, descriptor, HEAD_BYTES + index_bytes, table))
                 return True
@@ -72,9 +74,18 @@ def load(packed: str) -> bool:
     return False
 
 
-def _head(packed_bytes: int, all_bytes: int, index: bytes) -> bytes:
+def _head(digest: bytes, all_bytes: int, index: bytes) -> bytes:
     """What stands in front: a file that was cut off, or of another packed one, must not be taken for ours."""
-    return MAGIC + b"%016x %08x %016x %08x\n" % (packed_bytes, zlib.crc32(index), all_bytes, len(index))
+    return MAGIC + b"%s %08x %016x %08x\n" % (digest, zlib.crc32(index), all_bytes, len(index))
+
+
+def _digest(packed: str) -> bytes:
+    """The SHA-256 of a packed file, by what whoever runs it has imported for that (see ownership.RUNNER): hashlib takes longer than all else here."""
+    known: Any = sys.modules.get("_sha2") or sys.modules.get("_sha256")
+    if known is None:
+        import hashlib as known
+    with open(packed, "rb") as stream:
+        return bytes(known.sha256(stream.read()).hexdigest(), "ascii")
 
 
 class _Finder:
@@ -137,13 +148,12 @@ def make(packed: str) -> bool:
     try:
         if os.stat(packed).st_uid != os.geteuid():
             return False
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return False
     try:
         with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(packed) as content:
-            os.fchmod(descriptor, 0o644)
-            stream.write(_content(os.stat(packed).st_size, _compiled(packed, content)))
+            stream.write(_content(_digest(packed), _compiled(packed, content)))
         os.replace(draft, final)
     except (OSError, ValueError, SyntaxError, zipfile.BadZipFile):
         with contextlib.suppress(OSError):
@@ -152,14 +162,14 @@ def make(packed: str) -> bool:
     return True
 
 
-def _content(packed_bytes: int, modules: dict[str, tuple[bool, bytes]]) -> bytes:
+def _content(digest: bytes, modules: dict[str, tuple[bool, bytes]]) -> bytes:
     """Head, table, and the code of all modules one behind the other."""
     table, offset = {}, 0
     for name, (is_package, code) in modules.items():
         table[name] = (is_package, offset, len(code), zlib.crc32(code))
         offset += len(code)
     index = marshal.dumps(table)
-    head = _head(packed_bytes, HEAD_BYTES + len(index) + offset, index)
+    head = _head(digest, HEAD_BYTES + len(index) + offset, index)
     return b"".join((head, index, *(code for _, code in modules.values())))
 
 

@@ -19,6 +19,7 @@ import time
 
 from ftrun.hooks.cachetend import TENDED, Tender
 from ftrun.hooks.errors import UsageError
+from ftrun.hooks.ownership import RUNNER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class _Child:
             flags = [
                 flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set
             ]
-            own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else [sys.argv[0]]
+            own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, *flags, *own, self.name, *self.words],

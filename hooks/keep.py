@@ -29,6 +29,7 @@ from ftrun.hooks.errors import UsageError
 from ftrun.hooks.keepbase import STALE_S, clear_dead, come_last, open_base
 from ftrun.hooks.keeplook import Local, Part
 from ftrun.hooks.keepout import Place, Shared
+from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.poke import Ear
 from ftrun.hooks.staged import Home, Publishing
 from ftrun.hooks.standing import Own
@@ -322,7 +323,7 @@ class _Life:
             if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
                 return
         flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
-        own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else [sys.argv[0]]
+        own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
         self.partner = os.posix_spawn(
             sys.executable, [sys.executable, *flags, *own, "partner", *words], os.environ
         )

@@ -13,10 +13,10 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import time
 
 from ftrun.hooks import at_hand, openfiles
+from ftrun.hooks.ownership import NotPrivate, exposed, is_own_folder, private_folder
 
 __all__ = ["STALE_S", "clear_dead", "come_last", "job_folder", "open_base"]
 
@@ -35,10 +35,9 @@ GONE = ".gone."
 def open_base(base: str) -> int:
     """The job's folder, this user's alone; the descriptor of its lock. Raises OSError."""
     above = os.path.dirname(base)
-    os.makedirs(above, mode=0o700, exist_ok=True)
-    if not _is_own(above):
-        raise OSError(f"{above} belongs to somebody else")
-    os.chmod(above, 0o700)
+    private_folder(above)
+    if why := exposed(above):
+        raise NotPrivate(why)
     lock = _locked(base)
     if _room_bytes(base) < LEAST_BYTES:
         clear_dead(above, base)
@@ -51,7 +50,7 @@ def open_base(base: str) -> int:
 def _locked(base: str) -> int:
     """The lock of a folder, which is made. Raises OSError."""
     for _ in range(LOCK_TRIES):
-        os.makedirs(base, mode=0o700, exist_ok=True)
+        private_folder(base)
         lock = os.open(f"{base}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,13 +79,13 @@ def _room_bytes(base: str) -> int:
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
     """Remove the folders in `above`, this user's, whose job is gone; never `own`. `over`: a job that Slurm says is over. Returns their names; nothing is raised."""
     found: list[str] = []
-    if not _is_own(above):
+    if not is_own_folder(above):
         return found
     living: list[Living] = []
     for name in at_hand.listed(above):
         base = f"{above}/{name}"
         with contextlib.suppress(OSError):
-            if base == own or not _is_own(base):
+            if base == own or not is_own_folder(base):
                 continue
             if name.startswith(GONE):
                 shutil.rmtree(base, ignore_errors=True)
@@ -151,15 +150,6 @@ def job_folder(attempt_folder: str) -> str:
             told = dict(zip(words[0::2], words[1::2]))
             return told.get("--base", "")
     return ""
-
-
-def _is_own(folder: str) -> bool:
-    """Whether it is a folder, no link to one, and this user's."""
-    try:
-        fact = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(fact.st_mode) and fact.st_uid == os.getuid()
 
 
 def _here() -> str:

@@ -45,6 +45,9 @@ COMMANDS = {
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 
+AS_THE_USER = frozenset({"prolog", "epilog", "health", "install", "rank", "guard", "keep"})
+"""What has another umask than 077: for root, whose files others read, or above processes and checkpoints of the user's own."""
+
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # as a shell tells of SIGINT
 
@@ -60,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
         known = ", ".join(COMMANDS)
         print(f"ftrun-hook: no such command: {name}; there are: {known}", file=sys.stderr)
         return EXIT_USAGE
+    before = os.umask(0o077)
+    if name in AS_THE_USER:
+        os.umask(before)
     try:
         module, function, _ = COMMANDS[name]
         status: int = getattr(importlib.import_module(module), function)(arguments[1:])
@@ -75,6 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         kind = type(error).__name__
         print(f"ftrun-hook: {name} gave up, the job goes on: {kind}: {error}", file=sys.stderr)
         return 0
+    finally:
+        os.umask(before)
     return status
 
 

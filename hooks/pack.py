@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from ftrun.hooks.ownership import distrust, private_folders
 from ftrun.hooks.thresholds import SITES_OWN
 
 __all__ = ["REMOTE", "archive", "content", "sent"]
@@ -75,16 +76,29 @@ sys.exit(main.main(told["argv"] + ["--settings", settings]))
 
 
 def archive(home: str) -> str:
-    """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.pyz`, made where it does not exist yet.
+    """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, made where it does not exist yet or is not this user's work.
 
     `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises OSError where the folder
     cannot be written.
     """
     sources = dict(_sources())
-    path = os.path.join(home, "tools", f"ftrun-hook-{_version()}-{_hash(sources)}.pyz")
-    if not os.path.exists(path):
-        _put(path, content(sources))
+    folder, name = os.path.join(home, "tools"), f"ftrun-hook-{_version()}-{_hash(sources)}."
+    private_folders(folder)
+    for one in sorted(os.listdir(folder)):
+        if one.startswith(name) and one.endswith(".pyz") and _is_sound(os.path.join(folder, one)):
+            return os.path.join(folder, one)
+    packed = content(sources)
+    path = os.path.join(folder, f"{name}{hashlib.sha256(packed).hexdigest()}.pyz")
+    _put(path, packed)
     return path
+
+
+def _is_sound(path: str) -> bool:
+    """Whether a packed file is this user's alone, and what its name says: nodes run no other."""
+    if distrust(path):
+        return False
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest() == path.split(".")[-2]
 
 
 def content(sources: dict[str, bytes] | None = None) -> bytes:
@@ -151,15 +165,13 @@ def _version() -> str:
 
 
 def _put(path: str, packed: bytes) -> None:
-    """Write a file whole or not at all, executable for all who may enter the folder."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(prefix=".ftrun-hook-", dir=folder)
+    """Write a file whole or not at all, for this user alone."""
+    descriptor, draft = tempfile.mkstemp(prefix=".ftrun-hook-", dir=os.path.dirname(path))
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(packed)
             stream.flush()
-            os.fchmod(descriptor, 0o755)
+            os.fchmod(descriptor, 0o700)
             os.fsync(descriptor)
         os.replace(draft, path)
     except OSError:

@@ -158,7 +158,8 @@ class Parent:
             "restart": self.restarts, "step": os.environ.get("SLURM_STEP_ID", ""), "at_s": round(time.time(), 3),
         }  # fmt: skip
         draft = os.path.join(self.folder, f".{_host()}.{os.getpid()}.tmp")
-        with open(draft, "w", encoding="utf-8") as stream:
+        number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(number, "w", encoding="utf-8") as stream:
             json.dump(line, stream)
         try:
             while True:

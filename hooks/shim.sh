@@ -12,6 +12,8 @@
 unset -f printf read date readlink scontrol command exec 2>/dev/null
 _ft_talk=${0%/bin/srun}
 
+_ft_nl='
+'
 # Slurm's own, by the PATH without this one and its like.
 _ft_real=
 IFS=:
@@ -139,14 +141,24 @@ _ft_look() {
             --jobi*) [ -n "$_ft_due" ] || [ "${_ft_val%%.*}" = "$SLURM_JOB_ID" ] || _ft_through=1 ;;
             --het-g* | --hetg* | --pack-g*) _ft_through=1 ;;
             --pty) _ft_wrapped= _ft_seen=${_ft_seen}p ;;
-            --multi*) _ft_wrapped= ;;
+            --multi*) _ft_wrapped= _ft_own= ;;
+            --bcast* | --container*) _ft_own= ;;
         esac
     done
     case $_ft_seen in *[hV]*) _ft_through=1 ;; esac
     # Nobody's rank: what starts the ranks of its node.
     case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy) _ft_wrapped= ;; esac
-    [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped=
+    [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped= _ft_own=
     _ft_weigh
+}
+
+# Leaves _ft_own empty where the tasks are told of no caches: where a shell cannot stand before the command, or nobody would see that there is none.
+_ft_weigh_own() {
+    [ -n "$_ft_own" ] || return 0
+    _ft_c=$_ft_word
+    case $_ft_c in */*) ;; *) _ft_c=$(command -v "$_ft_c") ;; esac
+    case $_ft_c in */*) [ -z "${SLURM_BCAST-}${SLURM_CONTAINER-}" ] && [ -f "$_ft_c" ] && [ -x "$_ft_c" ] && return ;; esac
+    _ft_own=
 }
 
 # What the word that was read means for a start that spans several jobs: the numbers of the call, and into _ft_lone why it cannot.
@@ -242,11 +254,12 @@ _ft_exclude() {
 }
 
 # shellcheck disable=SC2016
+#ftrun-runner#
 _ft_rank_side='
-h=$1 f=$2
-shift 2
+c=$1 h=$2 f=$3
+shift 3
 [ -r "$h" ] && for p in /usr/bin/python3 python3; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$h" rank --folder "$f" -- "$@"
+    "$p" -IS -c "$c" "$h" 2>/dev/null && exec "$p" -IS "$h" rank --folder "$f" -- "$@"
 done
 exec "$@"'
 
@@ -257,6 +270,8 @@ _ft_take_brief() {
     _ft_job=$1 _ft_token=$2 _ft_place=$3 _ft_not=$4 _ft_active=$5 _ft_moved=$6 _ft_front=$7 _ft_label=$8
     shift 8
     _ft_log=$1 _ft_pyz=$2 _ft_spans=${3-} _ft_job_names=${4-}
+    _ft_own=
+    [ ! -r "$_ft_talk/caches.$FTRUN_START" ] || . "$_ft_talk/caches.$FTRUN_START"
 }
 
 # Unbuffered, each piece that a task writes would become a line of its own; and where lines go by SLURM_STDOUTMODE they are not the log's.
@@ -283,6 +298,7 @@ fi
 
 _ft_look "$@"
 [ -z "$_ft_through" ] || exec "$_ft_real" "$@"
+_ft_weigh_own
 
 { printf '%s %s %s\n' "$(date +%s)" "$$" "$*" >>"$_ft_talk/calls.$FTRUN_START"; } 2>/dev/null
 # Who asks for a companion must know whether every call can do with one; one node is always in one job.
@@ -318,8 +334,8 @@ if [ -n "$_ft_not" ]; then
     [ -z "$_ft_not" ] || set -- "--exclude=$_ft_not" "$@"
 fi
 
-if [ -n "$_ft_wrapped" ]; then
-    # The wrapper stands between the options and the command.
+if [ -n "$_ft_wrapped$_ft_own" ]; then
+    # What looks at the caches, and the parent of a rank that may join again, stand between the options and the command.
     _ft_due= _ft_open=1
     _ft_n=$#
     while [ "$_ft_n" -gt 0 ]; do
@@ -330,13 +346,20 @@ if [ -n "$_ft_wrapped" ]; then
             _ft_read_word "$_ft_word"
             if [ -z "$_ft_open" ]; then
                 [ "$_ft_opt" = -- ] && set -- "$@" --
-                set -- "$@" /bin/sh -c "$_ft_rank_side" ftrun-rank "$_ft_wrapped" "$_ft_place/ranks/$_ft_token"
+                if [ -n "$_ft_own" ]; then
+                    set -- "$@" /bin/sh -c "$_ft_cache_side" ftrun-caches
+                    IFS=$_ft_nl
+                    for _ft_c in $_ft_own; do set -- "$@" "$_ft_c"; done
+                    unset IFS
+                    set -- "$@" --
+                fi
+                [ -z "$_ft_wrapped" ] || set -- "$@" /bin/sh -c "$_ft_rank_side" ftrun-rank "$_ft_runner" "$_ft_wrapped" "$_ft_place/ranks/$_ft_token"
                 [ "$_ft_opt" = -- ] && continue
             fi
         fi
         set -- "$@" "$_ft_word"
     done
-    set -- --kill-on-bad-exit=0 --wait=0 "$@"
+    [ -z "$_ft_wrapped" ] || set -- --kill-on-bad-exit=0 --wait=0 "$@"
 fi
 
 if [ -n "$_ft_alone" ]; then

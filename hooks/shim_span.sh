@@ -231,7 +231,7 @@ _ft_become_side() {
                 set -- "$@" /bin/sh -c "$_ft_task_side" ftrun-task "$_ft_words" "$_ft_side" "$_ft_tasks_before" "$_ft_before" \
                     $((_ft_want * _ft_each)) "$_ft_want" "$_ft_step_names" "$_ft_each(x$_ft_want)" "$_ft_job" "$_ft_job_nodes" "$_ft_job_names" \
                     "$_ft_out_file" "$_ft_err_file" "${_ft_mode%%[!aA]*}" "${_ft_err_said-both}"
-                [ -z "$_ft_wrapped" ] || set -- "$@" /bin/sh -c "$_ft_rank_side" ftrun-rank "$_ft_wrapped" "$_ft_place/ranks/$_ft_token"
+                [ -z "$_ft_wrapped" ] || set -- "$@" /bin/sh -c "$_ft_rank_side" ftrun-rank "$_ft_runner" "$_ft_wrapped" "$_ft_place/ranks/$_ft_token"
                 [ "$_ft_opt" = -- ] && continue
             else
                 case $_ft_opt in

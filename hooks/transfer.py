@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks import direct
 from ftrun.hooks.at_hand import Part, file_path
+from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.staged import seal_json
 
 __all__ = ["WAYS", "Lost", "Rates", "Sent", "Target", "hook_line", "send"]
@@ -308,7 +309,7 @@ def hook_line(words: Sequence[str]) -> str:
     return (
         f"PATH={USUAL_PATH}; export PATH; for p in /usr/bin/python3 python3 {shlex.quote(sys.executable)}; do "
         '"$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && '
-        f'exec "$p" -IS {shlex.quote(own)} {shlex.join(words)}; done'
+        f'exec "$p" -IS -c {shlex.quote(RUNNER)} {shlex.quote(own)} {shlex.join(words)}; done'
     )
 
 

@@ -106,7 +106,7 @@ def _boot(plan: Plan, base_port: int | None, uts: bool) -> Sandbox:
             if plan.gpus:
                 files, numbered = sandbox_boot.gpu_files(Path(plan.folder), plan.gpus)
                 plan = replace(plan, gpu_files=files, gpu_numbered=numbered)
-            (Path(plan.folder) / "sandbox.json").write_text(plan.to_json())
+            sandbox_boot.put(Path(plan.folder) / "sandbox.json", plan.to_json())
             _start(plan)
     except BaseException:
         # Also when interrupted: half a sandbox is of no use to anybody.
@@ -184,8 +184,7 @@ def _run_dir(folder: Path) -> str:
 @contextlib.contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)
+        sandbox_boot.make_folder(folder)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SandboxError(f"cannot write into {folder}: {error.strerror}", wrong_usage=True) from error

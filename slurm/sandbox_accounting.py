@@ -51,12 +51,12 @@ def start(plan: Plan) -> None:
 def _start_database(plan: Plan, password: str) -> None:
     data, log = f"{plan.run_dir}/mysql", f"{plan.folder}/log/mariadb.log"
     as_root = ["--user=root"] if os.geteuid() == 0 else []
-    with open(log, "ab") as said:
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as said:
         done = subprocess.run(
             [find_tool("mariadb-install-db"), "--no-defaults", *as_root, f"--datadir={data}", "--skip-test-db",
              "--auth-root-authentication-method=normal", "--innodb-log-file-size=16M"],
             stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False, timeout=WAIT_S,
-            env={"PATH": search_path(), "HOME": plan.folder},
+            env={"PATH": search_path(), "HOME": plan.folder}, umask=0o077,
         )  # fmt: skip
     if done.returncode:
         raise SandboxError(f"mariadb-install-db did not make a database (log: {log})")

@@ -10,6 +10,7 @@ import os
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,10 +25,13 @@ __all__ = [
     "Names",
     "find_tool",
     "gpu_files",
+    "is_foreign",
     "last_lines",
+    "make_folder",
     "make_folders",
     "node_wrapper",
     "own_names",
+    "put",
     "require_own_memory",
     "require_tools",
     "search_path",
@@ -56,6 +60,39 @@ PACKAGES = {
     "mariadb-install-db": "mariadb-server-core",
     "my_print_defaults": "mariadb-client-core",
 }
+
+
+def put(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file of a sandbox with this mode, whatever the umask: daemons of root read it."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with open(number, "w", encoding="utf-8") as stream:
+        os.fchmod(number, mode)
+        stream.write(text)
+
+
+def make_folder(path: Path, mode: int = 0o755) -> None:
+    """Make a folder of a sandbox with this mode, whatever the umask; folders above it can be written by this user alone."""
+    if not path.parent.exists():
+        make_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if is_foreign(path) or not path.is_dir():
+            raise SandboxError(
+                f"{path} may be another user's work: remove it, or choose another folder", wrong_usage=True
+            ) from None
+    path.chmod(mode)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a file or folder of a sandbox may be the work of another user: not ours or root's, a link, or left to others to write.
+
+    Root runs what the files of a sandbox say, so they are asked about before each use. A sticky folder is everybody's on purpose.
+    """
+    fact = path.lstat()
+    by_all = bool(fact.st_mode & stat.S_IWOTH) and not fact.st_mode & stat.S_ISVTX
+    by_group = bool(fact.st_mode & stat.S_IWGRP) and fact.st_gid not in (0, os.getegid())
+    return stat.S_ISLNK(fact.st_mode) or fact.st_uid not in (os.geteuid(), 0) or by_all or by_group
 
 
 def search_path() -> str:
@@ -217,18 +254,19 @@ def gpu_files(folder: Path, count: int) -> tuple[str, bool]:
     """
     devices = folder / "dev"
     shutil.rmtree(devices, ignore_errors=True)
-    devices.mkdir()
+    make_folder(devices)
     span = f"[0-{count - 1}]" if count > 1 else "0"
     try:
         for index in range(count):
             os.mknod(devices / f"gpu{index}", 0o20666, NULL_DEVICE)
+            (devices / f"gpu{index}").chmod(0o666)
         return f"{devices}/gpu{span}", True
     except PermissionError:
         pass
     if all(Path(f"/dev/tty{index}").is_char_device() for index in range(count)):
         return f"/dev/tty{span}", True
     for index in range(count):
-        (devices / f"gpu{index}").touch()
+        put(devices / f"gpu{index}", "")
     return f"{devices}/gpu{span}", False
 
 
@@ -236,9 +274,7 @@ def make_folders(plan: Plan) -> None:
     """Make the folders and write the configuration; everything but keys is readable for all."""
     for base, names in ((plan.folder, ("log", "shared")), (plan.run_dir, ("run", "state", "spool"))):
         for name in names:
-            path = Path(base) / name
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o1777 if name == "shared" else 0o755)
+            make_folder(Path(base) / name, 0o1777 if name == "shared" else 0o755)
     folder = Path(plan.folder)
     for name, text in (
         ("slurm.conf", slurm_conf(plan)),
@@ -246,8 +282,7 @@ def make_folders(plan: Plan) -> None:
         ("cgroup.conf", cgroup_conf(plan.version)),
         ("hosts", hosts_file(plan, _machine_hosts())),
     ):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o644)
+        put(folder / name, text)
 
 
 def _machine_hosts() -> str:
@@ -313,7 +348,7 @@ def start_daemon(
     line that the daemon said or logged when it refuses.
     """
     said = Path(plan.folder) / "log" / "start.log"
-    with said.open("ab") as output:
+    with open(said, "ab", opener=_log_opener) as output:
         before = output.tell()
         process = subprocess.Popen(
             list(command),
@@ -339,6 +374,10 @@ def start_daemon(
         daemon = next((Path(word).name for word in command if "sbin/" in word), Path(command[0]).name)
         reason = last_lines(said, before) or last_lines(Path(log), 0) or f"exit code {exit_code}"
         raise SandboxError(f"{daemon} did not start: {reason} (log: {log})")
+
+
+def _log_opener(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def last_lines(path: Path, offset: int) -> str:

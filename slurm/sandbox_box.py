@@ -78,6 +78,12 @@ class Sandbox:
         """The sandbox in a folder, alive or dead. SandboxError where there is none."""
         path = Path(folder).absolute() / "sandbox.json"
         try:
+            for one in (path.parent, path):
+                if sandbox_boot.is_foreign(one):
+                    raise SandboxError(
+                        f"{one} is not this user's alone: what it says is not done (whose sandbox it is can take it down)",
+                        wrong_usage=True,
+                    )
             return Sandbox(Plan.from_json(path.read_text()))
         except OSError:
             raise SandboxError(

@@ -12,6 +12,7 @@ import fcntl
 import os
 import random
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -52,8 +53,17 @@ def machine_lock() -> Iterator[None]:
 def _open_shared(path: Path) -> int:
     # Opened for reading: the kernel refuses O_CREAT on other users' files in a sticky folder, even to root.
     for _ in range(3):
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:  # no link is followed, and a pipe that somebody put there is not waited for
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            break
+        else:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                return handle
+            os.close(handle)
+            break
         with contextlib.suppress(FileExistsError):
             handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             os.fchmod(handle, 0o644)

@@ -11,6 +11,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+from ftrun.slurm import sandbox_boot
 from ftrun.slurm.sandbox_boot import find_tool, node_wrapper, start_daemon
 from ftrun.slurm.sandbox_plan import Plan
 
@@ -22,8 +23,7 @@ PRIVILEGE_SEPARATION = Path("/run/sshd")
 def prepare(plan: Plan) -> None:
     """Make keys, server configurations and the client configuration."""
     folder = Path(plan.folder) / "ssh"
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o755)
+    sandbox_boot.make_folder(folder, 0o700)
     for key in ("host_key", "id_ed25519"):
         subprocess.run(
             [
@@ -41,16 +41,18 @@ def prepare(plan: Plan) -> None:
             check=True,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            umask=0o077,
         )
     public = (folder / "id_ed25519.pub").read_text()
-    (folder / "authorized_keys").write_text(public)
+    # Whoever could write one of these would be whom the sshd lets in: root, where root started it.
+    sandbox_boot.put(folder / "authorized_keys", public, 0o600)
     host_key = " ".join((folder / "host_key.pub").read_text().split()[:2])
     hosts = [f"[{plan.address(node)}]:{plan.sshd_port(node)} {host_key}" for node in plan.node_names]
-    (folder / "known_hosts").write_text("\n".join(hosts) + "\n")
+    sandbox_boot.put(folder / "known_hosts", "\n".join(hosts) + "\n", 0o600)
     for node in plan.node_names:
-        tools(plan, node).mkdir(exist_ok=True)
-        Path(plan.sshd_config_path(node)).write_text(_server(plan, node))
-    (folder / "config").write_text(_client(plan))
+        sandbox_boot.make_folder(tools(plan, node), 0o700)
+        sandbox_boot.put(Path(plan.sshd_config_path(node)), _server(plan, node), 0o600)
+    sandbox_boot.put(folder / "config", _client(plan), 0o600)
 
 
 def tools(plan: Plan, node: str) -> Path:
@@ -72,7 +74,7 @@ def _with_run_sshd(command: list[str]) -> list[str]:
     probe = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     if probe.returncode:
         # In a chroot or a bare container: make what the package's own service makes at every boot.
-        PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        sandbox_boot.make_folder(PRIVILEGE_SEPARATION)
         return command
     script = 'mount -t tmpfs -o mode=0755 ftrun-sandbox /run && mkdir /run/sshd && exec "$@"'
     return ["unshare", "--mount", "sh", "-c", script, "sh", *command]

@@ -22,7 +22,7 @@ from ftrun.slurm import nodeset
 from ftrun.slurm.commands import CommandCluster
 from ftrun.slurm.spanning import SpanningSteps
 from ftrun.slurm.steps import CommandSteps
-from ftrun.supervisor import agent_deep, ladder
+from ftrun.supervisor import agent_deep, ladder, store
 from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_desk import Desk, GivenUp, Where, say
 from ftrun.supervisor.agent_rounds import Rounds
@@ -184,7 +184,7 @@ def _opened(desk: Desk) -> Rounds:
 
 def _provide(home: str) -> None:
     """The node side of ftrun, without which no node can be swept, where no supervisor has put it there yet."""
-    if not os.path.exists(os.path.join(home, "tools", "ftrun-hook.pyz")):
+    if not os.path.exists(os.path.join(home, store.TOOLS_LINK)):
         from ftrun.supervisor import nodetools
 
         with contextlib.suppress(OSError):
@@ -212,4 +212,5 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # the job has the user's
     sys.exit(main())

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ftrun.supervisor import checkpoints, context
+from ftrun.hooks.ownership import RUNNER
+from ftrun.supervisor import checkpoints, context, store
 from ftrun.supervisor.events import Run
 
 __all__ = ["Begin", "Deep", "begin"]
@@ -25,10 +26,10 @@ Begin = Callable[[str, Sequence[str]], "subprocess.Popen[bytes] | None"]
 
 def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start the node side of ftrun beside us, with an environment that no rank has; None where it is not there."""
-    tool = os.path.join(home, "tools", "ftrun-hook.pyz")
+    tool = os.path.join(home, store.TOOLS_LINK)
     with contextlib.suppress(OSError):
         return subprocess.Popen(
-            [sys.executable, "-IS", os.path.realpath(tool, strict=True), *words],
+            [sys.executable, "-IS", "-c", RUNNER, os.path.realpath(tool, strict=True), *words],
             env={"PATH": "/usr/bin:/bin"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

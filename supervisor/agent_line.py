@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
+from ftrun.hooks.ownership import RUNNER
 from ftrun.slurm.questions import ANSWER
+from ftrun.supervisor.store import TOOLS_LINK
 
 __all__ = ["OwnNode", "node_line", "on_own_node"]
 
@@ -22,7 +24,7 @@ _LINE = """PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin; export PATH
 h=$(readlink -f {tool}) && [ -f "$h" ] || exit 0
 for p in {interpreters}; do
     "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null || continue
-    said=$("$p" -IS "$h" {words} --node "$SLURMD_NODENAME" 2>/dev/null)
+    said=$("$p" -IS -c {runner} "$h" {words} --node "$SLURMD_NODENAME" 2>/dev/null)
     printf "%s %s %s\\n" {answer} "$SLURMD_NODENAME" "{told}"
     exit 0
 done"""
@@ -34,8 +36,9 @@ def node_line(home: str, words: Iterable[str], *, told: str = "$said") -> str:
     `home` is $FTRUN_HOME. A node without Python 3.9 or the node side answers nothing.
     """
     return _LINE.format(
-        tool=shlex.quote(os.path.join(home, "tools", "ftrun-hook.pyz")),
+        tool=shlex.quote(os.path.join(home, TOOLS_LINK)),
         interpreters=INTERPRETERS,
+        runner=shlex.quote(RUNNER),
         words=shlex.join(words),
         answer=ANSWER,
         told=told,

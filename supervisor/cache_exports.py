@@ -10,15 +10,15 @@ imports next to nothing.
 
 from __future__ import annotations
 
-__all__ = ["EXPORTS", "LEFT", "PREFIX", "Export", "facts", "lines"]
+__all__ = ["EXPORTS", "FOLDER", "LEFT", "Export", "facts", "lines"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-PREFIX = "ftrun-cache-"
-"""How the folder of a run on its nodes begins; what follows nobody can guess before the first start has made it."""
+FOLDER = "ftrun-{uid}/cache-"
+"""How the folder of a run on its nodes begins, below `cache-base`: the user's own folder, and in it the run's. batch.sh knows the number of the user."""
 
 TORCH = "docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_tutorial.html"
 TRITON = "github.com/triton-lang/triton, README: tips for hacking"
@@ -152,6 +152,6 @@ def facts(kept: Mapping[str, Any], shape: str) -> dict[str, str]:
     if not base.startswith("/") or "\n" in base:
         return {}
     return {
-        "caches": f"{bytes_of(str(chosen['cache-limit']))} {base}/{PREFIX}{kept['cache_name']}",
+        "caches": f"{bytes_of(str(chosen['cache-limit']))} {base.rstrip('/')}/{FOLDER}{kept['cache_name']}",
         "cache_exports": lines(setting),
     }

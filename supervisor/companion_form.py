@@ -16,7 +16,7 @@ import os
 from ftrun.hooks.batch import COMPANION_SH
 from ftrun.slurm import nodeset
 from ftrun.slurm.options import OptionError
-from ftrun.supervisor import compose, context, nodelists, spares, submit
+from ftrun.supervisor import compose, context, nodelists, spares, store, submit
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.errors import SubmitImpossible
 
@@ -144,6 +144,7 @@ def form(
         COMPANION_SH,
         {
             "_ft_dir": run_dir,
+            "_ft_pack": store.tools_name(os.path.dirname(os.path.dirname(run_dir))),
             "_ft_place": os.path.dirname(folder),
             "_ft_folder": folder,
             "_ft_launch": str(launch),

@@ -64,6 +64,7 @@ _VARIABLES = {
     "_ft_caches": "caches",
     "_ft_cache_exports": "cache_exports",
     "_ft_stage": "stage",
+    "_ft_pack": "tools",
 }
 _REQUIRED = ("run", "attempt", "token", "run_dir")
 
@@ -91,7 +92,8 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
     - caches (the limit in bytes and the folder of compile caches on a node; "" = the script is told of none), cache_exports (lines
       NAME[,ALIAS...]=VALUE);
     - stage (seven lines: the folder that staged checkpoints are published to, the one on each node, how much memory, bytes in a second, how many
-      stay, "auto" or "never" for copies on other nodes, seconds to wait at the end; "" = none are staged).
+      stay, "auto" or "never" for copies on other nodes, seconds to wait at the end; "" = none are staged);
+    - tools (the name of the node side of ftrun in `tools` of the home, which ends with its SHA-256; "" = whatever the link there leads to).
     Several globs, paths, templates or pairs in one value are separated by newlines. Other keys are not read. Raises
     ScriptError for a script that sbatch would refuse, KeyError for a missing key, ValueError for a NUL byte in a value.
     """

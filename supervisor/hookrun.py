@@ -1,6 +1,6 @@
 """The parent of one command of the user's: bounds its time and leaves a record of its end. (I/O)
 
-    python -I -S hookrun.py FOLDER KEY LIMIT_S CWD COMMAND
+    python -I -S hookrun.py FOLDER KEY LIMIT_S CWD COMMAND UMASK
 
 How it thinks. The supervisor waits for nobody and may die; so a command gets a parent of its own, in a session of its own, that
 needs nothing of ours. What the command says goes to FOLDER/KEY.log, how it ended to FOLDER/KEY.end, whole or not at all.
@@ -16,12 +16,12 @@ import sys
 GRACE_S = 2.0
 
 
-def main(folder: str, key: str, limit_s: float, cwd: str, command: str) -> None:
-    """Run the command by a shell in `cwd`, with this process's environment, and record its end."""
+def main(folder: str, key: str, limit_s: float, cwd: str, command: str, *, umask: int) -> None:
+    """Run the command by a shell in `cwd`, with this process's environment and the user's umask, and record its end."""
     base = os.path.join(folder, key)
     try:
         with open(base + ".log", "wb") as log:
-            end = _run(command, limit_s, cwd, log.fileno())
+            end = _run(command, limit_s, cwd, log.fileno(), umask=umask)
     except OSError as error:
         end = {"code": None, "why": f"not started: {error.strerror}"}
     with open(base + ".draft", "w", encoding="utf-8") as stream:
@@ -29,7 +29,7 @@ def main(folder: str, key: str, limit_s: float, cwd: str, command: str) -> None:
     os.replace(base + ".draft", base + ".end")
 
 
-def _run(command: str, limit_s: float, cwd: str, log: int) -> dict[str, object]:
+def _run(command: str, limit_s: float, cwd: str, log: int, *, umask: int) -> dict[str, object]:
     child = subprocess.Popen(
         ["/bin/sh", "-c", command],
         cwd=cwd,
@@ -37,6 +37,7 @@ def _run(command: str, limit_s: float, cwd: str, log: int) -> dict[str, object]:
         stdout=log,
         stderr=log,
         start_new_session=True,
+        umask=umask,
     )
     try:
         return {"code": child.wait(limit_s), "why": "itself"}
@@ -56,4 +57,5 @@ def _signal(child: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4], sys.argv[5])
+    os.umask(0o077)
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4], sys.argv[5], umask=int(sys.argv[6]))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks import nodefile, pairs
+from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.preflight import KIND
 from ftrun.hooks.report import parsed
 from ftrun.supervisor import nodetools
@@ -35,7 +36,7 @@ NODE_SIDE = """\
 PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
 export PATH
 for p in /usr/bin/python3 python3; do
-    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS "$@"
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS -c "$@"
 done
 echo no Python 3.9 or newer >&2"""
 
@@ -123,7 +124,7 @@ def _step(job: str, nodes: Sequence[str], packed: str) -> list[str]:
         "srun", f"--jobid={job}", "--job-name=ftrun", "--overlap", f"--nodes={number}", f"--ntasks={number}", "--ntasks-per-node=1",
         f"--nodelist={','.join(nodes)}", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=NONE",
         "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet",
-        "/bin/sh", "-c", NODE_SIDE, "ftrun-hook", packed,
+        "/bin/sh", "-c", NODE_SIDE, "ftrun-hook", RUNNER, packed,
     ]  # fmt: skip
 
 

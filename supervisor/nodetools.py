@@ -11,11 +11,13 @@ import contextlib
 import os
 import subprocess
 
+from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.pack import archive
+from ftrun.supervisor.store import TOOLS_LINK
 
 __all__ = ["LINK", "provide"]
 
-LINK = "tools/ftrun-hook.pyz"
+LINK = TOOLS_LINK
 
 
 def provide(home: str) -> str:
@@ -36,10 +38,10 @@ def provide(home: str) -> str:
 
 def _compile(path: str) -> None:
     """Call it once with the interpreter that nodes take first, and do not wait for it; where that fails nodes compile for themselves."""
-    line = '/usr/bin/python3 -IS "$0" version >/dev/null 2>&1 &'
+    line = '/usr/bin/python3 -IS -c "$0" "$1" version >/dev/null 2>&1 &'
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
-            ["/bin/sh", "-c", line, path],
+            ["/bin/sh", "-c", line, RUNNER, path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ftrun.hooks import watch
+from ftrun.hooks.ownership import RUNNER
 from ftrun.supervisor import nodetools
 
 __all__ = ["Sight", "here", "on_a_node", "sights"]
@@ -15,9 +16,7 @@ __all__ = ["Sight", "here", "on_a_node", "sights"]
 ANSWER_WITHIN_S = 60.0
 LOG = "log"
 KERNEL_LOG = "kernel log"
-NODE_SIDE = (
-    'for p in /usr/bin/python3 python3; do "$p" -IS "$@" && echo "${SLURMD_NODENAME:-a node}" && exit; done'
-)
+NODE_SIDE = 'for p in /usr/bin/python3 python3; do "$p" -IS -c "$@" && echo "${SLURMD_NODENAME:-a node}" && exit; done'
 
 
 class Sight(NamedTuple):
@@ -38,7 +37,7 @@ def on_a_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list
     """The name of an idle node and what can be seen there, by one short srun; None where none answers."""
     words = ["srun", "--immediate=30", "-N1", "-n1", "--time=1", "--quiet", "/bin/sh", "-c", NODE_SIDE, "sh"]
     try:
-        words += [nodetools.provide(home), "watch", "--visible"]
+        words += [RUNNER, nodetools.provide(home), "watch", "--visible"]
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=dict(env), check=False
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ftrun.hooks.ownership import private_folders
 from ftrun.supervisor import store
 
 __all__ = ["clean", "dies_at_logout", "ensure", "holder_alive_here"]
@@ -81,7 +82,8 @@ def ensure(home: str, env: Mapping[str, str]) -> int:
             "ftrun: nothing will watch after logout, logind ends all processes; see: ftrun doctor --units",
             file=sys.stderr,
         )
-    os.makedirs(home, mode=0o700, exist_ok=True)
+    if not os.path.isdir(home):
+        private_folders(home)
     fit = clean(env) | {"FTRUN_HOME": home}
     log = os.open(os.path.join(home, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)

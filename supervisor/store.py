@@ -10,14 +10,19 @@ goes through this module, so it imports next to nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
+from ftrun.hooks.ownership import distrust, private_folder, private_folders
+
 __all__ = [
+    "TOOLS_LINK",
     "attempt_dir",
     "content",
     "create_run",
     "discard_run",
+    "foreign_home",
     "home_dir",
     "identity",
     "index",
@@ -27,6 +32,7 @@ __all__ = [
     "resolve",
     "run_dirs",
     "same_machine",
+    "tools_name",
     "write_atomically",
 ]
 
@@ -43,6 +49,26 @@ def home_dir(env: dict[str, str] | None = None) -> str:
     return os.path.join(state, "ftrun")
 
 
+def foreign_home(home: str) -> str:
+    """Why runs must not be kept in `home`, whose files are believed and in part run: others may have written there. "" for one that is not there yet."""
+    return distrust(home, follow=True) if os.path.exists(home) else ""
+
+
+TOOLS_LINK = "tools/ftrun-hook.pyz"
+
+
+def tools_name(home: str) -> str:
+    """The name of the node side of ftrun that lies in `home`; "" where there is none, or others could have put it there."""
+    link = os.path.join(home, TOOLS_LINK)
+    try:
+        folder, fact = os.lstat(os.path.dirname(link)), os.lstat(link)
+        if {folder.st_uid, fact.st_uid} <= {os.geteuid(), 0} and not folder.st_mode & 0o022:
+            return os.path.basename(os.readlink(link))
+    except OSError:
+        pass
+    return ""
+
+
 def run_name(job_name: str) -> str:
     """The job name as the first half of a run id: characters that are safe in paths, comments and shells."""
     safe = "".join(c if (c.isascii() and (c.isalnum() or c in "_.-")) else "-" for c in job_name).strip("-.")
@@ -56,8 +82,9 @@ def create_run(home: str, job_name: str) -> str:
     """
     name = run_name(job_name)
     runs = os.path.join(home, "runs")
-    for folder in (home, runs):  # makedirs gives its mode to the last folder only
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+    if why := foreign_home(home):
+        raise OSError(errno.EPERM, why.removeprefix(f"{home} "), home)
+    private_folders(runs)
     taken = [entry[len(name) + 1 :] for entry in os.listdir(runs) if entry.startswith(name + "-")]
     number = max((int(rest) for rest in taken if rest.isdigit()), default=0) + 1
     while number <= _RUNS_MAX:
@@ -113,8 +140,7 @@ def latest_attempt(run_dir: str) -> int:
 
 def index(home: str, job_id: str, run_id: str) -> None:
     """Remember that this job belongs to this run. An id that Slurm gave out again points to its newest run."""
-    folder = os.path.join(home, "index")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    folder = private_folder(os.path.join(home, "index"))
     link = os.path.join(folder, job_id)
     target = os.path.join("..", "runs", run_id)
     temporary = f"{link}.{_host()}.{os.getpid()}.tmp"

@@ -110,7 +110,7 @@ def plan(
     facts = {
         "attempt": str(attempt),
         "token": token,
-        "run_dir": run_dir,
+        **_facts_of_place(run_dir),
         "restart": str(restart),
         "last_fault": last_fault,
         "excluded": ",".join(exclude),
@@ -261,6 +261,11 @@ def _without(
     from ftrun.slurm import foreign
 
     return foreign.drop_foreign(content, dropped)
+
+
+def _facts_of_place(run_dir: str) -> dict[str, str]:
+    """Where the run lies, and what its nodes run: what Slurm carries nobody can change."""
+    return {"run_dir": run_dir, "tools": store.tools_name(os.path.dirname(os.path.dirname(run_dir)))}
 
 
 def _facts_of_checkpoints(

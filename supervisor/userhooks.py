@@ -115,11 +115,12 @@ def _start(keeper: Keeper, one: Due) -> None:
     limit_s = float(keeper.settings.get("hook-limit", 60.0))
     argv = ["-I", "-S", hookrun.__file__, folder, one.key, f"{limit_s:g}", cwd, str(run.settings[one.hook])]
     try:
+        argv.append(str(context.load(keeper.run_dir)["umask"]))  # ours is not the user's
         env = context.environment(keeper.run_dir) | environment(run, keeper.run_dir, one)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
         child = os.posix_spawn(sys.executable, [sys.executable, *argv], env, file_actions=null, setsid=True)
-    except (OSError, ValueError, context.ContextError) as error:
+    except (OSError, ValueError, KeyError, context.ContextError) as error:
         keeper.record("hook.ended", key=one.key, hook=one.hook, code=None, why=f"not started: {error}")
     else:
         keeper.office.children.add(child)

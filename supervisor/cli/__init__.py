@@ -21,6 +21,9 @@ from ftrun.supervisor.errors import EXIT_INTERNAL, UserError
 
 __all__ = ["main"]
 
+AS_THE_USER = ("sbatch", "sandbox", "drill", "simulate")
+"""What goes on with the caller's umask: it is the job's, or that of a command it becomes; what these write themselves has its mode by name."""
+
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
@@ -28,7 +31,13 @@ EXIT_BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ftrun` with `argv` (default: the process's arguments) and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    status = _guarded(lambda: _dispatch(arguments))
+    before = os.umask(0o077)  # what is ours is nobody else's
+    if arguments[:1] and arguments[0] in AS_THE_USER:
+        os.umask(before)
+    try:
+        status = _guarded(lambda: _dispatch(arguments))
+    finally:
+        os.umask(before)
     return _flushed(status)
 
 

@@ -37,8 +37,15 @@ class Watch:
 
 
 def home() -> str:
-    """The folder of all runs by the settings in force."""
-    return config.load(os.getcwd(), dict(os.environ)).home(dict(os.environ))
+    """The folder of all runs by the settings in force. Raises UserError where others may have written there."""
+    return own_home(config.load(os.getcwd(), dict(os.environ)).home(dict(os.environ)))
+
+
+def own_home(path: str) -> str:
+    """`path`, the folder of all runs. Raises UserError where others may have written there."""
+    if why := store.foreign_home(path):
+        raise UserError(f"{why}: name a folder of your own (FTRUN_HOME)")
+    return path
 
 
 def read(run_dir: str) -> Run:

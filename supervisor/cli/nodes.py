@@ -223,7 +223,7 @@ def _scene() -> Scene:
 
     env = dict(os.environ)
     settings = config.load(os.getcwd(), env)
-    home, now_s = settings.home(env), time.time()
+    home, now_s = common.own_home(settings.home(env)), time.time()
     rows: Mapping[str, NodeRow] = {}
     domains: Mapping[str, tuple[str, ...]] = {}
     unseen = ""

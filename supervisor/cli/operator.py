@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftrun.supervisor import config
-from ftrun.supervisor.cli import output
+from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 
@@ -55,7 +55,7 @@ def operator(
     path = settings.text("operator-spool")
     if not path.startswith("/"):
         raise UserError("operator-spool: the site file must name a folder (see docs/operator.md)")
-    home = settings.home(env)
+    home = common.own_home(settings.home(env))
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     try:
         rights = cluster.rights()

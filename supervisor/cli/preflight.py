@@ -15,7 +15,7 @@ from ftrun.slurm import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor import config
 from ftrun.supervisor import preflight as rules
-from ftrun.supervisor.cli import output
+from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.preflight import Seen
@@ -133,7 +133,7 @@ def _by_step(
 
     env = dict(os.environ)
     arguments = ["--tier", tier, *(["--settings", os.path.abspath(thresholds)] if thresholds else []), *names]
-    home = config.load(os.getcwd(), env).home(env)
+    home = common.own_home(config.load(os.getcwd(), env).home(env))
     progress = _Progress(len(nodes))
     try:
         found = nodestep.checked(

@@ -14,7 +14,7 @@ import typer
 
 from ftrun.slurm import nodeset
 from ftrun.supervisor import config
-from ftrun.supervisor.cli import output
+from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 
@@ -50,7 +50,7 @@ def recheck(
 
     env = dict(os.environ)
     settings = config.load("/", env)  # whoever owns the folder that root stands in has no say
-    home = settings.home(env)
+    home = common.own_home(settings.home(env))
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     wanted = _named(nodes or [])
     round_ = _round(home, cluster, settings, wanted, dry=dry_run)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.supervisor import config, spawn
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.errors import UserError
 
 ONCE_AT_MOST_S = (
@@ -62,7 +63,7 @@ def supervise(
         os.chdir("/")
     env = spawn.clean(os.environ) if in_job else dict(os.environ)
     settings = config.load(os.getcwd(), env)
-    home = settings.home(env)
+    home = common.own_home(settings.home(env))
     if text:
         return _print(text, home, env, json=json)
     _find_cluster(home, env)

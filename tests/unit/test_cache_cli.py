@@ -126,7 +126,7 @@ def test_all_starts_of_a_run_have_one_folder_and_no_two_runs_the_same() -> None:
     told = cache_exports.facts(_kept(), "single")
 
     assert told == cache_exports.facts(_kept(), "single")
-    assert told["caches"] == f"{4 << 30} /tmp/ftrun-cache-00ff"
+    assert told["caches"] == f"{4 << 30} /tmp/ftrun-{{uid}}/cache-00ff"
     assert cache_exports.facts({**_kept(), "cache_name": ""}, "single") == {}
 
 

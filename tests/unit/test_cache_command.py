@@ -29,7 +29,7 @@ def test_a_folder_of_somebody_else_is_refused_for_the_whole_run(tmp_path: Path) 
     status = main.main(["cache", "fill", "--folder", str(nodes)])
 
     assert status == cache.EXIT_FOREIGN
-    assert "not a folder of this user" in (node.run / "caches" / "refused").read_text()
+    assert "belongs to user 12345" in (node.run / "caches" / "refused").read_text()
     assert caches.where_of(str(nodes.parent)) is None
 
 

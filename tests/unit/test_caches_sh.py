@@ -110,7 +110,10 @@ def test_a_folder_that_is_not_ours_is_told_to_nobody(attempt: Attempt, harm: str
         (attempt.run_dir / "caches").mkdir()
         (attempt.run_dir / "caches" / "refused").write_text("{}")
 
-    assert told(attempt) == {}
+    code, out, err = attempt.run(TELL)
+
+    assert (code, out) == (0, "")
+    assert ("is not this user's alone" in err) is (harm != "refused")
 
 
 def test_a_task_of_an_array_has_no_caches(attempt: Attempt) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import zipfile
 from pathlib import Path
@@ -43,8 +45,13 @@ def with_hook(one: Attempt, content: bytes | None = None) -> Attempt:
     if content is None:
         os.symlink(pack.archive(str(home)), home / "tools" / "ftrun-hook.pyz")
     else:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.writestr("__main__.py", content)
         (home / "tools").mkdir()
-        (home / "tools" / "ftrun-hook.pyz").write_bytes(content)
+        name = f"ftrun-hook.{hashlib.sha256(packed.getvalue()).hexdigest()}.pyz"
+        (home / "tools" / name).write_bytes(packed.getvalue())
+        (home / "tools" / "ftrun-hook.pyz").symlink_to(name)
     return one
 
 

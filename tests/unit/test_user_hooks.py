@@ -184,7 +184,7 @@ def test_what_happened_around_the_script_is_journalled(tmp_path: Path) -> None:
 
 def test_a_command_s_words_and_end_are_kept(tmp_path: Path) -> None:
     """Both streams in one file; the record is whole or not there."""
-    hookrun.main(str(tmp_path), "k", 10.0, "/", "echo out; echo err >&2; exit 4")
+    hookrun.main(str(tmp_path), "k", 10.0, "/", "echo out; echo err >&2; exit 4", umask=0o022)
 
     assert "out\nerr\n" == (tmp_path / "k.log").read_text()
     assert {"code": 4, "why": "itself"} == userhooks._end(str(tmp_path / "k.end"))
