@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.parse import bears
 from ftrun.supervisor import afterwards, attempts, launchlogs, store
@@ -282,7 +282,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
     for evidence in report.new:
         note_evidence(keeper, evidence)
     for evidence in report.others:
-        note_evidence(keeper, evidence, kind="line.ignored")
+        _note_ignored(keeper, evidence)
     _note_progress(keeper, world, report)
     return report
 
@@ -295,24 +295,34 @@ def _log_paths(keeper: Keeper) -> list[LogPath]:
     return paths + afterwards.extra_logs(keeper)
 
 
-def note_evidence(keeper: Keeper, evidence: Evidence, *, kind: str = "evidence") -> None:
-    """Journal a fact of this launch the first time that it is seen; `line.ignored` is one that another job wrote."""
+def note_evidence(keeper: Keeper, evidence: Evidence) -> None:
+    """Journal a fact of this launch the first time that it is seen."""
+    if told := _not_yet_told(keeper, evidence):
+        keeper.record("evidence", **told)
+
+
+def _note_ignored(keeper: Keeper, evidence: Evidence) -> None:
+    """The same of a line that another job wrote."""
+    if told := _not_yet_told(keeper, evidence, IGNORED):
+        keeper.record("line.ignored", **told)
+
+
+def _not_yet_told(keeper: Keeper, evidence: Evidence, mark: str = "") -> dict[str, Any]:
+    """What a record says of it; {} where it was told before, or enough was."""
     attempt = keeper.attempt
     place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
-    mark = "" if kind == "evidence" else IGNORED
     key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}{mark}"
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
-        return
-    keeper.record(
-        kind,
-        key=key,
-        source=evidence.source.value,
-        signature=evidence.signature,
-        text=evidence.text[:400],
-        file=evidence.file,
-        line=evidence.line,
-        captures=dict(evidence.captures),
-    )
+        return {}
+    return {
+        "key": key,
+        "source": evidence.source.value,
+        "signature": evidence.signature,
+        "text": evidence.text[:400],
+        "file": evidence.file,
+        "line": evidence.line,
+        "captures": dict(evidence.captures),
+    }
 
 
 def _note_progress(keeper: Keeper, world: World, report: WatchReport) -> None:

@@ -2,7 +2,7 @@
 
 How it thinks. Of a folder that no layout knows nothing is known but that its run has written others like it. What its two nearest neighbours by step have, it must have,
 too: a part that is missing, empty or cut tells that it is torn. Two, since one alone may be the odd one: a run that went on with fewer ranks has
-smaller sets from then on, and the second of them is whole. With one neighbour that one must do.
+smaller sets from then on, and the second of them is whole. With one neighbour that one must do, if it is the older.
 
 To call a good one torn costs the steps since the one before, so only what is surely a part counts: one of several with the same name but for a number, or one with a hundredth of
 the bytes of its folder. Sizes may differ from save to save; a part is cut where it has less than `CUT` of the smallest one beside it, or less at all where those beside it are
@@ -58,13 +58,14 @@ def _is_plain(found: Found) -> bool:
 
 
 def _nearest(one: Found, beside: Sequence[Found]) -> list[Found]:
-    """The neighbours: the older ones first, for what is newer may be torn itself, or of a later size."""
+    """The neighbours: the older ones first, for what is newer may be torn itself, or of a later size; so a newer one alone tells nothing."""
     own = one.step or 0
     older = sorted(
         (other for other in beside if (other.step or 0) < own), key=lambda other: -(other.step or 0)
     )
     newer = sorted((other for other in beside if (other.step or 0) > own), key=lambda other: other.step or 0)
-    return [*older, *newer][:NEAREST]
+    found = [*older, *newer][:NEAREST]
+    return [] if found == newer[:1] else found
 
 
 def _why(one: Found, beside: Sequence[Found], before_s: float) -> str:
