@@ -99,7 +99,7 @@ _ft_tell_caches() { # in _ft_told_now and _ft_names, what the user set nothing o
     _ft_quote "$_ft_warm$_ft_for_tasks"
     _ft_c=${_ft_quoted# }
     _ft_quote "$_ft_cache_side"
-    printf '_ft_own=%s\n_ft_cache_side=%s\n' "$_ft_c" "${_ft_quoted# }" >"$_ft_talk/caches.$_ft_no"
+    printf '_ft_cached_own=%s\n_ft_cache_side=%s\n' "$_ft_c" "${_ft_quoted# }" >"$_ft_talk/caches.$_ft_no"
 }
 
 _ft_is_unset() { # 0: the user set none of the names $1

@@ -80,12 +80,14 @@ def _head(digest: bytes, all_bytes: int, index: bytes) -> bytes:
 
 
 def _digest(packed: str) -> bytes:
-    """The SHA-256 of a packed file, by what whoever runs it has imported for that (see ownership.RUNNER): hashlib takes longer than all else here."""
-    known: Any = sys.modules.get("_sha2") or sys.modules.get("_sha256")
-    if known is None:
-        import hashlib as known
+    """The SHA-256 of a packed file. Its name ends with it, and whoever runs it has compared both (see ownership.RUNNER)."""
+    named = packed.split(".")[-2:-1]
+    if named and len(named[0]) == 64:
+        return bytes(named[0], "ascii")
+    import hashlib
+
     with open(packed, "rb") as stream:
-        return bytes(known.sha256(stream.read()).hexdigest(), "ascii")
+        return bytes(hashlib.sha256(stream.read()).hexdigest(), "ascii")
 
 
 class _Finder:

@@ -126,7 +126,7 @@ _ft_now_of() {
 
 # What the call is, by its words: _ft_through is set where it is handed through.
 _ft_look() {
-    _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
+    _ft_due= _ft_open=1 _ft_seen= _ft_through= _ft_named= _ft_cached_own_x= _ft_skipped= _ft_alone= _ft_unsure= _ft_wrapped=$_ft_pyz
     _ft_lone= _ft_fed=1 _ft_nodes_said= _ft_tasks_said= _ft_each_said= _ft_mpi_said=${SLURM_MPI_TYPE-}
     for _ft_word in "$@"; do
         _ft_read_word "$_ft_word"
@@ -135,30 +135,30 @@ _ft_look() {
         case $_ft_opt in
             [hloeuV]) _ft_seen=$_ft_seen$_ft_opt ;;
             w) [ -z "$_ft_due" ] && _ft_now_of "$_ft_val" && _ft_named=$_ft_named,$_ft_names ;;
-            x) [ -z "$_ft_due" ] && _ft_own_x=$_ft_own_x,$_ft_val ;;
+            x) [ -z "$_ft_due" ] && _ft_cached_own_x=$_ft_cached_own_x,$_ft_val ;;
             r) [ -z "$_ft_due" ] && _ft_skipped=$_ft_val ;;
             --exclusive | --exact) _ft_alone=1 ;;
             --jobi*) [ -n "$_ft_due" ] || [ "${_ft_val%%.*}" = "$SLURM_JOB_ID" ] || _ft_through=1 ;;
             --het-g* | --hetg* | --pack-g*) _ft_through=1 ;;
             --pty) _ft_wrapped= _ft_seen=${_ft_seen}p ;;
-            --multi*) _ft_wrapped= _ft_own= ;;
-            --bcast* | --container*) _ft_own= ;;
+            --multi*) _ft_wrapped= _ft_cached_own= ;;
+            --bcast* | --container*) _ft_cached_own= ;;
         esac
     done
     case $_ft_seen in *[hV]*) _ft_through=1 ;; esac
     # Nobody's rank: what starts the ranks of its node.
     case ${_ft_word##*/} in orted | prted | hydra_pmi_proxy) _ft_wrapped= ;; esac
-    [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped= _ft_own=
+    [ -z "$_ft_open$_ft_unsure" ] || _ft_wrapped= _ft_cached_own=
     _ft_weigh
 }
 
-# Leaves _ft_own empty where the tasks are told of no caches: where a shell cannot stand before the command, or nobody would see that there is none.
+# Leaves _ft_cached_own empty where the tasks are told of no caches: where a shell cannot stand before the command, or nobody would see that there is none.
 _ft_weigh_own() {
-    [ -n "$_ft_own" ] || return 0
+    [ -n "$_ft_cached_own" ] || return 0
     _ft_c=$_ft_word
     case $_ft_c in */*) ;; *) _ft_c=$(command -v "$_ft_c") ;; esac
     case $_ft_c in */*) [ -z "${SLURM_BCAST-}${SLURM_CONTAINER-}" ] && [ -f "$_ft_c" ] && [ -x "$_ft_c" ] && return ;; esac
-    _ft_own=
+    _ft_cached_own=
 }
 
 # What the word that was read means for a start that spans several jobs: the numbers of the call, and into _ft_lone why it cannot.
@@ -249,7 +249,7 @@ _ft_exclude() {
         case "$_ft_named," in *",$_ft_i,"*) ;; *) _ft_list=$_ft_list,$_ft_i ;; esac
     done
     unset IFS
-    _ft_not=$_ft_list$_ft_own_x
+    _ft_not=$_ft_list$_ft_cached_own_x
     _ft_not=${_ft_not#,}
 }
 
@@ -270,7 +270,7 @@ _ft_take_brief() {
     _ft_job=$1 _ft_token=$2 _ft_place=$3 _ft_not=$4 _ft_active=$5 _ft_moved=$6 _ft_front=$7 _ft_label=$8
     shift 8
     _ft_log=$1 _ft_pyz=$2 _ft_spans=${3-} _ft_job_names=${4-}
-    _ft_own=
+    _ft_cached_own=
     [ ! -r "$_ft_talk/caches.$FTRUN_START" ] || . "$_ft_talk/caches.$FTRUN_START"
 }
 
@@ -334,7 +334,7 @@ if [ -n "$_ft_not" ]; then
     [ -z "$_ft_not" ] || set -- "--exclude=$_ft_not" "$@"
 fi
 
-if [ -n "$_ft_wrapped$_ft_own" ]; then
+if [ -n "$_ft_wrapped$_ft_cached_own" ]; then
     # What looks at the caches, and the parent of a rank that may join again, stand between the options and the command.
     _ft_due= _ft_open=1
     _ft_n=$#
@@ -346,10 +346,10 @@ if [ -n "$_ft_wrapped$_ft_own" ]; then
             _ft_read_word "$_ft_word"
             if [ -z "$_ft_open" ]; then
                 [ "$_ft_opt" = -- ] && set -- "$@" --
-                if [ -n "$_ft_own" ]; then
+                if [ -n "$_ft_cached_own" ]; then
                     set -- "$@" /bin/sh -c "$_ft_cache_side" ftrun-caches
                     IFS=$_ft_nl
-                    for _ft_c in $_ft_own; do set -- "$@" "$_ft_c"; done
+                    for _ft_c in $_ft_cached_own; do set -- "$@" "$_ft_c"; done
                     unset IFS
                     set -- "$@" --
                 fi

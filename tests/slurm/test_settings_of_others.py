@@ -83,12 +83,18 @@ class Shared:
         assert code == done.returncode, (words, done.stdout, done.stderr)
         return done
 
+    def lives(self) -> bool:
+        """Some job of the submitter's has not ended: its post-hook may run still."""
+        return bool(self.box.run(["squeue", "-h", "-u", SUBMITTER.pw_name]).stdout.strip())
+
     def submit(self) -> tuple[str, set[str]]:
         """Submit a script, wait for its end: what was said on stderr, and which of the commands ran."""
         said = self.ftrun("sbatch", f"--output={self.own}/log", "--wrap=true", "--ft-agent=never").stderr
         give_up_s = time.monotonic() + PATIENCE_S
-        while not list((self.own / "runs").glob("runs/*/attempts/1/exit*")):
-            assert time.monotonic() < give_up_s, "the script left no record of its end"
+        while not list((self.own / "runs").glob("runs/*/attempts/1/exit*")) or self.lives():
+            assert time.monotonic() < give_up_s, (
+                "the script left no record of its end, or its job does not end"
+            )
             time.sleep(0.2)
         return said, {path.name for path in self.ran.iterdir()}
 

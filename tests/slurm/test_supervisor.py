@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -367,15 +368,29 @@ def _state(post: Post, job: str) -> str:
 # ---- what may be done, and what is told
 
 
+HANGS = """
+import time
+from ftrun.hooks import beat
+for step in range(1, 9):
+    beat(step)
+    print(f"step {{step}} loss 1.0", flush=True)
+    time.sleep(0.3)
+print("{line}", flush=True)
+time.sleep(300)
+"""
+
+
 @side_by_side
 def test_where_ftrun_may_only_watch_all_is_told_and_nothing_done(make: Make, boxes: Boxes) -> None:
     """--ft-observe and --ft-retries=0: the fault is diagnosed, the decision shown, a live job is not ended, nothing is resubmitted."""
     post = make()
     post.supervise()
-    hangs = f'echo "{OFF_THE_BUS}"\nsleep 300\n'
+    hangs = post.work / "hangs.py"
+    hangs.write_text(HANGS.format(line=OFF_THE_BUS))
+    root = Path(__file__).resolve().parents[2] / ".ci" / "typing"
     observed = post.sbatch(ALWAYS_FAILS, "--ft-observe", name="observed")
     zero = post.sbatch(ALWAYS_FAILS, "--ft-retries=0", name="zero")
-    live = post.sbatch(hangs, "--ft-observe", name="live")
+    live = post.sbatch(f"PYTHONPATH={root} {sys.executable} {hangs}\n", "--ft-observe", name="live")
     for job in (observed, zero):
         run = post.until_state("stopped", job=job)
         assert [i.fault for i in run.incidents] == ["hardware-gpu"]
