@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from ftrun.slurm.records import replace
 from ftrun.supervisor import hang
 from tests.falsealarms import hangs, lives, stragglers
 
@@ -41,6 +44,58 @@ def test_hangs_that_can_be_seen_are_decided() -> None:
 
     assert found
     assert sorted(found)[len(found) // 2] < 2.0
+
+
+@pytest.mark.parametrize("afar", [False, True], ids=["inside", "afar"])
+def test_no_healthy_run_is_ended_for_lines_that_look_fatal(*, afar: bool) -> None:
+    """P7: such a line may stand anywhere, and right before something long; whoever goes on lives."""
+    tally = hangs.Tally()
+    for seed in range(RUNS // 2):
+        hangs.healthy(tally, 40_000 + seed, hangs.limits(1.0, afar=afar), alarms=True)
+
+    assert ({}, []) == (dict(tally.ended), tally.seeds)
+
+
+@pytest.mark.parametrize("kind", lives.HANGS)
+def test_a_fatal_line_makes_no_hang_later(kind: str) -> None:
+    """P7: what hangs after such a line is decided no later than the same without a word, and sooner now and then."""
+    tally = hangs.Tally()
+    for seed in range(50_000, 50_012):
+        silent, told = (
+            hangs.hung(tally, seed, lives.HANGS[kind], hangs.limits(1.0), alarms=alarms)
+            for alarms in (False, True)
+        )
+        assert silent is None or (told is not None and told <= silent + hangs.STILL_EVERY_S + 12.0), seed
+
+
+def _confirmed(limits: hang.Limits | None, title: str, end_wait_s: float, **_: bool) -> hang.Limits:
+    return replace(limits or hang.Limits(), min_s=end_wait_s, grace_s=end_wait_s, fatal=title, confirmed=True)
+
+
+def test_a_fatal_line_taken_for_a_witness_ends_healthy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law above is no idle one: were the line a confirmation, lives would be ended in their long phases."""
+    monkeypatch.setattr(hang, "after_fatal_line", _confirmed)
+    tally = hangs.Tally()
+    for seed in range(30):
+        hangs.healthy(tally, 40_000 + seed, hangs.limits(1.0), alarms=True)
+
+    assert tally.ended
+
+
+@pytest.mark.parametrize("rule", ["idle", "wait"])
+def test_without_one_of_its_rules_a_fatal_line_ends_healthy_runs(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long nothing must be used, and how long all must be seen to wait: both bear weight."""
+    if rule == "idle":
+        monkeypatch.setattr(hang, "WORST", 1.0)
+    else:
+        monkeypatch.setattr(hangs, "END_WAIT_S", 1.0)
+    tally = hangs.Tally()
+    for seed in range(60):
+        hangs.healthy(tally, 40_000 + seed, hangs.limits(1.0), alarms=True)
+
+    assert tally.ended
 
 
 def test_the_count_is_not_blind() -> None:
