@@ -80,14 +80,16 @@ def _head(digest: bytes, all_bytes: int, index: bytes) -> bytes:
 
 
 def _digest(packed: str) -> bytes:
-    """The SHA-256 of a packed file. Its name ends with it, and whoever runs it has compared both (see ownership.RUNNER)."""
-    named = packed.split(".")[-2:-1]
-    if named and len(named[0]) == 64:
-        return bytes(named[0], "ascii")
-    import hashlib
-
+    """The SHA-256 of a packed file, by the interpreter's own module: hashlib loads OpenSSL, which takes longer and holds more than all else here."""
+    known: Any = None
+    for name in ("_sha2", "_sha256", "hashlib"):
+        try:
+            known = __import__(name)
+            break
+        except ImportError:
+            continue
     with open(packed, "rb") as stream:
-        return bytes(hashlib.sha256(stream.read()).hexdigest(), "ascii")
+        return bytes(known.sha256(stream.read()).hexdigest(), "ascii")
 
 
 class _Finder:
