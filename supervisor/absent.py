@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import archive, attempts, ends, sense
 from ftrun.supervisor import rows as rows_of
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

@@ -18,10 +18,10 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from ftrun.slurm import nodeset
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.spanning import SpanningSteps
-from ftrun.slurm.steps import CommandSteps
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.commands.spanning import SpanningSteps
+from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.supervisor import agent_deep, ladder, store
 from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_desk import Desk, GivenUp, Where, say

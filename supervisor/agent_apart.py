@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import ladder
 from ftrun.supervisor import pool as pools
 from ftrun.supervisor.agent_desk import Desk

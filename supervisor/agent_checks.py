@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.questions import Question
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.questions import Question
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.agent_talk import Started

@@ -16,11 +16,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm import nodeset
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.errors import OutcomeUnknown, SlurmError
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
+from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.spanning import Span
 from ftrun.supervisor import attempts, nodereports, queueing
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.errors import SubmitImpossible

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.client import Cluster
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.spanning import Span
-from ftrun.slurm.steps import InsideSteps
 from ftrun.supervisor import signatures
 from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_deep import Begin

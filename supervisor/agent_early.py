@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.questions import Question
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.questions import Question
 from ftrun.supervisor import agent_apart, agent_joining, agent_reach, ladder
 from ftrun.supervisor.agent_apart import Apart
 from ftrun.supervisor.agent_checks import Checks

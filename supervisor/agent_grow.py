@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import (
     agent_after,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import agent_reach, hang, nodefacts, nodereports, straggler
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_talk import Started

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.questions import Question
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.questions import Question
+from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.spanning import Span
 from ftrun.supervisor import agent_after, agent_case, agent_reach, nodereports
 from ftrun.supervisor import pool as pools
 from ftrun.supervisor.agent_checks import Checks

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from ftrun.hooks.ownership import RUNNER
-from ftrun.slurm.questions import ANSWER
+from ftrun.slurm.commands.questions import ANSWER
 from ftrun.supervisor.store import TOOLS_LINK
 
 __all__ = ["OwnNode", "node_line", "on_own_node"]

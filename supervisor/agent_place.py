@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ftrun.slurm.client import JobRow
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor import agent_case, elastic, grounds, ladder, nodereports, queueing, settle
 from ftrun.supervisor import pool as pools

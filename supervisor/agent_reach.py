@@ -12,11 +12,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-from ftrun.slurm.client import Cluster, JobRow, JobState
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import Cluster, JobRow, JobState
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass, replace
-from ftrun.slurm.spanning import Span
-from ftrun.slurm.steps import InsideSteps
 from ftrun.supervisor.agent_line import OwnNode, node_line, on_own_node
 from ftrun.supervisor.agent_roll import (
     AGAIN_QUIET_S,

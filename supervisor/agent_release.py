@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.options import OptionError
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import context, submit
 from ftrun.supervisor.agent_desk import Desk, say
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ftrun.slurm.doors import Doors
-from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.questions import Question, Reached
+from ftrun.slurm.client.errors import Unreachable
+from ftrun.slurm.commands.doors import Doors
+from ftrun.slurm.commands.questions import Question, Reached
+from ftrun.slurm.commands.steps import InsideSteps
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.steps import InsideSteps
 from ftrun.supervisor.lease import Clock
 
 __all__ = [

@@ -23,7 +23,7 @@ from ftrun.hooks.checkpoints.model import Damaged
 from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.hooks.restore import Plan
 from ftrun.hooks.staged import Publishing
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import agent_release, checkpoints, context, partners, stagedsets, usable
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_line import node_line

@@ -13,8 +13,8 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.steps import StepRow
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor import agent_case, checkpoints, context, leaving, savenow
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion

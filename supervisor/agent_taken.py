@@ -8,8 +8,8 @@ with the job running and its first node in it.
 
 from __future__ import annotations
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import agent_case
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Suspicion

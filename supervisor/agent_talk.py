@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.spanning import Span
 from ftrun.supervisor import attempts, store
 from ftrun.supervisor.attempts import Launch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import dependents
 from ftrun.supervisor.agent_desk import Desk, say
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.errors import RefusedForGood, SlurmError
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.errors import RefusedForGood, SlurmError
+from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
 from ftrun.supervisor.rows import base_id
 
 if TYPE_CHECKING:
-    from ftrun.slurm.accounting import Account, Accounts
+    from ftrun.slurm.commands.accounting import Account, Accounts
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
     from ftrun.supervisor.parts import Attempt

@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftrun.slurm import options
-from ftrun.slurm.client import Cluster, PartitionRow, SubmitRequest
-from ftrun.slurm.parse import parse_seconds
+from ftrun.slurm.client import options
+from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
+from ftrun.slurm.client.parse import parse_seconds
 from ftrun.supervisor import spawn
 from ftrun.supervisor.errors import UserError
 

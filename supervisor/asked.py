@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun.slurm import options
-from ftrun.slurm.options import CommandLine, OptionError
+from ftrun.slurm.client import options
+from ftrun.slurm.client.options import CommandLine, OptionError
 from ftrun.supervisor import child, compose, config, context, inside, settings, submit
 from ftrun.supervisor.errors import SubmitImpossible, UserError
 
@@ -284,8 +284,8 @@ def _refuse_ladder(asked: Asked) -> None:
 
 def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
     """A job that asks for more nodes than there are would wait for ever. Where Slurm shows no partition, Slurm itself decides."""
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
 
     try:
         partitions = CommandCluster(asked.env).partitions()
@@ -316,8 +316,8 @@ def _refuse_other_clusters(asked: Asked) -> None:
     source, named = _clusters(asked)
     if not named:
         return
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
 
     try:
         here = CommandCluster(asked.env).facts().name

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import CLASS_RULES
@@ -92,7 +92,7 @@ def _put(
     keeper: Keeper, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
 ) -> None:
     """Sign and leave. Raises SlurmError (munge), OSError (spool)."""
-    from ftrun.slurm import munge
+    from ftrun.slurm.commands import munge
     from ftrun.supervisor import request, spool
 
     attempt, facts = keeper.attempt, keeper.office.facts()

@@ -14,8 +14,8 @@ import math
 import os
 
 from ftrun.hooks.batch import COMPANION_SH
-from ftrun.slurm import nodeset
-from ftrun.slurm.options import OptionError
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import compose, context, nodelists, spares, store, submit
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.errors import SubmitImpossible
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ftrun.slurm.client import SubmitRequest
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.cluster import SubmitRequest
+    from ftrun.slurm.client.options import CommandLine
 
 # Options that say which nodes and how much of each, and the variables of sbatch that mean the same (opt.c of sbatch, 22.05 to 26.05).
 _CARRIED = {
@@ -165,7 +165,7 @@ def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
 
     Raises SubmitImpossible.
     """
-    from ftrun.slurm.client import SubmitRequest
+    from ftrun.slurm.client.cluster import SubmitRequest
 
     try:
         kept = context.load(run_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor.companion_fold import job_of
 from ftrun.supervisor.parts import Attempt, Companion
 

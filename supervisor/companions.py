@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import RefusedForGood
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import store
 from ftrun.supervisor.companion_fold import JOB
 from ftrun.supervisor.lifecycle import FINAL
@@ -26,7 +26,7 @@ from ftrun.supervisor.rows import base_id
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.options import CommandLine
 
 
 def said_of_each(name: str, line: CommandLine, head: Sequence[CommandLine]) -> list[str | None]:

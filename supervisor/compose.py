@@ -157,10 +157,10 @@ def _late(script: bytes) -> list[bytes]:
     """#PBS or #BSUB lines behind the first command, where sbatch still looks for them, and would not behind ours."""
     if b"\n#PBS" not in script and b"\n#BSUB" not in script:
         return []
-    from ftrun.slurm import foreign
+    from ftrun.slurm.client import foreign_directives
 
     above = len(directives(script))
-    return [line for number, line in foreign.foreign_lines(script) if number > above]
+    return [line for number, line in foreign_directives.foreign_lines(script) if number > above]
 
 
 def ftrun_directives(script: bytes) -> list[str]:

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import Blame, Evidence, Topology
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.supervisor import context
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.rows import base_id, own
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import Cluster, JobRow
+    from ftrun.slurm.client.cluster import Cluster, JobRow
     from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World

@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ftrun.slurm import releases
-from ftrun.slurm.client import Cluster
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client import releases
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import sights
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import beside, drainrule, halting, leavefile, leaving, savenow, settle, store
 from ftrun.supervisor.drainrule import Act, Course, Scene
 from ftrun.supervisor.leaving import Occasion
 from ftrun.supervisor.lifecycle import State
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobDetails, JobRow
+    from ftrun.slurm.client.cluster import JobDetails, JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.records import dataclass
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import NodeRow
+    from ftrun.slurm.client.cluster import NodeRow
 
 __all__ = ["Act", "Course", "Scene", "at_once", "course", "drained_by_others", "held_back"]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.errors import RefusedForGood, SlurmError
+from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.supervisor import asking, grounds, settle
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.sizes import Batch
 

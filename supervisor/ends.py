@@ -14,7 +14,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
 from ftrun.supervisor import archive, arrays, attempts
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source

@@ -1,7 +1,7 @@
 """Errors, by whose fault they are. (pure)
 
 UserError            the person at the keyboard can mend it: one line, exit 2 (or the code given)
-ftrun.slurm.errors   what Slurm's answers mean: refused for good, refused for now, unknown, unreachable
+ftrun.slurm.client.errors   what Slurm's answers mean: refused for good, refused for now, unknown, unreachable
 anything else        our own mistake: one line, details in a file, exit 70
 """
 

@@ -24,8 +24,8 @@ def may_leave(job: str, env: Mapping[str, str]) -> str:
         return ""
     import subprocess
 
-    from ftrun.slurm.errors import SlurmError
-    from ftrun.slurm.process import reading_env, tool
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.process import reading_env, tool
 
     inner = reading_env(env)
     try:

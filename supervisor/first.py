@@ -116,8 +116,8 @@ class Run:
 
     def _unclear(self, ended: child.Ended) -> int:
         """sbatch failed, or told no id (--quiet): find out what happened before anything else is said."""
-        from ftrun.slurm.answers import Call, sort_failure
-        from ftrun.slurm.errors import OutcomeUnknown
+        from ftrun.slurm.client.errors import OutcomeUnknown
+        from ftrun.slurm.commands.answers import Call, sort_failure
 
         stderr = ended.stderr.decode("utf-8", "replace")
         error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
@@ -164,8 +164,8 @@ class Run:
         """The id of the job that bears our token; "" where Slurm knows none in time, None where Slurm could not be asked."""
         import time
 
-        from ftrun.slurm.commands import CommandCluster
-        from ftrun.slurm.errors import SlurmError
+        from ftrun.slurm.client.errors import SlurmError
+        from ftrun.slurm.commands.cluster import CommandCluster
 
         cluster = CommandCluster(self.asked.env)
         give_up = time.monotonic() + patience_s
@@ -245,8 +245,8 @@ def _present_job(asked: Asked, home: str, job: str) -> str:
 
 def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
     """Slurm shows a job of this id, and it is none of the run's. Asked in the rare case alone that an id would be replaced."""
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor import events, rows
     from ftrun.supervisor.lifecycle import IllegalEvent
 

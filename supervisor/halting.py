@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     checkpoints,
@@ -36,7 +36,7 @@ from ftrun.supervisor.nodefacts import HARDWARE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import attempts, hang, rows, sense, store
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
 from ftrun.supervisor.suspect import limits_while_suspect
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
-    from ftrun.slurm.steps import Steps
+    from ftrun.slurm.client.cluster import JobRow
+    from ftrun.slurm.commands.steps import Steps
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
     from ftrun.supervisor.watch import WatchReport

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import attempts, hang, launchlogs, rows
 from ftrun.supervisor.attempts import Launch
@@ -21,7 +21,7 @@ from ftrun.supervisor.hanging import Afar, Watched
 from ftrun.supervisor.watch import LogWatcher, WatchReport
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.grounds import ClusterView
     from ftrun.supervisor.parts import Attempt

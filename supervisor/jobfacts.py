@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 
-from ftrun.slurm.accounting import accounted
-from ftrun.slurm.client import JobDetails
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import JobDetails
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.accounting import accounted
+from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import attempts, launchlogs, readers, store
 from ftrun.supervisor.errors import UserError

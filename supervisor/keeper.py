@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import (
     absent,
     arrays,

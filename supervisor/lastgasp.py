@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor import beside, drained, halting, leaving, savenow, sense, store
 from ftrun.supervisor.leaving import Occasion
 from ftrun.supervisor.model import FaultClass
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

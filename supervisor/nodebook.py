@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import ledger, nodereports, nodestory
 from ftrun.supervisor.nodes import Book, Entry, Rules, failures, fold, place
 from ftrun.supervisor.together import common_causes

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.options import CommandLine
 
 
 def required(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
@@ -23,13 +23,13 @@ def required(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> l
 
 def excluded(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
     """The nodes that the user of a job of one part leaves out by -x. Raises SubmitImpossible where its file cannot be read."""
-    from ftrun.slurm import nodeset
+    from ftrun.slurm.client import nodeset
 
     return list(nodeset.expand(listed(line.get("exclude") or head[0].get("exclude") or "", cwd)))
 
 
 def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
-    from ftrun.slurm import nodeset  # most submissions name no node
+    from ftrun.slurm.client import nodeset  # most submissions name no node
 
     return list(nodeset.expand(listed(named or "", cwd) or (_from_file(file, cwd) if file else "")))
 
@@ -45,7 +45,7 @@ def avoiding(
 
     A component of the script that names nodes of its own may get a part of the command line of its own.
     """
-    from ftrun.slurm import nodeset
+    from ftrun.slurm.client import nodeset
     from ftrun.supervisor.components import said_of_each, with_room_for
 
     own, named, files = (said_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.slurm.client import NodeRow
+from ftrun.slurm.client.cluster import NodeRow
 from ftrun.supervisor.lemons import WINDOW_S, Score, score
 from ftrun.supervisor.nodes import Book, Entry, NodeRecord, strike_key
 from ftrun.supervisor.together import Common

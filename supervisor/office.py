@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Protocol, TypeVar
 
-from ftrun.slurm.client import Cluster, ClusterFacts, JobRow, NodeRow, SubmitRequest, Submitted
+from ftrun.slurm.client.cluster import Cluster, ClusterFacts, JobRow, NodeRow, SubmitRequest, Submitted
+from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.steps import Steps
 from ftrun.supervisor import signatures
 from ftrun.supervisor.archive import Archive
 from ftrun.supervisor.lease import Clock

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from ftrun.slurm.client import NodeRow, PartitionRow, Stay
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Stay
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.recheck import PREFIX, Report

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm import munge
-from ftrun.slurm.client import Cluster, NodeRow, PartitionRow
-from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.client.cluster import Cluster, NodeRow, PartitionRow
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.commands import munge
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import ledger, nodes, operator, raising, request
 from ftrun.supervisor.daybook import Daybook

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import ends, recover, store
 from ftrun.supervisor.model import Decision
 

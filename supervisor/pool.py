@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.errors import SlurmError
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import Cluster, NodeRow
+    from ftrun.slurm.client.cluster import Cluster, NodeRow
     from ftrun.supervisor.poolspec import Pool
 
 __all__ = ["idle", "members"]

@@ -18,7 +18,7 @@ from ftrun.supervisor import halting, warned
 from ftrun.supervisor.leaving import Occasion
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
     from ftrun.supervisor.parts import Attempt

@@ -12,7 +12,7 @@ from typing import Any
 
 from ftrun.hooks.compare import Verdict, verdict
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass
 
 __all__ = ["ANSWERED", "EXIT_BAD", "EXIT_UNSEEN", "Result", "Seen", "facts", "lines", "matrix", "summed_up"]

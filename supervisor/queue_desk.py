@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import RefusedForGood
-from ftrun.slurm.options import OptionError
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import (
     asking,
     context,
@@ -37,7 +37,7 @@ from ftrun.supervisor.queueing import Patience, Pending
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.grounds import ClusterView
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World

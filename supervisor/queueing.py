@@ -20,7 +20,7 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import provoked
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import NodeRow
+    from ftrun.slurm.client.cluster import NodeRow
     from ftrun.supervisor.events import Run
     from ftrun.supervisor.grounds import ClusterView
     from ftrun.supervisor.sizes import Sizes

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from ftrun.slurm.client import JobDetails, JobState, NodeRow, Stay
+from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, Stay
 from ftrun.slurm.records import dataclass
 
 __all__ = ["NOTHING", "BadRule", "Lost", "Raised", "Rule", "bettered", "refused", "refused_cap", "rule_of"]

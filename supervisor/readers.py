@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
-from ftrun.slurm import nodeset, nodestates, parse
+from ftrun.slurm.client import node_states, nodeset, parse
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.verdicts import Ended
 
@@ -182,7 +182,7 @@ def _node_states(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_down(state: str) -> bool:
-    base, flags = nodestates.parse_node_state(state)
+    base, flags = node_states.parse_node_state(state)
     return base in {"down", "error"} or "not_responding" in flags or "fail" in flags
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.client import NodeRow
+from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.records import dataclass, replace
 
 __all__ = [

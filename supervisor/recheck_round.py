@@ -21,8 +21,8 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
-from ftrun.slurm.client import Cluster, NodeRow
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import Cluster, NodeRow
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import ledger, recheck, store
 from ftrun.supervisor.daybook import Daybook

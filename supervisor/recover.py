@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
 from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     absent,
@@ -46,7 +46,7 @@ from ftrun.supervisor import (
 from ftrun.supervisor.model import Decision, FaultClass
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import afterwards, attempts, launchlogs, store
 from ftrun.supervisor.lifecycle import IGNORED
 from ftrun.supervisor.model import Diagnosis, Evidence
@@ -22,7 +22,7 @@ from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.hanging import Afar
     from ftrun.supervisor.hanging_tasks import LiveTask

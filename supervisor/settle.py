@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobRow, JobState, NodeRow, PartitionRow, Rights
-from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow, PartitionRow, Rights
+from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import (
     absent,
     afterwards,

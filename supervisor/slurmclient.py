@@ -9,12 +9,12 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import Cluster
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.cluster import CommandCluster
 
 if TYPE_CHECKING:
-    from ftrun.slurm.native import NativeCluster, Speaking
+    from ftrun.slurm.native.cluster import NativeCluster, Speaking
     from ftrun.supervisor.config import Config
 
 __all__ = ["examine", "open_cluster"]
@@ -64,7 +64,7 @@ def _native(
     timeout_s: float,
     tell: Callable[[Speaking], None],
 ) -> NativeCluster:
-    from ftrun.slurm.native import NativeCluster
+    from ftrun.slurm.native.cluster import NativeCluster
 
     auto = config.text("slurm-client") == "auto"
     python = config.text("pyslurm-python")

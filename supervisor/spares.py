@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.options import CommandLine
 
 _COUNTED = "want a plain number of nodes: -N 4, or -n with --ntasks-per-node"
 _SHARES = ("node", "task", "socket")

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import attempts
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.rows import base_id
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

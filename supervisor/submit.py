@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import os
 
-from ftrun.slurm import options
-from ftrun.slurm.directives import directives, drop_directives
-from ftrun.slurm.options import CommandLine, OptionError
+from ftrun.slurm.client import options
+from ftrun.slurm.client.directives import directives, drop_directives
+from ftrun.slurm.client.options import CommandLine, OptionError
 from ftrun.supervisor import comments, compose, context, inside, nodelists, store
 from ftrun.supervisor.errors import SubmitImpossible
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ftrun.hooks.checkpoints.poison import Poison
-    from ftrun.slurm.client import SubmitRequest
+    from ftrun.slurm.client.cluster import SubmitRequest
     from ftrun.supervisor.spares import Resized
 
 FIRST_DROPPED = ("wait",)
@@ -204,7 +204,7 @@ def request_for(
 
     Writes the composed file into the attempt's folder. See `plan` for the arguments. Raises SubmitImpossible.
     """
-    from ftrun.slurm.client import SubmitRequest
+    from ftrun.slurm.client.cluster import SubmitRequest
 
     try:
         kept = context.load(run_dir)
@@ -258,9 +258,9 @@ def _without(
     content = drop_directives(content, dropped, version=_version(kept), extra=kept.get("plugin_options"))
     if b"#PBS" not in content:
         return content
-    from ftrun.slurm import foreign
+    from ftrun.slurm.client import foreign_directives
 
-    return foreign.drop_foreign(content, dropped)
+    return foreign_directives.drop_foreign(content, dropped)
 
 
 def _facts_of_place(run_dir: str) -> dict[str, str]:
@@ -301,9 +301,9 @@ def directive_lines(script: bytes, kept: Mapping[str, Any]) -> list[CommandLine]
         head = [options.split(words, version=version, extra=extra) for words in directives(script)]
     ignored = not kept.get("foreign", True) or "--ignore-pbs" in kept.get("argv", ())
     if (b"#PBS" in script or b"#BSUB" in script) and not (ignored or head[0].has("ignore-pbs")):
-        from ftrun.slurm import foreign
+        from ftrun.slurm.client import foreign_directives
 
-        said = options.split(foreign.foreign_words(script, head[0].get("export")))
+        said = options.split(foreign_directives.foreign_words(script, head[0].get("export")))
         head[0] = CommandLine((*head[0].words, *said.words))
     return head
 

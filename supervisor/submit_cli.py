@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun.slurm.options import OptionError
+from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import asked as asking
 from ftrun.supervisor import child, compose, context, journal, store, submit
 from ftrun.supervisor.asked import Asked, Plain

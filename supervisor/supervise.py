@@ -17,8 +17,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ftrun.slurm.client import Cluster, JobRow, NodeRow
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     archive,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor import attempts, hang, nodelook, settle
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.lifecycle import State

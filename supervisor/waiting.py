@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import RefusedForGood
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import grounds, journal, nodebook, placing, settle
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import JobRow
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 

@@ -8,8 +8,8 @@ would die of it. The supervisor sends the signal itself then. Without a time of 
 
 from __future__ import annotations
 
-from ftrun.slurm.options import OptionError
-from ftrun.slurm.parse import parse_seconds
+from ftrun.slurm.client.options import OptionError
+from ftrun.slurm.client.parse import parse_seconds
 from ftrun.supervisor import context, leaving, submit
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ftrun.slurm.options import CommandLine
+    from ftrun.slurm.client.options import CommandLine
 
 __all__ = ["ahead_s", "signal_option"]
 

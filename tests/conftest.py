@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ftrun.slurm.sandbox import Sandbox, SandboxError, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 
 # How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
 settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])

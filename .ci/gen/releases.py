@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.slurm.releases import DIFFERENCES, NONE, OPTIONAL, OPTIONS, spelled
+from ftrun.slurm.client.releases import DIFFERENCES, NONE, OPTIONAL, OPTIONS, spelled
 
-BEGIN = "<!-- differences: begin, written by `make docs` from slurm/releases.py -->"
+BEGIN = "<!-- differences: begin, written by `make docs` from slurm/client/releases.py -->"
 END = "<!-- differences: end -->"
 
 

@@ -156,14 +156,14 @@ def _signatures() -> list[str]:
 def _slurm_names(kind: str) -> list[str]:
     import getpass
 
-    from ftrun.slurm import names
+    from ftrun.slurm.commands import names
 
     return names.names(kind, getpass.getuser(), os.environ, timeout_s=_SLURM_TIMEOUT_S)
 
 
 def _sbatch(before: Sequence[str], current: str) -> Iterator[str]:
     """sbatch's options and ours until the script; then the script's arguments, which are files for all we know."""
-    from ftrun.slurm import options, releases
+    from ftrun.slurm.client import options, releases
     from ftrun.supervisor import settings
 
     line = options.split([*before, _CURSOR], own=settings.takes_value)
@@ -196,7 +196,7 @@ def _own_options() -> list[tuple[str, str]]:
 
 def _kind_of_sbatch(word: str) -> str:
     """The kind of value of an option as typed."""
-    from ftrun.slurm.options import SHORT
+    from ftrun.slurm.client.options import SHORT
     from ftrun.supervisor.settings import SETTINGS
 
     if word.startswith("--ft-") and word[5:] in SETTINGS:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import inputs, lastwords, signatures
 from ftrun.supervisor.cli import output

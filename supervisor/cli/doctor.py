@@ -26,7 +26,7 @@ def doctor(
     json: Json = False,
 ) -> int:
     """Check this site: Slurm, rights, folders, life after logout. Exit 1 where recovery would not work."""
-    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor import doctor as examiner
     from ftrun.supervisor import units as texts
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor import attempts, companion_views, journal, views
 from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.cli.runs import Json, Name

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor import haltfile
 from ftrun.supervisor.cli import common, control, output, plans

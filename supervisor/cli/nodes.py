@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.slurm import nodeset
-from ftrun.slurm.client import NodeRow
-from ftrun.slurm.errors import SlurmError
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.client.cluster import NodeRow
+from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import config, ledger, lemons, nodebook, nodeviews, poolspec
 from ftrun.supervisor import pool as pools
@@ -219,7 +219,7 @@ def release(names: Names, reason: Reason = "", json: Json = False) -> None:
 
 
 def _scene() -> Scene:
-    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.commands.cluster import CommandCluster
 
     env = dict(os.environ)
     settings = config.load(os.getcwd(), env)

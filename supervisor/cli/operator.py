@@ -20,7 +20,7 @@ from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 
 if TYPE_CHECKING:
-    from ftrun.slurm.commands import CommandCluster
+    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.operator_desk import Answer, Desk
     from ftrun.supervisor.spool import Spool
@@ -45,8 +45,8 @@ def operator(
 
     A line for each answer.  Exit 75: not now (another operator runs, or Slurm or munge does not answer).  77: this user may not drain.
     """
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor import daybook, operator_desk
     from ftrun.supervisor.spool import Spool, SpoolError
 
@@ -82,7 +82,7 @@ def operator(
 
 
 def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool) -> Desk:
-    from ftrun.slurm import munge
+    from ftrun.slurm.commands import munge
     from ftrun.supervisor import looks, office, raising
     from ftrun.supervisor.operator import Limits
     from ftrun.supervisor.operator_desk import Desk
@@ -124,7 +124,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
 
 def _serve(desk: Desk, every_s: float, *, json: bool) -> None:
     """Round after round until TERM, INT or HUP. What does not answer is told once, and asked again."""
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
 
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

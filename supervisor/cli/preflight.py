@@ -11,7 +11,7 @@ import typer
 
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import TIERS
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
 from ftrun.supervisor import config
 from ftrun.supervisor import preflight as rules
@@ -205,8 +205,8 @@ def _thresholds(path: str) -> dict[str, dict[str, Any]]:
 
 def _nodes(nodelist: str, partition: str) -> tuple[str, ...]:
     """The nodes that are meant. Raises UserError."""
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
 
     named: tuple[str, ...] = ()
     try:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor import config
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 
 if TYPE_CHECKING:
-    from ftrun.slurm.client import Cluster
+    from ftrun.slurm.client.cluster import Cluster
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.recheck_round import Round
 
@@ -44,8 +44,8 @@ def recheck(
     A line for each node.  Exit 0: nothing needs a person.  1: a node still fails, cannot be seen, or is left to a person.
     75: not now (another recheck runs, or Slurm does not answer).  77: this user may not give nodes back.
     """
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor import daybook, recheck_round
 
     env = dict(os.environ)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor import asking, companion_views, deepviews, stageviews, views
 from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.events import Run

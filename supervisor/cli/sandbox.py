@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from ftrun.slurm import sandbox as slurm_sandbox
-from ftrun.slurm.sandbox import Sandbox, SandboxError, SandboxStatus
+from ftrun.slurm.sandbox import lifecycle as slurm_sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, SandboxStatus
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.errors import EXIT_USAGE, UserError
 

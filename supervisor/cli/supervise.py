@@ -92,8 +92,8 @@ def _look_after(
     ended: list[int],
 ) -> bool:
     """The loop, until a signal, the end of what is due (`once`), or of what there is to look after (unless it `stays`). False: it never led."""
-    from ftrun.slurm.accounting import SacctAccounts
-    from ftrun.slurm.steps import CommandSteps
+    from ftrun.slurm.commands.accounting import SacctAccounts
+    from ftrun.slurm.commands.steps import CommandSteps
     from ftrun.supervisor import slurmclient
     from ftrun.supervisor.lease import Lease, SystemClock
     from ftrun.supervisor.supervise import Supervisor
@@ -155,8 +155,8 @@ def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
 def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
     import shlex
 
-    from ftrun.slurm.commands import CommandCluster
-    from ftrun.slurm.errors import SlurmError
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
     from ftrun.supervisor import asjob
     from ftrun.supervisor.cli import output
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ftrun.slurm import sandbox_ssh
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox import sshd
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.drill.memory import Memory
 
 __all__ = ["Doer", "NoSandbox", "end_processes", "supervisors"]
@@ -81,7 +81,7 @@ class Doer:
         self._gpus(node, "31 C")
 
     def _gpus(self, node: str, temperature: str) -> None:
-        path = sandbox_ssh.tools(self.box.plan, node) / "nvidia-smi"
+        path = sshd.tools(self.box.plan, node) / "nvidia-smi"
         gpu = f"<gpu id='00000000:3B:00.0'><uuid>GPU-1</uuid><temperature><gpu_temp>{temperature}</gpu_temp></temperature></gpu>"
         log = f"<nvidia_smi_log><driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>{gpu}</nvidia_smi_log>"
         path.write_text(f'#!/bin/sh\necho "{log}"\n')

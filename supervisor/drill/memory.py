@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ftrun.hooks.checkpoints import names
-from ftrun.slurm.sandbox import Sandbox, SandboxError
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError
 
 __all__ = ["Memory", "small_disk", "without_disk"]
 

@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ftrun.slurm.sandbox import Sandbox, SandboxError, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 from ftrun.supervisor import asking, events, journal, store
 from ftrun.supervisor.drill import hands, ledger, script, verdict
 from ftrun.supervisor.drill.chronicle import Chronicle

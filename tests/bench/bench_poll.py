@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ftrun.slurm.client import Cluster
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import SlurmError
-from ftrun.slurm.native import NativeCluster
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.native.cluster import NativeCluster
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import Stand, stand
 from tests.slurm import has_pyslurm

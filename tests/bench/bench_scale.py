@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ftrun.slurm import parse
-from ftrun.slurm.commands import CommandCluster
+from ftrun.slurm.client import parse
+from ftrun.slurm.commands.cluster import CommandCluster
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.scale_cluster import Asked, asked, controller_s, crowd, large, reset, user
 from tests.bench.stand import FTRUN, Stand, until

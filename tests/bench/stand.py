@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from ftrun.supervisor import journal, lease, store
 from ftrun.supervisor.drill import hands
 

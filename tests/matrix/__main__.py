@@ -2,7 +2,7 @@
 
     python -m tests.matrix [RELEASE...] [--suite NAME...] [--tests PYTEST-ARGUMENTS] [--json FILE]
 
-The releases are those of the table in slurm/releases.py; all by default. Exit 1 where a suite fails, 2 where nothing could be tried.
+The releases are those of the table in slurm/client/releases.py; all by default. Exit 1 where a suite fails, 2 where nothing could be tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from ftrun.slurm.releases import TRIED, spelled
+from ftrun.slurm.client.releases import TRIED, spelled
 from tests.matrix.root import TREE, Root, RootError, folder, missing
 
 HERE = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.slurm.releases import Release, spelled
+from ftrun.slurm.client.releases import Release, spelled
 
 __all__ = ["Root", "RootError", "folder", "missing"]
 

@@ -20,15 +20,15 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.client import SubmitRequest, Submitted
-from ftrun.slurm.memory import MemoryCluster
-from ftrun.slurm.memory_records import Launch
-from ftrun.slurm.memory_steps import MemorySteps
-from ftrun.slurm.spanning import SpanningSteps
+from ftrun.slurm.client.cluster import SubmitRequest, Submitted
+from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.supervisor import agent
 from ftrun.supervisor.agent_book import Book, BookClosed
 from ftrun.supervisor.agent_desk import Desk, Where
 from ftrun.supervisor.agent_talk import Talk
+from tests.fake_slurm.cluster import MemoryCluster
+from tests.fake_slurm.records import Launch
+from tests.fake_slurm.steps import MemorySteps
 
 if TYPE_CHECKING:
     from tests.simulation.inside import Inside

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.memory_records import Job, Launch
+from ftrun.slurm.client.cluster import JobState
+from tests.fake_slurm.records import Job, Launch
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.slurm import nodeset
-from ftrun.slurm.client import JobState
-from ftrun.slurm.memory_records import Launch, Step
-from ftrun.slurm.spanning import Span
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.commands.spanning import Span
+from tests.fake_slurm.records import Launch, Step
 from tests.simulation.agents import Agent
 from tests.simulation.holder import word
 

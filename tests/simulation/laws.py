@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.hooks.checkpoints.poison import Poison
-from ftrun.slurm.client import JobRow, JobState, SubmitRequest
-from ftrun.slurm.memory_options import read_options
-from ftrun.slurm.nodeset import expand
+from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
+from ftrun.slurm.client.nodeset import expand
 from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory
 from ftrun.supervisor.lifecycle import State
+from tests.fake_slurm.options import read_options
 from tests.simulation.holder import named
 from tests.simulation.saved import spoilt
 
 if TYPE_CHECKING:
-    from ftrun.slurm.memory_records import Job
     from ftrun.supervisor.events import Run
+    from tests.fake_slurm.records import Job
     from tests.simulation.agents import Agent
     from tests.simulation.inside import Rank
     from tests.simulation.trainer import Start

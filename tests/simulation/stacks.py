@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.memory import MemoryCluster
-from ftrun.slurm.memory_records import Launch
-from ftrun.slurm.memory_steps import MemorySteps
+from tests.fake_slurm.cluster import MemoryCluster
+from tests.fake_slurm.records import Launch
+from tests.fake_slurm.steps import MemorySteps
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

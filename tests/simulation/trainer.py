@@ -18,9 +18,9 @@ from ftrun.hooks import nodefile
 from ftrun.hooks.checkpoints import poison
 from ftrun.hooks.checkpoints.picking import Picked, noted
 from ftrun.hooks.findings import Finding
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState
-from ftrun.slurm.memory_records import Launch
+from ftrun.slurm.client.cluster import JobState
+from tests.fake_slurm import faults
+from tests.fake_slurm.records import Launch
 from tests.simulation import saved
 from tests.simulation.inside import Inside, inside_of
 from tests.simulation.plan import JobFault
@@ -541,7 +541,7 @@ def _tell(start: Start, fault: JobFault) -> bool:
 
 def _launch_failed(start: Start) -> None:
     start.world.laws.guilty.add(start.launch.head)
-    memory_faults.hold_launch(start.world.engine, start.launch.job_id)
+    faults.hold_launch(start.world.engine, start.launch.job_id)
 
 
 def _slurm_does(act: Callable[[Start], None]) -> Callable[[Start, JobFault], bool]:
@@ -610,11 +610,9 @@ _FAULTS: dict[str, Callable[[Start, JobFault], bool]] = {
     "early-exit": _early_exit,
     "bug": _dies("user-code", 1),
     "oom": _dies("oom-gpu", 1),
-    "preempt": _slurm_does(lambda s: memory_faults.preempt(s.world.engine, s.launch.job_id)),
-    "preempt-cancel": _slurm_does(
-        lambda s: memory_faults.preempt(s.world.engine, s.launch.job_id, cancel=True)
-    ),
-    "requeue": _slurm_does(lambda s: memory_faults.requeue(s.world.engine, s.launch.job_id)),
+    "preempt": _slurm_does(lambda s: faults.preempt(s.world.engine, s.launch.job_id)),
+    "preempt-cancel": _slurm_does(lambda s: faults.preempt(s.world.engine, s.launch.job_id, cancel=True)),
+    "requeue": _slurm_does(lambda s: faults.requeue(s.world.engine, s.launch.job_id)),
     "hold-launch": _slurm_does(_launch_failed),
 }
 

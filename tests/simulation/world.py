@@ -20,12 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobRow, JobState, SubmitRequest, Submitted
-from ftrun.slurm.errors import OutcomeUnknown, SlurmError
-from ftrun.slurm.memory import Clock, Engine, Faults, MemoryCluster, Timing
-from ftrun.slurm.memory_options import read_options
-from ftrun.slurm.memory_records import Job
+from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest, Submitted
+from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
 from ftrun.supervisor import context, haltfile, journal, ledger, settings, store, submit
 from ftrun.supervisor.halts import Halt
 from ftrun.supervisor.lease import Lease, LeaseLost
@@ -33,6 +29,10 @@ from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.nodes import Entry
 from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
+from tests.fake_slurm import faults as memory_faults
+from tests.fake_slurm.cluster import Clock, Engine, Faults, MemoryCluster, Timing
+from tests.fake_slurm.options import read_options
+from tests.fake_slurm.records import Job
 from tests.simulation import stacks
 from tests.simulation.agents import Agent
 from tests.simulation.holder import Holder, named

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from ftrun.slurm.native_rows import unfit
+from ftrun.slurm.native.rows import unfit
 
 __all__ = ["PYTHON", "marks", "why_not"]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox import Sandbox, SandboxError, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 from ftrun.supervisor import events, journal, lease, nodetools, store
 from ftrun.supervisor.drill import hands
 from ftrun.supervisor.events import Run

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import sandbox_boot
-from ftrun.slurm.accounting import SacctAccounts
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.commands.accounting import SacctAccounts
+from ftrun.slurm.sandbox import boot
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.events import Run
 from tests.slurm.post import Post, boxes, posts
 
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.accounting,
     pytest.mark.skipif(
-        any(shutil.which(name, path=sandbox_boot.search_path()) is None for name in ("mariadbd", "slurmdbd")),
+        any(shutil.which(name, path=boot.search_path()) is None for name in ("mariadbd", "slurmdbd")),
         reason="no slurmdbd or no MariaDB: `.ci/env accounting` installs them",
     ),
 ]

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
-from ftrun.slurm.steps import CommandSteps
+from ftrun.slurm.commands.steps import CommandSteps
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import ledger
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.nodes import fold

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.sandbox import Sandbox
-from ftrun.slurm.spanning import SpanningSteps
-from ftrun.slurm.steps import CommandSteps
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.commands.spanning import SpanningSteps
+from ftrun.slurm.commands.steps import CommandSteps
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import store
 from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_companion import FAILED, HERE, WAITING, Companion, Companions

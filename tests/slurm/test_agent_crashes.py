@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import events, journal, store
 from ftrun.supervisor.drill import ledger
 from ftrun.supervisor.drill.moves import after, at_step, both, crash, ftrun_command, unsupervised

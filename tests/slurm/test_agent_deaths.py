@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.events import Run
 from tests.slurm.post import SUBMITTED, Post, posts
 

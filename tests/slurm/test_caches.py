@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import cache_exports
 from ftrun.supervisor.compose import compose
 from tests.slurm.post import Post

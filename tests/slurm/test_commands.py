@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm import parse
-from ftrun.slurm.client import JobState, NodeRow, SubmitRequest
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import RefusedForGood, Unreachable
-from ftrun.slurm.process import Context, reading_env, run
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.client import parse
+from ftrun.slurm.client.cluster import JobState, NodeRow, SubmitRequest
+from ftrun.slurm.client.errors import RefusedForGood, Unreachable
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.commands.process import Context, reading_env, run
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 
 pytestmark = pytest.mark.slurm
 TOKEN = "ftrun:commands"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.companion_form import form
 from tests.unit.test_submit import kept
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import store
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.parts import Companion

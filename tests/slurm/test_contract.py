@@ -14,16 +14,16 @@ from typing import Protocol
 
 import pytest
 
-from ftrun.slurm.client import Cluster, JobRow, JobState, SubmitRequest
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
-from ftrun.slurm.memory import Engine, MemoryCluster, Timing
-from ftrun.slurm.memory_faults import crash_controller, requeue
-from ftrun.slurm.memory_records import Launch
-from ftrun.slurm.native import NativeCluster, Speaking
-from ftrun.slurm.parse import bears
-from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.slurm.client.cluster import Cluster, JobRow, JobState, SubmitRequest
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError, Unreachable
+from ftrun.slurm.client.parse import bears
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.native.cluster import NativeCluster, Speaking
+from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from ftrun.supervisor.reshaping import Shape, applied
+from tests.fake_slurm.cluster import Engine, MemoryCluster, Timing
+from tests.fake_slurm.faults import crash_controller, requeue
+from tests.fake_slurm.records import Launch
 from tests.slurm import has_pyslurm
 
 KILL_WAIT_S = 6  # so long a job that resists is seen completing, on a slow machine, too

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.events import Run
 from tests.slurm.post import OFF_THE_BUS, Post, Witness, boxes, posts
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.drill import company, hands
 from ftrun.supervisor.drill.scenarios import SCENARIOS
 from ftrun.supervisor.drill.terms import Event

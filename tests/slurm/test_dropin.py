@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.nodeset import expand
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.client.nodeset import expand
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import arrayspec, context, nodelists, store, submit
 from tests.matrix import spellings
 from tests.slurm.callee import Callee

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import cache_exports
 from ftrun.supervisor.compose import compose
 from tests.slurm.rows import MORE_ROWS, ROWS, SLOW_ROWS, Row

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftrun.slurm import names, sandbox_boot
-from ftrun.slurm.client import SubmitRequest
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import RefusedForGood, RefusedForNow, SlurmError
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.client.cluster import SubmitRequest
+from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError
+from ftrun.slurm.commands import names
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.sandbox import boot
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from tests.slurm.post import FTRUN, Post, boxes, posts
 
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.accounting,
     pytest.mark.skipif(
-        any(shutil.which(name, path=sandbox_boot.search_path()) is None for name in ("mariadbd", "slurmdbd")),
+        any(shutil.which(name, path=boot.search_path()) is None for name in ("mariadbd", "slurmdbd")),
         reason="no slurmdbd or no MariaDB: `.ci/env accounting` installs them",
     ),
 ]

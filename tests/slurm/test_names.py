@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from ftrun.slurm import names
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.commands import names
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 
 pytestmark = pytest.mark.slurm
 TIMEOUT_S = 60.0

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import RefusedForGood, Unreachable
-from ftrun.slurm.native import NativeCluster, Speaking
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood, Unreachable
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.native.cluster import NativeCluster, Speaking
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from tests.slurm import has_pyslurm
 
 pytestmark = has_pyslurm.marks()

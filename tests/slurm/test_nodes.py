@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.sandbox import up
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.sandbox.lifecycle import up
 from tests.slurm.post import OFF_THE_BUS, Post, boxes, posts
 
 pytestmark = pytest.mark.slurm

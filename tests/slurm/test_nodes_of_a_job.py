@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.drill import hands
 
 pytestmark = pytest.mark.slurm
@@ -46,7 +46,7 @@ echo "code $?"
 @pytest.fixture(scope="module")
 def place() -> Iterator[tuple[Sandbox, Path, dict[str, str]]]:
     """A cluster that counts memory, a folder that its nodes see, and the environment of a user with a home there."""
-    from ftrun.slurm.sandbox import up
+    from ftrun.slurm.sandbox.lifecycle import up
 
     folder = Path(tempfile.mkdtemp(prefix="ftrun-t-"))
     folder.chmod(0o755)

@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import runner
-from ftrun.slurm import munge, sandbox_ssh
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.slurm.commands import munge
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.sandbox import sshd
+from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from ftrun.supervisor import ledger, looks, request, spool
 from ftrun.supervisor.drill import hands
 from ftrun.supervisor.errors import UserError
@@ -425,7 +426,7 @@ def test_the_commands_drain_a_sick_node_and_give_it_back_when_it_is_mended(
     office: Office, jobs: dict[int, str]
 ) -> None:
     """From request to return by the commands alone, over real SSH: the tool of one node says that its driver is gone, and later not."""
-    box, tool = office.box, sandbox_ssh.tools(office.box.plan, "n0") / "nvidia-smi"
+    box, tool = office.box, sshd.tools(office.box.plan, "n0") / "nvidia-smi"
     tool.write_text(SICK_TOOL)
     tool.chmod(0o755)
     office.leave(office.wanted("n0", jobs[ANN]))

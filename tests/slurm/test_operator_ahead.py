@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from ftrun.supervisor.drill import hands
 from tests.slurm.test_operator import ANN, BEN, FTRUN, _as, _python_for_all
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks import paths
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from tests.slurm.post import FTRUN, Post
 
 pytestmark = pytest.mark.slurm

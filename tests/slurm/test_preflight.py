@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from tests.slurm.post import FTRUN, Post, posts
 
 pytestmark = pytest.mark.slurm

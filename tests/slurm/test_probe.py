@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.probe import ANSWERED, REFUSED, TIMEOUT, UNREACHABLE, Answer, Probes, checked
-from ftrun.slurm.sandbox import Sandbox, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 
 pytestmark = pytest.mark.slurm
 

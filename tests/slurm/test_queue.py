@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.parts import Attempt
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 
 pytestmark = pytest.mark.slurm
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.errors import RefusedForGood, SlurmError
-from ftrun.slurm.sandbox import Sandbox
-from ftrun.slurm.steps import CommandSteps
+from ftrun.slurm.client.errors import RefusedForGood, SlurmError
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.commands.steps import CommandSteps
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.events import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post

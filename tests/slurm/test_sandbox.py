@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import sandbox_boot
-from ftrun.slurm.sandbox import Sandbox, SandboxError, find, up
+from ftrun.slurm.sandbox import boot
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, find, up
 from tests.slurm.post import boxes, traces
 
 pytestmark = pytest.mark.slurm
@@ -417,7 +417,7 @@ def test_without_host_names_of_their_own_the_nodes_come_up_all_the_same(make_san
 
 
 @pytest.mark.skipif(
-    shutil.which("mariadbd", path=sandbox_boot.search_path()) is None,
+    shutil.which("mariadbd", path=boot.search_path()) is None,
     reason="no MariaDB: accounting is optional",
 )
 @side_by_side
@@ -454,7 +454,7 @@ def test_in_roots_sandbox_a_job_runs_as_the_user_who_submitted_it(slurm_sandbox:
 ORDINARY = """
 import time
 from pathlib import Path
-from ftrun.slurm.sandbox import up
+from ftrun.slurm.sandbox.lifecycle import up
 box = up(Path({folder!r}), nodes=2, gpus=2)
 stray = {stray!r} if box.plan.marked else "true"  # nothing but its node's namespace would find it
 print(*sorted(box.run(["srun", "-N2", "--gres=gpu:2", "sh", "-c",
@@ -480,7 +480,7 @@ def test_an_ordinary_user_has_a_sandbox_with_everything_in_a_folder_of_any_lengt
     try:
         # A copy: the checkout may lie in a home that is closed to others.
         shutil.copytree(
-            Path(sandbox_boot.__file__).parent,
+            Path(boot.__file__).parents[1],
             home / "ftrun" / "slurm",
             ignore=shutil.ignore_patterns("__pycache__"),
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox, known
+from ftrun.slurm.sandbox.lifecycle import Sandbox, known
 
 pytestmark = pytest.mark.slurm
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import sandbox_boot
-from ftrun.slurm.sandbox import SandboxError, find, up
+from ftrun.slurm.sandbox import boot
+from ftrun.slurm.sandbox.lifecycle import SandboxError, find, up
 from tests.slurm.post import traces
 
 pytestmark = pytest.mark.slurm
@@ -20,7 +20,7 @@ def test_missing_packages_are_named_with_what_to_install(
 ) -> None:
     """Without Slurm nothing is made; the one line names the packages."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sandbox_boot, "SBIN", ())
+    monkeypatch.setattr(boot, "SBIN", ())
 
     with pytest.raises(SandboxError, match=r"apt-get install .*munge slurm-wlm") as refused:
         up(tmp_path / "box")

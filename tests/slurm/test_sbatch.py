@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.options import LONG, plugin_options
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.client.options import LONG, plugin_options
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import cache_exports, journal, store
 from ftrun.supervisor.submit import request_for
 
@@ -290,7 +290,7 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
     desk.wait_for_end(*desk.call(("squeue", "-h", "-t", "all", "-n", "look.sh", "-o", "%A")).stdout.split())
     assert store.open_attempt(run_dir, 2)
     program = (
-        "import sys; from ftrun.slurm.commands import CommandCluster; from ftrun.supervisor.submit import request_for\n"
+        "import sys; from ftrun.slurm.commands.cluster import CommandCluster; from ftrun.supervisor.submit import request_for\n"
         "_, run_dir, conf, node = sys.argv\n"
         "print(CommandCluster({'SLURM_CONF': conf}).submit(request_for(run_dir, 2, exclude=(node,))).job_id)"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from tests.slurm.post import Post, posts
 
 pytestmark = [pytest.mark.slurm, pytest.mark.drills]

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import sandbox
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox import lifecycle
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 
 OTHER = 12345
 SUBMITTER = pwd.getpwnam("daemon")  # whoever submits has a name, or Slurm does not know them
 PATIENCE_S = 240.0
-SOURCES = Path(sandbox.__file__).resolve().parents[1]
+SOURCES = Path(lifecycle.__file__).resolve().parents[2]
 
 
 class Shared:

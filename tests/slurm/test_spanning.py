@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.sandbox import Sandbox
-from ftrun.slurm.spanning import Span, SpanningSteps
-from ftrun.slurm.steps import CommandSteps
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.commands.spanning import Span, SpanningSteps
+from ftrun.slurm.commands.steps import CommandSteps
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.agent_reach import Sweep, reach
 from ftrun.supervisor.lease import SystemClock
 from tests.slurm.apart import side_by_side

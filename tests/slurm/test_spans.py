@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from tests.slurm.test_starts import Stage, stage
 
 __all__ = ["stage"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import ring
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import journal
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.compose import compose
 from tests.unit.test_starts_sh import AGENT
 

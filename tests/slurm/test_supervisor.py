@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox import Sandbox
+from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor.drill import hands
 from tests.slurm.post import FTRUN, OFF_THE_BUS, PATIENCE_S, Post, posts, queue
 from tests.slurm.post import boxes as own_boxes

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ftrun.slurm.sandbox import SandboxError
+from ftrun.slurm.sandbox.lifecycle import SandboxError
 from ftrun.supervisor.drill import view
 from ftrun.supervisor.drill.terms import Event
 from tests.soak import report

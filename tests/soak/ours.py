@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ftrun.slurm.sandbox import SandboxError
+from ftrun.slurm.sandbox.lifecycle import SandboxError
 from ftrun.supervisor import asking, events, journal, store
 from ftrun.supervisor.drill import hands, ledger, verdict, weights
 from ftrun.supervisor.drill.chronicle import Chronicle

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ftrun.slurm.sandbox import Sandbox, SandboxError, up
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 from ftrun.supervisor.drill import hands, ledger, script
 from ftrun.supervisor.drill.memory import Memory
 from ftrun.supervisor.drill.scenarios import PREEMPTING

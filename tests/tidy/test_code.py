@@ -40,15 +40,15 @@ CONSTANTS = {"ftrun.hooks.batch"}
 
 # Third-party client -> the one module that may import it.  The command line is typer's, all of it.
 CLIENTS = {
-    "ClusterShell": {"slurm/nodeset.py"},
+    "ClusterShell": {"slurm/client/nodeset.py"},
     "apprise": {"supervisor/notify.py"},
     "hyperscan": {"supervisor/sieve.py"},
     "paramiko": {"hooks/probe.py"},
     "prometheus_client": {"supervisor/metrics.py"},
     "psycopg": {"supervisor/postgres.py"},
-    "pyslurm": {"slurm/native_child.py"},
+    "pyslurm": {"slurm/native/child.py"},
     "structlog": {"supervisor/logs.py"},
-    "tenacity": {"slurm/commands.py"},
+    "tenacity": {"slurm/commands/cluster.py"},
 }
 TYPER_FOLDER = "supervisor/cli/"
 RICH_FOLDERS = ("supervisor/cli/", "supervisor/drill/")

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.hooks import pack
-from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.memory import Clock, Engine, MemoryCluster, Timing
-from ftrun.slurm.memory_records import Launch
-from ftrun.slurm.steps import Reached
+from ftrun.slurm.client.errors import Unreachable
+from ftrun.slurm.commands.steps import Reached
 from ftrun.supervisor import context, events, journal, nodetools, settings, store, submit
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.supervise import Supervisor
+from tests.fake_slurm.cluster import Clock, Engine, MemoryCluster, Timing
+from tests.fake_slurm.records import Launch
 
 TIMING = Timing(kill_wait_s=2.0, slurmd_timeout_s=20.0, requeue_delay_s=12.0, min_job_age_s=300.0)
 TIMED_OUT = (

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import nodefile
-from ftrun.slurm.errors import RefusedForNow, Unreachable
-from ftrun.slurm.questions import Reached
-from ftrun.slurm.steps import StepRow
+from ftrun.slurm.client.errors import RefusedForNow, Unreachable
+from ftrun.slurm.commands.questions import Reached
+from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor import (
     agent,
     agent_book,

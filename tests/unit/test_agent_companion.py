@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import ClusterFacts
-from ftrun.slurm.memory import MemoryCluster
-from ftrun.slurm.memory_engine import Engine
-from ftrun.slurm.spanning import Span
+from ftrun.slurm.client.cluster import ClusterFacts
+from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor import agent_joining
 from ftrun.supervisor import pool as pools
 from ftrun.supervisor.agent_apart import NOTHING, Apart
@@ -20,6 +18,8 @@ from ftrun.supervisor.agent_desk import Desk, Where
 from ftrun.supervisor.agent_talk import Talk
 from ftrun.supervisor.events import fold
 from ftrun.supervisor.poolspec import Pool
+from tests.fake_slurm.cluster import MemoryCluster
+from tests.fake_slurm.engine import Engine
 
 
 @pytest.mark.parametrize(

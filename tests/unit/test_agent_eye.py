@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm.steps import Reached
+from ftrun.slurm.commands.steps import Reached
 from ftrun.supervisor import agent_hang, agent_reach, hang, signatures
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_eye import Eye, Suspicion

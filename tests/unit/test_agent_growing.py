@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import SubmitRequest
-from ftrun.slurm.spanning import Span
-from ftrun.slurm.steps import StepRow
+from ftrun.slurm.client.cluster import SubmitRequest
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor import (
     agent_after,
     agent_grow,

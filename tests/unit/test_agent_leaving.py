@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobDetails
-from ftrun.slurm.steps import StepRow
+from ftrun.slurm.client.cluster import JobDetails
+from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor import agent_drain, agent_notice, agent_rounds, agent_stop, leavefile
+from tests.fake_slurm import faults
 from tests.unit.test_agent import Stage, quick
 
 __all__ = ["quick"]
@@ -155,7 +155,7 @@ def test_an_end_that_is_near_for_another_reason_is_no_preemption(
     """A reservation that ends: Slurm is asked what it is, and the script is asked for nothing."""
     stage = make(wanted=2, active=2)
     stage.life.say("step 5 loss 2.0")
-    memory_faults.preempt_later(stage.life.engine, stage.life.attempt.job, 1e6)
+    faults.preempt_later(stage.life.engine, stage.life.attempt.job, 1e6)
     tell, asked = stage.desk.cluster.details, list[str]()
 
     def details(job: str) -> JobDetails | None:
@@ -179,7 +179,7 @@ def test_a_cancelled_step_of_a_start_that_lives_on_is_asked_about(
     stage = make(wanted=2, active=2)
     stage.life.say("step 5 loss 2.0")
     if preempted:
-        memory_faults.preempt_later(stage.life.engine, stage.life.attempt.job, 1e6)
+        faults.preempt_later(stage.life.engine, stage.life.attempt.job, 1e6)
     stage.life.say(CANCELLED)
     if preempted:
         assert stage.until("save.asked")["occasion"] == "preempt"

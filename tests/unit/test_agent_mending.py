@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.spanning import Span
+from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor import agent_joining, agent_release, agent_rounds
 from tests.unit.test_agent import TRANSIENT, Stage, quick
 

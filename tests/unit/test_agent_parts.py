@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.questions import parse_answers
-from ftrun.slurm.steps import parse_steps
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.commands.questions import parse_answers
+from ftrun.slurm.commands.steps import parse_steps
 from ftrun.supervisor import (
     agent,
     agent_case,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.slurm.doors import parse_doors
-from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.questions import Reached
+from ftrun.slurm.client.errors import Unreachable
+from ftrun.slurm.commands.doors import parse_doors
+from ftrun.slurm.commands.questions import Reached
 from ftrun.supervisor import agent_roll
 
 NODES = tuple(f"n{number}" for number in range(4))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.spanning import Span
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.errors import Unreachable
+from ftrun.slurm.commands.spanning import Span
 from ftrun.supervisor import agent_case
 from ftrun.supervisor.agent_desk import Desk, Where
 from ftrun.supervisor.agent_taken import Taken

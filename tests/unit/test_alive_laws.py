@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client.cluster import JobState
+from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, Life
 
 
@@ -53,7 +53,7 @@ def test_a_job_that_slurm_started_again_is_not_ended_for_want_of_retries(tmp_pat
     life.until("running")
     life.train(6, 9)
     life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
-    memory_faults.requeue(life.engine, 2)
+    faults.requeue(life.engine, 2)
     life.until("settling")
     life.engine.jobs[2].begin_s = life.engine.now()
     life.engine.schedule_soon()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import answers
-from ftrun.slurm.answers import Call, is_gone, sort_failure
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, SlurmError, Unreachable
+from ftrun.slurm.commands import answers
+from ftrun.slurm.commands.answers import Call, is_gone, sort_failure
 
 FAILED = "sbatch: error: Batch job submission failed: "
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.accounting import Account, parse_accounts
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import RefusedForGood, SlurmError, Unreachable
-from ftrun.slurm.memory_faults import crash_controller
-from ftrun.slurm.parse import UNIT
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood, SlurmError, Unreachable
+from ftrun.slurm.client.parse import UNIT
+from ftrun.slurm.commands.accounting import Account, parse_accounts
 from ftrun.supervisor import archive
 from ftrun.supervisor.parts import Attempt
+from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import TIMING, Life
 
 FORGOTTEN_S = TIMING.min_job_age_s + 60

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import arrays, events, rows, signatures
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.lifecycle import State

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ftrun.slurm.client import PartitionRow
+from ftrun.slurm.client.cluster import PartitionRow
 from ftrun.supervisor import asjob
 from ftrun.supervisor.errors import UserError
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobState, SubmitRequest
-from ftrun.slurm.errors import RefusedForGood
-from ftrun.slurm.memory_records import Job
+from ftrun.slurm.client.cluster import JobState, SubmitRequest
+from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import agent_case, beside, companions, hanging, nodestory, store
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.halts import FILE
 from ftrun.supervisor.office import Crash
 from ftrun.supervisor.parts import Companion
+from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent
 

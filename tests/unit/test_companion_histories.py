@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import SubmitRequest
-from ftrun.slurm.memory_records import Job
+from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.office import Crash
+from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent
 

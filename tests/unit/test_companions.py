@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.parse import bears
+from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import events
 from ftrun.supervisor.companion_fold import mark_of
 from ftrun.supervisor.lifecycle import State

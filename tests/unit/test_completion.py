@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import names
+from ftrun.slurm.commands import names
 from ftrun.supervisor import cli
 from ftrun.supervisor.cli import complete, complete_table
 from ftrun.supervisor.cli.commands import COMMANDS

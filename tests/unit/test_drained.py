@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import NodeRow, SubmitRequest
+from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
 from ftrun.supervisor import drainrule, leavefile, store
 from ftrun.supervisor.drainrule import Act, Scene
 from ftrun.supervisor.halts import FILE

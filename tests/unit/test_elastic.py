@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm import options
+from ftrun.slurm.client import options
 from ftrun.supervisor import config, elastic, inside, settings
 from ftrun.supervisor.errors import SubmitImpossible
 from ftrun.supervisor.settings import SettingError

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood
 from ftrun.supervisor import queue_desk
 from ftrun.supervisor.grounds import ClusterView
 from ftrun.supervisor.office import Crash

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.memory import Faults
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import settle
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.lifecycle import State
+from tests.fake_slurm import faults
+from tests.fake_slurm.cluster import Faults
 from tests.unit.lives import TIMING, Life
 
 BROKEN = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
@@ -91,7 +91,7 @@ def test_a_resume_takes_a_cancel_in_the_queue_back(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.until("running")
     life.train(1, 5)
-    memory_faults.requeue(life.engine, 1, hold=True)
+    faults.requeue(life.engine, 1, hold=True)
     life.engine.advance(5)
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     life.until("stopped")
@@ -128,7 +128,7 @@ def test_a_requeued_job_that_no_answer_shows_is_not_given_up(
     for step in (1, 6):
         life.train(step, step + 4)
         life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***")
-        memory_faults.requeue(life.engine, 1)
+        faults.requeue(life.engine, 1)
         if step == 1:
             life.until("queued")
             life.until("running")
@@ -151,7 +151,7 @@ def test_after_a_second_start_every_node_must_have_been_heard_anew(tmp_path: Pat
     life = Life(tmp_path, backoff=0.0)
     life.until("running")
     life.train(1, 5)
-    memory_faults.crash_controller(life.engine, lose_last=0, rewind=[1])
+    faults.crash_controller(life.engine, lose_last=0, rewind=[1])
     life.engine.set_controller("up")
     (Path(life.run_dir) / "attempts" / "1" / "lost.0").write_text("job=1\n")
     while len(life.launches) < 2:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState
+from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor import ends, store
+from tests.fake_slurm import faults
 from tests.unit.lives import Life
 
 
@@ -49,7 +49,7 @@ def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> 
 def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watched: bool) -> None:
     """slurmctld removed the first start, slurmd refused the second for it: no script ran, no line of it says so, but one launch has two times of start."""
     life.say("slurm_script: line 6: 29897 Killed                  sleep 300")
-    memory_faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
+    faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
     life.engine.set_controller("up")
     while len(life.launches) < 2:  # with and without a look at the queue in between
         (life.live if watched else life.engine.advance)(1.0)

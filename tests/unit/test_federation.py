@@ -58,7 +58,7 @@ def test_only_a_federated_job_is_asked_about(
 
 def test_without_an_answer_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning is no reason to spoil a submission that succeeded."""
-    monkeypatch.setattr("ftrun.slurm.process._USUAL_PATH", "")
+    monkeypatch.setattr("ftrun.slurm.commands.process._USUAL_PATH", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "" == federation.may_leave("67108865", {"PATH": str(tmp_path)})
 
@@ -77,7 +77,7 @@ def test_whoever_names_the_cluster_is_told_nothing(
     argv: tuple[str, ...], env: dict[str, str], named: bool
 ) -> None:
     """By the command line or a variable, as sbatch takes it."""
-    from ftrun.slurm import options
+    from ftrun.slurm.client import options
 
     asked = Asked(argv, {})
     asked.env = env

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.foreign import drop_foreign, foreign_lines, foreign_words
+from ftrun.slurm.client.foreign_directives import drop_foreign, foreign_lines, foreign_words
 from ftrun.supervisor import compose, settings, submit
 
 HEAD = b"#!/bin/sh\n#PBS -N name -l walltime=00:07:00,nodes=2:ppn=3\n#SBATCH -t 5\n#PBS -t 0-3 -h -W depend=afterok:7\n"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.memory import Engine, MemoryCluster
 from ftrun.supervisor import events, journal, views
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.lease import Lease, SystemClock
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.supervise import Supervisor
+from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 FROZEN = Path(__file__).resolve().parents[1] / "frozen"
 RUNS = sorted(path for path in FROZEN.glob("v*/*/*") if path.is_dir())

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ftrun.slurm.memory import Engine, MemoryCluster
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import World
 from ftrun.supervisor.supervise import GLANCE_EVERY_S, Supervisor
+from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 
 class _Clock:

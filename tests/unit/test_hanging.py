@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState
-from ftrun.slurm.errors import Unreachable
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import store
 from ftrun.supervisor.office import Stale
+from tests.fake_slurm import faults
 from tests.unit.lives import Life, StackSteps
 
 WAITS = "distributed/distributed_c10d.py:all_reduce < distributed/c10d_logger.py:wrapper < /train.py:step"
@@ -284,7 +284,7 @@ def test_a_requeued_launch_is_watched_anew(tmp_path: Path) -> None:
     life, ranks = _trains(tmp_path)
     ranks.works = False
     ranks.live(8)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     life.live(40)
 
     assert "hang.decided" not in life.kinds()

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import events, hanging_tasks, signatures
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import World

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor import inputs, signatures
 from ftrun.supervisor.bounded import REPEATED_MAX, bounded
 from ftrun.supervisor.diagnose import diagnose

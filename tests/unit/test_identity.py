@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobRow, JobState, SubmitRequest
-from ftrun.slurm.memory_faults import crash_controller
+from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.supervisor import rows
 from ftrun.supervisor.parts import Attempt
+from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import Life
 
 ROW = JobRow(

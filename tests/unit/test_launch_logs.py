@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import memory_faults
 from ftrun.supervisor import inputs, lastwords, launchlogs
 from ftrun.supervisor.model import Topology
 from ftrun.supervisor.tail import LogPath, Piece, Tail
+from tests.fake_slurm import faults
 from tests.unit.lives import Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -20,7 +20,7 @@ def _starts_again_unwatched(life: Life) -> None:
     life.until("running")
     life.train(1, 5)
     life.say(OFF_THE_BUS)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     life.engine.advance(30)
     assert len(life.launches) == 2
     life.say(*(f"step {step}/100000 loss 0.5" for step in range(6, 12)))
@@ -48,7 +48,7 @@ def test_lines_of_the_next_launch_that_were_read_too_early_are_taken_back(tmp_pa
     life.live(1)
     world = life.supervisor._world
     assert world is not None
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     life.engine.advance(30)
     record = Path(life.run_dir) / "attempts" / "1" / "launch.1"
     hidden = record.rename(record.with_name("hidden"))

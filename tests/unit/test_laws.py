@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobState, SubmitRequest
-from ftrun.slurm.errors import RefusedForGood, Unreachable
+from ftrun.slurm.client.cluster import JobState, SubmitRequest
+from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.supervisor import hang, journal, recover, stillness
 from ftrun.supervisor.lifecycle import IllegalEvent
+from tests.fake_slurm import faults
 from tests.unit.lives import Life, StackSteps
 
 HANDLED = (  # what a script prints that catches the mistake and goes on
@@ -217,7 +217,7 @@ def test_a_verdict_in_itself_is_given_the_law_s_own_time(
 
 def _another_job(life: Life, *arguments: str) -> str:
     """The controller forgets the run's job, and gives its id to another job of the same user."""
-    memory_faults.crash_controller(life.engine, lose_last=1)
+    faults.crash_controller(life.engine, lose_last=1)
     life.engine.set_controller("up")
     life.engine.script("other", lambda launch: None)
     argv = ("--job-name=other", *arguments, "other.sh")
@@ -317,7 +317,7 @@ def test_a_requeued_job_that_started_by_itself_is_followed(tmp_path: Path) -> No
     life.until("running")
     life.train(1, 5)
     life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     life.until("settling")
     life.engine.jobs[1].begin_s = life.engine.now()
     life.engine.schedule_soon()
@@ -479,7 +479,7 @@ def test_a_cancel_reaches_a_job_that_started_again(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.until("running")
     life.train(1, 5)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     while life.run.state.value != "settling":
         life.live(0.5, step_s=0.5)
     life.ask("cancel", "1-cancel")

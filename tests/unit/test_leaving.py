@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import SubmitRequest
-from ftrun.slurm.options import split
+from ftrun.slurm.client.cluster import SubmitRequest
+from ftrun.slurm.client.options import split
 from ftrun.supervisor import expected, haltfile, leaving, savenow, settings, store, warned
 from ftrun.supervisor.cli import common, main
 from ftrun.supervisor.cli.leave import at_time, sentence

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftrun.slurm.client import JobRow, JobState
-from ftrun.slurm.commands import CommandCluster
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.supervisor.tail import Descriptors
 from tests.unit.lives import Life
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.client import JobState, SubmitRequest
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
-from ftrun.slurm.memory import Clock, Engine, Faults, MemoryCluster, Timing
-from ftrun.slurm.memory_faults import crash_controller, hold_launch, preempt, requeue
-from ftrun.slurm.memory_records import Launch
+from ftrun.slurm.client.cluster import JobState, SubmitRequest
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, RefusedForNow, Unreachable
+from tests.fake_slurm.cluster import Clock, Engine, Faults, MemoryCluster, Timing
+from tests.fake_slurm.faults import crash_controller, hold_launch, preempt, requeue
+from tests.fake_slurm.records import Launch
 
 FAST = Timing(
     schedule_s=1,

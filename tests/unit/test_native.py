@@ -14,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import native, native_rows, native_talk
-from ftrun.slurm.client import JobState, SubmitRequest
-from ftrun.slurm.errors import OutcomeUnknown, RefusedForGood, Unreachable
-from ftrun.slurm.memory import Engine, MemoryCluster
-from ftrun.slurm.native import NativeCluster, Speaking
-from ftrun.slurm.native_rows import CLEAN_S, PAUSES_S, Standing, job_rows, node_rows, unfit
-from ftrun.slurm.native_talk import Child, NoAnswer
+from ftrun.slurm.client.cluster import JobState, SubmitRequest
+from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, Unreachable
+from ftrun.slurm.native import cluster as native
+from ftrun.slurm.native import pipe
+from ftrun.slurm.native import rows as native_rows
+from ftrun.slurm.native.cluster import NativeCluster, Speaking
+from ftrun.slurm.native.pipe import Child, NoAnswer
+from ftrun.slurm.native.rows import CLEAN_S, PAUSES_S, Standing, job_rows, node_rows, unfit
+from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 STAND_IN = str(Path(__file__).with_name("native_stand_in.py"))
 LONG_S, SHORT_S = 60.0, 0.3  # a limit that nothing reaches; one that what hangs always does
@@ -54,7 +56,7 @@ class Place:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """Where a release fits that the virtual Slurm does not have, and no line is too long for this test."""
     monkeypatch.setattr(native_rows, "unfit", lambda *_, **__: "")
-    monkeypatch.setattr(native_talk, "LINE_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr(pipe, "LINE_BYTES_MAX", 4 << 20)
     here = Place()
     yield here
     here.cluster.close()
@@ -283,7 +285,7 @@ def test_other_threads_go_on_while_a_child_hangs() -> None:
 def real_child(tmp_path: Path, code: str, **env: str) -> Callable[[], Child]:
     """The real child, with a module of this code in the place of pyslurm."""
     (tmp_path / "pyslurm.py").write_text(code)
-    argv = [sys.executable, str(Path(native.__file__).with_name("native_child.py"))]
+    argv = [sys.executable, str(Path(native.__file__).with_name("child.py"))]
     return lambda: Child(argv, {"PYTHONPATH": str(tmp_path), **env}, hello_s=LONG_S)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.errors import Unreachable
+from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger, nodebook
 from ftrun.supervisor.events import Attempt, Exclusion, Run
 from ftrun.supervisor.nodebook import NodeBook

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.options import CommandLine, split
+from ftrun.slurm.client.options import CommandLine, split
 from ftrun.supervisor import nodelists
 from ftrun.supervisor.errors import SubmitImpossible
 

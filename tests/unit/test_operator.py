@@ -13,10 +13,9 @@ from zlib import crc32
 
 import pytest
 
-from ftrun.slurm.client import NodeRow, PartitionRow, Stay, SubmitRequest
-from ftrun.slurm.errors import RefusedForGood
-from ftrun.slurm.memory import Engine, MemoryCluster
-from ftrun.slurm.munge import GOOD, REPLAYED, Credential
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Stay, SubmitRequest
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.commands.munge import GOOD, REPLAYED, Credential
 from ftrun.supervisor import operator, request
 from ftrun.supervisor.daybook import Daybook
 from ftrun.supervisor.operator import Limits
@@ -24,6 +23,7 @@ from ftrun.supervisor.operator_desk import Desk, folder
 from ftrun.supervisor.recheck import Report
 from ftrun.supervisor.request import BadRequest, Request
 from ftrun.supervisor.spool import Waiting
+from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 ASKED = Request("0" * 32, "c", "n0", "7", "llm-1", "hardware-gpu", "gpu.lost", 1000.0)
 BAD = {"check": "gpu-check", "severity": "bad", "message": "7 of 8", "fault": "hardware-gpu"}

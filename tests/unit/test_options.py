@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.slurm import options
-from ftrun.slurm.directives import directives, drop_directives
-from ftrun.slurm.options import (
-    LONG,
-    SHORT,
-    Ambiguous,
-    OptionError,
-    UnknownOption,
-    split,
-)
-from ftrun.slurm.releases import NONE, OPTIONAL, REQUIRED
+from ftrun.slurm.client import options
+from ftrun.slurm.client.directives import directives, drop_directives
+from ftrun.slurm.client.options import LONG, SHORT, Ambiguous, OptionError, UnknownOption, split
+from ftrun.slurm.client.releases import NONE, OPTIONAL, REQUIRED
 
 NEWEST = (26, 5)
 

@@ -19,8 +19,8 @@ import pytest
 
 from ftrun.hooks import caches, compiled, keepbase, pack, paths
 from ftrun.hooks.ownership import RUNNER
-from ftrun.slurm import sandbox_boot, sandbox_ports
-from ftrun.slurm.sandbox_plan import SandboxError
+from ftrun.slurm.sandbox import boot, ports
+from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor import store
 
 ME, ANOTHER = 12345, 23456
@@ -96,12 +96,12 @@ def _base(case: Case) -> bool:
 
 
 def _sandbox(case: Case) -> bool:
-    return not sandbox_boot.is_foreign(case.path)
+    return not boot.is_foreign(case.path)
 
 
 def _lock(case: Case) -> bool:
     try:
-        os.close(sandbox_ports._open_shared(case.path))
+        os.close(ports._open_shared(case.path))
     except SandboxError:
         return False
     return True
@@ -127,8 +127,8 @@ FOLDERS: dict[str, tuple[Callable[[Case], bool], Callable[..., bool]]] = {
     "store.foreign_home": (_home, _expected_followed),
     "caches.own": (_own, _expected_private),
     "keepbase.open_base": (_base, _expected_private),
-    "sandbox_boot.is_foreign": (_sandbox, _expected_trusted),
-    "sandbox_ports": (_lock, _expected_lock),
+    "boot.is_foreign": (_sandbox, _expected_trusted),
+    "ports": (_lock, _expected_lock),
 }
 ELSEWHERE = {
     "ownership.RUNNER": "test_the_node_side_is_run_only_where_nobody_else_can_have_written_it",

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm import parse, topology
-from ftrun.slurm.client import JobState, Stay
-from ftrun.slurm.nodeset import expand, fold
-from ftrun.slurm.nodestates import parse_node_state
+from ftrun.slurm.client import parse, topology
+from ftrun.slurm.client.cluster import JobState, Stay
+from ftrun.slurm.client.node_states import parse_node_state
+from ftrun.slurm.client.nodeset import expand, fold
 
 HEAD = (
     "JobId={id} {member}JobName={name} {extra}UserId=bob(1000) GroupId=bob(1000) MCS_label=N/A Priority=1 Nice=0 Account=(null) "

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobRow, JobState
+from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import preempted
 from ftrun.supervisor.parts import Attempt
+from tests.fake_slurm import faults
 from tests.unit.lives import Life
 
 CANCELLED = "slurmstepd: error: *** STEP 1.0 ON n0 CANCELLED AT 2026-01-01T00:00:00 ***"
@@ -92,7 +92,7 @@ def _asked(life: Life) -> bool:
 
 
 def _preempt(life: Life, grace_s: float = 60.0, *, cancel: bool = True) -> None:
-    memory_faults.preempt_later(life.engine, life.attempt.job, grace_s, cancel=cancel)
+    faults.preempt_later(life.engine, life.attempt.job, grace_s, cancel=cancel)
 
 
 def test_a_job_that_is_preempted_is_asked_at_once_and_costs_no_budget(tmp_path: Path) -> None:

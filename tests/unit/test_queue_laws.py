@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import memory_faults
-from ftrun.slurm.client import JobRow, JobState, NodeRow
+from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow
 from ftrun.supervisor import context, settle
 from ftrun.supervisor.office import Crash
+from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 FORGOTTEN_S = TIMING.min_job_age_s + 60
@@ -23,7 +23,7 @@ def _requeued(life: Life, *, hold: bool = False) -> None:
     life.until("running")
     life.train(1, 5)
     life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***")
-    memory_faults.requeue(life.engine, 1, hold=hold)
+    faults.requeue(life.engine, 1, hold=hold)
     life.engine.advance(5)
 
 
@@ -119,7 +119,7 @@ def test_a_cancel_of_a_job_on_its_way_into_the_queue_is_a_persons(tmp_path: Path
     life.until("running")
     life.train(1, 5)
     life.say("slurmstepd: error: *** JOB 1 ON n0 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***")
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     assert life.engine.jobs[1].state is JobState.COMPLETING
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     life.live(100)
@@ -132,7 +132,7 @@ def test_a_job_that_the_controller_lost_from_the_queue_is_submitted_again(tmp_pa
     life = Life(tmp_path)
     life.cluster.hold("1")
     life.live(20)
-    memory_faults.crash_controller(life.engine, lose_last=1)
+    faults.crash_controller(life.engine, lose_last=1)
     life.engine.set_controller("up")
 
     life.live(100)
@@ -244,7 +244,7 @@ def test_a_launch_that_nobody_saw_before_the_next_step_is_followed(
     life.until("running")
     life.train(1, 5)
     life.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.")
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
 
     def dies(point: str) -> None:
         if point == "record:after:decided":
@@ -321,7 +321,7 @@ def test_an_end_that_was_announced_for_one_launch_is_not_carried_out_on_the_next
     monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:cancel.intended"))
     with pytest.raises(Crash):
         life.live(300)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     while len(life.launches) < 2:
         life.engine.advance(1)
     life.begin_anew()
@@ -392,7 +392,7 @@ def _stopped_alive(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
         "NameError: name 'x' is not defined",
     )
     monkeypatch.setattr(life.cluster, "cancel", lambda job_id, **_: None)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     life.until("stopped")
     while life.engine.jobs[1].state is not JobState.RUNNING:
         life.live(1)
@@ -439,7 +439,7 @@ def test_another_jobs_end_on_our_node_holds_nothing_up(
     life = Life(tmp_path)
     life.until("running")
     life.train(1, 5)
-    memory_faults.crash_controller(life.engine, lose_last=1)
+    faults.crash_controller(life.engine, lose_last=1)
     life.engine.set_controller("up")
     nodes = life.cluster.nodes
 
@@ -458,7 +458,7 @@ def test_a_job_that_is_gone_belongs_where_it_ran(tmp_path: Path, anew: bool) -> 
     life = Life(tmp_path, beside=30)
     life.until("running")
     life.live(2)
-    memory_faults.crash_controller(life.engine, lose_last=1)
+    faults.crash_controller(life.engine, lose_last=1)
     life.engine.set_controller("up")
     if anew:
         life.begin_anew()
@@ -566,7 +566,7 @@ def test_an_intent_for_one_launch_explains_no_cancel_of_the_next(
     monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(point))
     with pytest.raises(Crash):
         life.live(300)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     while len(life.launches) < 2:
         life.engine.advance(1)
     life.begin_anew()
@@ -585,7 +585,7 @@ def test_our_own_cancel_of_an_unseen_launch_is_no_persons(
     life = Life(tmp_path)
     life.until("running")
     life.train(1, 5)
-    memory_faults.requeue(life.engine, 1)
+    faults.requeue(life.engine, 1)
     life.ask("cancel", "1-cancel")
     monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("cancel:before"))
     with pytest.raises(Crash):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import NodeRow
+from ftrun.slurm.client.cluster import NodeRow
 from ftrun.supervisor.events import Exclusion, Run
 from ftrun.supervisor.grounds import ClusterView
 from ftrun.supervisor.parts import Attempt

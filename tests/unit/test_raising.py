@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import JobDetails, JobState, NodeRow, Stay
+from ftrun.slurm.client.cluster import JobDetails, JobState, NodeRow, Stay
 from ftrun.supervisor.raising import BadRule, Lost, Raised, Rule, bettered, refused, refused_cap, rule_of
 
 ANN = 1000

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm.client import NodeRow, SubmitRequest
-from ftrun.slurm.memory import Engine, MemoryCluster
+from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
 from ftrun.supervisor import ledger, recheck
 from ftrun.supervisor.daybook import Daybook, held
 from ftrun.supervisor.recheck import Memory, Report, Rules
 from ftrun.supervisor.recheck_round import Line, Round, folder
+from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 DRAINED = "ftrun: llm-0042 gpu.fell-off 2026-11-20T10:00:00Z"
 AGAIN = "ftrun: llm-0043 gpu.fell-off 2026-11-21T10:00:00Z"

@@ -168,7 +168,7 @@ def test_a_record_of_another_class_is_another() -> None:
 def _ours() -> Iterator[Any]:
     for package in (ftrun.slurm, ftrun.supervisor):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not info.name.endswith(("__main__", "native_child")):
+            if not info.name.endswith(("__main__", "native.child")):
                 module = importlib.import_module(info.name)
                 yield from (
                     one

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.client import JobRow
-from ftrun.slurm.errors import Unreachable
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import dependents, journal, submit
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.supervise import Supervisor

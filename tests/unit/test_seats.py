@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm import nodeset
+from ftrun.slurm.client import nodeset
 from ftrun.supervisor import culprits
 from ftrun.supervisor.inputs import gather
 from ftrun.supervisor.model import Evidence, Source, Topology

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.commands import CommandCluster
-from ftrun.slurm.native import NativeCluster
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.native.cluster import NativeCluster
 from ftrun.supervisor import config, first, slurmclient, spawn
 
 
@@ -61,7 +61,7 @@ def test_doctor_says_how_slurm_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
 def test_who_asks_once_loads_nothing_of_it(tmp_path: Path) -> None:
     """Neither a submission nor a poll by the commands pays for the second way."""
     code = (
-        "import sys, ftrun.supervisor.submit, ftrun.supervisor.first, ftrun.slurm.commands, ftrun.supervisor.slurmclient as s;"
+        "import sys, ftrun.supervisor.submit, ftrun.supervisor.first, ftrun.slurm.commands.cluster, ftrun.supervisor.slurmclient as s;"
         "from ftrun.supervisor import config;"
         f"c = config.load({str(tmp_path)!r}, {{'HOME': {str(tmp_path)!r}, 'FTRUN_SLURM_CLIENT': 'commands'}});"
         "s.open_cluster(c, {}, timeout_s=1, tell=print);"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.slurm import options
+from ftrun.slurm.client import options
 from ftrun.supervisor import config, inside, settings
 from ftrun.supervisor.errors import SubmitImpossible, UserError
 from ftrun.supervisor.grounds import ClusterView

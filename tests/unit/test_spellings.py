@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.directives import directives
-from ftrun.slurm.options import LONG, Ambiguous, OptionError, split
-from ftrun.slurm.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, spelled
+from ftrun.slurm.client.directives import directives
+from ftrun.slurm.client.options import LONG, Ambiguous, OptionError, split
+from ftrun.slurm.client.releases import NAMED_ONLY, OPTIONAL, OPTIONS, REQUIRED, TRIED, Release, spelled
 from ftrun.supervisor import settings
 from ftrun.supervisor.submit import plan
 from tests.matrix.spellings import Spelling, kept

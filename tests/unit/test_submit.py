@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.directives import directives
-from ftrun.slurm.options import split
+from ftrun.slurm.client.directives import directives
+from ftrun.slurm.client.options import split
 from ftrun.supervisor import child, context, settings, store, submit
 from ftrun.supervisor.submit import SubmitImpossible, plan, request_for, shape_of
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.errors import Unreachable
-from ftrun.slurm.memory_records import Job
+from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger
 from ftrun.supervisor.nodes import Entry
 from ftrun.supervisor.office import Crash
+from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 
 CAP = {"exclude_cap": 0.5}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ftrun.hooks import runner
 from ftrun.hooks.findings import TIERS
-from ftrun.slurm.sandbox_box import HOWS
+from ftrun.slurm.sandbox.handle import HOWS
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.cli.commands import COMMANDS
 from ftrun.supervisor.drill.scenarios import SCENARIOS

@@ -1,0 +1,400 @@
+"""The protocol between ftrun and a cluster, and its records. (pure)
+
+Everything the supervisor needs from a scheduler, and nothing that a launcher over SSH on a host list could not
+offer one day. Words are Slurm's own. Two implementations live beside it: `commands` (the Slurm commands) and
+`memory` (a virtual Slurm with a virtual clock, for tests, simulation and dry runs); one contract suite runs
+against both.
+
+Reading rules that callers rely on
+- A row that is missing from an answer is *unknown*, not *ended* (squeue drops missing ids silently).
+- `Unreachable` means: keep the last state and do nothing.
+- A job's identity is (cluster, job id, token, restarts), never the id alone: ids are reused after a controller crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from ftrun.slurm.client.pending import PendingJobs
+
+__all__ = [
+    "ACTIVE_STATES",
+    "Cluster",
+    "ClusterFacts",
+    "JobDetails",
+    "JobRow",
+    "JobState",
+    "NodeRow",
+    "PartitionRow",
+    "Rights",
+    "Stay",
+    "SubmitRequest",
+    "Submitted",
+]
+
+
+class JobState(str, Enum):
+    """Slurm's job states (base state; flags like COMPLETING stand in for the base state as squeue prints them)."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    CONFIGURING = "CONFIGURING"
+    RESIZING = "RESIZING"
+    SIGNALING = "SIGNALING"
+    STAGE_OUT = "STAGE_OUT"
+    STOPPED = "STOPPED"
+    REQUEUED = "REQUEUED"
+    REQUEUE_FED = "REQUEUE_FED"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    REVOKED = "REVOKED"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def pending(self) -> bool:
+        """Waiting to start (again)."""
+        return self in _PENDING
+
+    @property
+    def live(self) -> bool:
+        """Holds nodes now: processes of the job may exist."""
+        return self in ACTIVE_STATES
+
+    @property
+    def ended(self) -> bool:
+        """Terminal for this launch."""
+        return self in _ENDED
+
+
+_PENDING = frozenset(
+    {
+        JobState.PENDING,
+        JobState.REQUEUED,
+        JobState.REQUEUE_FED,
+        JobState.REQUEUE_HOLD,
+        JobState.RESV_DEL_HOLD,
+        JobState.SPECIAL_EXIT,
+    }
+)
+ACTIVE_STATES = frozenset(
+    {
+        JobState.RUNNING,
+        JobState.SUSPENDED,
+        JobState.COMPLETING,
+        JobState.CONFIGURING,
+        JobState.RESIZING,
+        JobState.SIGNALING,
+        JobState.STAGE_OUT,
+        JobState.STOPPED,
+    }
+)
+_ENDED = frozenset(
+    {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.TIMEOUT,
+        JobState.NODE_FAIL,
+        JobState.PREEMPTED,
+        JobState.BOOT_FAIL,
+        JobState.DEADLINE,
+        JobState.OUT_OF_MEMORY,
+        JobState.REVOKED,
+    }
+)
+
+
+CUT_SHORT_S = 120.0  # limits are counted in minutes
+NO_LIMIT_S = 360 * 86_400.0  # what has none ends never, or a year from its start, as versions have it
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job as the cheap bulk query shows it. Times are Unix seconds, None where Slurm says N/A."""
+
+    job_id: str  # as squeue prints %i: "123", "123_4" (array task), "123+1" (het component)
+    state: JobState
+    reason: str  # may hold spaces: "launch failed requeued held"
+    nodes: tuple[str, ...]  # expanded host list; empty while pending
+    node_count: int
+    comment: str  # the token is looked for in here
+    name: str
+    user: str
+    partition: str
+    submit_time_s: float | None  # set anew by Slurm at every requeue
+    start_time_s: float | None
+    end_time_s: float | None
+    raw_job_id: str = ""  # the plain number behind an array task, where known
+    restarts: int | None = None  # how often Slurm started it again; None where the bulk query cannot tell
+    time_limit_s: float | None = None  # None = unlimited or not said
+    planned_end_s: float | None = None  # of a running job: when Slurm will end it, as it is now
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Slurm will end it before its time limit: it is preempted, and in its time of grace it still counts as running."""
+        planned_s, limit_s, started_s = self.planned_end_s, self.limit_end_s, self.start_time_s
+        if limit_s is None and started_s is not None:
+            limit_s = started_s + NO_LIMIT_S
+        return planned_s is not None and limit_s is not None and planned_s < limit_s - CUT_SHORT_S
+
+    @property
+    def limit_end_s(self) -> float | None:
+        """When Slurm will end it at the latest; None while it has not started, or without a limit."""
+        if self.start_time_s is None or self.time_limit_s is None:
+            return None
+        return self.start_time_s + self.time_limit_s
+
+
+@dataclass(frozen=True)
+class JobDetails:
+    """One job as the expensive query shows it (asked for at turning points only)."""
+
+    job_id: str
+    state: JobState
+    reason: str
+    exit_code: int  # of the batch script
+    exit_signal: int
+    derived_exit_code: int  # highest of the steps; tells a failed step behind a script that exits 0
+    derived_exit_signal: int
+    restarts: int
+    nodes: tuple[str, ...]
+    excluded: tuple[str, ...]
+    required: tuple[str, ...]
+    std_out: str  # Slurm's idea of the path; %N is left unexpanded by Slurm
+    std_err: str
+    dependency: str
+    comment: str
+    requeue: bool
+    batch_host: str
+    time_limit_s: float | None  # None = unlimited
+    user: str
+    fields: Mapping[str, str] = field(default_factory=dict)  # every Key=Value, as printed
+
+    @property
+    def is_preempted(self) -> bool:
+        """Slurm has taken its nodes for another job. Said from the first moment of its time of grace [tried on 22.05], and after an end in
+        it, whatever state that end has; not of a job that was requeued."""
+        return self.fields.get("PreemptTime", "None") not in {"", "None", "N/A", "Unknown"}
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node. `state` is the lower-case base state ("idle", "mixed", "allocated", "down", ...)."""
+
+    name: str
+    state: str
+    flags: frozenset[str]  # lower case: "drain", "completing", "not_responding", "fail", "maint", ...
+    reason: str
+    reason_time_s: float | None
+    partitions: tuple[str, ...]
+    gres: str = ""
+
+    @property
+    def responding(self) -> bool:
+        """Slurm hears the node's daemon."""
+        return "not_responding" not in self.flags and self.state not in {"down", "unknown", "error"}
+
+    @property
+    def spoken_for(self) -> bool:
+        """Somebody gave a reason. What slurmctld itself notes of a silent node is nobody's, and goes when the node is back."""
+        return bool(self.reason) and not self.reason.startswith("Not responding")
+
+    @property
+    def drained(self) -> bool:
+        """No new job starts here (drain or draining)."""
+        return "drain" in self.flags or self.state in {"drained", "draining", "drain"}
+
+    @property
+    def available(self) -> bool:
+        """A new job could be placed here now or when its present ones end."""
+        return (
+            self.responding
+            and not self.drained
+            and not self.flags & {"fail", "maint", "powering_down", "reserved"}
+        )
+
+
+@dataclass(frozen=True)
+class Stay:
+    """One stretch of time in which a job held nodes, as Slurm remembers it. Times are Unix seconds; `end_s` None = it still does."""
+
+    job_id: str  # the plain number
+    uid: int  # whose job it is; -1 where Slurm does not say
+    nodes: tuple[str, ...]
+    start_s: float
+    end_s: float | None
+
+
+@dataclass(frozen=True)
+class PartitionRow:
+    """One partition with all of its nodes. `max_time_s`: the longest time limit of a job in it; None where there is none or it was not asked for."""
+
+    name: str
+    up: bool
+    default: bool
+    nodes: tuple[str, ...]
+    max_time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What the calling user may do. `why` says what it rests on, for people."""
+
+    may_drain: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """What a cluster's configuration says (scontrol show config), read once in a while."""
+
+    name: str  # ClusterName
+    version: tuple[int, int, int]
+    slurmd_timeout_s: float
+    kill_wait_s: float
+    max_script_size_bytes: int
+    min_job_age_s: float
+    requeue_default: bool  # JobRequeue
+    tracking: str = ""  # ProctrackType
+    munge_socket: str = ""  # of AuthInfo; "" = munge's own default
+    switch: str = ""  # SwitchType
+    preemption_signals: bool = False  # a preempted job is sent the signal of its --signal instead of TERM
+
+
+@dataclass(frozen=True)
+class SubmitRequest:
+    """One call of sbatch: arguments after the word `sbatch`, the script's bytes or None (script is in argv),
+    and the exact context of the child process (protocol P2). `env` is the whole environment, nothing is added."""
+
+    token: str
+    argv: tuple[str, ...]
+    script: bytes | None  # goes to sbatch's standard input
+    env: Mapping[str, str]
+    cwd: str
+    umask: int | None = None
+    limits: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # RLIMIT_NAME -> (soft, hard); -1 = infinity
+    nice: int | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What sbatch answered on success. `stdout`/`stderr` are verbatim, to be shown to the user."""
+
+    job_id: str
+    cluster: str  # from --parsable "id;cluster", else ""
+    stdout: str
+    stderr: str
+
+
+class Cluster(PendingJobs, Protocol):
+    """What ftrun asks of a cluster. Every method may raise the errors of `ftrun.slurm.client.errors`.
+
+    Reads are repeated a few times inside the implementation when that is safe; effects never are.
+    """
+
+    def submit(self, request: SubmitRequest) -> Submitted:
+        """Call sbatch once. Raises RefusedForGood/RefusedForNow (nothing exists), Unreachable (nothing exists),
+        OutcomeUnknown (find() must be asked before any other submission of this run)."""
+        ...
+
+    def find(self, token: str) -> tuple[JobRow, ...]:
+        """Every job of this user that bears the token in its comment, in any state that Slurm remembers."""
+        ...
+
+    def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
+        """The rows of these jobs, in one call whatever their number. Missing id = unknown (not ended). An array id
+        or het leader id yields its rows under their own ids (all tasks and components are returned)."""
+        ...
+
+    def details(self, job_id: str) -> JobDetails | None:
+        """One job in full; None when Slurm does not know the id (any more)."""
+        ...
+
+    def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
+        """Nodes by name (all, or these) in one call."""
+        ...
+
+    def partitions(self) -> Mapping[str, PartitionRow]:
+        """Partitions by name in one call."""
+        ...
+
+    def domains(self) -> Mapping[str, tuple[str, ...]]:
+        """Leaf switch or block -> the nodes below it; {} where the cluster has no topology."""
+        ...
+
+    def facts(self) -> ClusterFacts:
+        """Name, version and the settings that judgement rests on."""
+        ...
+
+    def contended(self, partitions: Collection[str]) -> bool:
+        """Whether pending jobs of anybody wait for nodes there, as far as this user may see."""
+        ...
+
+    def ping(self) -> bool:
+        """True when the controller answers; never raises."""
+        ...
+
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
+        """scancel, or send a signal: to the tasks of its steps, with `batch` to the batch script instead, with `full` to both.
+        A job that is gone already is no error."""
+        ...
+
+    def hold(self, job_id: str) -> None:
+        """Keep a pending job from starting."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Let a held job start."""
+        ...
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Set the ExcNodeList of a *pending* job to exactly these nodes."""
+        ...
+
+    def drain(self, node: str, reason: str) -> None:
+        """Drain a node. Raises RefusedForGood where this user may not. Never overwrites anybody's reason: raises
+        RefusedForGood when the node already is drained or down with another reason (see `NodeRow.spoken_for`)."""
+        ...
+
+    def resume(self, node: str, reason: str) -> bool:
+        """Give a node back if its present reason is exactly this one; False (nothing done) otherwise."""
+        ...
+
+    def reword(self, node: str, before: str, after: str) -> bool:
+        """Replace the reason of a drained node if it is exactly `before`; False (nothing done) otherwise."""
+        ...
+
+    def stays(self, job_id: str) -> Sequence[Stay]:
+        """Where a job has been, whoever's it is, oldest first: as far as controller and accounting still know."""
+        ...
+
+    def rights(self) -> Rights:
+        """What this user may do, found out without changing anything."""
+        ...
+
+    def dependents(self, job_id: str) -> Mapping[str, str]:
+        """Pending jobs of this user whose dependency names `job_id`: their id -> full dependency text."""
+        ...
+
+    def set_dependency(self, job_id: str, dependency: str) -> None:
+        """Replace the dependency of a pending job."""
+        ...

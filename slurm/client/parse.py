@@ -1,0 +1,365 @@
+"""The text that Slurm's commands print, as records. (pure)
+
+How it reads. Formats were compared on Slurm 22.05, 24.11 and 26.05, and only what agrees in all three is asked for.
+- Rows (squeue, sinfo) are asked for with `-O "Field:<US>,...,Last:<RS>"`: the separators are the ASCII unit and record
+  separators, which no sane name or comment holds, so that `|`, commas, spaces and line breaks in free text do no harm.
+  A suffix also lifts the 20 character limit of `-O`. Free text stands last all the same.
+- `scontrol show job` is not escaped at all: a comment or a command line may hold ` JobState=FAILED`. What Slurm prints
+  before the free text is therefore taken from its first occurrence, what it prints after from its last.
+- Times are Unix seconds, because every call is made with SLURM_TIME_FORMAT=%s.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+
+from ftrun.slurm.client.cluster import ClusterFacts, JobDetails, JobRow, JobState, NodeRow, PartitionRow, Stay
+from ftrun.slurm.client.node_states import has_outlived, parse_node_state
+from ftrun.slurm.client.nodeset import expand
+
+__all__ = [
+    "DEPENDENCY_FORMAT",
+    "JOB_FORMAT",
+    "NODE_FORMAT",
+    "STAY_FORMAT",
+    "STAY_ROW",
+    "bears",
+    "clean_dependency",
+    "depends_on",
+    "parse_config",
+    "parse_dependencies",
+    "parse_details",
+    "parse_jobs",
+    "parse_nodes",
+    "parse_partitions",
+    "parse_seconds",
+    "parse_state",
+    "parse_stays",
+    "parse_submitted",
+]
+
+UNIT = "\x1f"  # between fields
+RECORD = "\x1e"  # after the last field; Slurm adds a line break
+
+
+def _row_format(*fields: str) -> str:
+    return ",".join([f"{name}:{UNIT}" for name in fields[:-1]] + [f"{fields[-1]}:{RECORD}"])
+
+
+JOB_FORMAT = _row_format(
+    "JobArrayID", "JobID", "State", "Reason", "NodeList", "NumNodes", "UserName", "Partition",
+    "SubmitTime", "StartTime", "EndTime", "RestartCnt", "TimeLimit", "Name", "Comment",
+)  # fmt: skip
+NODE_FORMAT = _row_format("NodeList", "StateComplete", "Timestamp", "Partition", "Gres", "Reason")
+DEPENDENCY_FORMAT = _row_format("JobArrayID", "Dependency")
+STAY_FORMAT = "JobIDRaw,UID,Start,End,NodeList"  # of sacct
+STAY_ROW = _row_format("JobID", "UserID", "State", "StartTime", "EndTime", "NodeList")
+
+# Slurm prints these for "nothing".
+_NULL = frozenset({"", "(null)", "N/A", "None", "none", "NONE", "Unknown", "UNKNOWN"})
+
+_ENDING = frozenset({state for state in JobState if state.ended} | {JobState.COMPLETING})
+
+
+def _rows(text: str, width: int) -> Iterator[list[str]]:
+    """Fields of each row; a row with another number of fields is not one of ours (a warning line) and is dropped."""
+    for record in text.split(RECORD):
+        fields = record.lstrip("\r\n").split(UNIT)
+        if len(fields) == width:
+            yield fields
+
+
+def _text(value: str) -> str:
+    return "" if value.strip() in {"(null)", "N/A"} else value
+
+
+def _time(value: str) -> float | None:
+    value = value.strip()
+    return float(value) if value.isdigit() else None
+
+
+def _int(value: str) -> int:
+    found = re.match(r"\d+", value.strip())
+    return int(found.group()) if found else 0
+
+
+def parse_state(text: str) -> JobState:
+    """Slurm's word for a job's state; a word that this version of ftrun does not know is UNKNOWN."""
+    word = text.strip().split(" ", 1)[0].split("+", 1)[0].upper()
+    return JobState(word) if word in JobState.__members__ else JobState.UNKNOWN
+
+
+def parse_seconds(text: str) -> float | None:
+    """A duration as Slurm prints it ([days-]hours:minutes:seconds, or "3 sec"); None = unlimited or not said."""
+    text = text.strip()
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if found is None:
+        number = re.match(r"(\d+) (sec|min|hour)", text)
+        return (
+            float(number.group(1)) * {"sec": 1, "min": 60, "hour": 3600}[number.group(2)] if number else None
+        )
+    days, first, second, third = (int(part) if part else 0 for part in found.groups())
+    if found.group(1):  # days-hours[:minutes[:seconds]]
+        return float(days * 86400 + first * 3600 + second * 60 + third)
+    if found.group(4):
+        return float(first * 3600 + second * 60 + third)
+    return float(first * 60 + second)
+
+
+def parse_jobs(text: str) -> tuple[JobRow, ...]:
+    """Rows of `squeue -h -O JOB_FORMAT`."""
+    return tuple(
+        JobRow(
+            job_id=job_id,
+            raw_job_id=raw,
+            state=parse_state(state),
+            reason=_text(reason),
+            nodes=expand(nodes),
+            node_count=_int(count),
+            user=user,
+            partition=partition,
+            submit_time_s=_time(submitted),
+            start_time_s=_time(started),
+            # Before the end, versions differ in what they expect (never, or a year from now): that is no fact.
+            end_time_s=_time(ended) if parse_state(state) in _ENDING else None,
+            planned_end_s=_time(ended) if parse_state(state) is JobState.RUNNING else None,
+            restarts=int(restarts) if restarts.isdigit() else None,
+            time_limit_s=parse_seconds(limit),
+            name=name,
+            comment=_text(comment),
+        )
+        for (
+            job_id, raw, state, reason, nodes, count, user, partition,
+            submitted, started, ended, restarts, limit, name, comment,
+        ) in _rows(text, 15)
+    )  # fmt: skip
+
+
+def parse_nodes(text: str) -> dict[str, NodeRow]:
+    """Rows of `sinfo -h -O NODE_FORMAT`: nodes that agree in all that is asked for share one. A node in several partitions has a row for each: they are joined.
+
+    The reason is why a node is held back now; one that outlived its drain is left out.
+    """
+    nodes: dict[str, NodeRow] = {}
+    for names, state_text, since, partition, gres, reason in _rows(text, 6):
+        own: tuple[str, ...] = (partition.rstrip("*"),) if _text(partition) else ()
+        state, flags = parse_node_state(state_text)
+        outlived = reason in _NULL or has_outlived(state, flags)
+        for name in expand(names):
+            partitions = tuple(dict.fromkeys(nodes[name].partitions + own)) if name in nodes else own
+            nodes[name] = NodeRow(
+                name=name,
+                state=state,
+                flags=flags,
+                reason="" if outlived else reason,
+                reason_time_s=None if outlived else _time(since),
+                partitions=partitions,
+                gres=_text(gres),
+            )
+    return dict(sorted(nodes.items()))
+
+
+_KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=")
+_NAME = re.compile(r"\sJobName=(.*?)(?=\s(?:SLUID|HetJobIdSet|UserId)=)", re.DOTALL)
+# Printed behind the comment and the command line, so that their last occurrence is Slurm's own.
+_PRINTED_LAST = frozenset({"StdErr", "StdIn", "StdOut"})
+
+
+def _fields(line: str) -> dict[str, str]:
+    """Key=Value pairs of one `scontrol -o show` record; values may hold spaces, free text may hold pairs."""
+    fields: dict[str, str] = {}
+    name = _NAME.search(line)
+    if name is not None:
+        fields["JobName"] = name.group(1)
+        line = line[: name.start()] + line[name.end() :]
+    keys = list(_KEY.finditer(line))
+    for key, following in zip(keys, [*keys[1:], None], strict=True):
+        value = line[key.end() : following.start() if following else len(line)].strip()
+        if key.group(1) in _PRINTED_LAST:
+            fields[key.group(1)] = value
+        else:
+            fields.setdefault(key.group(1), value)
+    return fields
+
+
+def _pair(value: str) -> tuple[int, int]:
+    code, _, signal = value.partition(":")
+    return _int(code), _int(signal)
+
+
+def _printed_id(fields: Mapping[str, str]) -> str:
+    """The id as squeue prints it, from the record of one job."""
+    if "HetJobOffset" in fields:
+        return f"{fields['HetJobId']}+{fields['HetJobOffset']}"
+    if fields.get("ArrayTaskId", "").isdigit():
+        return f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
+    return fields.get("JobId", "")
+
+
+def parse_details(text: str, job_id: str) -> JobDetails | None:
+    """The record of `scontrol -d -o show job ID` that `job_id` names ("7", "7_3", "7+1"); None when there is none.
+
+    For an array's or a het job's bare id Slurm prints all members: the one whose number it is stands for it.
+    """
+    records = [_fields(part) for part in re.split(r"(?:^|\n)(?=JobId=\d)", text) if part.startswith("JobId=")]
+    for fields in records:
+        if job_id in {_printed_id(fields), fields.get("JobId")}:
+            return _details(fields)
+    return _details(records[0]) if len(records) == 1 else None
+
+
+def _details(fields: Mapping[str, str]) -> JobDetails:
+    exit_code, exit_signal = _pair(fields.get("ExitCode", ""))
+    derived_code, derived_signal = _pair(fields.get("DerivedExitCode", ""))
+    std_out = _text(fields.get("StdOut", ""))
+    return JobDetails(
+        job_id=_printed_id(fields),
+        state=parse_state(fields.get("JobState", "")),
+        reason=_text(fields.get("Reason", "")),
+        exit_code=exit_code,
+        exit_signal=exit_signal,
+        derived_exit_code=derived_code,
+        derived_exit_signal=derived_signal,
+        restarts=_int(fields.get("Restarts", "")),
+        nodes=expand(fields.get("NodeList", "")),
+        excluded=expand(fields.get("ExcNodeList", "")),
+        required=expand(fields.get("ReqNodeList", "")),
+        std_out=std_out,
+        std_err=_text(fields.get("StdErr", "")) or std_out,  # 26.05 leaves it empty where it is the same file
+        dependency=clean_dependency(fields.get("Dependency", "")),
+        comment=_text(fields.get("Comment", "")),
+        requeue=fields.get("Requeue", "1") != "0",
+        batch_host=_text(fields.get("BatchHost", "")),
+        time_limit_s=parse_seconds(fields.get("TimeLimit", "")),
+        user=fields.get("UserId", "").split("(", 1)[0],
+        fields=dict(fields),
+    )
+
+
+def parse_stays(shown: str, told: str) -> tuple[Stay, ...]:
+    """Stays from `squeue -h -t all -O STAY_ROW` and from `sacct -X -D -n -P -o STAY_FORMAT`, oldest first, each once.
+
+    Neither holds a word that users choose, so nobody can claim another's node by the name of a job.
+    """
+    lines = (line.split("|", 4) for line in told.splitlines() if line.count("|") >= 4)
+    stays = [_stay(*fields) for fields in lines]
+    for job_id, uid, word, start, end, nodes in _rows(shown, 6):
+        if not (state := parse_state(word)).pending:
+            # Before the end, Slurm shows what the time limit promises.
+            stays.append(_stay(job_id, uid, start, end if state in _ENDING else "", nodes))
+    found = {(stay.job_id, stay.start_s): stay for stay in stays if stay is not None}
+    return tuple(sorted(found.values(), key=lambda stay: stay.start_s))
+
+
+def _stay(job_id: str, uid: str, start: str, end: str, nodes: str) -> Stay | None:
+    began = _time(start)
+    if began is None or nodes.strip() in {*_NULL, "None assigned"}:
+        return None
+    return Stay(job_id, int(uid) if uid.isdigit() else -1, expand(nodes), began, _time(end))
+
+
+def parse_partitions(text: str) -> dict[str, PartitionRow]:
+    """Records of `scontrol -o show partition`."""
+    rows: dict[str, PartitionRow] = {}
+    for line in text.splitlines():
+        fields = _fields(line)
+        if "PartitionName" in fields:
+            rows[fields["PartitionName"]] = PartitionRow(
+                name=fields["PartitionName"],
+                up=fields.get("State") == "UP",
+                default=fields.get("Default") == "YES",
+                nodes=expand(fields.get("Nodes", "")),
+                max_time_s=parse_seconds(fields.get("MaxTime", "")),
+            )
+    return rows
+
+
+def parse_config(text: str) -> ClusterFacts:
+    """`scontrol show config`. A setting that is absent has Slurm's own default."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            settings.setdefault(key.strip(), value.strip())
+    size = re.search(r"max_script_size=(\d+)", settings.get("SchedulerParameters", ""))
+    major, minor, micro, *_ = *map(int, re.findall(r"\d+", settings.get("SLURM_VERSION", ""))), 0, 0, 0
+    socket = re.search(r"(?:^|,)(?:socket=)?(/[^,]*)", settings.get("AuthInfo", ""))
+    preemption = [settings.get(key, "") for key in ("SlurmctldParameters", "PreemptParameters")]
+    return ClusterFacts(
+        name=_text(settings.get("ClusterName", "")),
+        version=(major, minor, micro),
+        slurmd_timeout_s=_or(parse_seconds(settings.get("SlurmdTimeout", "")), 300.0),
+        kill_wait_s=_or(parse_seconds(settings.get("KillWait", "")), 30.0),
+        max_script_size_bytes=int(size.group(1)) if size else 4 * 1024 * 1024,
+        min_job_age_s=_or(parse_seconds(settings.get("MinJobAge", "")), 300.0),
+        requeue_default=settings.get("JobRequeue", "1") != "0",
+        tracking=_text(settings.get("ProctrackType", "")),
+        munge_socket=socket.group(1) if socket else "",
+        switch=_text(settings.get("SwitchType", "")),
+        preemption_signals="send_user_signal" in " ".join(preemption),
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def setting(text: str, key: str) -> str:
+    """One value of `scontrol show config`; "" when it is not there."""
+    found = re.search(rf"^{re.escape(key)}\s*= (.*)$", text, re.MULTILINE)
+    return _text(found.group(1).strip()) if found else ""
+
+
+_SUBMITTED = (
+    re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?\s*$", re.MULTILINE),
+    re.compile(r"^(\d+)(?:;(\S+))?\s*$", re.MULTILINE),  # --parsable
+)
+
+
+def parse_submitted(stdout: str) -> tuple[str, str] | None:
+    """(job id, cluster or "") from what sbatch printed on success, with or without --parsable; None = no id there."""
+    for form in _SUBMITTED:
+        if found := form.findall(stdout):
+            return found[-1][0], found[-1][1]
+    return None
+
+
+@functools.lru_cache(maxsize=8192)  # each look brings the same comments
+def bears(comment: str, token: str) -> bool:
+    """The comment holds this token as a whole word, or a longer token that this one is the head of.
+
+    `ftrun:r:1` is borne by `mine ftrun:r:1` and `ftrun:r:1:2`, not by `ftrun:r:12`.
+    """
+    return re.search(rf"(?<![\w.:-]){re.escape(token)}(?![\w.-])", comment) is not None
+
+
+def clean_dependency(text: str) -> str:
+    """A dependency as Slurm prints it, in the form that Slurm takes: without "(unfulfilled)" and `_*`."""
+    return re.sub(r"\(\w+\)", "", _text(text)).replace("_*", "")
+
+
+def depends_on(dependency: str, job_id: str) -> bool:
+    """The dependency names this job (`afterok:7:9+5,singleton`), or, for an array's id, any task of it."""
+    # A het job is named by its leader; behind a name, "+5" is a delay in minutes.
+    wanted = job_id.split("+", 1)[0]
+    for condition in re.split(r"[,?]", clean_dependency(dependency)):
+        for part in condition.split(":")[1:]:
+            name = part.split("+", 1)[0]
+            if wanted in {name, name.split("_", 1)[0]}:
+                return True
+    return False
+
+
+def parse_dependencies(text: str) -> dict[str, str]:
+    """Job id -> dependency in the form that Slurm takes, from `squeue -O DEPENDENCY_FORMAT`.
+
+    Ids are those that an update takes: an array's own for tasks that have not started, a heterogeneous job's leader.
+    Jobs without a dependency are left out.
+    """
+    rows = (
+        (re.split(r"_\[|\+", job_id)[0], clean_dependency(dependency))
+        for job_id, dependency in _rows(text, 2)
+    )
+    return {job_id: dependency for job_id, dependency in rows if dependency}

@@ -1,0 +1,154 @@
+"""What differs between Slurm's releases: all of it, in one table. (pure)
+
+How it thinks. The best way to get along with several releases is to ask only for what agrees in all of them, and to read tolerantly what does
+not. Where that is not enough something must be known of a release: from which one on a thing is as it is now. Every such fact stands here, the
+spellings of sbatch's options with it, and nowhere else; code asks `since`. Facts that are merely tolerated (nobody asks for the release) stand
+here too, so that whoever meets a new release knows what to look at. `make test-slurm-matrix` runs the suites on each of TRIED.
+
+`ftrun sbatch` reads this module, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DIFFERENCES",
+    "NONE",
+    "OLDEST",
+    "OPTIONAL",
+    "OPTIONS",
+    "REQUIRED",
+    "TRIED",
+    "Difference",
+    "Release",
+    "since",
+    "spelled",
+]
+
+Release = tuple[int, int]
+"""Slurm's year and month: (22, 5) is 22.05."""
+
+TRIED: tuple[tuple[Release, str], ...] = (((22, 5), "bookworm"), ((24, 11), "trixie"), ((26, 5), "forky"))
+"""The releases that the suites really run on, and the Debian suite that has them."""
+OLDEST: Release = TRIED[0][0]
+
+NONE, REQUIRED, OPTIONAL = 0, 1, 2
+
+# Long name, whether a value follows, the first and the last release that knows it (None = up to the newest).
+# Facts: the tables of src/common/slurm_opt.c of 22.05 to 26.05; those of TRIED also from `sbatch --help` and the manual page.
+OPTIONS: tuple[tuple[str, int, Release, Release | None], ...] = (
+    ("power", REQUIRED, OLDEST, (23, 11)),
+    ("autocomplete", REQUIRED, (23, 2), None),
+    ("container-id", REQUIRED, (23, 2), None),
+    ("extra", REQUIRED, (23, 2), None),
+    ("tres-per-task", REQUIRED, (23, 2), None),
+    ("tres-bind", REQUIRED, (23, 11), None),
+    ("resv-ports", OPTIONAL, (24, 5), None),
+    ("segment", REQUIRED, (24, 5), None),
+    ("stepmgr", NONE, (24, 5), None),
+    ("oom-kill-step", OPTIONAL, (24, 11), None),
+    ("external", NONE, (25, 5), None),
+    ("consolidate-segments", NONE, (25, 11), None),
+    ("resources", REQUIRED, (25, 11), None),
+    ("spread-segments", NONE, (25, 11), None),
+    ("container-type", REQUIRED, (26, 5), None),
+    ("mem-update", REQUIRED, (26, 5), None),
+)
+# What `sbatch --help` of a release still names although the program refuses it.
+NAMED_ONLY: tuple[tuple[str, Release], ...] = (("power", (24, 11)), ("power", (26, 5)))
+
+
+class Difference:
+    """One thing that is otherwise from a release on. `where` says which part of ftrun meets it, and `asked` whether code asks for the release."""
+
+    __slots__ = ("after", "asked", "before", "first", "key", "where")
+
+    def __init__(
+        self, key: str, first: Release, before: str, after: str, where: str, *, asked: bool = False
+    ) -> None:
+        self.key = key
+        self.first = first
+        self.before = before
+        self.after = after
+        self.where = where
+        self.asked = asked
+
+
+# `first` is the first release of TRIED that was seen so, or the true one where Slurm's sources tell it.
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "cgroup-plugin-disabled", (23, 11), "`CgroupPlugin=disabled` kills slurmd", "needed where no cgroup may be had",
+        "slurm/sandbox/plan.py", asked=True,
+    ),
+    Difference(
+        "hosts-by-name", (23, 2), "slurmctld answers an srun on the address that it called from",
+        "by the name of its host, which must resolve", "slurm/sandbox/boot.py", asked=True,
+    ),
+    Difference(
+        "switch-none", (24, 11), "`SwitchType=switch/none` may be written", "is refused by name",
+        "slurm/sandbox/plan.py leaves it out",
+    ),
+    Difference(
+        "json", (24, 11), "`--json` of squeue ignores filters, scontrol has none", "both have it, in another shape",
+        "slurm/client/parse.py reads text alone",
+    ),
+    Difference(
+        "drain-reason-stays", (24, 11), "a node that was resumed has no reason", "keeps that of the drain",
+        "slurm/client/parse.py, parse_nodes",
+    ),
+    Difference(
+        "credential-of-a-second-start", (24, 11), "a controller without memory starts a job twice",
+        "slurmd refuses the second start: its credential was revoked", "supervisor/ends.py",
+    ),
+    Difference(
+        "mpi-none", (24, 11), "`MpiDefault` is shown as `none`", "as `(null)`", "docs/companions.md",
+    ),
+    Difference(
+        "nodes-upper-end", (24, 11), "an update of NumNodes without an upper end leaves that as it was",
+        "sets both ends", "slurm/commands/cluster.py, reshape, always gives both",
+    ),
+    Difference(
+        "tasks-of-a-resized-job", (24, 11), "`SLURM_NTASKS` is made at submission",
+        "at the start", "supervisor/reshaping.py",
+    ),
+    Difference(
+        "std-err-empty", (26, 5), "`StdErr` repeats `StdOut` where both are one file", "is empty", "slurm/client/parse.py, parse_details",
+    ),
+    Difference(
+        "unlimited", (26, 5), "no time limit is shown as 365 days once a job runs", "as `UNLIMITED`", "slurm/client/parse.py, parse_seconds",
+    ),
+    Difference(
+        "submit-line", (26, 5), "a job's record ends with its paths", "also has `SubmitLine`, unquoted",
+        "slurm/client/parse.py takes the first of each key",
+    ),
+    Difference(
+        "requeue-value",
+        (26, 5),
+        "`sbatch --requeue` takes no value",
+        "may take one (`=expedite`)",
+        "slurm/client/options.py passes either",
+    ),
+    Difference(
+        "user-env-value",
+        (26, 5),
+        "`sbatch --get-user-env` may take a value",
+        "takes none",
+        "slurm/client/options.py passes either",
+    ),
+    Difference(
+        "step-killed", (26, 5), "a step whose task was killed is `CANCELLED AT`", "with `DUE TO TASK FAILURE` whatever killed it",
+        "supervisor/catalog, supervisor/drill",
+    ),
+)  # fmt: skip
+
+
+def since(key: str, release: Release) -> bool:
+    """The thing of this key is as it is now in `release`. KeyError for a key that the table lacks."""
+    for one in DIFFERENCES:
+        if one.key == key:
+            return release >= one.first
+    raise KeyError(key)
+
+
+def spelled(release: Release) -> str:
+    """As Slurm writes it: 22.05."""
+    return f"{release[0]}.{release[1]:02d}"

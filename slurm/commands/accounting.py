@@ -1,0 +1,180 @@
+"""What Slurm's accounting keeps of jobs that the controller has forgotten. (I/O)
+
+How it asks. `sacct -X -D` prints a row for each launch of a job, whoever asks and however long ago it was. One call serves all jobs, and
+it has a timer of its own: a database that hangs holds nobody up who asks beside its own work.
+
+What the rows mean (tried on 22.05)
+- A requeue closes a row (REQUEUED, NODE_FAIL, PREEMPTED: why it was requeued) and opens the next one, with a new time of submission. A shrink
+  closes one as RESIZING, and the launch goes on in the next.
+- Who cancels a job is named: "CANCELLED by 1000". A controller that comes back without its state closes whatever it no longer knows as
+  plain CANCELLED, and gives the same ids out again: one id may stand for several jobs.
+- The comment is kept only where AccountingStoreFlags has job_comment; the line that was typed (SubmitLine, from 21.08) always is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood, SlurmError
+from ftrun.slurm.client.nodeset import expand
+from ftrun.slurm.client.parse import UNIT, parse_state
+from ftrun.slurm.commands.answers import Call, sort_failure
+from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
+from ftrun.slurm.records import dataclass
+
+__all__ = ["Account", "Accounts", "SacctAccounts", "accounted", "parse_accounts"]
+
+_FIELDS = "JobID,State,ExitCode,DerivedExitCode,Reason,NodeList,WorkDir,JobName"
+_SHORT_FIELDS = "JobID,State,ExitCode,DerivedExitCode,NodeList,WorkDir,JobName"
+"""Reason came with 21.08, and a database that is older than its clients may refuse it."""
+
+_PLAIN = ("JobIDRaw", "JobID", "Cluster", "User", "Submit", "Start", "End", "State", "ExitCode", "DerivedExitCode", "NodeList")  # fmt: skip
+_ACCOUNT = (*_PLAIN, "Reason", "JobName", "Comment", "SubmitLine")
+_SHORT_ACCOUNT = (*_PLAIN, "JobName", "Comment")
+_IDS_MAX = 8_000  # in one argument; what is beyond is asked for by the next question
+_OFF = "accounting storage is disabled"
+_NO_NODES = frozenset({"", "None assigned", "(null)", "None", "Unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One launch of one job as accounting has it. Times are Unix seconds, None where there is none (yet).
+
+    `by` is the user number of who cancelled it, None where nobody did or nobody is named.
+    """
+
+    job_id: str  # as squeue prints it: "7", "7_3", "7+1"
+    raw_job_id: str  # the plain number
+    cluster: str
+    user: str
+    name: str
+    submit_time_s: float | None
+    start_time_s: float | None
+    end_time_s: float | None
+    state: JobState
+    by: int | None
+    exit_code: int
+    exit_signal: int
+    derived_exit_code: int
+    nodes: tuple[str, ...]
+    reason: str = ""  # why it waited
+    comment: str = ""
+    submit_line: str = ""
+
+    @property
+    def given_up(self) -> bool:
+        """The controller came back without it: it was not ended by anybody, and what became of it nobody knows. A job that Slurm itself
+        cancels names nobody either, but its dependency."""
+        by_slurm = self.reason.startswith("Dependency")
+        return self.state is JobState.CANCELLED and self.by is None and not by_slurm
+
+
+class Accounts(Protocol):
+    """The second source. Every method may raise the errors of `ftrun.slurm.client.errors`."""
+
+    def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
+        """All launches of these jobs, as far as accounting knows them, in one question. RefusedForGood: there is no accounting here."""
+        ...
+
+
+class SacctAccounts:
+    """`Accounts` by sacct. `env` supplies SLURM_CONF and PATH; `timeout_s` bounds a question."""
+
+    def __init__(self, env: Mapping[str, str] | None = None, *, timeout_s: float = 20.0) -> None:
+        self._env = reading_env(os.environ if env is None else env)
+        self._timeout_s = timeout_s
+
+    def rows(self, job_ids: Collection[str]) -> tuple[Account, ...]:
+        """See `Accounts.rows`. Of an array or a heterogeneous job's id, all tasks and components."""
+        wanted = sorted(job_id for job_id in set(job_ids) if job_id.isdigit())[:_IDS_MAX]
+        if not wanted:
+            return ()
+        check_configuration(self._env)
+        try:
+            return parse_accounts(self._ask(wanted, _ACCOUNT))
+        except _UnknownField:
+            return parse_accounts(self._ask(wanted, _SHORT_ACCOUNT))
+
+    def _ask(self, wanted: Collection[str], fields: Collection[str]) -> str:
+        chosen = (f"--delimiter={UNIT}", f"--format={','.join(fields)}", "-j", ",".join(wanted))
+        argv = [tool("sacct", self._env), "-X", "-D", "-P", *chosen]
+        answer = run(argv, self._env, timeout_s=self._timeout_s)
+        if answer.exit_code == 0:
+            return answer.stdout
+        if _OFF in answer.stderr:
+            raise RefusedForGood("this cluster has no accounting", output=answer.stderr)
+        if "invalid field" in answer.stderr.lower():
+            raise _UnknownField(answer.stderr)
+        killed_s = self._timeout_s if answer.killed else None
+        raise sort_failure(
+            Call.READ, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_s
+        )
+
+
+class _UnknownField(Exception):
+    """This sacct is older than a field that we asked for."""
+
+
+def parse_accounts(text: str) -> tuple[Account, ...]:
+    """Rows of `sacct -P --delimiter=UNIT`, its heading first, oldest submission first. Free text stands last and may hold line breaks."""
+    heading, _, body = text.partition("\n")
+    names = heading.split(UNIT)
+    if "JobIDRaw" not in names:
+        return ()
+    found = []
+    for record in re.split(rf"\n(?=\d+{UNIT}[\d_+\[\],%-]+{UNIT})", body.rstrip("\n")):
+        values = record.split(UNIT, len(names) - 1)
+        if len(values) == len(names):
+            found.append(_account(dict(zip(names, values, strict=True))))
+    return tuple(sorted(found, key=lambda one: (one.submit_time_s or 0.0, int(one.raw_job_id))))
+
+
+def _account(told: Mapping[str, str]) -> Account:
+    by = re.search(r" by (\d+)$", told["State"])
+    code, signal = _pair(told["ExitCode"])
+    return Account(
+        job_id=told["JobID"],
+        raw_job_id=told["JobIDRaw"],
+        cluster=told["Cluster"],
+        user=told["User"],
+        name=told["JobName"],
+        submit_time_s=_time(told["Submit"]),
+        start_time_s=_time(told["Start"]),
+        end_time_s=_time(told["End"]),
+        state=parse_state(told["State"]),
+        by=int(by[1]) if by is not None else None,
+        exit_code=code,
+        exit_signal=signal,
+        derived_exit_code=_pair(told["DerivedExitCode"])[0],
+        nodes=() if told["NodeList"] in _NO_NODES else expand(told["NodeList"]),
+        reason="" if told.get("Reason", "None") == "None" else told["Reason"],
+        comment=told["Comment"],
+        submit_line=told.get("SubmitLine", ""),
+    )
+
+
+def _pair(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() else None
+
+
+def accounted(job_id: str, env: Mapping[str, str] | None = None, *, timeout_s: float = 30.0) -> str:
+    """The rows of one job as `sacct -P` prints them, its heading first; "" where accounting is off or knows no such job."""
+    reading = reading_env(os.environ if env is None else env)
+    for fields in (_FIELDS, _SHORT_FIELDS):
+        try:
+            argv = [tool("sacct", reading), "-P", "-D", "-j", job_id, f"--format={fields}"]
+            answer = run(argv, reading, timeout_s=timeout_s)
+        except SlurmError:
+            return ""
+        if answer.exit_code == 0:
+            return answer.stdout if answer.stdout.count("\n") > 1 else ""
+    return ""

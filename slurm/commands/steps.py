@@ -1,0 +1,212 @@
+"""The steps of a running job: which there are, ending one, and asking nodes something by a step of one's own. (I/O)
+
+How it thinks. Inside an allocation the quickest witness of a node is whether it starts a small task: Slurm itself needs
+SlurmdTimeout to call a node down, a step answers in a tenth of a second. Who is silent long after all the others have spoken is not waited for.
+
+Seen on 22.05: with --no-kill and --wait=0 one dead node costs the other tasks of a step nothing; a step that names a node
+which Slurm has already taken from the job is refused as a whole, so ask for the nodes that the job still has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ftrun.slurm.client.errors import RefusedForGood, SlurmError
+from ftrun.slurm.client.nodeset import expand, fold
+from ftrun.slurm.commands.answers import Call, is_gone, sort_failure
+from ftrun.slurm.commands.doors import USUAL_PORT, Doors, SlurmdDoors, parse_doors
+from ftrun.slurm.commands.process import check_configuration, reading_env, run, tool
+from ftrun.slurm.commands.questions import Question, Reached, SrunQuestion
+from ftrun.slurm.records import dataclass
+
+__all__ = ["CommandSteps", "InsideSteps", "Reached", "StepRow", "Steps", "listened", "parse_steps"]
+
+_FORMAT = "%i|%N|%j"  # the name last: it is free text
+_STEP = re.compile(r"(\d+)\.(\d+)")
+_SLURMD_PORT = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step that srun made: `id` is "123.0", `nodes` those that it runs on."""
+
+    id: str
+    name: str
+    nodes: tuple[str, ...]
+
+
+class Steps(Protocol):
+    """What is asked of a cluster from inside an allocation. Raises the errors of `ftrun.slurm.client.errors`."""
+
+    def steps(self, job_id: str) -> tuple[StepRow, ...]:
+        """The steps of a job that srun made; () where it has none or is gone."""
+        ...
+
+    def end_step(self, step_id: str, *, signal: str | None = None) -> None:
+        """scancel of one step, or send it a signal. A step that is gone is no error."""
+        ...
+
+    def ask(
+        self,
+        job_id: str,
+        nodes: Sequence[str],
+        script: str,
+        *,
+        limit_s: float,
+        quiet_s: float,
+        alive: Callable[[], None] = lambda: None,
+    ) -> Reached:
+        """Run a line of sh on each of these nodes (of the job), side by side; what it prints behind `ANSWER` counts.
+
+        Ends when all have answered and ended, or nobody new answered for `quiet_s` (or three times what the last one took) after
+        the first did, `limit_s` at most. `alive` is called some times a second. Raises Unreachable where srun cannot be started.
+        """
+        ...
+
+
+class InsideSteps(Steps, Protocol):
+    """What is asked from inside an allocation, where others wait for the answer."""
+
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+        """As `ask`, of one node at least, and do not wait. Raises Unreachable where srun cannot be started."""
+        ...
+
+    def doors(self, nodes: Sequence[str]) -> Doors:
+        """Look at the slurmd of these nodes from outside, again and again."""
+        ...
+
+    def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
+        """A running job gives back all its nodes but these; the node of its script must be among them.
+
+        Returns once Slurm shows it so. Raises the errors of `ftrun.slurm.client.errors`; then Slurm shows that nothing has changed, or nothing at all.
+        """
+        ...
+
+
+class CommandSteps:
+    """`InsideSteps` by squeue, scancel and srun."""
+
+    def __init__(self, env: Mapping[str, str] | None = None, *, timeout_s: float = 10.0) -> None:
+        around = os.environ if env is None else env
+        self._env = reading_env(around)
+        self._timeout_s = timeout_s
+        # A step of a job whose GPUs were counted in all (--gpus) wants them all, and is refused where a node of the job is lost.
+        self._gpus = around.get("SLURM_GPUS_PER_NODE", "") if "SLURM_GPUS" in around else ""
+
+    def steps(self, job_id: str) -> tuple[StepRow, ...]:
+        """See `Steps.steps`; batch and extern steps are none of srun's."""
+        answer = self._ask_slurm(Call.READ, ["squeue", "-h", "-s", "-j", _number(job_id), "-o", _FORMAT])
+        return parse_steps(answer, job_id)
+
+    def end_step(self, step_id: str, *, signal: str | None = None) -> None:
+        """See `Steps.end_step`."""
+        if not _STEP.fullmatch(step_id):
+            raise RefusedForGood(f"{step_id!r} is no step of a job")
+        self._ask_slurm(Call.EFFECT, ["scancel", *([f"--signal={signal}"] if signal else []), step_id])
+
+    def begin(self, job_id: str, nodes: Sequence[str], script: str) -> Question:
+        """See `InsideSteps.begin`."""
+        check_configuration(self._env)
+        return SrunQuestion(self._env, _number(job_id), nodes, script, self._gpus)
+
+    def doors(self, nodes: Sequence[str]) -> Doors:
+        """See `InsideSteps.doors`."""
+        return SlurmdDoors(lambda: self._addresses(nodes))
+
+    def keep_nodes(self, job_id: str, nodes: Sequence[str]) -> None:
+        """See `InsideSteps.keep_nodes`. Slurm 22.05 without accounting does it once in a job, and says no after 5 s from then on."""
+        wanted = f"NodeList={fold(nodes)}"
+        try:
+            self._ask_slurm(Call.EFFECT, ["scontrol", "update", f"JobId={_number(job_id)}", wanted])
+        except SlurmError:
+            if self._holds_more(job_id, nodes):
+                raise
+        else:
+            if self._holds_more(job_id, nodes):
+                raise RefusedForGood("Slurm took the smaller list of nodes and did not go by it")
+
+    def _holds_more(self, job_id: str, nodes: Sequence[str]) -> bool:
+        """Whether the job holds other nodes, too, or none at all."""
+        told = self._ask_slurm(Call.READ, ["squeue", "-h", "-j", _number(job_id), "-o", "%N"])
+        return not {*expand(told.strip())} <= {*nodes} or not told.strip()
+
+    def ask(
+        self,
+        job_id: str,
+        nodes: Sequence[str],
+        script: str,
+        *,
+        limit_s: float,
+        quiet_s: float,
+        alive: Callable[[], None] = lambda: None,
+    ) -> Reached:
+        """See `Steps.ask`."""
+        if not nodes:
+            return Reached()
+        question = self.begin(job_id, nodes, script)
+        return listened(question, limit_s=limit_s, quiet_s=quiet_s, alive=alive)
+
+    def _addresses(self, nodes: Sequence[str]) -> dict[str, tuple[str, int]]:
+        found = parse_doors(self._ask_slurm(Call.READ, ["scontrol", "-o", "show", "node", fold(nodes)]), 0)
+        if all(port for _, port in found.values()):
+            return found
+        told = _SLURMD_PORT.search(self._ask_slurm(Call.READ, ["scontrol", "show", "config"]))
+        usual = int(told[1]) if told else USUAL_PORT
+        return {node: (address, port or usual) for node, (address, port) in found.items()}
+
+    def _ask_slurm(self, call: Call, argv: Sequence[str]) -> str:
+        answer = run([tool(argv[0], self._env), *argv[1:]], self._env, timeout_s=self._timeout_s)
+        if answer.exit_code == 0 or (not answer.killed and is_gone(answer.stderr)):
+            return answer.stdout
+        killed_after_s = self._timeout_s if answer.killed else None
+        raise sort_failure(
+            call, stderr=answer.stderr, exit_code=answer.exit_code, killed_after_s=killed_after_s
+        )
+
+
+def parse_steps(text: str, job_id: str) -> tuple[StepRow, ...]:
+    """The rows of `squeue -s` that are steps of this job with a number. (pure)"""
+    found = []
+    for line in text.splitlines():
+        fields = line.split("|", 2)
+        step = _STEP.fullmatch(fields[0].strip())
+        if len(fields) == 3 and step is not None and step[1] == job_id:
+            found.append(StepRow(fields[0].strip(), fields[2], expand(fields[1])))
+    return tuple(found)
+
+
+def listened(
+    question: Question,
+    *,
+    limit_s: float,
+    quiet_s: float,
+    alive: Callable[[], None],
+    mono_s: Callable[[], float] = time.monotonic,
+) -> Reached:
+    """What is answered until the question is over, all lines have ended, or it is not worth the wait; then it is let go."""
+    began = mono_s()
+    answered, last_s = 0, 0.0
+    try:
+        while not question.over and (waited := mono_s() - began) < limit_s:
+            alive()
+            question.listen(0.2)
+            found = question.reached
+            if len(found.answers) > answered:
+                answered, last_s = len(found.answers), mono_s() - began
+            if len(found.ended) == len(question.nodes):
+                break
+            if 0 < answered < len(question.nodes) and waited - last_s > max(quiet_s, 3 * last_s):
+                break
+        return question.reached
+    finally:
+        question.let_go()
+
+
+def _number(job_id: str) -> str:
+    if not job_id.isdigit():
+        raise RefusedForGood(f"{job_id!r} is no plain job id")
+    return job_id

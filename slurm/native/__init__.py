@@ -1,0 +1,5 @@
+"""The cluster by pyslurm, in a child process, with the commands wherever that is of no use. (I/O)
+
+Entry point: `cluster.NativeCluster`. `child` is the only module that imports pyslurm, and runs on Python 3.9.
+Imports `slurm.commands`, `slurm.client` and `slurm.records`.
+"""

@@ -1,0 +1,348 @@
+"""The cluster by pyslurm, in a child process, and by Slurm's commands wherever that is of no use. (I/O)
+
+How it thinks. The commands can do everything, so everything that is not plainly better asked by library goes to them: submission (site filters run in
+sbatch), one job in full, accounting, signals, arrays and heterogeneous jobs, whose members pyslurm cannot name. What is left is what is asked all the time and
+what must be quick: the rows of jobs, nodes and partitions, and plain effects on one job or one node.
+
+What Slurm says through the child is Slurm's answer, as if a command had said it; that it could not be reached is believed of a library only after a
+time-out. What the child does wrong is never anybody's problem: a read, or an
+effect that has not begun, is done by the commands at once; an effect that may have happened is told as such (`OutcomeUnknown`). A child that fails
+again and again is left alone for a while (`rows.Standing`), and `speaking` says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ftrun.slurm.client.cluster import (
+    Cluster,
+    ClusterFacts,
+    JobDetails,
+    JobRow,
+    NodeRow,
+    PartitionRow,
+    Rights,
+    Stay,
+    SubmitRequest,
+    Submitted,
+)
+from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError, Unreachable
+from ftrun.slurm.client.nodeset import fold
+from ftrun.slurm.commands.answers import Call, is_gone, is_known, sort_failure
+from ftrun.slurm.commands.cluster import JOB_ID, known_node, needs_drain
+from ftrun.slurm.commands.process import check_configuration, reading_env
+from ftrun.slurm.native import rows
+from ftrun.slurm.native.pipe import Child, NoAnswer, NotForIt, Said
+from ftrun.slurm.records import dataclass
+
+__all__ = ["NativeCluster", "Speaking"]
+
+HELLO_S = 20.0
+"""pyslurm loads in a quarter of a second; where its configuration is not to be found, libslurm looks for a minute."""
+
+QUICK_S = 3.0
+"""A call that came back sooner met no time-out."""
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Speaking:
+    """Who is asked now: `by` is "commands" or "pyslurm VERSION", `why` says what is wrong with pyslurm where that is not asked."""
+
+    by: str
+    why: str = ""
+
+
+class NativeCluster:
+    """A `Cluster` that asks pyslurm first, and `commands` for all that pyslurm is not asked.
+
+    `env` as for `CommandCluster`. `python`: the interpreter that has pyslurm (default: this one). `auto`: only pyslurm of exactly the cluster's release is
+    taken. `tell` is called whenever who is asked changes. `argv` replaces the child's command line, `clock` (monotonic seconds) tells when it may be tried again.
+    """
+
+    def __init__(
+        self,
+        commands: Cluster,
+        env: Mapping[str, str],
+        *,
+        timeout_s: float = 30.0,
+        python: str = "",
+        auto: bool = True,
+        tell: Callable[[Speaking], None] = lambda _: None,
+        argv: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._commands = commands
+        self._env = reading_env(env)
+        self._timeout_s, self._auto, self._tell, self._clock = timeout_s, auto, tell, clock
+        child = str(Path(__file__).with_name("child.py"))
+        self._argv = tuple(argv) if argv is not None else (python or sys.executable, child)
+        self._child: Child | None = None
+        self._standing = rows.Standing()
+        self._lock = threading.RLock()
+        self.speaking = Speaking("commands", "pyslurm was not asked yet")
+
+    # ----------------------------------------------------------------- by the child
+
+    def jobs(self, job_ids: Collection[str]) -> Mapping[str, JobRow]:
+        """See `Cluster.jobs`."""
+        wanted = {job_id for job_id in job_ids if JOB_ID.fullmatch(job_id)}
+        if not wanted:
+            return {}
+        return self._read(
+            lambda told: rows.job_rows(told, wanted),
+            lambda: self._commands.jobs(wanted),
+            "jobs",
+            ids=rows.numbers(wanted),
+        )
+
+    def nodes(self, names: Collection[str] | None = None) -> Mapping[str, NodeRow]:
+        """See `Cluster.nodes`."""
+        if names is not None and not names:
+            return {}
+        wanted = None if names is None else frozenset(names)
+        return self._read(
+            lambda told: rows.node_rows(told, wanted), lambda: self._commands.nodes(names), "nodes"
+        )
+
+    def partitions(self) -> Mapping[str, PartitionRow]:
+        """See `Cluster.partitions`."""
+        return self._read(rows.partition_rows, self._commands.partitions, "partitions")
+
+    def cancel(
+        self, job_id: str, *, signal: str | None = None, full: bool = False, batch: bool = False
+    ) -> None:
+        """See `Cluster.cancel`. Signals go by scancel, which knows their targets."""
+
+        def otherwise() -> None:
+            self._commands.cancel(job_id, signal=signal, full=full, batch=batch)
+
+        if signal is None and job_id.isdecimal():
+            self._effect(otherwise, "cancel", {"job": int(job_id)}, accept=is_gone)
+        else:
+            otherwise()
+
+    def hold(self, job_id: str) -> None:
+        """See `Cluster.hold`."""
+        self._on_job(job_id, lambda: self._commands.hold(job_id), "hold")
+
+    def release(self, job_id: str) -> None:
+        """See `Cluster.release`."""
+        self._on_job(job_id, lambda: self._commands.release(job_id), "release")
+
+    def exclude(self, job_id: str, nodes: Sequence[str]) -> None:
+        """See `Cluster.exclude`. pyslurm cannot empty the list."""
+
+        def otherwise() -> None:
+            self._commands.exclude(job_id, nodes)
+
+        if nodes:
+            self._on_job(job_id, otherwise, "exclude", nodes=[fold(nodes)])
+        else:
+            otherwise()
+
+    def drain(self, node: str, reason: str) -> None:
+        """See `Cluster.drain`."""
+        if needs_drain(known_node(self.nodes([node]), node), reason):
+            words = {"name": node, "change": {"state": "DRAIN", "reason": reason}}
+            self._effect(lambda: self._commands.drain(node, reason), "node", words)
+
+    def resume(self, node: str, reason: str) -> bool:
+        """See `Cluster.resume`."""
+        if not reason or known_node(self.nodes([node]), node).reason != reason:
+            return False
+        words = {"name": node, "change": {"state": "RESUME"}}
+        return self._effect(lambda: self._commands.resume(node, reason), "node", words) is not False
+
+    def reword(self, node: str, before: str, after: str) -> bool:
+        """See `Cluster.reword`."""
+        row = known_node(self.nodes([node]), node)
+        if not before or not after or row.reason != before or not row.drained:
+            return False
+        words = {"name": node, "change": {"reason": after}}
+        return self._effect(lambda: self._commands.reword(node, before, after), "node", words) is not False
+
+    def _on_job(self, job_id: str, otherwise: Callable[[], None], do: str, **words: object) -> None:
+        if job_id.isdecimal():
+            self._effect(otherwise, do, {"job": int(job_id)} | words)
+        else:
+            otherwise()
+
+    # ----------------------------------------------------------------- by the commands
+
+    def submit(self, request: SubmitRequest) -> Submitted:
+        """See `Cluster.submit`."""
+        return self._commands.submit(request)
+
+    def find(self, token: str) -> tuple[JobRow, ...]:
+        """See `Cluster.find`. squeue asks for the jobs of one user, pyslurm knows only those of all."""
+        return self._commands.find(token)
+
+    def details(self, job_id: str) -> JobDetails | None:
+        """See `Cluster.details`."""
+        return self._commands.details(job_id)
+
+    def stays(self, job_id: str) -> Sequence[Stay]:
+        """See `Cluster.stays`."""
+        return self._commands.stays(job_id)
+
+    def domains(self) -> Mapping[str, tuple[str, ...]]:
+        """See `Cluster.domains`."""
+        return self._commands.domains()
+
+    def reserved(self, name: str) -> tuple[str, ...]:
+        """See `Cluster.reserved`."""
+        return self._commands.reserved(name)
+
+    def facts(self) -> ClusterFacts:
+        """See `Cluster.facts`."""
+        return self._commands.facts()
+
+    def dependents(self, job_id: str) -> Mapping[str, str]:
+        """See `Cluster.dependents`."""
+        return self._commands.dependents(job_id)
+
+    def contended(self, partitions: Collection[str]) -> bool:
+        """See `Cluster.contended`."""
+        return self._commands.contended(partitions)
+
+    def ping(self) -> bool:
+        """See `Cluster.ping`."""
+        return self._commands.ping()
+
+    def rights(self) -> Rights:
+        """See `Cluster.rights`."""
+        return self._commands.rights()
+
+    def reshape(self, job_id: str, *, nodes: int, tasks: int, cpus: int) -> None:
+        """See `Cluster.reshape`."""
+        self._commands.reshape(job_id, nodes=nodes, tasks=tasks, cpus=cpus)
+
+    def set_dependency(self, job_id: str, dependency: str) -> None:
+        """See `Cluster.set_dependency`."""
+        self._commands.set_dependency(job_id, dependency)
+
+    # ----------------------------------------------------------------- asking
+
+    def probe(self) -> Speaking:
+        """Have the child say whether it can be asked, now, whatever it did before. Raises SlurmError where Slurm does not answer."""
+        with self._lock:
+            self._standing = rows.Standing()
+        self.partitions()
+        return self.speaking
+
+    def close(self) -> None:
+        """End the child; the next question starts another."""
+        with self._lock:
+            if self._child is not None:
+                self._child.end()
+                self._child = None
+
+    def _read(
+        self, made: Callable[[Any], _Answer], otherwise: Callable[[], _Answer], do: str, **words: object
+    ) -> _Answer:
+        hung, asked_s = False, self._clock()
+        try:
+            return made(self._ask(do, **words))
+        except NotForIt:
+            return otherwise()
+        except Said as told:
+            if (error := self._verdict(told, asked_s)) is not None:
+                raise error from told
+            why = f"pyslurm said: {told.words}"
+        except NoAnswer as wrong:
+            why, hung = wrong.why, wrong.hung
+        except (TypeError, ValueError) as wrong:
+            why = f"an answer that makes no sense: {wrong}"
+        try:
+            answer = otherwise()
+        except Unreachable:
+            if not hung:  # where nobody gets an answer in time, it is not pyslurm's fault
+                self._failed(why)
+            raise
+        self._failed(why)
+        return answer
+
+    def _effect(
+        self,
+        otherwise: Callable[[], object],
+        do: str,
+        words: Mapping[str, object],
+        accept: Callable[[str], bool] = lambda _: False,
+    ) -> object:
+        """None, or what `otherwise` says where that was done instead."""
+        asked_s = self._clock()
+        try:
+            return self._ask(do, **words)
+        except NotForIt:
+            return otherwise()
+        except Said as told:
+            if accept(told.words):
+                return None
+            if (error := self._verdict(told, asked_s)) is not None:
+                raise error from told
+            return otherwise()
+        except NoAnswer as wrong:
+            self._failed(wrong.why)
+            if wrong.begun:
+                raise OutcomeUnknown(f"pyslurm: {wrong.why}") from wrong
+            return otherwise()
+
+    def _verdict(self, told: Said, asked_s: float) -> SlurmError | None:
+        """What Slurm's words mean; None where the commands are to be asked, too, since pyslurm alone may be to blame: words that Slurm has not, or that
+        it could not be reached, and not because a time was over. Nothing has happened then."""
+        error = sort_failure(Call.EFFECT if told.begun else Call.READ, stderr=told.words)
+        if told.begun or not isinstance(error, Unreachable):
+            return error
+        return error if is_known(told.words) and self._clock() - asked_s >= QUICK_S else None
+
+    def _ask(self, do: str, **words: object) -> object:
+        """What the child says. Raises NotForIt where it is not to be asked; Said, NoAnswer; Unreachable where Slurm is not even configured."""
+        check_configuration(self._env)
+        with self._lock:
+            if self._child is not None and not self._child.alive:
+                self._failed("its process ended between two questions")
+            if self._child is None:
+                self._start()
+            assert self._child is not None
+            return self._child.ask(do, self._timeout_s, **words)
+
+    def _start(self) -> None:
+        """A child of the right release that has answered a first question. Raises NotForIt where there is none, and SlurmError where Slurm does not answer."""
+        if self._standing.barred(self._clock()):
+            raise NotForIt(self.speaking.why)
+        self.close()
+        try:
+            self._child = Child(self._argv, self._env | {"SLURM_BITSTR_LEN": "0"}, hello_s=HELLO_S)
+            version = self._child.version
+            why = rows.unfit(version, self._commands.facts().version, auto=self._auto)
+            if not why:
+                self._child.ask("partitions", self._timeout_s)
+        except NoAnswer as wrong:
+            why = wrong.why
+        except Said as told:  # to the commands it did answer, a moment ago
+            why = f"pyslurm said: {told.words}"
+        except SlurmError:
+            self.close()
+            raise
+        if why:
+            self._failed(why)
+            raise NotForIt(why)
+        self._spoke(Speaking(f"pyslurm {version}"))
+
+    def _failed(self, why: str) -> None:
+        with self._lock:
+            self._standing = self._standing.failed(self._clock())
+            self.close()
+            self._spoke(Speaking("commands", why))
+
+    def _spoke(self, speaking: Speaking) -> None:
+        if speaking != self.speaking:
+            self.speaking = speaking
+            self._tell(speaking)

@@ -1,0 +1,104 @@
+"""A free range of ports that no other sandbox takes at the same moment. (I/O)
+
+Two sandboxes that come up together must not choose the same range: the choice is made under one lock of
+the machine, and the lock is kept until the daemons have bound their ports. The search starts at a random
+place, so that a sandbox with dead nodes (whose ports look free) is unlikely to be run over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ftrun.slurm.sandbox.plan import SandboxError
+
+__all__ = ["machine_lock", "port_range"]
+
+# Below the ephemeral ports (32768 upwards), from which clients and srun draw.
+FIRST_PORT = 20_000
+LAST_PORT = 32_500
+LOCK_WAIT_S_MAX = 900.0
+
+
+@contextlib.contextmanager
+def machine_lock() -> Iterator[None]:
+    """Hold the machine-wide lock of all sandboxes, whoever owns them. SandboxError where whoever holds it lives and is not done in 15 minutes."""
+    path = Path(tempfile.gettempdir()) / "ftrun-sandbox-ports.lock"
+    handle = _open_shared(path)
+    try:
+        deadline = time.monotonic() + LOCK_WAIT_S_MAX
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise SandboxError(
+                        f"another sandbox has been coming up for {LOCK_WAIT_S_MAX:.0f} s and holds {path}"
+                    ) from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _open_shared(path: Path) -> int:
+    # Opened for reading: the kernel refuses O_CREAT on other users' files in a sticky folder, even to root.
+    for _ in range(3):
+        try:  # no link is followed, and a pipe that somebody put there is not waited for
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            break
+        else:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                return handle
+            os.close(handle)
+            break
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.fchmod(handle, 0o644)
+            return handle
+    raise SandboxError(f"cannot open the lock {path}: remove it")
+
+
+def port_range(count: int, base_port: int | None) -> int:
+    """The first of `count` consecutive free TCP ports; `base_port` itself when given and free.
+
+    Call it under `machine_lock`. SandboxError when the wanted range, or every range, is taken.
+    """
+    if base_port is not None:
+        busy = _first_busy(base_port, count)
+        if busy is not None:
+            raise SandboxError(f"port {busy} is in use: choose another base port or none", wrong_usage=True)
+        return base_port
+    start = random.randrange(FIRST_PORT, LAST_PORT - count)
+    at, wrapped = start, False
+    while not (wrapped and at >= start):
+        busy = _first_busy(at, count)
+        if busy is None:
+            return at
+        at = busy + 1
+        if at + count > LAST_PORT:
+            at, wrapped = FIRST_PORT, True
+    raise SandboxError(f"no {count} consecutive free ports between {FIRST_PORT} and {LAST_PORT}")
+
+
+def _first_busy(base: int, count: int) -> int | None:
+    for port in range(base, base + count):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("0.0.0.0", port))  # noqa: S104 - as slurmd binds; closed at once, never listens
+            except OSError:
+                return port
+    return None
