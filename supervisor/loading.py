@@ -47,6 +47,7 @@ UNSURE = 0.75
 """An error that is known less surely than this may be a checkpoint's though its words do not say so."""
 
 TEXT_CHARS = 300
+CUT_CHARS = 4  # a shorter beginning of a word is a word of its own
 USAGE = frozenset({"python-arguments"})
 """Signatures of errors that only repeat the script's command line, on which a checkpoint may stand."""
 
@@ -68,6 +69,8 @@ ONCE_MORE = frozenset({FaultClass.USER_CODE, FaultClass.DATA, FaultClass.CONFIG,
 _WORD = re.compile(r"[^\s'\"`<>()\[\]{},;|]+")
 _LABEL = re.compile(r"^(?:\s*(?:\d+: |\[(?:rank)?\d+\]:?|[\w.-]+: (?=\[rank)))+\s*")
 _TWICE = re.compile(r"(\w{4,}?)\1+")
+_CUT = re.compile(r"(?:srun|yhrun): |slurmstepd: |Traceback \(most recent")
+"""Words of others, which come into the middle of a line where several write into one log."""
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]*\d[0-9a-f]*\b|\d+")
 
 
@@ -176,9 +179,11 @@ def _said(found: Diagnosis, lines: Sequence[Evidence], path: str) -> Loading:
 
 
 def _is_of_every_checkpoint(said: Loading, others: Iterable[Loading], left: str) -> bool:
-    """All that were tried gave the same error, and there is none left, or enough were tried."""
+    """Each that was tried gave the same error, in one of its starts, and there is none left, or enough were tried."""
+    others = tuple(others)
     tried = {one.path for one in others} | {said.path}
-    if len(tried) < UNNAMED_MAX or not all(_is_same(one.error, said.error) for one in others):
+    alike = {one.path for one in others if _is_same(one.error, said.error)} | {said.path}
+    if len(tried) < UNNAMED_MAX or alike != tried:
         return False
     return not left or len(tried) >= (NAMED_MAX if said.named else UNNAMED_MAX)
 
@@ -237,17 +242,27 @@ def _plain(text: str, path: str) -> str:
 
     Ranks that fail at one moment write into each other's lines: `KeyErrorKeyError: : 'model''model'`.
     """
-    kept = [
-        word for word in _WORD.findall(_LABEL.sub("", text)) if "/" not in word and not _is_in(word, path)
-    ]
+    whole = _LABEL.sub("", text)
+    own = _CUT.split(whole, maxsplit=1)[0].strip() or whole
+    kept = [word for word in _WORD.findall(own) if "/" not in word and not _is_in(word, path)]
     words = re.findall(r"[A-Za-z_]\w*", _NUMBER.sub(" ", " ".join(kept)))
     return " ".join(sorted({_TWICE.sub(r"\1", word) for word in words}))[:TEXT_CHARS]
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two errors are one: a line that was cut, or mixed with another's, has the words of the whole."""
-    mine, theirs = set(one.split()), set(other.split())
-    return bool(mine and theirs) and (mine <= theirs or theirs <= mine)
+    """Whether two errors are one: a line that was cut, or mixed with another's, has the words of the whole, the last one perhaps not to its end."""
+    mine, theirs = one.split(), other.split()
+    return bool(mine and theirs) and (_is_part(mine, theirs) or _is_part(theirs, mine))
+
+
+def _is_part(few: Sequence[str], more: Sequence[str]) -> bool:
+    """All words are among the others, one of them perhaps cut off."""
+    missing = [word for word in few if word not in more]
+    return not missing or (
+        len(missing) == 1
+        and len(missing[0]) >= CUT_CHARS
+        and any(word.startswith(missing[0]) for word in more)
+    )
 
 
 def _is_in(word: str, path: str) -> bool:

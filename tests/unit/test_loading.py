@@ -151,7 +151,10 @@ def test_an_error_that_every_checkpoint_gives_is_the_programs(
 
 @pytest.mark.parametrize(
     "line",
-    ["KeyErrorKeyError: : 'optimizer''optimizer'", "[rank2]: KeyError: 'optimizer'", "3: KeyError: 'optimizer'", "KeyError"],
+    [
+        "KeyErrorKeyError: : 'optimizer''optimizer'", "[rank2]: KeyError: 'optimizer'", "3: KeyError: 'optimizer'", "KeyError",
+        "KeyError: 'optimizesrun: error: n2: task 1: Exited with exit code 1", "KeyError: 'optimizeTraceback (most recent call last):",
+    ],
 )  # fmt: skip
 def test_ranks_that_write_into_each_others_lines_give_the_same_error(line: str) -> None:
     """However the lines were mixed or labelled."""
@@ -159,6 +162,15 @@ def test_ranks_that_write_into_each_others_lines_give_the_same_error(line: str) 
         "KeyError: 'optimizer'",
         resumed=Resumed(Y, (replace(failed(X, KEY), error=loading._plain(line, X)),), Usable(Z)),
     )
+
+    assert found.loading is not None
+    assert PROGRAM == found.loading.verdict
+
+
+def test_one_start_of_each_checkpoint_is_enough_to_tell_that_its_error_is_the_same() -> None:
+    """What another start from it printed may be the words of somebody else."""
+    earlier = (failed(X, "Broken words of who knows whom", verdict=AGAIN), failed(X, KEY))
+    found = judged(KEY, resumed=Resumed(Y, earlier, Usable(Z), trained=True))
 
     assert found.loading is not None
     assert PROGRAM == found.loading.verdict
