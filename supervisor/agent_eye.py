@@ -32,7 +32,7 @@ from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.model import Diagnosis, Evidence, Topology
-from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, while_alive
+from ftrun.supervisor.nodefacts import NodeFacts, while_alive
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.watch import LogWatcher, WatchReport
@@ -213,9 +213,9 @@ class Eye:
     def hung(self, verdict: hang.Verdict) -> Suspicion:
         """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
         found = self.memory.suspicion
-        confirmed = found is not None and found.signature.startswith(SIGNATURE)
-        why = found if found is not None and confirmed else hung.hung(verdict, self.started.nodes)
-        return Suspicion(why, verdict.quiet_s, verdict.rank_ended)
+        if found is None or not suspect.is_found_by_a_check(found):
+            found = hung.hung(verdict, self.started.nodes)
+        return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
 
     def _provisional(self, report: WatchReport) -> Diagnosis | None:
         memory = self.memory

@@ -177,18 +177,17 @@ def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limi
 
 
 def after_fatal_line(
-    limits: Limits | None, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
+    limits: Limits, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
 ) -> Limits:
-    """The limits while a fatal line is not survived; no longer than `limits` (None: hangs are not looked for otherwise).
+    """The limits while a fatal line is not survived; no longer than `limits`.
 
     `at_once`: the line is a verdict in itself, such as a device that left the bus: the warm-up gives nothing more.
     """
-    usual = limits if limits is not None else Limits()
     warm_up_s = end_wait_s if at_once else WARM_UP_FATAL * end_wait_s
     return replace(
-        usual,
-        min_s=min(usual.min_s, end_wait_s),
-        grace_s=min(usual.grace_s, warm_up_s),
+        limits,
+        min_s=min(limits.min_s, end_wait_s),
+        grace_s=min(limits.grace_s, warm_up_s),
         fatal=title,
         confirmed=confirmed,
     )

@@ -55,7 +55,7 @@ def ended_by_us(found: Diagnosis, why: Diagnosis, *, rank_ended: bool) -> Diagno
         loading=found.loading,
         rests_on=(
             *why.rests_on,
-            f"ftrun ended it: that its own line ({found.fault.value}) was its end is not known",
+            f"ftrun ended the start: whether the program died of this {found.fault.value} line is not known",
         ),
     )
 

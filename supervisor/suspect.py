@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures import Catalog
     from ftrun.supervisor.watch import WatchReport
 
-__all__ = ["Look", "fatal", "judge", "leaves_for_s", "limits_while_suspect", "look"]
+__all__ = ["Look", "fatal", "is_found_by_a_check", "judge", "leaves_for_s", "limits_while_suspect", "look"]
 
 LEAVING_FOR_S = 60.0
 _NOT_FATAL = frozenset(
@@ -40,6 +40,11 @@ _NOT_FATAL = frozenset(
 def fatal(diagnosis: Diagnosis) -> bool:
     """A provisional diagnosis that training does not survive, should it be true. (pure)"""
     return diagnosis.fault not in _NOT_FATAL and bool(diagnosis.signature)
+
+
+def is_found_by_a_check(diagnosis: Diagnosis) -> bool:
+    """A check of a node found the fault; no line of a log bears such a signature. (pure)"""
+    return diagnosis.signature.startswith(SIGNATURE)
 
 
 class Look(StrEnum):
@@ -92,7 +97,7 @@ def limits_while_suspect(
         diagnosis.title,
         float(settings.get("end-wait", 60.0)),
         at_once=diagnosis.signature in known and known[diagnosis.signature].at_once,
-        confirmed=lost or diagnosis.signature.startswith(SIGNATURE),
+        confirmed=lost or is_found_by_a_check(diagnosis),
     )
 
 

@@ -68,8 +68,8 @@ def test_a_fatal_line_makes_no_hang_later(kind: str) -> None:
         assert silent is None or (told is not None and told <= silent + hangs.STILL_EVERY_S + 12.0), seed
 
 
-def _confirmed(limits: hang.Limits | None, title: str, end_wait_s: float, **_: bool) -> hang.Limits:
-    return replace(limits or hang.Limits(), min_s=end_wait_s, grace_s=end_wait_s, fatal=title, confirmed=True)
+def _confirmed(limits: hang.Limits, title: str, end_wait_s: float, **_: bool) -> hang.Limits:
+    return replace(limits, min_s=end_wait_s, grace_s=end_wait_s, fatal=title, confirmed=True)
 
 
 def test_a_fatal_line_taken_for_a_witness_ends_healthy_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,9 +111,11 @@ def _submitted(at: Post, agent: str, name: str, body: str) -> str:
 
 
 @pytest.mark.parametrize("agent", ["auto", "never"])
-def test_what_goes_on_lives_and_what_stands_still_does_not(make_sandbox: object, agent: str) -> None:
+def test_what_goes_on_lives_and_what_stands_still_does_not(
+    make_sandbox: Callable[..., Sandbox], agent: str
+) -> None:
     """P7, both sides at once: handled errors and long phases that work end in the first attempt; waiting, stopped and spinning ranks are ended and tried again."""
-    box: Sandbox = make_sandbox(nodes=4)  # type: ignore[operator]
+    box = make_sandbox(nodes=4)
     with posts(box) as make:
         at = make()
         at.supervise()

@@ -203,7 +203,7 @@ def test_a_verdict_in_itself_is_given_the_law_s_own_time(
     step_s: float | None, moves: int, at_once: bool, threshold_s: float
 ) -> None:
     """P7: where all ranks wait, never less than end-wait and five steps; more only before the pace is known, where the line may be survived."""
-    limits = hang.after_fatal_line(None, "a line", 60.0, at_once=at_once)
+    limits = hang.after_fatal_line(hang.Limits(), "a line", 60.0, at_once=at_once)
     history = hang.History(
         life="0.1",
         seen_s=700.0,
