@@ -12,7 +12,8 @@ import os
 import time
 from typing import Any
 
-from ftrun.hooks import nodefile, runner, thresholds
+from ftrun.hooks import nodefile
+from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.errors import UsageError
 
 __all__ = ["NOT_AFTERWARDS", "main"]
@@ -27,7 +28,7 @@ NOT_AFTERWARDS = frozenset(
 def main(arguments: list[str]) -> int:
     """Check this node and write its report. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
     words = _parser().parse_args(arguments)
-    chosen = [check for check in runner.checks("fast") if check.name not in NOT_AFTERWARDS]
+    chosen = [check for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     settings = thresholds.read(words.settings, node)
     if settings is None:

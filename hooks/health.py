@@ -67,16 +67,15 @@ def _compared(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _counters() -> dict[str, Any]:
-    from ftrun.hooks import infiniband, interfaces
-    from ftrun.hooks.checks import ib_errors, ib_flaps, nic_errors
+    from ftrun.hooks.checks import ethernet, net_interfaces, rdma, rdma_ports
     from ftrun.hooks.machine import Machine, NoAnswer
 
     machine = Machine()
     try:
         return {
-            ib_errors.NAME: infiniband.counters(machine, [*ib_errors.LINK, *ib_errors.PACKETS]),
-            ib_flaps.NAME: infiniband.counters(machine, [ib_flaps.COUNTER]),
-            nic_errors.NAME: interfaces.counters(machine, list(nic_errors.LIMITS)),
+            "ib-errors": rdma_ports.counters(machine, [*rdma.LINK_LIMITS, *rdma.PACKET_LIMITS]),
+            "ib-flaps": rdma_ports.counters(machine, [rdma.FLAP_COUNTER]),
+            "nic-errors": net_interfaces.counters(machine, list(ethernet.NIC_LIMITS)),
         }
     except NoAnswer:
         return {}

@@ -18,7 +18,7 @@ __all__ = ["COMMANDS", "main"]
 # Sub-command -> (module, function taking the remaining arguments and returning an exit status, help).
 # Each module is imported only when its command is called.
 COMMANDS = {
-    "check": ("ftrun.hooks.check", "main", "look at this node and say what is wrong with it"),
+    "check": ("ftrun.hooks.checks.cmd_check", "main", "look at this node and say what is wrong with it"),
     "preflight": ("ftrun.hooks.preflight", "main", "check this node before a job's script starts"),
     "after": ("ftrun.hooks.after", "main", "check this node after a job on it has failed"),
     "watch": ("ftrun.hooks.watch", "main", "look after this node while a job runs on it"),

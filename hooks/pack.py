@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from ftrun.hooks.checks.thresholds import SITES_OWN
 from ftrun.hooks.ownership import distrust, private_folders
-from ftrun.hooks.thresholds import SITES_OWN
 
 __all__ = ["REMOTE", "archive", "content", "sent"]
 
@@ -66,7 +66,8 @@ def kept(content):
         stream.write(content)
     return "/proc/self/fd/%d" % number
 sys.path.insert(0, kept(sys.stdin.buffer.read()))
-from ftrun.hooks import main, thresholds
+from ftrun.hooks import main
+from ftrun.hooks.checks import thresholds
 own = thresholds.read(told["site"], "")
 if own is None:
     sys.exit(0)

@@ -19,8 +19,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from ftrun.hooks import hosts, pairing
+from ftrun.hooks import pairing
 from ftrun.hooks.board import Board, FolderBoard, Notes, SocketBoard, wait
+from ftrun.hooks.checks import job_hosts
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, NOTE, OK, UNKNOWN, Finding
 from ftrun.hooks.machine import Machine, NoAnswer
@@ -216,7 +217,7 @@ def _print(verdict: Optional[Mapping[str, Any]], *, as_json: bool) -> None:
 def _nodes(told: str) -> list[str]:
     machine = Machine()
     try:
-        found = hosts.all_of(machine, {"hosts": told, "hosts_file": ""})
+        found = job_hosts.all_of(machine, {"hosts": told, "hosts_file": ""})
     except NoAnswer as error:
         raise UsageError(f"--nodes {told}: {error}") from None
     if not found:
@@ -232,7 +233,7 @@ def _folder(told: str) -> str:
 
 def _address(node: str) -> str:
     """The address that a name of this node has for others; one of the loopback only where just that was asked for."""
-    told = hosts.resolve(node) if node else ""
+    told = job_hosts.resolve(node) if node else ""
     found = [] if told.startswith("!") else told.split()  # else it says in words why there is none
     useful = [word for word in found if not word.startswith(("127.", "::1"))]
     if useful:

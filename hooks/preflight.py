@@ -17,7 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks import nodefile, thresholds
+from ftrun.hooks import nodefile
+from ftrun.hooks.checks import thresholds
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, SEVERITIES, TIERS, Check
 from ftrun.hooks.machine import Machine, NoAnswer
@@ -49,9 +50,9 @@ def main(arguments: list[str]) -> int:
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     settings = thresholds.read(words.settings, node)
     if settings is not None:
-        from ftrun.hooks import runner
+        from ftrun.hooks.checks import catalogue
 
-        chosen = runner.checks(words.tier, words.names)
+        chosen = catalogue.checks(words.tier, words.names)
         words.root = words.root.replace("{node}", node)
         nodefile.put(words.folder, words.launch, _report(node, chosen, settings, words))
     return 0
@@ -61,13 +62,13 @@ def _report(
     node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
 ) -> dict[str, Any]:
     """The report of these checks; what is bad was so twice."""
-    from ftrun.hooks import runner
+    from ftrun.hooks.checks import catalogue, runner
 
     reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
     bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
     if bad:
         again = runner.run(
-            runner.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S, root=words.root
+            catalogue.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S, root=words.root
         )
         second = {one.check: one for one in again}
         reports = [second.get(one.check, one) for one in reports]
@@ -128,10 +129,10 @@ def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 
 def _nodes() -> Sequence[str]:
     """The names of the job's nodes: one that gave no report may be told of by its peers. () where they are not known."""
-    from ftrun.hooks import hosts
+    from ftrun.hooks.checks import job_hosts
 
     try:
-        return hosts.all_of(Machine(), {"hosts": "", "hosts_file": ""})
+        return job_hosts.all_of(Machine(), {"hosts": "", "hosts_file": ""})
     except NoAnswer:
         return ()
 

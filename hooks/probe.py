@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks import pack, ssh_config
+from ftrun.hooks.checks.runner import BUDGETS_S
 from ftrun.hooks.known_hosts import KnownHosts
 from ftrun.hooks.report import parsed
-from ftrun.hooks.runner import BUDGETS_S
 from ftrun.hooks.ways import Lane, Lost, Refused, Ways, in_words, left_s, piped, talk
 
 __all__ = ["ANSWERED", "REFUSED", "TIMEOUT", "UNREACHABLE", "Answer", "NodeReport", "Probes", "checked"]

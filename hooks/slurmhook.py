@@ -94,14 +94,14 @@ def look(
     hook: Hook, names: Sequence[str], *, tier: str = "fast", more: Optional[Mapping[str, Any]] = None
 ) -> list[Finding]:
     """Run checks by name (all of the tier for none); what is bad is looked at a second time. Those of devices judge the job's own
-    (see `around`), and are not run for a job without any.
+    (see `thresholds.of_job`), and are not run for a job without any.
 
     `more` are thresholds of this call over the defaults and under the site's. The report is kept under the hook's name.
     """
-    from ftrun.hooks import runner
+    from ftrun.hooks.checks import catalogue, runner
     from ftrun.hooks.findings import BAD
 
-    chosen = runner.checks("burn-in" if names else tier)
+    chosen = catalogue.checks("burn-in" if names else tier)
     if names:
         chosen = [check for check in chosen if check.name in names]
     if hook.job.id and not hook.job.devices:

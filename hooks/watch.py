@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import select
@@ -24,8 +23,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import kernel_log, nodefile, thresholds
+from ftrun.hooks import nodefile
 from ftrun.hooks.cachetend import Tender
+from ftrun.hooks.checks import catalogue, kernel_log_reader, thresholds
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.growth import Growth
@@ -49,10 +49,10 @@ _MEANT_FOR_OTHERS = (
 
 
 class Family(NamedTuple):
-    """Checks that are asked together: each a module and what must be there for it ("" for nothing); `share` of a core at a period of 60 s."""
+    """Checks that are asked together: each a name and what must be there for it ("" for nothing); `share` of a core at a period of 60 s."""
 
     name: str
-    modules: tuple[tuple[str, str], ...]
+    checks: tuple[tuple[str, str], ...]
     share: float
 
 
@@ -61,23 +61,23 @@ FAMILIES = (
         "counters",
         (
             ("edac", "/sys/devices/system/edac/mc"),
-            ("pcie_aer", "/sys/bus/pci/devices"),
-            ("ib_errors", "/sys/class/infiniband"),
-            ("ib_flaps", "/sys/class/infiniband"),
-            ("ib_port", "/sys/class/infiniband"),
-            ("mount_readonly", "/proc/mounts"),
+            ("pcie-aer", "/sys/bus/pci/devices"),
+            ("ib-errors", "/sys/class/infiniband"),
+            ("ib-flaps", "/sys/class/infiniband"),
+            ("ib-port", "/sys/class/infiniband"),
+            ("mount-readonly", "/proc/mounts"),
         ),
         0.00035,
     ),
-    Family("mounts", (("mounts", ""), ("lustre_client", "/sys/fs/lustre")), 0.0001),
-    Family("kernel log", (("mce", "/proc/interrupts"), ("gpu_xid", "/proc/driver/nvidia")), 0.00015),
+    Family("mounts", (("mounts", ""), ("lustre-client", "/sys/fs/lustre")), 0.0001),
+    Family("kernel log", (("mce", "/proc/interrupts"), ("gpu-xid", "/proc/driver/nvidia")), 0.00015),
     Family(
         "accelerators",
         (
-            ("gpu_check", "/proc/driver/nvidia"),
-            ("gpu_ecc", "nvidia-smi"),
-            ("gpu_recovery", "nvidia-smi"),
-            ("amd_gpu", "/sys/module/amdgpu"),
+            ("gpu-check", "/proc/driver/nvidia"),
+            ("gpu-ecc", "nvidia-smi"),
+            ("gpu-recovery", "nvidia-smi"),
+            ("amd-gpu", "/sys/module/amdgpu"),
             ("npu", "npu-smi"),
         ),
         0.0003,
@@ -217,10 +217,10 @@ def _present(family: Family, root: str) -> list[Check]:
     """The checks of a family that this node has something for; the others are not even imported."""
     machine = Machine(root)
     found = []
-    for module, need in family.modules:
+    for name, need in family.checks:
         there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
         if not need or there:
-            found.append(importlib.import_module(f"ftrun.hooks.checks.{module}").CHECK)
+            found.append(catalogue.loaded(name))
     return found
 
 
@@ -230,7 +230,7 @@ def visible(root: str = "/") -> dict[str, list[str]]:
     The kernel's log is a name of its own, "log", where this user may read it.
     """
     found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
-    if not kernel_log.read(Machine(root)).why_not:
+    if not kernel_log_reader.read(Machine(root)).why_not:
         found["kernel log"].append("log")
     return found
 

@@ -17,7 +17,7 @@ Look = Callable[[Sequence[str]], Mapping[str, Report]]
 
 def thresholds(path: str) -> dict[str, dict[str, Any]]:
     """Thresholds by check from a JSON file; "" = the site's own on this host, where there is one. Raises UserError."""
-    from ftrun.hooks.thresholds import SITES_OWN, whole
+    from ftrun.hooks.checks.thresholds import SITES_OWN, whole
 
     if not path and not os.path.exists(SITES_OWN):
         return {}

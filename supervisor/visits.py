@@ -33,14 +33,14 @@ class Visit:
 
     def _work(self, nodes: tuple[str, ...], ssh_config: str) -> None:
         try:
-            from ftrun.hooks import runner
+            from ftrun.hooks.checks import catalogue
             from ftrun.hooks.probe import NodeReport, Probes, checked
 
             def told(report: NodeReport) -> None:
                 if report.report is not None:
                     self.reports[report.node] = report.report
 
-            names = [check.name for check in runner.checks("fast") if check.name not in NOT_AFTERWARDS]
+            names = [check.name for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
             checked(
                 nodes,
                 "fast",

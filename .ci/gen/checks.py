@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.hooks import runner
-from ftrun.hooks.catalogue import Entry, entry
+from ftrun.hooks.checks.catalogue import Entry, checks, entry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "checks.md"
 HEAD = """\
@@ -42,7 +41,7 @@ A node that is dead is asked through its board: `ftrun-hook check bmc --settings
 
 def page() -> str:
     """Return the whole page."""
-    entries = [entry(check) for check in runner.checks("burn-in")]
+    entries = [entry(check) for check in checks("burn-in")]
     rows = [
         f"There are {len(entries)} checks.\n",
         "| check | what it says | tier | class | needs |",

@@ -1,4 +1,4 @@
-"""Writes hooks/kernel_words.py: for each rule about the kernel's log, words of which one stands in every line that it matches. (I/O)
+"""Writes a table into hooks/checks/kernel_rules.py: for each rule, words of which one stands in every line that it matches. (I/O)
 
 Read off the expressions by Python's own parser, so that no line is missed; `--check` says whether the file is current.
 """
@@ -11,22 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ftrun.hooks.kernel_faults import TABLE
+from ftrun.hooks.checks.kernel_rules import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / "hooks" / "kernel_words.py"
-HEAD = '''"""Words of which one stands in every line that a rule of kernel_faults matches, in the order of its table. (pure)
-
-Written by `make docs` from the expressions there; do not edit by hand.
-"""
-
-from __future__ import annotations
-
-__all__ = ["WORDS"]
-
-# fmt: off
-WORDS: tuple[tuple[str, ...], ...] = (
-'''
+FILE = ROOT / "hooks" / "checks" / "kernel_rules.py"
+HEAD = "WORDS: tuple[tuple[str, ...], ...] = (\n"
+END = "\n)\n# fmt: on\n"
 
 
 def words(expression: str) -> tuple[str, ...]:
@@ -62,12 +52,13 @@ def _needed(sequence: Any) -> set[str] | None:
 
 
 def text() -> str:
-    """The file."""
+    """The file, with the table in its place."""
     rows = []
     for _, _, _, expression in TABLE:
         found = words(expression)
         rows.append(f"    ({', '.join(map(_quoted, found))}{',' if len(found) == 1 else ''}),\n")
-    return HEAD + "".join(rows) + ")\n"
+    before, _, after = FILE.read_text(encoding="utf-8").partition(HEAD)
+    return before + HEAD + "".join(rows).rstrip("\n") + END + after.partition(END)[2]
 
 
 def _quoted(word: str) -> str:
@@ -78,6 +69,6 @@ if __name__ == "__main__":
     wanted = text()
     if sys.argv[1:] == ["--check"]:
         if FILE.read_text(encoding="utf-8") != wanted:
-            sys.exit("hooks/kernel_words.py is not current: run `make docs`")
+            sys.exit("hooks/checks/kernel_rules.py is not current: run `make docs`")
     else:
         FILE.write_text(wanted, encoding="utf-8")

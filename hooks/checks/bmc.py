@@ -1,32 +1,33 @@
-"""`bmc`: the board's own controller has logged no fault: asked on the node, or from outside, also of a node that is dead. (I/O)
-
-How it thinks. The controller of the board lives when the node does not, and it saw why: an uncorrected error of the memory, a processor's internal error, power or cooling that
-failed. No user writes its log. What came since the job began counts, or lately where no job is meant; what is older is a note, and so is what was taken back later (the same event,
-deasserted). From outside it also tells whether the node has power at all. The log is asked without the sensors' names: to look those up ipmitool fetches the whole repository of sensors, which
-takes minutes, and builds one in a controller that has none, and a check writes nothing. Times are the controller's own, taken as UTC; without a sensible one an event is of unknown age, and a note.
-
-Thresholds: `host`, the controller's address ("": this node's own), `user`, `password_file` (readable by its owner only; passwords are given in no other way), `interface` lanplus;
-`since_s` (seconds of the epoch; 0: none), `recent_s` (86,400), `last` 200 events are read; `power` (true): from outside, a node without power is bad.
-Skipped where ipmitool or the node's own device is missing, or may not be opened by this user.
-
-Checked against: ipmitool 1.8.19 with a simulated controller of OpenIPMI over lanplus, records of every kind below; event lines of 1.8.18 and of Supermicro, Dell and Intel boards in public logs.
-"""
+"""The check of the board's own controller. (I/O)"""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.findings import (
+    BAD,
+    DEGRADED,
+    NOTE,
+    OK,
+    Finding,
+    Functions,
+    Thresholds,
+    bad,
+    finding,
+    ok,
+    skipped,
+    unknown,
+)
 from ftrun.hooks.machine import Machine, NoAnswer
 
-__all__ = ["CHECK", "Event", "Facts", "events", "judge"]
+__all__ = ["FUNCTIONS"]
 
-NAME = "bmc"
-FAULT = "hardware-other"
+
+HARDWARE = "hardware-other"
 EVIDENCE_MAX = 3
 LOG_LIMIT_S = 40.0
 POWER_LIMIT_S = 12.0
@@ -37,15 +38,15 @@ TIME_FORMS = ("%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p", 
 _TABLE = tuple(
     (severity, fault, re.compile(pattern, re.IGNORECASE))
     for severity, fault, pattern in (
-        (BAD, FAULT, r"uncorrectable ECC|memory.*\| parity|memory device disabled|uncorrectable memory"),
-        (BAD, FAULT, r"\bIERR\b|CATERR|thermal trip|FRB[123]|machine check.*uncorrected|processor.*configuration error"),
-        (BAD, FAULT, r"bus fatal error|bus uncorrectable error|PCI SERR|fatal NMI"),
-        (BAD, FAULT, r"non-recoverable"),
-        (BAD, FAULT, r"leak"),
-        (DEGRADED, FAULT, r"correctable ECC logging limit|memory.*\| (?:spare|configuration error)"),
-        (DEGRADED, FAULT, r"throttled|PCI PERR|NMI/diag|software NMI|bus degraded"),
-        (DEGRADED, FAULT, r"power supply.*\| (?:failure detected|power supply AC lost|AC lost|AC out-of-range|config)|power unit.*\| (?:failure detected|soft-power control failure|AC lost)"),
-        (DEGRADED, FAULT, r"(?:temperature|voltage|current|fan|cooling).*\| (?:upper|lower) critical|transition to (?:critical|non-recoverable)"),
+        (BAD, HARDWARE, r"uncorrectable ECC|memory.*\| parity|memory device disabled|uncorrectable memory"),
+        (BAD, HARDWARE, r"\bIERR\b|CATERR|thermal trip|FRB[123]|machine check.*uncorrected|processor.*configuration error"),
+        (BAD, HARDWARE, r"bus fatal error|bus uncorrectable error|PCI SERR|fatal NMI"),
+        (BAD, HARDWARE, r"non-recoverable"),
+        (BAD, HARDWARE, r"leak"),
+        (DEGRADED, HARDWARE, r"correctable ECC logging limit|memory.*\| (?:spare|configuration error)"),
+        (DEGRADED, HARDWARE, r"throttled|PCI PERR|NMI/diag|software NMI|bus degraded"),
+        (DEGRADED, HARDWARE, r"power supply.*\| (?:failure detected|power supply AC lost|AC lost|AC out-of-range|config)|power unit.*\| (?:failure detected|soft-power control failure|AC lost)"),
+        (DEGRADED, HARDWARE, r"(?:temperature|voltage|current|fan|cooling).*\| (?:upper|lower) critical|transition to (?:critical|non-recoverable)"),
         (DEGRADED, "storage", r"drive (?:slot|bay).*\| (?:drive fault|in critical array|in failed array)"),
         (DEGRADED, "node", r"watchdog.*\| (?:hard reset|power (?:down|cycle))|OS (?:critical )?stop.*run-time|OS runtime critical stop"),
         (NOTE, "", r"predictive failure|redundancy (?:lost|degraded)|log full|correctable ECC|bus correctable|non-critical|power off/down"),
@@ -63,7 +64,7 @@ class Event(NamedTuple):
     line: str
 
 
-class Facts(NamedTuple):
+class BmcFacts(NamedTuple):
     """The printed log, the printed power state (from outside; "" else), the time, and why there is no log."""
 
     log: str
@@ -73,11 +74,11 @@ class Facts(NamedTuple):
     is_closed: bool = False
 
 
-def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
+def probe_bmc(machine: Machine, thresholds: Thresholds) -> BmcFacts:
     """Ask this node's controller, or the one at `host`."""
     host = str(thresholds["host"])
     if not host and not any(name.startswith("ipmi") for name in machine.names("/dev")):
-        return Facts("", "", 0.0, "this node has no device of a controller", is_closed=True)
+        return BmcFacts("", "", 0.0, "this node has no device of a controller", is_closed=True)
     ipmitool = ["env", "TZ=UTC", machine.tool("ipmitool") or "ipmitool"]
     if host:
         ipmitool += ["-I", str(thresholds["interface"]), "-N", "2", "-R", "2", "-H", host]
@@ -92,22 +93,41 @@ def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
     if output.code and not output.out.strip() and "no entries" not in output.err:
         closed = any(word in output.err for word in CLOSED)
         if power:
-            return Facts("", power, time.time(), errors)
+            return BmcFacts("", power, time.time(), errors)
         if closed:
-            return Facts("", "", time.time(), errors, is_closed=True)
+            return BmcFacts("", "", time.time(), errors, is_closed=True)
         raise NoAnswer(f"the controller {host or 'of this node'} does not answer: {errors}")
-    return Facts(output.out, power, time.time())
+    return BmcFacts(output.out, power, time.time())
 
 
-def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
-    """By the worst event of each sensor since the job began; a note for what is older or over."""
+def judge_bmc(facts: BmcFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """By the worst event of each sensor since the job began; a note for what is older or over.
+
+    How it thinks. The controller of the board lives when the node does not, and it saw why: an
+    uncorrected error of the memory, a processor's internal error, power or cooling that failed. No user
+    writes its log. What came since the job began counts, or lately where no job is meant; what is older
+    is a note, and so is what was taken back later (the same event, deasserted). From outside it also
+    tells whether the node has power at all. The log is asked without the sensors' names: to look those
+    up ipmitool fetches the whole repository of sensors, which takes minutes, and builds one in a
+    controller that has none, and a check writes nothing. Times are the controller's own, taken as UTC;
+    without a sensible one an event is of unknown age, and a note.
+
+    Thresholds: `host`, the controller's address ("": this node's own), `user`, `password_file`
+    (readable by its owner only; passwords are given in no other way), `interface` lanplus; `since_s`
+    (seconds of the epoch; 0: none), `recent_s` (86,400), `last` 200 events are read; `power` (true):
+    from outside, a node without power is bad. Skipped where ipmitool or the node's own device is
+    missing, or may not be opened by this user.
+
+    Checked against: ipmitool 1.8.19 with a simulated controller of OpenIPMI over lanplus, records of
+    every kind below; event lines of 1.8.18 and of Supermicro, Dell and Intel boards in public logs.
+    """
     if facts.is_closed:
-        return [Finding(NAME, SKIPPED, facts.why_not)]
+        return [skipped(facts.why_not)]
     found = []
     if re.search(r"power is off", facts.power, re.IGNORECASE):
-        found.append(Finding(NAME, BAD, "the node has no power", "node", "power", (facts.power.strip(),)))
+        found.append(bad("the node has no power", "power", evidence=(facts.power.strip(),), fault="node"))
     if facts.why_not:
-        return found or [Finding(NAME, UNKNOWN, f"its log cannot be read: {facts.why_not}")]
+        return found or [unknown(f"its log cannot be read: {facts.why_not}")]
     logged = events(facts.log)
     since_s = thresholds["since_s"] or facts.now_s - thresholds["recent_s"]
     over = {(one.sensor, one.text): number for number, one in enumerate(logged) if one.is_over}
@@ -120,7 +140,7 @@ def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
             kind = (severity, fault, one.sensor) if counts else (NOTE, "", one.sensor)
             by_kind.setdefault(kind, []).append((one, counts))
     found += [_told(kind, [one for one, _ in pairs]) for kind, pairs in by_kind.items()]
-    return found or [Finding(NAME, OK, f"no fault in {len(logged)} events", value=len(logged), unit="events")]
+    return found or [ok(f"no fault in {len(logged)} events", value=len(logged), unit="events")]
 
 
 def _known(one: Event) -> tuple[str, str]:
@@ -135,7 +155,9 @@ def _told(kind: tuple[str, str, str], logged: Sequence[Event]) -> Finding:
     texts = ", ".join(dict.fromkeys(one.text for one in logged))
     old = "" if severity != NOTE else " (old, over, or no fault)"
     evidence = tuple(one.line for one in logged[-EVIDENCE_MAX:])
-    return Finding(NAME, severity, f"{texts}{old}", fault, sensor, evidence, float(len(logged)), "events")
+    return finding(
+        severity, f"{texts}{old}", sensor, float(len(logged)), "events", evidence=evidence, fault=fault
+    )
 
 
 def events(text: str) -> list[Event]:
@@ -163,16 +185,5 @@ def _time_s(text: str) -> Optional[float]:
     return None
 
 
-CHECK = Check(
-    name=NAME,
-    title="The board's controller has logged no fault (also of a dead node, from outside)",
-    tier="recheck",
-    fault=FAULT,
-    needs=("ipmitool",),
-    limit_s=60.0,
-    thresholds={
-        "host": "", "user": "", "password_file": "", "interface": "lanplus", "since_s": 0, "recent_s": 86_400, "last": 200, "power": True,
-    },
-    probe=probe,
-    judge=judge,
-)  # fmt: skip
+FUNCTIONS: Functions = {"bmc": (probe_bmc, judge_bmc)}
+"""Name of the check -> probe and judge."""

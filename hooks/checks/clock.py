@@ -1,31 +1,34 @@
-"""`clock`: the clock of the node is right. (I/O)
-
-How it thinks. Munge refuses messages that are minutes off, Kerberos too, and logs of nodes whose clocks differ cannot be laid side by side. The service that
-keeps the clock knows how far off it is at most: what is left to correct, plus half the way to its source, plus what it may have drifted since; so a service that has
-lost its source grows worse in time, although it calls itself synchronised. The first service that answers is believed.
-
-Thresholds: `offset_s` 0.5 (logs cannot be compared), `bad_s` 60 (munge's credentials live for minutes).
-
-Formats: `chronyc -c -n tracking` (14 fields; chrony 4.3, synchronised and not), `ntpq -c rv` (variables of RFC 9327; NTPsec 1.2.2), `timedatectl timesync-status` (systemd-timesyncd:
-the labels of timedatectl's source) and `timedatectl show` (NTPSynchronized: the kernel's word, without an offset).
-
-Checked against: chronyd 4.3 and ntpd of NTPsec 1.2.2 started for it: synchronised, alone, and dead; timedatectl by its source, and dead on a machine without systemd.
-"""
+"""The checks of the clock and of the time since boot. (I/O)"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
-from ftrun.hooks.findings import BAD, DEGRADED, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.findings import (
+    BAD,
+    DEGRADED,
+    Finding,
+    Functions,
+    Thresholds,
+    bad,
+    degraded,
+    finding,
+    note,
+    ok,
+    skipped,
+    unknown,
+)
 from ftrun.hooks.machine import Machine, NoAnswer
 
-__all__ = ["CHECK", "Facts", "Reading", "judge", "understood"]
+__all__ = ["FUNCTIONS"]
 
-NAME = "clock"
-FAULT = "node"
-QUESTIONS = (
+
+# --- clock
+
+CLOCK_QUESTIONS = (
     ("chronyc", "-c", "-n", "tracking"),
     ("ntpq", "-c", "rv", "127.0.0.1"),
     ("timedatectl", "timesync-status"),
@@ -36,7 +39,7 @@ LEAP_WORDS = ("Normal", "Insert second", "Delete second", "Not synchronised")  #
 UNITS_S = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-class Facts(NamedTuple):
+class ClockFacts(NamedTuple):
     """What each tool that is here printed, in the order of trust; why others gave no answer."""
 
     told: tuple[tuple[str, str], ...]
@@ -51,10 +54,10 @@ class Reading(NamedTuple):
     most_s: float = 0.0
 
 
-def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Facts:
+def probe_clock(machine: Machine, _thresholds: Thresholds) -> ClockFacts:
     """Ask the services that are here until one answers."""
     reasons = []
-    for argv in QUESTIONS:
+    for argv in CLOCK_QUESTIONS:
         if machine.tool(argv[0]) is None:
             continue
         try:
@@ -64,34 +67,52 @@ def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Facts:
             continue
         name = " ".join(argv[:1] if argv[0] != "timedatectl" else argv)
         if output.code == 0 and understood(name, output.out) is not None:
-            return Facts(((name, output.out),))
+            return ClockFacts(((name, output.out),))
         lines = (output.out + output.err).strip().splitlines() or ["it prints nothing"]
         reasons.append(f"{argv[0]}: {lines[-1]}")
-    return Facts((), "; ".join(reasons))
+    return ClockFacts((), "; ".join(reasons))
 
 
-def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
-    """Bad when it is far off, degraded when it is off or follows nothing."""
+def judge_clock(facts: ClockFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad when it is far off, degraded when it is off or follows nothing.
+
+    How it thinks. Munge refuses messages that are minutes off, Kerberos too, and logs of nodes whose
+    clocks differ cannot be laid side by side. The service that keeps the clock knows how far off it is
+    at most: what is left to correct, plus half the way to its source, plus what it may have drifted
+    since; so a service that has lost its source grows worse in time, although it calls itself
+    synchronised. The first service that answers is believed.
+
+    Thresholds: `offset_s` 0.5 (logs cannot be compared), `bad_s` 60 (munge's credentials live for
+    minutes).
+
+    Formats: `chronyc -c -n tracking` (14 fields; chrony 4.3, synchronised and not), `ntpq -c rv`
+    (variables of RFC 9327; NTPsec 1.2.2), `timedatectl timesync-status` (systemd-timesyncd: the labels
+    of timedatectl's source) and `timedatectl show` (NTPSynchronized: the kernel's word, without an
+    offset).
+
+    Checked against: chronyd 4.3 and ntpd of NTPsec 1.2.2 started for it: synchronised, alone, and dead;
+    timedatectl by its source, and dead on a machine without systemd.
+    """
     for name, text in facts.told:
         reading = understood(name, text)
         if reading is not None:
-            return [_judged(name, text, reading, thresholds)]
+            return [_clock_finding(name, text, reading, thresholds)]
     if facts.told or facts.why_not:
-        return [Finding(NAME, UNKNOWN, f"no service tells of the clock: {facts.why_not or 'odd answers'}")]
-    return [Finding(NAME, SKIPPED, "neither chronyc, ntpq nor timedatectl is here")]
+        return [unknown(f"no service tells of the clock: {facts.why_not or 'odd answers'}")]
+    return [skipped("neither chronyc, ntpq nor timedatectl is here")]
 
 
-def _judged(name: str, text: str, reading: Reading, thresholds: Mapping[str, Any]) -> Finding:
+def _clock_finding(name: str, text: str, reading: Reading, thresholds: Thresholds) -> Finding:
     evidence = tuple(text.strip().splitlines()[:3])
     if not reading.is_synchronised:
-        return Finding(NAME, DEGRADED, f"{name}: the clock follows no source", FAULT, "", evidence)
+        return degraded(f"{name}: the clock follows no source", evidence=evidence)
     if reading.offset_s is None:
-        return Finding(NAME, OK, f"{name}: synchronised")
+        return ok(f"{name}: synchronised")
     message = f"{name}: off by {reading.offset_s:.6f} s, {reading.most_s:.6f} s at most"
     for severity, limit_s in ((BAD, thresholds["bad_s"]), (DEGRADED, thresholds["offset_s"])):
         if reading.most_s > limit_s:
-            return Finding(NAME, severity, message, FAULT, "", evidence, reading.offset_s, "s")
-    return Finding(NAME, OK, message, value=reading.offset_s, unit="s")
+            return finding(severity, message, value=reading.offset_s, unit="s", evidence=evidence)
+    return ok(message, value=reading.offset_s, unit="s")
 
 
 def understood(name: str, text: str) -> Optional[Reading]:
@@ -143,14 +164,50 @@ def _span_s(text: str) -> float:
     return sum(float(number) * UNITS_S[unit or "s"] for number, unit in parts)
 
 
-CHECK = Check(
-    name=NAME,
-    title="The clock is right and follows a source",
-    tier="fast",
-    fault=FAULT,
-    needs=(),
-    limit_s=13.0,
-    thresholds={"offset_s": 0.5, "bad_s": 60},
-    probe=probe,
-    judge=judge,
-)
+# --- uptime
+
+
+class UptimeFacts(NamedTuple):
+    """Seconds since boot (None: not told), and the time in seconds of the epoch."""
+
+    up_s: Optional[float]
+    now_s: float
+
+
+def probe_uptime(machine: Machine, _thresholds: Thresholds) -> UptimeFacts:
+    """Read the uptime."""
+    word = (machine.peek("/proc/uptime") or "").partition(" ")[0]
+    try:
+        return UptimeFacts(float(word), time.time())
+    except ValueError:
+        return UptimeFacts(None, time.time())
+
+
+def judge_uptime(facts: UptimeFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad when it was booted after the job began, a note when it was booted lately.
+
+    How it thinks. A node that came back looks healthy, and its job is gone: only the time of its boot
+    tells that it went down under the job, whether somebody reset it or it crashed. The time since boot
+    is told in any case, to be compared across nodes and to be laid beside counters. The clock may have
+    been set since, so a minute is allowed.
+
+    Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none); `recent_s` 600: a boot
+    that lately is a note; `slack_s` 60.
+
+    Checked against: /proc/uptime of Linux 6.1 and 6.18 (proc(5)).
+    """
+    if facts.up_s is None:
+        return [unknown("/proc/uptime does not tell")]
+    booted_s = facts.now_s - facts.up_s
+    told = f"up since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(booted_s))}"
+    since_s = float(thresholds["since_s"])
+    if since_s and booted_s > since_s + thresholds["slack_s"]:
+        message = f"{told}: it was booted {booted_s - since_s:.0f} s after the job began"
+        return [bad(message, value=round(facts.up_s), unit="s")]
+    if facts.up_s < thresholds["recent_s"]:
+        return [note(f"{told}: it was booted lately", value=round(facts.up_s), unit="s")]
+    return [ok(told, value=round(facts.up_s), unit="s")]
+
+
+FUNCTIONS: Functions = {"clock": (probe_clock, judge_clock), "uptime": (probe_uptime, judge_uptime)}
+"""Name of the check -> probe and judge."""

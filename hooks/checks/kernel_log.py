@@ -1,30 +1,18 @@
-"""`kernel-log`: the kernel has written of no fault since the job began. (I/O)
-
-How it thinks. The kernel's log is root's: no user writes it, so a fault told there is proven. What counts is what came since the job began, or
-lately where no job is meant; older lines are a note. A table (hooks/kernel_faults.py) knows faults, lines that other checks judge, and the chatter of
-healthy machines; an error that it does not know is shown as a note, alike ones as one, and never held against the node.
-
-Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none), `recent_s` (7,200) without one; `level` (3, syslog's "error"): lines
-as grave as that are shown where nobody knows them; `allow` (none): regular expressions of lines that this site knows to be harmless.
-Skipped where this user may not read the kernel's log.
-
-Checked against: every kernel line of a fault that blames a device or a node in ftrun's catalog of faults, with its counter-examples; `dmesg -r` of Linux 6.1.
-"""
+"""The check of the kernel log against the table of its faults. (I/O)"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ftrun.hooks import kernel_faults, kernel_log
-from ftrun.hooks.findings import NOTE, OK, SKIPPED, Check, Finding
-from ftrun.hooks.kernel_log import Line, Log
+from ftrun.hooks.checks import kernel_log_reader, kernel_rules
+from ftrun.hooks.checks.kernel_log_reader import Line, Log
+from ftrun.hooks.findings import OK, Finding, Functions, Thresholds, finding, note, ok, skipped
 from ftrun.hooks.machine import Machine
 
-__all__ = ["CHECK", "judge"]
+__all__ = ["FUNCTIONS"]
 
-NAME = "kernel-log"
+
 LINES_MAX = 20_000  # the newest; a second of work
 FAULTS_MAX = 20
 UNKNOWN_MAX = 8
@@ -33,64 +21,72 @@ LINE_CHARS = 300
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b|\d+")
 
 
-def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Log:
+def probe_kernel_log(machine: Machine, _thresholds: Thresholds) -> Log:
     """Read the log."""
-    return kernel_log.read(machine)
+    return kernel_log_reader.read(machine)
 
 
-def judge(log: Log, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
-    """A finding for each kind of fault and device; a note for what is old, and for errors that nobody knows."""
+def judge_kernel_log(log: Log, thresholds: Thresholds) -> Sequence[Finding]:
+    """A finding for each kind of fault and device; a note for what is old, and for errors that nobody knows.
+
+    How it thinks. The kernel's log is root's: no user writes it, so a fault told there is proven. What
+    counts is what came since the job began, or lately where no job is meant; older lines are a note. A
+    table (hooks/checks/kernel_rules.py) knows faults, lines that other checks judge, and the chatter of
+    healthy machines; an error that it does not know is shown as a note, alike ones as one, and never
+    held against the node.
+
+    Thresholds: `since_s`, the start of the job (seconds of the epoch; 0: none), `recent_s` (7,200)
+    without one; `level` (3, syslog's "error"): lines as grave as that are shown where nobody knows
+    them; `allow` (none): regular expressions of lines that this site knows to be harmless. Skipped
+    where this user may not read the kernel's log.
+
+    Checked against: every kernel line of a fault that blames a device or a node in ftrun's catalog of
+    faults, with its counter-examples; `dmesg -r` of Linux 6.1.
+    """
     if not log.lines:
-        return [Finding(NAME, SKIPPED, f"the kernel's log cannot be read: {log.why_not}")]
+        return [skipped(f"the kernel's log cannot be read: {log.why_not}")]
     since = thresholds["since_s"] or log.now_s - thresholds["recent_s"]
     allowed = [re.compile(pattern) for pattern in thresholds["allow"]]
-    faults: dict[tuple[kernel_faults.Rule, str], list[Line]] = {}
+    faults: dict[tuple[kernel_rules.Rule, str], list[Line]] = {}
     unknown: dict[str, list[Line]] = {}
     lines = log.lines[-LINES_MAX:]
-    rules = kernel_faults.rules_for(line.text for line in lines)
+    rules = kernel_rules.rules_for(line.text for line in lines)
     for line in lines:
         if any(pattern.search(line.text) for pattern in allowed):
             continue
-        rule = kernel_faults.rule_of(line.text, rules)
+        rule = kernel_rules.rule_of(line.text, rules)
         if rule is None:
             # Some sources do not tell the level of a line: those show no unknown ones.
             if line.level is not None and line.level <= thresholds["level"] and _is_fresh(line, since):
                 unknown.setdefault(NUMBERS.sub("#", line.text), []).append(line)
         elif rule.severity != OK:
-            faults.setdefault((rule, kernel_faults.device_of(rule, line.text)), []).append(line)
-    found = [_told(rule, device, lines, since) for (rule, device), lines in faults.items()][:FAULTS_MAX]
-    found += [_shown(lines) for lines in list(unknown.values())[:UNKNOWN_MAX]]
-    return found or [Finding(NAME, OK, f"no fault in {len(log.lines)} lines")]
+            faults.setdefault((rule, kernel_rules.device_of(rule, line.text)), []).append(line)
+    found = [_fault_finding(rule, device, lines, since) for (rule, device), lines in faults.items()][
+        :FAULTS_MAX
+    ]
+    found += [_unknown_finding(lines) for lines in list(unknown.values())[:UNKNOWN_MAX]]
+    return found or [ok(f"no fault in {len(log.lines)} lines")]
 
 
 def _is_fresh(line: Line, since_s: float) -> bool:
     return line.at_s is not None and line.at_s >= since_s
 
 
-def _told(rule: kernel_faults.Rule, device: str, lines: Sequence[Line], since_s: float) -> Finding:
+def _fault_finding(rule: kernel_rules.Rule, device: str, lines: Sequence[Line], since_s: float) -> Finding:
     fresh = [line for line in lines if _is_fresh(line, since_s)]
     evidence = tuple(line.text[:LINE_CHARS] for line in (fresh or lines)[-EVIDENCE_MAX:])
     if not fresh:
-        return Finding(NAME, NOTE, f"{rule.title}, not since the job began", "", device, evidence)
-    return Finding(NAME, rule.severity, rule.title, rule.fault, device, evidence, float(len(fresh)), "lines")
-
-
-def _shown(lines: Sequence[Line]) -> Finding:
-    times = f" ({len(lines)} times)" if len(lines) > 1 else ""
-    text = lines[-1].text[:LINE_CHARS]
-    return Finding(
-        NAME, NOTE, f"an unknown error{times}: {text}", "", "", (text,), float(len(lines)), "lines"
+        return note(f"{rule.title}, not since the job began", device, evidence=evidence)
+    return finding(
+        rule.severity, rule.title, device, float(len(fresh)), "lines", evidence=evidence, fault=rule.fault
     )
 
 
-CHECK = Check(
-    name=NAME,
-    title="The kernel has written of no fault since the job began",
-    tier="fast",
-    fault="node",
-    needs=(),
-    limit_s=12.0,
-    thresholds={"since_s": 0, "recent_s": 7200, "level": 3, "allow": ()},
-    probe=probe,
-    judge=judge,
-)
+def _unknown_finding(lines: Sequence[Line]) -> Finding:
+    times = f" ({len(lines)} times)" if len(lines) > 1 else ""
+    text = lines[-1].text[:LINE_CHARS]
+    return note(f"an unknown error{times}: {text}", value=float(len(lines)), unit="lines", evidence=(text,))
+
+
+FUNCTIONS: Functions = {"kernel-log": (probe_kernel_log, judge_kernel_log)}
+"""Name of the check -> probe and judge."""

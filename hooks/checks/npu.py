@@ -1,32 +1,19 @@
-"""`npu`: the Ascend NPUs of this node are all there, healthy, and linked. (I/O)
-
-How it thinks. The driver gives each chip one word of health; OK is OK. Behind another word stand fault codes, of which few mean that
-the chip must be isolated or reset: those are bad, and the word alone is degraded, because most alarms pass with the program
-that caused them. A double-bit error of its memory since the last reset has cost somebody data.
-
-Thresholds: `expected` chips (0: unknown), `double_bit` (0) errors, `temperature_c` (95); `devices` of the job, by NPU id
-(ASCEND_RT_VISIBLE_DEVICES). A link that is down counts where others of the node are up.
-
-Checked against: `npu-smi info` of 910B, 910ProB and 950 in public reports (versions 23 to 25); `-t ecc` in Huawei's published
-command reference; `hccn_tool -link -g` in Huawei's exporter and its log guide; fault codes and their levels in Huawei's MindCluster. The
-form of fault codes in `-t health` was seen in one public report only.
-"""
+"""The check of Ascend NPUs. (I/O)"""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.checks.nvidia_smi import tokens
+from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped, unknown
 from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.nvidia import tokens
 
-__all__ = ["CHECK", "Chip", "Facts", "chips", "codes", "judge"]
+__all__ = ["FUNCTIONS"]
 
-NAME = "npu"
-FAULT = "hardware-gpu"
+
 TABLE_LIMIT_S = 6.0
 ONE_LIMIT_S = 2.0
 HCCN = "/usr/local/Ascend/driver/tools/hccn_tool"
@@ -58,7 +45,7 @@ class Chip(NamedTuple):
     temperature_c: int
 
 
-class Facts(NamedTuple):
+class NpuFacts(NamedTuple):
     """What the tools printed: the table, and by NPU id the memory's errors, the codes of sick ones, the state of the link.
 
     `is_installed` tells a node without npu-smi from one whose npu-smi prints nothing.
@@ -71,16 +58,16 @@ class Facts(NamedTuple):
     is_installed: bool = True
 
 
-def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> Facts:
+def probe_npu(machine: Machine, _thresholds: Thresholds) -> NpuFacts:
     """Ask for the table, then for each chip what the table does not tell."""
     if machine.tool("npu-smi") is None:
-        return Facts("", is_installed=False)
+        return NpuFacts("", is_installed=False)
     output = machine.run(["npu-smi", "info"], TABLE_LIMIT_S)
     table = output.out or output.err
     found = chips(table)
     ids = sorted({chip.number for chip in found})
     sick = sorted({chip.number for chip in found if chip.health != "OK"})
-    return Facts(
+    return NpuFacts(
         table,
         _each(machine, ids, "npu-smi", "info", "-t", "ecc", "-i"),
         _each(machine, sick, "npu-smi", "info", "-t", "health", "-i"),
@@ -102,29 +89,41 @@ def codes(text: str) -> list[str]:
     return [code.upper() for code in told]
 
 
-def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
-    """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors and links."""
+def judge_npu(facts: NpuFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad when chips are missing, critical, or bear a code that isolates; degraded for other alarms, errors and links.
+
+    How it thinks. The driver gives each chip one word of health; OK is OK. Behind another word stand
+    fault codes, of which few mean that the chip must be isolated or reset: those are bad, and the word
+    alone is degraded, because most alarms pass with the program that caused them. A double-bit error of
+    its memory since the last reset has cost somebody data.
+
+    Thresholds: `expected` chips (0: unknown), `double_bit` (0) errors, `temperature_c` (95); `devices`
+    of the job, by NPU id (ASCEND_RT_VISIBLE_DEVICES). A link that is down counts where others of the
+    node are up.
+
+    Checked against: `npu-smi info` of 910B, 910ProB and 950 in public reports (versions 23 to 25); `-t
+    ecc` in Huawei's published command reference; `hccn_tool -link -g` in Huawei's exporter and its log
+    guide; fault codes and their levels in Huawei's MindCluster. The form of fault codes in `-t health`
+    was seen in one public report only.
+    """
     found, expected = chips(facts.table), int(thresholds["expected"])
     if not facts.is_installed and not expected:
-        return [Finding(NAME, SKIPPED, "npu-smi is not here")]
+        return [skipped("npu-smi is not here")]
     lost = re.search(r"dcmi (?:module|model) initialize failed.*", facts.table)
     if lost and not found:
-        return [Finding(NAME, BAD, "the driver does not answer", FAULT, "", (lost.group(0),))]
+        return [bad("the driver does not answer", evidence=(lost.group(0),))]
     if not found and facts.is_installed:
-        return [
-            Finding(NAME, UNKNOWN, f"npu-smi lists no chip: {facts.table.strip()[:100] or 'nothing printed'}")
-        ]
+        return [unknown(f"npu-smi lists no chip: {facts.table.strip()[:100] or 'nothing printed'}")]
     if len(found) < expected:
-        message = f"{len(found)} chip(s), {expected} expected"
-        return [Finding(NAME, BAD, message, FAULT, "", (), float(len(found)), "chips")]
+        return [bad(f"{len(found)} chip(s), {expected} expected", value=float(len(found)), unit="chips")]
     wanted = [int(token) for token in tokens(thresholds) if token.isdigit()]
     mine = [chip for chip in found if chip.number in wanted] or found
-    told = [one for chip in mine for one in _looked(chip, facts, thresholds)]
+    told = [one for chip in mine for one in _npu_faults(chip, facts, thresholds)]
     told += _links(facts.link, {chip.number for chip in mine})
-    return told or [Finding(NAME, OK, f"{len(mine)} chip(s) healthy")]
+    return told or [ok(f"{len(mine)} chip(s) healthy")]
 
 
-def _looked(chip: Chip, facts: Facts, thresholds: Mapping[str, Any]) -> list[Finding]:
+def _npu_faults(chip: Chip, facts: NpuFacts, thresholds: Thresholds) -> list[Finding]:
     device = str(chip.number)
     found = []
     if chip.health != "OK":
@@ -132,22 +131,20 @@ def _looked(chip: Chip, facts: Facts, thresholds: Mapping[str, Any]) -> list[Fin
         isolating = [code for code in named if code in BAD_CODES]
         lines = (f"Health {chip.health}", *(f"Error Code {code}" for code in named))
         if chip.health == "UNKNOWN":
-            found.append(Finding(NAME, UNKNOWN, "its health is not known", device=device, evidence=lines))
+            found.append(unknown("its health is not known", device, evidence=lines))
         elif isolating or chip.health in ("Critical", "Offline"):
             message = f"its health is {chip.health}{': ' if named else ''}{', '.join(isolating or named)}"
-            found.append(Finding(NAME, BAD, message, FAULT, device, lines))
+            found.append(bad(message, device, evidence=lines))
         elif chip.health == "Alarm":
             message = f"its health is Alarm{': ' if named else ''}{', '.join(named)}"
-            found.append(Finding(NAME, DEGRADED, message, FAULT, device, lines))
+            found.append(degraded(message, device, evidence=lines))
         else:
-            found.append(Finding(NAME, NOTE, f"its health is {chip.health}", "", device, lines))
+            found.append(note(f"its health is {chip.health}", device, evidence=lines))
     double = sum(int(count) for _, count in DOUBLE_BIT.findall(facts.ecc.get(chip.number, "")))
     if double > thresholds["double_bit"]:
-        message = f"{double} double-bit memory error(s)"
-        found.append(Finding(NAME, BAD, message, FAULT, device, (), float(double), "errors"))
+        found.append(bad(f"{double} double-bit memory error(s)", device, float(double), "errors"))
     if chip.temperature_c >= thresholds["temperature_c"]:
-        message = f"{chip.temperature_c} C"
-        found.append(Finding(NAME, DEGRADED, message, FAULT, device, (), float(chip.temperature_c), "C"))
+        found.append(degraded(f"{chip.temperature_c} C", device, float(chip.temperature_c), "C"))
     return found
 
 
@@ -160,8 +157,8 @@ def _links(link: Mapping[int, str], mine: set[int]) -> list[Finding]:
     if "UP" not in states.values():
         return []  # nothing is cabled, or the tool may not be asked
     return [
-        Finding(
-            NAME, DEGRADED, f"its network link is {state}", "network", str(number), (f"link status: {state}",)
+        degraded(
+            f"its network link is {state}", str(number), evidence=(f"link status: {state}",), fault="network"
         )
         for number, state in sorted(states.items())
         if state != "UP" and number in mine
@@ -177,14 +174,5 @@ def _each(machine: Machine, numbers: Sequence[int], *question: str) -> dict[int,
     return told
 
 
-CHECK = Check(
-    name=NAME,
-    title="The Ascend NPUs are all there, healthy, and linked",
-    tier="fast",
-    fault=FAULT,
-    needs=(),
-    limit_s=14.0,
-    thresholds={"expected": 0, "double_bit": 0, "temperature_c": 95, "devices": ""},
-    probe=probe,
-    judge=judge,
-)
+FUNCTIONS: Functions = {"npu": (probe_npu, judge_npu)}
+"""Name of the check -> probe and judge."""

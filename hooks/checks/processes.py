@@ -1,35 +1,43 @@
-"""`processes`: no process hangs in the kernel, few are dead and not buried, and there is room for more. (I/O)
-
-How it thinks. A process in state D that is not woken once between two looks waits for a device or a file server that does not answer; it cannot be
-killed, so Slurm will not get its job off the node. A moment of it is normal, which is why it must have stood still for all of `window_s`. Kernel threads
-wait in D by habit and are a note. Where none is in D at the first look, or none any more, there is nothing to wait for. A zombie costs a number only; many of one parent say that the parent is ill. When the numbers for processes run out nothing starts any more.
-
-Thresholds: `window_s` 2.0, `stuck` 0 users' processes that may hang, `zombies` 100, `percent` 80 of the kernel's process numbers.
-
-Checked against: /proc of Linux 6.1 and 6.18: proc(5) for stat, status, loadavg; a real zombie in the tests.
-"""
+"""The checks of processes: those that hang, strangers, control groups and limits. (I/O)"""
 
 from __future__ import annotations
 
+import os
+import re
+import resource
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ftrun.hooks import activity
 from ftrun.hooks.activity import Process
-from ftrun.hooks.findings import DEGRADED, NOTE, OK, UNKNOWN, Check, Finding
+from ftrun.hooks.findings import (
+    BAD,
+    DEGRADED,
+    NOTE,
+    Finding,
+    Functions,
+    Thresholds,
+    degraded,
+    finding,
+    note,
+    ok,
+    skipped,
+    unknown,
+)
 from ftrun.hooks.machine import Machine
 
-__all__ = ["CHECK", "Facts", "judge"]
+__all__ = ["FUNCTIONS"]
 
-NAME = "processes"
-FAULT = "node"
+
+# --- processes
+
 SHOWN = 5
 PAUSE_S = 0.2
 
 
-class Facts(NamedTuple):
+class ProcessesFacts(NamedTuple):
     """The processes in D at the first look and all at the last one, by pid, threads in all, and the largest number that the kernel gives out (0: not told)."""
 
     before: Mapping[int, Process]
@@ -38,7 +46,7 @@ class Facts(NamedTuple):
     threads_max: int
 
 
-def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
+def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
     """Look, and look again at what waits in the kernel, as long as any of it does."""
     after = activity.glanced(machine, first=True)
     asleep = [activity.known(machine, one) for one in after.values() if one.state == "D"]
@@ -56,26 +64,38 @@ def probe(machine: Machine, thresholds: Mapping[str, Any]) -> Facts:
     threads = words[3].partition("/")[2] if len(words) > 3 else ""
     limits = [machine.peek(f"/proc/sys/kernel/{name}") or "" for name in ("pid_max", "threads-max")]
     known = [int(text) for text in limits if text.strip().isdigit()]
-    return Facts(before, after, int(threads) if threads.isdigit() else 0, min(known, default=0))
+    return ProcessesFacts(before, after, int(threads) if threads.isdigit() else 0, min(known, default=0))
 
 
-def judge(facts: Facts, thresholds: Mapping[str, Any]) -> Sequence[Finding]:
-    """Degraded for processes that hang, many zombies, or few numbers left."""
+def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded for processes that hang, many zombies, or few numbers left.
+
+    How it thinks. A process in state D that is not woken once between two looks waits for a device or a
+    file server that does not answer; it cannot be killed, so Slurm will not get its job off the node. A
+    moment of it is normal, which is why it must have stood still for all of `window_s`. Kernel threads
+    wait in D by habit and are a note. Where none is in D at the first look, or none any more, there is
+    nothing to wait for. A zombie costs a number only; many of one parent say that the parent is ill.
+    When the numbers for processes run out nothing starts any more.
+
+    Thresholds: `window_s` 2.0, `stuck` 0 users' processes that may hang, `zombies` 100, `percent` 80 of
+    the kernel's process numbers.
+
+    Checked against: /proc of Linux 6.1 and 6.18: proc(5) for stat, status, loadavg; a real zombie in
+    the tests.
+    """
     if not facts.after:
-        return [Finding(NAME, UNKNOWN, "no process can be seen here")]
+        return [unknown("no process can be seen here")]
     hanging = [now for pid, now in facts.after.items() if _hangs(facts.before.get(pid), now)]
     found = _stuck([one for one in hanging if not one.is_kernel], thresholds)
     kernel = [one for one in hanging if one.is_kernel]
     if kernel:
         message = f"{len(kernel)} kernel thread(s) wait in state D"
-        found.append(
-            Finding(NAME, NOTE, message, evidence=_lines(kernel), value=len(kernel), unit="processes")
-        )
+        found.append(note(message, value=len(kernel), unit="processes", evidence=_process_lines(kernel)))
     found += _zombies([one for one in facts.after.values() if one.state == "Z"], thresholds)
     if facts.threads_max and facts.threads > facts.threads_max * thresholds["percent"] / 100:
         message = f"{facts.threads} of {facts.threads_max} process numbers are taken"
-        found.append(Finding(NAME, DEGRADED, message, FAULT, "", (), facts.threads, "threads"))
-    return found or [Finding(NAME, OK, f"none of {len(facts.after)} processes hangs")]
+        found.append(degraded(message, value=facts.threads, unit="threads"))
+    return found or [ok(f"none of {len(facts.after)} processes hangs")]
 
 
 def _hangs(then: Process | None, now: Process | None) -> bool:
@@ -85,37 +105,260 @@ def _hangs(then: Process | None, now: Process | None) -> bool:
     return then.switches == now.switches and then.ticks == now.ticks
 
 
-def _stuck(hanging: Sequence[Process], thresholds: Mapping[str, Any]) -> list[Finding]:
+def _stuck(hanging: Sequence[Process], thresholds: Thresholds) -> list[Finding]:
     if not hanging:
         return []
     severity = DEGRADED if len(hanging) > thresholds["stuck"] else NOTE
     message = f"{len(hanging)} process(es) hang in the kernel"
-    fault = FAULT if severity == DEGRADED else ""
-    return [Finding(NAME, severity, message, fault, "", _lines(hanging), len(hanging), "processes")]
+    return [
+        finding(severity, message, value=len(hanging), unit="processes", evidence=_process_lines(hanging))
+    ]
 
 
-def _zombies(dead: Sequence[Process], thresholds: Mapping[str, Any]) -> list[Finding]:
+def _zombies(dead: Sequence[Process], thresholds: Thresholds) -> list[Finding]:
     if not dead:
         return []
     (parent, of_parent), *_ = Counter(one.parent for one in dead).most_common(1)
     message = f"{len(dead)} zombie(s), {of_parent} of them of process {parent}"
     if len(dead) > thresholds["zombies"]:
-        return [Finding(NAME, DEGRADED, message, FAULT, "", _lines(dead), len(dead), "processes")]
-    return [Finding(NAME, NOTE, message, evidence=_lines(dead), value=len(dead), unit="processes")]
+        return [degraded(message, value=len(dead), unit="processes", evidence=_process_lines(dead))]
+    return [note(message, value=len(dead), unit="processes", evidence=_process_lines(dead))]
 
 
-def _lines(found: Sequence[Process]) -> tuple[str, ...]:
+def _process_lines(found: Sequence[Process]) -> tuple[str, ...]:
     return tuple(f"pid {one.pid} uid {one.uid} {one.state} {one.name}" for one in found[:SHOWN])
 
 
-CHECK = Check(
-    name=NAME,
-    title="No process hangs in the kernel, and there is room for more",
-    tier="fast",
-    fault=FAULT,
-    needs=("/proc/stat",),
-    limit_s=6.0,
-    thresholds={"window_s": 2.0, "stuck": 0, "zombies": 100, "percent": 80},
-    probe=probe,
-    judge=judge,
-)
+# --- stranger-load
+
+NOBODY = 65534
+
+
+class Busy(NamedTuple):
+    """A process that used the processors, and how many of them; `job` is "" outside of Slurm's jobs."""
+
+    pid: int
+    uid: int
+    name: str
+    job: str
+    cores: float
+
+
+class StrangersFacts(NamedTuple):
+    """Busy processes, the uid of the job's user (-1: no job), how many processes were seen, and the time between both looks."""
+
+    busy: tuple[Busy, ...]
+    user: int
+    seen: int
+    window_s: float
+
+
+def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
+    """Look twice, and ask for the cgroup of what was busy in between."""
+    began = time.monotonic()
+    before = activity.glanced(machine, first=True)
+    time.sleep(machine.left_s(thresholds["window_s"]))
+    after = activity.again_all(machine, [one for one in before.values() if not one.is_kernel])
+    window_s = max(time.monotonic() - began, 0.001)
+    busy = []
+    for pid, now in after.items():
+        then = before.get(pid)
+        ticks = now.ticks - then.ticks if then and then.began == now.began else 0
+        one = None
+        if ticks > 0 and pid != os.getpid():
+            one = activity.known(machine, now)
+        if one is not None:
+            job = re.search(r"/job_(\d+)", machine.peek(f"/proc/{pid}/cgroup") or "")
+            cores = ticks / activity.TICKS_PER_S / window_s
+            busy.append(Busy(pid, one.uid, one.name, job[1] if job else "", cores))
+    told = str(thresholds["user"]) or os.environ.get("SLURM_JOB_UID", "")
+    return StrangersFacts(
+        tuple(busy), int(told) if told.isdigit() else os.getuid() or -1, len(before), window_s
+    )
+
+
+def judge_strangers(facts: StrangersFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded when strangers take more than a core, a note for less.
+
+    How it thinks. A process that outlived its job, or that somebody started over SSH, takes processors
+    from the job, and one slow rank holds up all others. What runs in the cgroup of a Slurm job has a
+    right to be here (also that of another job: Slurm shared the node out). So what counts is the
+    processor time that users' processes outside any job use within a moment; that of the system's own
+    accounts is a note when it is much. Where Slurm keeps jobs in no cgroups, the job's own user is left
+    out.
+
+    Thresholds: `cores` 1.0, more than that is degraded, a tenth of it is a note; `system_cores` 2.0, as
+    much by the system's accounts is a note; `uid_min` 1000, users' accounts begin there (login.defs);
+    `user`, the job's uid ("": that of SLURM_JOB_UID, or our own); `window_s` 1.0.
+
+    Checked against: /proc of Linux 6.1 and 6.18 (a busy child of the test), cgroup paths of Slurm 22.05
+    and later.
+    """
+    if not facts.seen:
+        return [unknown("no process can be seen here")]
+    outside = [one for one in facts.busy if not one.job and one.uid != facts.user]
+    people = [one for one in outside if thresholds["uid_min"] <= one.uid < NOBODY]
+    system = [one for one in outside if one not in people]
+    cores, of_system = sum(one.cores for one in people), sum(one.cores for one in system)
+    found = []
+    if cores > thresholds["cores"] / 10:
+        severity = DEGRADED if cores > thresholds["cores"] else NOTE
+        message = f"users' processes outside of any job take {cores:.1f} core(s)"
+        found.append(
+            finding(severity, message, value=round(cores, 2), unit="cores", evidence=_busy_lines(people))
+        )
+    if of_system > thresholds["system_cores"]:
+        message = f"the system's own processes take {of_system:.1f} core(s)"
+        found.append(note(message, value=round(of_system, 2), unit="cores", evidence=_busy_lines(system)))
+    return found or [ok(f"strangers take {cores:.2f} core(s)", value=round(cores, 2), unit="cores")]
+
+
+def _busy_lines(busy: Sequence[Busy]) -> tuple[str, ...]:
+    top = sorted(busy, key=lambda one: -one.cores)[:SHOWN]
+    return tuple(f"pid {one.pid} uid {one.uid} {one.name}: {one.cores:.1f} cores" for one in top)
+
+
+# --- cgroups
+
+CGROUPS = "/sys/fs/cgroup"
+USUAL_CONF = "/etc/slurm/cgroup.conf"
+MEMORY_GROUPS_MAX = 65_535
+# What cgroup.conf calls it, and the controller behind it. Devices have no controller in version 2.
+NEEDED = {"constraincores": "cpuset", "constrainramspace": "memory", "constrainswapspace": "memory", "constraindevices": "devices"}  # fmt: skip
+
+
+class CgroupsFacts(NamedTuple):
+    """The hierarchy's version, its controllers, groups that count against the limit, the limit, and the text of cgroup.conf."""
+
+    version: int
+    controllers: tuple[str, ...]
+    groups: int
+    groups_max: int
+    conf: str
+
+
+def probe_cgroups(machine: Machine, thresholds: Thresholds) -> CgroupsFacts:
+    """Version 2 where its root has controllers, else version 1."""
+    conf = machine.read(thresholds["conf"] or USUAL_CONF) or ""
+    unified = machine.peek(f"{CGROUPS}/cgroup.controllers")
+    if unified is not None:
+        counts = dict(
+            re.findall(r"^(nr_\w+) (\d+)", machine.peek(f"{CGROUPS}/cgroup.stat") or "", re.MULTILINE)
+        )
+        groups = int(counts.get("nr_descendants", 0)) + int(counts.get("nr_dying_descendants", 0))
+        told = (machine.peek(f"{CGROUPS}/cgroup.max.descendants") or "").strip()
+        limit = min(int(told), MEMORY_GROUPS_MAX) if told.isdigit() else MEMORY_GROUPS_MAX
+        return CgroupsFacts(2, tuple(unified.split()), groups, limit, conf)
+    rows = [line.split() for line in (machine.peek("/proc/cgroups") or "").splitlines() if line[:1] != "#"]
+    # subsystem, hierarchy (0: not mounted), number of groups, enabled
+    mounted = {row[0]: int(row[2]) for row in rows if len(row) == 4 and row[1] != "0" and row[3] == "1"}
+    return CgroupsFacts(
+        1 if mounted else 0, tuple(mounted), mounted.get("memory", 0), MEMORY_GROUPS_MAX, conf
+    )
+
+
+def judge_cgroups(facts: CgroupsFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded for a controller that is missing, or when most groups are used up; bad when all are.
+
+    How it thinks. A node that was booted with another kernel command line has no memory controller, and
+    slurmd there starts jobs without limits, or none. What is needed is read from Slurm's own
+    cgroup.conf where it lies on the node. The kernel has numbers for 65,535 memory groups; groups that
+    ended and whose memory is still in the cache keep theirs, so a node may run out of them after months
+    and then refuses every job with "No space left on device".
+
+    Thresholds: `expected` controllers (none: those that `conf` asks for); `conf` ("":
+    /etc/slurm/cgroup.conf); `percent` 80 of the groups is degraded, `bad_percent` 99 bad.
+
+    Files: the kernel's cgroup-v2 and cgroup-v1 documents: cgroup.controllers, cgroup.stat
+    (nr_descendants, nr_dying_descendants), cgroup.max.descendants, /proc/cgroups; cgroup.conf(5) of
+    Slurm.
+
+    Checked against: /proc/cgroups of Linux 6.18 (version 1); trees built after the kernel's documents
+    (version 2); cgroup.conf(5) of Slurm 22.05.
+    """
+    expected = tuple(thresholds["expected"]) or _asked_for(facts)
+    if not facts.version and not expected:
+        return [skipped("no control groups are mounted here, and none are asked for")]
+    found = [
+        degraded(f"there is no {name} controller, and Slurm is to use it", name)
+        for name in expected
+        if name not in facts.controllers
+    ]
+    share = 100 * facts.groups / facts.groups_max if facts.groups_max else 0.0
+    message = f"version {facts.version}, {facts.groups} of {facts.groups_max} groups"
+    for severity, percent in ((BAD, thresholds["bad_percent"]), (DEGRADED, thresholds["percent"])):
+        if share > percent:
+            found.append(finding(severity, message, "groups", facts.groups, "groups"))
+            break
+    told = f"{message}, controllers {' '.join(sorted(facts.controllers)) or 'none'}"
+    return found or [ok(told, value=facts.groups, unit="groups")]
+
+
+def _asked_for(facts: CgroupsFacts) -> tuple[str, ...]:
+    """The controllers that the lines of cgroup.conf need."""
+    lines = re.findall(r"^\s*(\w+)\s*=\s*(\w+)", facts.conf, re.MULTILINE)
+    asked = {NEEDED[key.lower()] for key, value in lines if value.lower() == "yes" and key.lower() in NEEDED}
+    return tuple(sorted(asked - ({"devices"} if facts.version == 2 else set())))
+
+
+# --- ulimit
+
+LIMITS = {
+    "memlock_kib": (resource.RLIMIT_MEMLOCK, 1024),
+    "open_files": (resource.RLIMIT_NOFILE, 1),
+    "stack_kib": (resource.RLIMIT_STACK, 1024),
+    "processes": (resource.RLIMIT_NPROC, 1),
+}
+
+
+class Limits(NamedTuple):
+    """Soft limits in their units (-1 = unlimited), and whether the node has InfiniBand."""
+
+    soft: Mapping[str, int]
+    has_rdma: bool
+
+
+def probe_ulimit(machine: Machine, _thresholds: Thresholds) -> Limits:
+    """The limits that this process was given."""
+    soft = {}
+    for kind, (number, unit) in LIMITS.items():
+        value = resource.getrlimit(number)[0]
+        soft[kind] = -1 if value == resource.RLIM_INFINITY else value // unit
+    return Limits(soft, bool(machine.names("/sys/class/infiniband")))
+
+
+def judge_ulimit(limits: Limits, thresholds: Thresholds) -> Sequence[Finding]:
+    """Each limit that is not above its mark; memlock counts with InfiniBand only.
+
+    How it thinks. Slurm hands on the limits of whoever submits or of slurmd, so a node whose slurmd was
+    started with small ones differs from its peers; that is what counts, and why a value below the marks
+    is only `degraded` unless the site says so. Unlimited is always enough.
+
+    Thresholds: in the units of `ulimit`, all of which must be exceeded: `memlock_kib` (16,000) where
+    InfiniBand is, because RDMA pins memory, `open_files` (1,000,000), `stack_kib` (8,000), `processes`
+    (1,000,000); `enforce` (false): what is too small is bad.
+
+    Checked against: the limits of a process of the test, and limits in a table.
+    """
+    marks = {kind: thresholds[kind] for kind in limits.soft if kind != "memlock_kib" or limits.has_rdma}
+    low = {kind: limits.soft[kind] for kind, mark in marks.items() if -1 < limits.soft[kind] <= mark}
+    if not low:
+        return [ok(", ".join(f"{kind} {_limit(value)}" for kind, value in limits.soft.items()))]
+    severity = BAD if thresholds["enforce"] else DEGRADED
+    return [
+        finding(severity, f"{kind} is {value}, not above {marks[kind]}", kind, value)
+        for kind, value in low.items()
+    ]
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value < 0 else str(value)
+
+
+FUNCTIONS: Functions = {
+    "processes": (probe_processes, judge_processes),
+    "stranger-load": (probe_strangers, judge_strangers),
+    "cgroups": (probe_cgroups, judge_cgroups),
+    "ulimit": (probe_ulimit, judge_ulimit),
+}
+"""Name of the check -> probe and judge."""

@@ -1,32 +1,16 @@
-"""`versions`: which kernel, drivers and firmware the node runs. (I/O)
-
-How it thinks. A node that missed an update, or got one too early, fails in ways that its peers do not, and nothing on the node itself is wrong. So each
-version is told as a finding of its own (the component as `device`, the version as `evidence`), for whoever compares the nodes; here it is judged only against what
-the site expects.
-
-Thresholds: `expected`: component -> version, {} for any. Components: kernel, system, product (which machine it is: nodes of one product are
-compared with each other), bios, microcode, modules by their name (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by
-their name (`firmware mlx5_0`).
-
-Files: /proc/sys/kernel/osrelease, /etc/os-release, /sys/class/dmi/id, /proc/cpuinfo (x86), /sys/module/*/version, /sys/class/infiniband/*/fw_ver, as the kernel's ABI pages describe them;
-/proc/driver/nvidia/version is judged by gpu-driver.
-
-Checked against: Linux 6.18 and Debian 12; trees built after the kernel's ABI pages.
-"""
+"""The check of versions: kernel, drivers, firmware. (I/O)"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from ftrun.hooks.findings import DEGRADED, OK, UNKNOWN, Check, Finding
+from ftrun.hooks.findings import Finding, Functions, Thresholds, degraded, ok, unknown
 from ftrun.hooks.machine import Machine
 
-__all__ = ["CHECK", "judge"]
+__all__ = ["FUNCTIONS"]
 
-NAME = "versions"
-FAULT = "node"
+
 MODULES = (
     "amdgpu", "beegfs", "bnxt_en", "drv_pcie_host", "efa", "gdrdrv", "habanalabs", "hfi1", "ice", "lnet", "lustre", "mlx5_core", "mmfs26", "nvidia",
     "nvidia_peermem", "zfs",
@@ -38,7 +22,7 @@ FILES = {
 }
 
 
-def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> dict[str, str]:
+def probe_versions(machine: Machine, _thresholds: Thresholds) -> dict[str, str]:
     """Component -> version, of those that are here."""
     found = {component: machine.peek(path) or "" for component, path in FILES.items()}
     system = dict(re.findall(r"^(\w+)=\"?([^\"\n]*)", machine.peek("/etc/os-release") or "", re.MULTILINE))
@@ -52,35 +36,42 @@ def probe(machine: Machine, _thresholds: Mapping[str, Any]) -> dict[str, str]:
     return {component: version.strip() for component, version in found.items() if version.strip()}
 
 
-def judge(versions: Mapping[str, str], thresholds: Mapping[str, Any]) -> Sequence[Finding]:
-    """A finding for each component; degraded where the site expects another version."""
+def judge_versions(versions: Mapping[str, str], thresholds: Thresholds) -> Sequence[Finding]:
+    """A finding for each component; degraded where the site expects another version.
+
+    How it thinks. A node that missed an update, or got one too early, fails in ways that its peers do
+    not, and nothing on the node itself is wrong. So each version is told as a finding of its own (the
+    component as `device`, the version as `evidence`), for whoever compares the nodes; here it is judged
+    only against what the site expects.
+
+    Thresholds: `expected`: component -> version, {} for any. Components: kernel, system, product (which
+    machine it is: nodes of one product are compared with each other), bios, microcode, modules by their
+    name (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by their name (`firmware
+    mlx5_0`).
+
+    Files: /proc/sys/kernel/osrelease, /etc/os-release, /sys/class/dmi/id, /proc/cpuinfo (x86),
+    /sys/module/*/version, /sys/class/infiniband/*/fw_ver, as the kernel's ABI pages describe them;
+    /proc/driver/nvidia/version is judged by gpu-driver.
+
+    Checked against: Linux 6.18 and Debian 12; trees built after the kernel's ABI pages.
+    """
     expected: Mapping[str, str] = thresholds["expected"]
     found = [
         _told(component, version, expected.get(component, "")) for component, version in versions.items()
     ]
     found += [
-        Finding(NAME, DEGRADED, f"{component} is not here, the site expects {version}", FAULT, component)
+        degraded(f"{component} is not here, the site expects {version}", component)
         for component, version in expected.items()
         if component not in versions
     ]
-    return found or [Finding(NAME, UNKNOWN, "nothing tells its version here")]
+    return found or [unknown("nothing tells its version here")]
 
 
 def _told(component: str, version: str, expected: str) -> Finding:
     if expected and version != expected:
-        message = f"{component} {version}, the site expects {expected}"
-        return Finding(NAME, DEGRADED, message, FAULT, component, (version,))
-    return Finding(NAME, OK, f"{component} {version}", "", component, (version,))
+        return degraded(f"{component} {version}, the site expects {expected}", component, evidence=(version,))
+    return ok(f"{component} {version}", component, evidence=(version,))
 
 
-CHECK = Check(
-    name=NAME,
-    title="Kernel, drivers and firmware are those that the site expects",
-    tier="fast",
-    fault=FAULT,
-    needs=("/proc/sys/kernel/osrelease",),
-    limit_s=3.0,
-    thresholds={"expected": {}},
-    probe=probe,
-    judge=judge,
-)
+FUNCTIONS: Functions = {"versions": (probe_versions, judge_versions)}
+"""Name of the check -> probe and judge."""

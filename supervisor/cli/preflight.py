@@ -128,7 +128,7 @@ def _by_ssh(
 def _by_step(
     nodes: Sequence[str], tier: str, names: Sequence[str], thresholds: str, *, job: str, pairs: bool
 ) -> Mapping[str, Seen]:
-    from ftrun.hooks.runner import BUDGETS_S
+    from ftrun.hooks.checks.runner import BUDGETS_S
     from ftrun.supervisor import nodestep
 
     env = dict(os.environ)
@@ -179,18 +179,18 @@ class _Progress:
 
 
 def _known(tier: str, names: Sequence[str]) -> None:
-    from ftrun.hooks import runner
+    from ftrun.hooks.checks import catalogue
 
     if tier not in TIERS:
         raise UserError(f"no tier is called {tier!r}; there are {', '.join(TIERS)}")
     try:
-        runner.checks(tier, names)
+        catalogue.checks(tier, names)
     except UsageError as error:
         raise UserError(str(error)) from None
 
 
 def _thresholds(path: str) -> dict[str, dict[str, Any]]:
-    from ftrun.hooks import runner, thresholds
+    from ftrun.hooks.checks import catalogue, thresholds
 
     if not path:
         return {}
@@ -198,7 +198,7 @@ def _thresholds(path: str) -> dict[str, dict[str, Any]]:
         table = thresholds.whole(path)
     except ValueError as error:
         raise UserError(f"--checks {error}") from None
-    for told in runner.strange(table):
+    for told in catalogue.strange(table):
         print(f"ftrun: --checks {path}: {told}", file=sys.stderr)
     return table
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import runner
+from ftrun.hooks.checks import catalogue
 from ftrun.slurm.commands import munge
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox import sshd
@@ -413,7 +413,9 @@ def _ftrun(
     box: Sandbox, folder: Path, *words: str, spacing: str = "0", **more: str
 ) -> subprocess.CompletedProcess[str]:
     site, checks = folder / "site.toml", folder / "checks.json"
-    others = [check.name for check in runner.checks("recheck") if check.name not in ("gpu-check", "memory")]
+    others = [
+        check.name for check in catalogue.checks("recheck") if check.name not in ("gpu-check", "memory")
+    ]
     checks.write_text(json.dumps({name: {"enabled": False} for name in others}))  # what a site may say
     site.write_text(
         f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = "{spacing}"\nrecheck-passes = 1\ndrain-cap = "50%"\n'

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.checks import amd_gpu, dcgm, npu
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, worst
+from ftrun.hooks.checks import amd, npu
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine, Output
+from tests.unit.checked import severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 FAILURE = (DATA / "dcgmi-health-failure.txt").read_text()
@@ -22,14 +24,6 @@ TABLE = (DATA / "npu-smi-910b.txt").read_text()
 NEW_TABLE = (DATA / "npu-smi-950.txt").read_text()
 ECC = (DATA / "npu-smi-ecc.txt").read_text()
 METRIC = (DATA / "amd-smi-metric.json").read_text()
-
-
-def severity(check: Check, facts: Any, **thresholds: Any) -> str:
-    found = check.judge(facts, {**check.thresholds, **thresholds})
-    assert found
-    assert {check.name} == {one.check for one in found}
-    assert all(one.fault and one.message for one in found if one.severity in (BAD, DEGRADED))
-    return worst(found)
 
 
 # --- AMD
@@ -47,7 +41,7 @@ SOUND = {
 }
 
 
-def cards(root: Path, *changes: dict[str, str]) -> amd_gpu.Facts:
+def cards(root: Path, *changes: dict[str, str]) -> amd.GpuFacts:
     for number, change in enumerate(changes):
         for name, text in {**SOUND, **change}.items():
             path = root / f"sys/class/drm/card{number}/device" / name
@@ -55,7 +49,7 @@ def cards(root: Path, *changes: dict[str, str]) -> amd_gpu.Facts:
             path.write_text(f"{text}\n")
     (root / "sys/class/drm/renderD128").mkdir(parents=True, exist_ok=True)
     (root / "sys/class/drm/card0-DP-1").mkdir(parents=True, exist_ok=True)
-    return amd_gpu.probe(Machine(str(root)), amd_gpu.CHECK.thresholds)
+    return amd.probe_gpu(Machine(str(root)), CHECKS["amd-gpu"].thresholds)
 
 
 PAGES = "0x027f5d43 : 0x00001000 : R\n0x027f5d4b : 0x00001000 : {}"
@@ -83,14 +77,17 @@ PAGES = "0x027f5d43 : 0x00001000 : R\n0x027f5d4b : 0x00001000 : {}"
 )
 def test_amd_gpu(tmp_path: Path, change: dict[str, str], thresholds: dict[str, Any], expected: str) -> None:
     """Errors by block, bad pages and heat of each card; other makers' cards and displays are none."""
-    assert expected == severity(amd_gpu.CHECK, cards(tmp_path, {}, change), **thresholds)
+    assert expected == severity(CHECKS["amd-gpu"], cards(tmp_path, {}, change), **thresholds)
 
 
 def test_no_amd_gpu_is_skipped(tmp_path: Path) -> None:
     """Unless the site expects one."""
-    facts = amd_gpu.probe(Machine(str(tmp_path)), {})
+    facts = CHECKS["amd-gpu"].probe(Machine(str(tmp_path)), {})
 
-    assert (SKIPPED, BAD) == (severity(amd_gpu.CHECK, facts), severity(amd_gpu.CHECK, facts, expected=8))
+    assert (SKIPPED, BAD) == (
+        severity(CHECKS["amd-gpu"], facts),
+        severity(CHECKS["amd-gpu"], facts, expected=8),
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,13 +109,13 @@ def test_no_amd_gpu_is_skipped(tmp_path: Path) -> None:
 )
 def test_throttling_is_read_in_both_forms_of_amd_smi(text: str, expected: dict[int, str]) -> None:
     """A list up to ROCm 6, an object since; what is neither says nothing."""
-    assert expected == amd_gpu.throttled(text)
+    assert expected == amd.throttled(text)
 
 
 def test_a_throttled_card_is_degraded(tmp_path: Path) -> None:
     """By its number, which is its place."""
     facts = cards(tmp_path, {}, {})._replace(metric=METRIC.replace("UNTHROTTLED", "THROTTLED", 1))
-    (found,) = amd_gpu.judge(facts, amd_gpu.CHECK.thresholds)
+    (found,) = CHECKS["amd-gpu"].judge(facts, CHECKS["amd-gpu"].thresholds)
 
     assert (DEGRADED, "card0") == (found.severity, found.device)
 
@@ -139,20 +136,20 @@ def error_codes(*told: str) -> dict[int, str]:
 @pytest.mark.parametrize(
     ("facts", "thresholds", "expected"),
     [
-        (npu.Facts(TABLE), {}, OK),
-        (npu.Facts(TABLE, {0: ECC, 1: ECC}), {"expected": 2}, OK),
-        (npu.Facts(TABLE), {"expected": 8}, BAD),
-        (npu.Facts(health("Warning")), {}, NOTE),
-        (npu.Facts(health("Alarm")), {}, DEGRADED),
-        (npu.Facts(health("Critical")), {}, BAD),
-        (npu.Facts(health("UNKNOWN")), {}, UNKNOWN),
-        (npu.Facts(health("Critical")), {"devices": "1"}, OK),
-        (npu.Facts(health("Alarm"), {}, error_codes("A4025021", "8C084E00")), {}, DEGRADED),
-        (npu.Facts(health("Alarm"), {}, error_codes("0x80E18402")), {}, BAD),
-        (npu.Facts(health("Warning"), {}, error_codes("80c98000", "80fa4e00")), {}, BAD),
-        (npu.Facts(NEW_TABLE), {}, DEGRADED),
+        (npu.NpuFacts(TABLE), {}, OK),
+        (npu.NpuFacts(TABLE, {0: ECC, 1: ECC}), {"expected": 2}, OK),
+        (npu.NpuFacts(TABLE), {"expected": 8}, BAD),
+        (npu.NpuFacts(health("Warning")), {}, NOTE),
+        (npu.NpuFacts(health("Alarm")), {}, DEGRADED),
+        (npu.NpuFacts(health("Critical")), {}, BAD),
+        (npu.NpuFacts(health("UNKNOWN")), {}, UNKNOWN),
+        (npu.NpuFacts(health("Critical")), {"devices": "1"}, OK),
+        (npu.NpuFacts(health("Alarm"), {}, error_codes("A4025021", "8C084E00")), {}, DEGRADED),
+        (npu.NpuFacts(health("Alarm"), {}, error_codes("0x80E18402")), {}, BAD),
+        (npu.NpuFacts(health("Warning"), {}, error_codes("80c98000", "80fa4e00")), {}, BAD),
+        (npu.NpuFacts(NEW_TABLE), {}, DEGRADED),
         (
-            npu.Facts(
+            npu.NpuFacts(
                 TABLE,
                 {
                     0: ECC.replace(
@@ -163,22 +160,22 @@ def error_codes(*told: str) -> dict[int, str]:
             {},
             BAD,
         ),
-        (npu.Facts(TABLE.replace("101.8       43 ", "101.8       97 ")), {}, DEGRADED),
-        (npu.Facts(TABLE, link={0: "link status: UP\n", 1: "link status: DOWN\n"}), {}, DEGRADED),
-        (npu.Facts(TABLE, link={0: "link status: UP\n", 1: "link status: DOWN\n"}), {"devices": "0"}, OK),
-        (npu.Facts(TABLE, link={0: "link status: DOWN\n", 1: "link status: DOWN\n"}), {}, OK),
-        (npu.Facts(TABLE, link={0: "", 1: "not permitted"}), {}, OK),
-        (npu.Facts("dcmi module initialize failed. ret is -8005\n"), {}, BAD),
-        (npu.Facts(""), {}, UNKNOWN),
-        (npu.Facts("odd\n"), {}, UNKNOWN),
-        (npu.Facts(TABLE[:500]), {}, UNKNOWN),
-        (npu.Facts("", is_installed=False), {}, SKIPPED),
-        (npu.Facts("", is_installed=False), {"expected": 8}, BAD),
+        (npu.NpuFacts(TABLE.replace("101.8       43 ", "101.8       97 ")), {}, DEGRADED),
+        (npu.NpuFacts(TABLE, link={0: "link status: UP\n", 1: "link status: DOWN\n"}), {}, DEGRADED),
+        (npu.NpuFacts(TABLE, link={0: "link status: UP\n", 1: "link status: DOWN\n"}), {"devices": "0"}, OK),
+        (npu.NpuFacts(TABLE, link={0: "link status: DOWN\n", 1: "link status: DOWN\n"}), {}, OK),
+        (npu.NpuFacts(TABLE, link={0: "", 1: "not permitted"}), {}, OK),
+        (npu.NpuFacts("dcmi module initialize failed. ret is -8005\n"), {}, BAD),
+        (npu.NpuFacts(""), {}, UNKNOWN),
+        (npu.NpuFacts("odd\n"), {}, UNKNOWN),
+        (npu.NpuFacts(TABLE[:500]), {}, UNKNOWN),
+        (npu.NpuFacts("", is_installed=False), {}, SKIPPED),
+        (npu.NpuFacts("", is_installed=False), {"expected": 8}, BAD),
     ],
 )
-def test_npu(facts: npu.Facts, thresholds: dict[str, Any], expected: str) -> None:
+def test_npu(facts: npu.NpuFacts, thresholds: dict[str, Any], expected: str) -> None:
     """The word of the driver, its codes, double-bit errors, heat and links; an aggregate of former errors is none."""
-    assert expected == severity(npu.CHECK, facts, **thresholds)
+    assert expected == severity(CHECKS["npu"], facts, **thresholds)
 
 
 def test_chips_are_read_in_both_forms_of_the_table() -> None:
@@ -212,12 +209,12 @@ HEALTHY = (
 )
 def test_dcgm(text: str, expected: str) -> None:
     """Failure is bad, Warning degraded; where nobody watches nothing is known."""
-    assert expected == severity(dcgm.CHECK, Output(0, text, ""))
+    assert expected == severity(CHECKS["dcgm"], Output(0, text, ""))
 
 
 def test_dcgm_names_device_and_cause() -> None:
     """Each device once, with all that was told of it."""
-    first, second = dcgm.judge(Output(0, FAILURE, ""), dcgm.CHECK.thresholds)
+    first, second = CHECKS["dcgm"].judge(Output(0, FAILURE, ""), CHECKS["dcgm"].thresholds)
 
     assert (DEGRADED, "GPU 0", BAD, "GPU 5") == (first.severity, first.device, second.severity, second.device)
     assert ("Memory system: Failure", "A double-bit ECC error was found on GPU 5.") == second.evidence

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checks import bmc
+from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN, Finding
 from ftrun.hooks.machine import Machine, NoAnswer
 
@@ -21,7 +22,7 @@ EMPTY = "SEL has no entries\n"
 
 
 def told(log: str, *, power: str = "", now_s: float = NOW_S, **more: Any) -> list[Finding]:
-    found = list(bmc.judge(bmc.Facts(log, power, now_s), {**bmc.CHECK.thresholds, **more}))
+    found = list(CHECKS["bmc"].judge(bmc.BmcFacts(log, power, now_s), {**CHECKS["bmc"].thresholds, **more}))
     assert all("bmc" == one.check for one in found)
     assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
     return found
@@ -92,8 +93,8 @@ def test_a_node_without_power_is_bad_whatever_the_log_says() -> None:
 
     assert [(BAD, "node", "power")] == [(one.severity, one.fault, one.device) for one in found]
     assert [OK] == [one.severity for one in told(EMPTY, power="Chassis Power is on\n")]
-    silent = bmc.Facts("", "Chassis Power is on\n", NOW_S, "Get SEL Info command failed")
-    assert [UNKNOWN] == [one.severity for one in bmc.judge(silent, bmc.CHECK.thresholds)]
+    silent = bmc.BmcFacts("", "Chassis Power is on\n", NOW_S, "Get SEL Info command failed")
+    assert [UNKNOWN] == [one.severity for one in CHECKS["bmc"].judge(silent, CHECKS["bmc"].thresholds)]
 
 
 def _ipmitool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
@@ -108,8 +109,8 @@ def _ipmitool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 
 
 def _asked(machine: Machine, **more: Any) -> list[Finding]:
-    thresholds = {**bmc.CHECK.thresholds, **more}
-    return list(bmc.judge(bmc.probe(machine, thresholds), thresholds))
+    thresholds = {**CHECKS["bmc"].thresholds, **more}
+    return list(CHECKS["bmc"].judge(CHECKS["bmc"].probe(machine, thresholds), thresholds))
 
 
 def test_a_controller_is_asked_from_outside_with_its_password_in_a_file(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.hooks import kernel_faults
-from ftrun.hooks.checks import bmc, clock, cpu_frequency, kernel_log
+from ftrun.hooks.checks import bmc, clock, cpu, kernel_rules
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.checks.kernel_log_reader import Log, parsed
 from ftrun.hooks.findings import SEVERITIES, Check, Finding
-from ftrun.hooks.kernel_log import Log, parsed
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 SEL = (DATA / "ipmitool-sel-list.txt").read_text()
@@ -34,13 +34,13 @@ def judged(check: Check, facts: Any) -> list[Finding]:
 @given(ODD)
 def test_odd_answers_of_time_services_are_no_answers(name: str, text: str) -> None:
     """Whatever stands there."""
-    judged(clock.CHECK, clock.Facts(((name, text),)))
+    judged(CHECKS["clock"], clock.ClockFacts(((name, text),)))
 
 
 @given(st.integers(0, len(SEL)), st.integers(0, len(SEL)), ODD)
 def test_an_event_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> None:
     """Half lines say nothing, whole ones the same as ever."""
-    judged(bmc.CHECK, bmc.Facts(SEL[first:last] + odd, odd, 1_795_255_000.0))
+    judged(CHECKS["bmc"], bmc.BmcFacts(SEL[first:last] + odd, odd, 1_795_255_000.0))
     assert len(bmc.events(SEL[:last])) <= len(bmc.events(SEL))
 
 
@@ -48,40 +48,41 @@ def test_an_event_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> No
 def test_a_kernel_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> None:
     """Half lines and lines of programs too."""
     lines = parsed(DMESG[first:last] + odd, 1_795_000_000.0)
-    judged(kernel_log.CHECK, Log(lines, 1_795_001_000.0, "" if lines else "nothing"))
+    judged(CHECKS["kernel-log"], Log(lines, 1_795_001_000.0, "" if lines else "nothing"))
 
 
 @given(ODD)
 def test_the_table_of_kernel_faults_takes_any_line(text: str) -> None:
     """And names a device only where a rule matches."""
-    rule = kernel_faults.rule_of(text)
-    assert rule == kernel_faults.rule_of(text, kernel_faults.rules_for([text]))
+    rule = kernel_rules.rule_of(text)
+    assert rule == kernel_rules.rule_of(text, kernel_rules.rules_for([text]))
     if rule:
-        kernel_faults.device_of(rule, text)
+        kernel_rules.device_of(rule, text)
 
 
 def test_rules_that_are_not_tried_would_not_match() -> None:
     """Every line of the examples, alone and among all others, is of the same rule as among all rules."""
     texts = [line.text for line in parsed(DMESG, 1_795_000_000.0)]
-    few = kernel_faults.rules_for(texts)
+    few = kernel_rules.rules_for(texts)
 
-    assert 1 < len(few) < len(kernel_faults.RULES)
+    assert 1 < len(few) < len(kernel_rules.RULES)
     for text in texts:
-        assert kernel_faults.rule_of(text) == kernel_faults.rule_of(text, few)
-        assert kernel_faults.rule_of(text) == kernel_faults.rule_of(text, kernel_faults.rules_for([text]))
+        assert kernel_rules.rule_of(text) == kernel_rules.rule_of(text, few)
+        assert kernel_rules.rule_of(text) == kernel_rules.rule_of(text, kernel_rules.rules_for([text]))
 
 
 @given(ODD)
 def test_lists_of_processors_take_any_text(text: str) -> None:
     """What is odd is left out."""
-    assert all(number >= 0 for number in cpu_frequency.members(text))
+    assert all(number >= 0 for number in cpu.members(text))
 
 
 def test_every_cut_of_a_good_answer_is_less_sure_and_never_worse() -> None:
     """A pipe that broke makes no clock wrong."""
-    whole = judged(clock.CHECK, clock.Facts((("chronyc", CHRONY),)))
+    whole = judged(CHECKS["clock"], clock.ClockFacts((("chronyc", CHRONY),)))
     cuts = [
-        judged(clock.CHECK, clock.Facts((("chronyc", CHRONY[:end]),))) for end in range(0, len(CHRONY), 3)
+        judged(CHECKS["clock"], clock.ClockFacts((("chronyc", CHRONY[:end]),)))
+        for end in range(0, len(CHRONY), 3)
     ]
 
     assert "ok" == whole[0].severity

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.activity import Process
-from ftrun.hooks.checks import cgroups, clock, cpu_frequency, processes, stranger_load, uptime, versions
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.checks import clock, cpu, processes
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.growth import Growth
 from ftrun.hooks.machine import Machine
 from ftrun.hooks.main import main
+from tests.unit.checked import severities, told, tree
 
 CHRONY = "7F000001,127.0.0.1,4,1795250641.232410724,{offset},-0.000000402,0.000000402,-0.040,-0.000,1.146,{delay},{spread},2.0,{leap}\n"
 CHRONY_ALONE = "00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised\n"
@@ -56,26 +58,6 @@ Root distance: 20.133ms (max: 5s)
 TIMESYNC_NEW = (
     "       Server: n/a (ntp.example.org)\nPoll interval: 0 (min: 32s; max 34min 8s)\n Packet count: 0\n"
 )
-
-
-def told(check: Check, facts: Any, **more: Any) -> list[Finding]:
-    found = list(check.judge(facts, {**check.thresholds, **more}))
-    for one in found:
-        assert check.name == one.check
-        assert (one.severity in (BAD, DEGRADED)) == bool(one.fault)
-    return found
-
-
-def severities(check: Check, facts: Any, **more: Any) -> list[str]:
-    return [one.severity for one in told(check, facts, **more)]
-
-
-def tree(root: Path, files: dict[str, str]) -> Machine:
-    for name, text in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Machine(str(root))
 
 
 def chrony(offset: str = "-0.000001149", delay: str = "0.000006079", spread: str = "0.000014102") -> str:
@@ -114,13 +96,15 @@ def chrony(offset: str = "-0.000001149", delay: str = "0.000006079", spread: str
 )
 def test_the_clock_is_judged_by_how_far_off_it_may_be(name: str, text: str, severity: str) -> None:
     """What is left to correct, half the way to the source, and what it may have drifted since."""
-    assert [severity] == severities(clock.CHECK, clock.Facts(((name, text),)))
+    assert [severity] == severities(CHECKS["clock"], clock.ClockFacts(((name, text),)))
 
 
 def test_a_node_without_a_time_service_is_skipped_and_a_silent_one_unknown() -> None:
     """Nobody knows how late it is."""
-    assert [SKIPPED] == severities(clock.CHECK, clock.Facts(()))
-    assert [UNKNOWN] == severities(clock.CHECK, clock.Facts((), "chronyc: 506 Cannot talk to daemon"))
+    assert [SKIPPED] == severities(CHECKS["clock"], clock.ClockFacts(()))
+    assert [UNKNOWN] == severities(
+        CHECKS["clock"], clock.ClockFacts((), "chronyc: 506 Cannot talk to daemon")
+    )
 
 
 def test_the_first_service_that_answers_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +114,7 @@ def test_the_first_service_that_answers_is_believed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(
         Machine, "tool", lambda _self, name: str(tmp_path / name) if (tmp_path / name).exists() else None
     )
-    (found,) = told(clock.CHECK, clock.CHECK.probe(Machine(), clock.CHECK.thresholds))
+    (found,) = told(CHECKS["clock"], CHECKS["clock"].probe(Machine(), CHECKS["clock"].thresholds))
 
     assert OK == found.severity
     assert found.message.startswith("ntpq: ")
@@ -144,8 +128,8 @@ def _tool(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def busy(cores: float, uid: int = 2000, job: str = "", name: str = "python3") -> stranger_load.Busy:
-    return stranger_load.Busy(4711, uid, name, job, cores)
+def busy(cores: float, uid: int = 2000, job: str = "", name: str = "python3") -> processes.Busy:
+    return processes.Busy(4711, uid, name, job, cores)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +147,12 @@ def busy(cores: float, uid: int = 2000, job: str = "", name: str = "python3") ->
     ],
 )
 def test_who_computes_outside_of_any_job_is_a_stranger(
-    guests: tuple[stranger_load.Busy, ...], severity: str
+    guests: tuple[processes.Busy, ...], severity: str
 ) -> None:
     """Jobs have a right to be here, the job's own user too; the system's accounts are a note."""
-    facts = stranger_load.Facts(guests, 1500, 200, 1.0)
+    facts = processes.StrangersFacts(guests, 1500, 200, 1.0)
 
-    assert [severity] == severities(stranger_load.CHECK, facts)
+    assert [severity] == severities(CHECKS["stranger-load"], facts)
 
 
 def test_a_busy_process_is_seen_with_what_it_takes() -> None:
@@ -176,7 +160,9 @@ def test_a_busy_process_is_seen_with_what_it_takes() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         for window_s in (0.5, 2.0, 8.0, 30.0):  # others may leave it next to nothing of the cores for a while
-            facts = stranger_load.probe(Machine(), {**stranger_load.CHECK.thresholds, "window_s": window_s})
+            facts = CHECKS["stranger-load"].probe(
+                Machine(), {**CHECKS["stranger-load"].thresholds, "window_s": window_s}
+            )
             if any(one.pid == child.pid for one in facts.busy):
                 break
     finally:
@@ -196,8 +182,10 @@ def process(
 
 def looks(
     before: list[Process], after: list[Process], threads: int = 300, most: int = 32_768
-) -> processes.Facts:
-    return processes.Facts({one.pid: one for one in before}, {one.pid: one for one in after}, threads, most)
+) -> processes.ProcessesFacts:
+    return processes.ProcessesFacts(
+        {one.pid: one for one in before}, {one.pid: one for one in after}, threads, most
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,16 +203,18 @@ def looks(
         (looks([], []), [UNKNOWN]),
     ],
 )
-def test_a_process_that_stands_still_in_the_kernel_hangs(facts: processes.Facts, expected: list[str]) -> None:
+def test_a_process_that_stands_still_in_the_kernel_hangs(
+    facts: processes.ProcessesFacts, expected: list[str]
+) -> None:
     """In D at both looks and not once awake in between; one that was awake waits like any other."""
-    assert expected == severities(processes.CHECK, facts)
+    assert expected == severities(CHECKS["processes"], facts)
 
 
 def test_a_real_zombie_is_counted_with_its_parent() -> None:
     """Dead, and its parent does not ask for its end."""
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not asked for its end
-    facts = processes.probe(Machine(), {**processes.CHECK.thresholds, "window_s": 0.01})
+    facts = CHECKS["processes"].probe(Machine(), {**CHECKS["processes"].thresholds, "window_s": 0.01})
     child.wait()
 
     assert "Z" == facts.after[child.pid].state
@@ -258,11 +248,13 @@ def test_the_control_groups_are_those_that_slurm_is_to_use(
     """What cgroup.conf asks for must be there, and numbers for new groups left."""
     machine = tree(tmp_path, files)
 
-    assert expected == severities(cgroups.CHECK, cgroups.probe(machine, cgroups.CHECK.thresholds))
+    assert expected == severities(
+        CHECKS["cgroups"], CHECKS["cgroups"].probe(machine, CHECKS["cgroups"].thresholds)
+    )
 
 
 def cpus(governors: list[str], driver: str = "acpi-cpufreq", allowed: int = 3_500_000) -> dict[str, str]:
-    folder = cpu_frequency.FOLDER
+    folder = cpu.FOLDER
     files = {
         f"{folder}/online": f"0-{len(governors) - 1}\n",
         f"{folder}/present": f"0-{len(governors) - 1}\n",
@@ -288,18 +280,18 @@ def cpus(governors: list[str], driver: str = "acpi-cpufreq", allowed: int = 3_50
         (cpus(["performance", "schedutil"]), {}, [DEGRADED]),
         (cpus(["performance"] * 2, allowed=1_200_000), {}, [DEGRADED]),
         (cpus(["performance"] * 2), {"expected": 4}, [DEGRADED]),
-        ({**cpus(["performance"] * 2), f"{cpu_frequency.FOLDER}/present": "0-3\n"}, {}, [NOTE]),
-        ({**cpus(["performance"] * 2), f"{cpu_frequency.FOLDER}/present": "0-3\n", f"{cpu_frequency.FOLDER}/smt/control": "off\n"}, {}, [OK]),
-        ({**cpus(["performance"]), f"{cpu_frequency.FOLDER}/cpu0/thermal_throttle/core_throttle_count": "812\n"}, {}, [NOTE]),
-        ({**cpus(["performance"]), f"{cpu_frequency.FOLDER}/cpu0/thermal_throttle/core_throttle_count": "812\n"}, {"before": {"cpu0": {"core_throttle_count": 800}}}, [DEGRADED]),
-        ({**cpus(["performance"]), f"{cpu_frequency.FOLDER}/cpu0/cpufreq/scaling_max_freq": "odd"}, {}, [OK]),
+        ({**cpus(["performance"] * 2), f"{cpu.FOLDER}/present": "0-3\n"}, {}, [NOTE]),
+        ({**cpus(["performance"] * 2), f"{cpu.FOLDER}/present": "0-3\n", f"{cpu.FOLDER}/smt/control": "off\n"}, {}, [OK]),
+        ({**cpus(["performance"]), f"{cpu.FOLDER}/cpu0/thermal_throttle/core_throttle_count": "812\n"}, {}, [NOTE]),
+        ({**cpus(["performance"]), f"{cpu.FOLDER}/cpu0/thermal_throttle/core_throttle_count": "812\n"}, {"before": {"cpu0": {"core_throttle_count": 800}}}, [DEGRADED]),
+        ({**cpus(["performance"]), f"{cpu.FOLDER}/cpu0/cpufreq/scaling_max_freq": "odd"}, {}, [OK]),
     ],
 )  # fmt: skip
 def test_processors_may_run_at_their_full_clock(
     tmp_path: Path, files: dict[str, str], more: dict[str, Any], expected: list[str]
 ) -> None:
     """A governor that saves, a limit, heat just now, or processors that are missing."""
-    check = cpu_frequency.CHECK
+    check = CHECKS["cpu-frequency"]
     thresholds = {**check.thresholds, "window_s": 0.01, **more}
 
     assert expected == severities(check, check.probe(tree(tmp_path, files), thresholds), **more)
@@ -308,7 +300,7 @@ def test_processors_may_run_at_their_full_clock(
 def test_the_hottest_processor_is_named() -> None:
     """By the growth of its counts."""
     counts = Growth({"cpu0": {"core_throttle_count": 5}, "cpu9": {"core_throttle_count": 5}}, {"cpu0": {"core_throttle_count": 5}, "cpu9": {"core_throttle_count": 17}}, 1.0)  # fmt: skip
-    (found,) = told(cpu_frequency.CHECK, cpu_frequency.Facts((), counts, 16, 0, has_smt_off=False))
+    (found,) = told(CHECKS["cpu-frequency"], cpu.FrequencyFacts((), counts, 16, 0, has_smt_off=False))
 
     assert ("cpu9", ("cpu9: 12 times",)) == (found.device, found.evidence)
 
@@ -319,7 +311,7 @@ def test_the_hottest_processor_is_named() -> None:
 )
 def test_lists_of_the_kernel_are_read(text: str, numbers: set[int]) -> None:
     """Ranges and single ones; nothing where the text is odd."""
-    assert numbers == cpu_frequency.members(text)
+    assert numbers == cpu.members(text)
 
 
 NOW_S = 1_795_000_000.0
@@ -340,7 +332,7 @@ def test_a_node_that_was_booted_under_its_job_is_found(
     up_s: float | None, since_s: float, severity: str
 ) -> None:
     """It looks healthy again, and its job is gone."""
-    assert [severity] == severities(uptime.CHECK, uptime.Facts(up_s, NOW_S), since_s=since_s)
+    assert [severity] == severities(CHECKS["uptime"], clock.UptimeFacts(up_s, NOW_S), since_s=since_s)
 
 
 def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
@@ -356,7 +348,9 @@ def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
         },
     )
     found = told(
-        versions.CHECK, versions.probe(machine, {}), expected={"kernel": "6.1.0-30-amd64", "lustre": "2.15.5"}
+        CHECKS["versions"],
+        CHECKS["versions"].probe(machine, {}),
+        expected={"kernel": "6.1.0-30-amd64", "lustre": "2.15.5"},
     )
 
     assert {
@@ -367,7 +361,7 @@ def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
         "firmware mlx5_0": (OK, ("28.43.1014",)),
         "lustre": (DEGRADED, ()),
     } == {one.device: (one.severity, one.evidence) for one in found}
-    assert [UNKNOWN] == severities(versions.CHECK, {})
+    assert [UNKNOWN] == severities(CHECKS["versions"], {})
 
 
 def test_after_a_failure_a_boot_under_the_script_is_found(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import kernel_faults
-from ftrun.hooks.checks import kernel_log
+from ftrun.hooks.checks import kernel_log, kernel_rules
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.checks.kernel_log_reader import Line, Log, parsed
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, Finding
-from ftrun.hooks.kernel_log import Line, Log, parsed
 from ftrun.supervisor import signatures
 from ftrun.supervisor.model import Action, FaultClass, Role, Source
 from ftrun.supervisor.signatures import Signature
@@ -33,7 +33,7 @@ def log(*texts: str, level: int | None = 3, age_s: float = 600.0) -> Log:
 
 
 def told(lines: Log, **more: Any) -> list[Finding]:
-    found = list(kernel_log.judge(lines, {**kernel_log.CHECK.thresholds, **more}))
+    found = list(CHECKS["kernel-log"].judge(lines, {**CHECKS["kernel-log"].thresholds, **more}))
     assert all("kernel-log" == one.check for one in found)
     assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
     return found
@@ -53,7 +53,7 @@ def test_a_fault_that_blames_a_device_or_a_node_is_known_to_the_check() -> None:
     for signature, line in kernel_lines():
         if signature.role is Role.INFO or signature.action not in (Action.DRAIN, Action.EXCLUDE):
             continue
-        rule = kernel_faults.rule_of(line)
+        rule = kernel_rules.rule_of(line)
         if rule is None or (rule.severity not in (BAD, DEGRADED) and rule.title != OWNED):
             missed.append(f"{signature.id}: {line}")
 
@@ -66,7 +66,7 @@ def test_what_the_catalog_calls_healthy_is_held_against_no_node() -> None:
         f"{signature.id}: {line}"
         for signature, line in kernel_lines()
         if signature.fault is FaultClass.HEALTHY
-        and (rule := kernel_faults.rule_of(line))
+        and (rule := kernel_rules.rule_of(line))
         and rule.severity in (BAD, DEGRADED)
     ]
 
@@ -75,10 +75,10 @@ def test_what_the_catalog_calls_healthy_is_held_against_no_node() -> None:
 
 def test_every_rule_blames_a_class_or_nobody() -> None:
     """A fault class for what is bad or degraded, none for the rest; no two rules look alike."""
-    for rule in kernel_faults.RULES:
+    for rule in kernel_rules.RULES:
         assert (rule.severity in (BAD, DEGRADED)) == bool(rule.fault), rule.title
         assert not rule.fault or rule.fault in set(FaultClass)
-    assert len({rule.expression for rule in kernel_faults.RULES}) == len(kernel_faults.RULES)
+    assert len({rule.expression for rule in kernel_rules.RULES}) == len(kernel_rules.RULES)
 
 
 @pytest.mark.parametrize(

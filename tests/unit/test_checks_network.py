@@ -14,41 +14,20 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import hosts, infiniband, interfaces
-from ftrun.hooks.checks import (
-    bond,
-    dns,
-    ib_errors,
-    ib_flaps,
-    ib_port,
-    ib_speed,
-    mtu,
-    nic_errors,
-    nic_link,
-    peers,
-    port_free,
-    roce_config,
-    routes,
-)
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, worst
+from ftrun.hooks.checks import ethernet, job_hosts, net_interfaces, rdma, rdma_ports, reachability
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.checks.net_interfaces import Interface
+from ftrun.hooks.checks.rdma_ports import Port
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.growth import Growth, grown
-from ftrun.hooks.infiniband import Port
-from ftrun.hooks.interfaces import Interface
 from ftrun.hooks.machine import Machine, NoAnswer
+from tests.unit.checked import severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 BONDING = (DATA / "bonding-lacp.txt").read_text()
 TABLE = (DATA / "proc-net-route.txt").read_text()
 SOCKETS = (DATA / "proc-net-tcp.txt").read_text()
 FAST = {"window_s": 0.05}
-
-
-def severity(check: Check, facts: Any, **thresholds: Any) -> str:
-    found = check.judge(facts, {**check.thresholds, **thresholds})
-    assert found
-    assert {check.name} == {one.check for one in found}
-    assert all(one.fault and one.message for one in found if one.severity in (BAD, DEGRADED))
-    return worst(found)
 
 
 def write(folder: Path, **files: str) -> None:
@@ -106,17 +85,19 @@ def test_ib_port(tmp_path: Path, second: dict[str, str], thresholds: dict[str, A
     for device, files in (("mlx5_0", {}), ("mlx5_1", second), ("mlx5_2", {})):
         adapter(tmp_path, device, **files)
 
-    assert expected == severity(ib_port.CHECK, ib_port.probe(Machine(str(tmp_path)), {}), **thresholds)
+    assert expected == severity(
+        CHECKS["ib-port"], CHECKS["ib-port"].probe(Machine(str(tmp_path)), {}), **thresholds
+    )
 
 
 def test_a_node_without_rdma_is_skipped(tmp_path: Path) -> None:
     """Unless the site expects a port."""
     machine = Machine(str(tmp_path))
 
-    assert SKIPPED == severity(ib_port.CHECK, ib_port.probe(machine, {}))
-    assert BAD == severity(ib_port.CHECK, ib_port.probe(machine, {}), ports=["mlx5_0"])
-    assert SKIPPED == severity(ib_speed.CHECK, ib_speed.probe(machine, {}))
-    for check in (ib_errors.CHECK, ib_flaps.CHECK, roce_config.CHECK):
+    assert SKIPPED == severity(CHECKS["ib-port"], CHECKS["ib-port"].probe(machine, {}))
+    assert BAD == severity(CHECKS["ib-port"], CHECKS["ib-port"].probe(machine, {}), ports=["mlx5_0"])
+    assert SKIPPED == severity(CHECKS["ib-speed"], CHECKS["ib-speed"].probe(machine, {}))
+    for check in (CHECKS["ib-errors"], CHECKS["ib-flaps"], CHECKS["roce-config"]):
         assert SKIPPED == severity(check, check.probe(machine, {**check.thresholds, **FAST}))
 
 
@@ -142,7 +123,9 @@ def test_ib_speed(tmp_path: Path, second: dict[str, str], thresholds: dict[str, 
     adapter(tmp_path, "mlx5_0")
     adapter(tmp_path, "mlx5_1", **second)
 
-    assert expected == severity(ib_speed.CHECK, ib_speed.probe(Machine(str(tmp_path)), {}), **thresholds)
+    assert expected == severity(
+        CHECKS["ib-speed"], CHECKS["ib-speed"].probe(Machine(str(tmp_path)), {}), **thresholds
+    )
 
 
 def test_a_port_is_read_whole(tmp_path: Path) -> None:
@@ -152,9 +135,9 @@ def test_a_port_is_read_whole(tmp_path: Path) -> None:
     machine = Machine(str(tmp_path))
 
     expected = Port("mlx5_0/1", "ACTIVE", "LinkUp", 400.0, 4, "InfiniBand", "MT4129 MT_0000000838")
-    assert [expected] == infiniband.ports(machine)
+    assert [expected] == rdma_ports.ports(machine)
     only = ["symbol_error", "link_downed", "out_of_sequence"]
-    assert {"mlx5_0/1": {"link_downed": 0, "out_of_sequence": 0}} == infiniband.counters(machine, only)
+    assert {"mlx5_0/1": {"link_downed": 0, "out_of_sequence": 0}} == rdma_ports.counters(machine, only)
 
 
 # --- counters
@@ -185,7 +168,7 @@ def counted(before: int, after: int, counter: str = "symbol_error") -> Growth:
 )
 def test_ib_errors(growth: Growth, thresholds: dict[str, Any], expected: str) -> None:
     """What grows fast is degraded, what grows slowly or is great and old is a note."""
-    assert expected == severity(ib_errors.CHECK, growth, **thresholds)
+    assert expected == severity(CHECKS["ib-errors"], growth, **thresholds)
 
 
 def test_two_readings_are_compared(tmp_path: Path) -> None:
@@ -194,9 +177,9 @@ def test_two_readings_are_compared(tmp_path: Path) -> None:
     machine = Machine(str(tmp_path))
     kept = {"mlx5_0/1": {"symbol_error": 40}}
 
-    now = ib_errors.probe(machine, {**ib_errors.CHECK.thresholds, **FAST})
+    now = CHECKS["ib-errors"].probe(machine, {**CHECKS["ib-errors"].thresholds, **FAST})
     assert {} == grown(now, "mlx5_0/1")
-    later = ib_errors.probe(machine, {**ib_errors.CHECK.thresholds, "before": kept})
+    later = CHECKS["ib-errors"].probe(machine, {**CHECKS["ib-errors"].thresholds, "before": kept})
     assert {"symbol_error": 60} == grown(later, "mlx5_0/1")
 
 
@@ -213,14 +196,14 @@ def test_two_readings_are_compared(tmp_path: Path) -> None:
 )
 def test_ib_flaps(growth: Growth, days: float, expected: str) -> None:
     """A fall since the last reading, or many a day."""
-    assert expected == severity(ib_flaps.CHECK, ib_flaps.Facts(growth, days * 86_400))
+    assert expected == severity(CHECKS["ib-flaps"], rdma.FlapsFacts(growth, days * 86_400))
 
 
 def test_the_probe_of_flaps_reads_the_tree(tmp_path: Path) -> None:
     """The counter and the uptime."""
     adapter(tmp_path, "mlx5_0", counters__link_downed="7")
     write(tmp_path / "proc", uptime="200000.12 1.0")
-    facts = ib_flaps.probe(Machine(str(tmp_path)), {**ib_flaps.CHECK.thresholds, **FAST})
+    facts = CHECKS["ib-flaps"].probe(Machine(str(tmp_path)), {**CHECKS["ib-flaps"].thresholds, **FAST})
 
     assert ({"mlx5_0/1": {"link_downed": 7}}, 200000.12) == (facts.growth.after, facts.uptime_s)
 
@@ -237,7 +220,7 @@ def test_the_probe_of_flaps_reads_the_tree(tmp_path: Path) -> None:
 )
 def test_nic_errors(before: dict[str, int], after: dict[str, int], expected: str) -> None:
     """Checksums count at once, packets that a busy machine missed in great number."""
-    assert expected == severity(nic_errors.CHECK, Growth({"eth0": before}, {"eth0": after}, 1.0))
+    assert expected == severity(CHECKS["nic-errors"], Growth({"eth0": before}, {"eth0": after}, 1.0))
 
 
 # --- interfaces
@@ -268,7 +251,7 @@ def card(name: str = "eth0", **changes: Any) -> Interface:
 )
 def test_nic_link(found: list[Interface], thresholds: dict[str, Any], expected: str) -> None:
     """What somebody set up has a carrier, what the site expects is there and fast."""
-    assert expected == severity(nic_link.CHECK, found, **thresholds)
+    assert expected == severity(CHECKS["nic-link"], found, **thresholds)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +270,7 @@ def test_nic_link(found: list[Interface], thresholds: dict[str, Any], expected: 
 )
 def test_mtu(found: list[Interface], thresholds: dict[str, Any], expected: str) -> None:
     """As the site says, or as most equals have."""
-    assert expected == severity(mtu.CHECK, found, **thresholds)
+    assert expected == severity(CHECKS["mtu"], found, **thresholds)
 
 
 def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
@@ -301,17 +284,24 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
     write(net / "docker0", operstate="down", mtu="1500", flags="0x1003", type="1")
     write(net / "lo", operstate="unknown", flags="0x9", type="772")
     machine = Machine(str(tmp_path))
-    docker, ens1, function = interfaces.interfaces(machine)
+    docker, ens1, function = net_interfaces.interfaces(machine)
 
     assert Interface("ens1", "Ethernet", True, True, False, "up", 200_000, 9000, "full", 2) == ens1
     assert (False, False, None) == (docker.is_physical, function.is_physical, function.speed_mbps)
-    assert {"ens1": {"rx_crc_errors": 4}} == interfaces.counters(machine, ["rx_crc_errors", "tx_errors"])
+    assert {"ens1": {"rx_crc_errors": 4}} == net_interfaces.counters(machine, ["rx_crc_errors", "tx_errors"])
 
 
 def test_this_machine_s_own_interfaces_are_read() -> None:
     """Real /sys and /proc: every check says something, and nothing breaks."""
     machine = Machine()
-    for check in (nic_link.CHECK, nic_errors.CHECK, mtu.CHECK, bond.CHECK, routes.CHECK, port_free.CHECK):
+    for check in (
+        CHECKS["nic-link"],
+        CHECKS["nic-errors"],
+        CHECKS["mtu"],
+        CHECKS["bond"],
+        CHECKS["routes"],
+        CHECKS["port-free"],
+    ):
         severity(check, check.probe(machine, {**check.thresholds, **FAST}))
 
 
@@ -337,12 +327,12 @@ DOWN_LINK = "MII Status: down\nSpeed: Unknown"
 )
 def test_bond(text: str, expected: str) -> None:
     """One link down is degraded, all down is bad; a link in another group carries nothing."""
-    assert expected == severity(bond.CHECK, [bond.parsed("bond0", text)])
+    assert expected == severity(CHECKS["bond"], [ethernet.parsed_bond("bond0", text)])
 
 
 def test_no_bond_is_skipped() -> None:
     """And so is a kernel without bonding."""
-    assert SKIPPED == severity(bond.CHECK, [])
+    assert SKIPPED == severity(CHECKS["bond"], [])
 
 
 # --- RoCE
@@ -351,7 +341,7 @@ def test_no_bond_is_skipped() -> None:
 def roce(root: Path, device: str, kinds: list[str], trust: str = "") -> None:
     port = adapter(root, device, link_layer="Ethernet", rate="200 Gb/sec (4X HDR)")
     for index, kind in enumerate(kinds):
-        gid = "0000:0000:0000:0000:0000:ffff:0a64:0005" if kind else roce_config.EMPTY
+        gid = "0000:0000:0000:0000:0000:ffff:0a64:0005" if kind else rdma.EMPTY
         write(port, **{f"gids__{index}": gid})
         if kind:
             write(port, **{f"gid_attrs__types__{index}": kind, f"gid_attrs__ndevs__{index}": f"net-{device}"})
@@ -377,7 +367,7 @@ def test_roce_config(tmp_path: Path, kinds: list[str], thresholds: dict[str, Any
     """A RoCE v2 address on every port, at the site's index where it has one."""
     roce(tmp_path, "mlx5_0", FULL)
     roce(tmp_path, "mlx5_1", kinds)
-    check = roce_config.CHECK
+    check = CHECKS["roce-config"]
 
     assert expected == severity(check, check.probe(Machine(str(tmp_path)), check.thresholds), **thresholds)
 
@@ -386,7 +376,7 @@ def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
     """A note: which of them is right is the site's to say."""
     roce(tmp_path, "mlx5_0", FULL, "dscp")
     roce(tmp_path, "mlx5_1", FULL, "pcp")
-    check = roce_config.CHECK
+    check = CHECKS["roce-config"]
 
     assert NOTE == severity(check, check.probe(Machine(str(tmp_path)), check.thresholds))
 
@@ -400,7 +390,7 @@ def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
         ({}, SKIPPED),
         ({"gpu01": "10.0.0.1", "gpu02": "10.0.0.2 fd00::2"}, OK),
         ({"gpu01": "10.0.0.1", "gpu02": "!Name or service not known"}, BAD),
-        ({"gpu01": "10.0.0.1", "gpu02": hosts.NO_ANSWER}, BAD),
+        ({"gpu01": "10.0.0.1", "gpu02": job_hosts.NO_ANSWER}, BAD),
         ({"gpu01": ""}, BAD),
         ({"gpu01": "127.0.1.1", "gpu02": "10.0.0.2"}, OK),
         ({"gpu01": "127.0.1.1", "gpu02": "127.0.1.1"}, DEGRADED),
@@ -408,24 +398,24 @@ def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
 )
 def test_dns(found: dict[str, str], expected: str) -> None:
     """Every host has an address, and at most this node has its own loopback."""
-    assert expected == severity(dns.CHECK, found)
+    assert expected == severity(CHECKS["dns"], found)
 
 
 def test_names_are_resolved_within_their_time(tmp_path: Path) -> None:
     """Hosts from a list and a file, with what the resolver says, and no waiting for it."""
     (tmp_path / "hosts").write_text("# the login node\nlocalhost # twice\n\nno-such-host.invalid\n")
     thresholds = {
-        **dns.CHECK.thresholds,
+        **CHECKS["dns"].thresholds,
         "hosts": "localhost,127.0.0.1",
         "hosts_file": "/hosts",
         "limit_s": 8.0,
     }
-    found = dns.probe(Machine(str(tmp_path)), thresholds)
+    found = CHECKS["dns"].probe(Machine(str(tmp_path)), thresholds)
 
     assert ["localhost", "127.0.0.1", "no-such-host.invalid"] == list(found)
     assert "127.0.0.1" == found["127.0.0.1"]
-    assert found["no-such-host.invalid"][:1] == "!" or found["no-such-host.invalid"] == hosts.NO_ANSWER
-    assert BAD == severity(dns.CHECK, found)
+    assert found["no-such-host.invalid"][:1] == "!" or found["no-such-host.invalid"] == job_hosts.NO_ANSWER
+    assert BAD == severity(CHECKS["dns"], found)
 
 
 def test_who_has_no_answer_in_time_has_none() -> None:
@@ -438,17 +428,17 @@ def test_who_has_no_answer_in_time_has_none() -> None:
         return "10.0.0.1"
 
     for limit_s in (1.0, 5.0, 60.0):  # a busy machine takes seconds to ask at all
-        found = hosts.asked(Machine(), ["quick", "slow"], slow, limit_s)
-        if found["quick"] != hosts.NO_ANSWER:
+        found = job_hosts.asked(Machine(), ["quick", "slow"], slow, limit_s)
+        if found["quick"] != job_hosts.NO_ANSWER:
             break
-    assert {"quick": "10.0.0.1", "slow": hosts.NO_ANSWER} == found
+    assert {"quick": "10.0.0.1", "slow": job_hosts.NO_ANSWER} == found
 
 
 def test_a_list_that_nobody_can_read_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brackets are Slurm's to understand; where its tool does not, nothing is known."""
     monkeypatch.setattr(Machine, "tool", lambda _self, _name: None)
     with pytest.raises(NoAnswer):
-        dns.probe(Machine(), {**dns.CHECK.thresholds, "hosts": "gpu[01-04]"})
+        CHECKS["dns"].probe(Machine(), {**CHECKS["dns"].thresholds, "hosts": "gpu[01-04]"})
 
 
 NET = {"near": ("10.0.0.7",), "fast": ("10.100.3.4",)}
@@ -479,7 +469,7 @@ def test_routes(
     table: str, addresses: dict[str, tuple[str, ...]], thresholds: dict[str, Any], expected: str
 ) -> None:
     """The longest route that fits decides; a default route is needed where the site says so."""
-    assert expected == severity(routes.CHECK, routes.Facts(table, addresses), **thresholds)
+    assert expected == severity(CHECKS["routes"], reachability.RoutesFacts(table, addresses), **thresholds)
 
 
 @pytest.mark.parametrize(
@@ -488,14 +478,14 @@ def test_routes(
         ({}, SKIPPED),
         ({"a": "ok", "b": "refused"}, OK),
         ({"a": "ok", "b": "refused", "c": "!timed out"}, NOTE),
-        ({"a": "ok", "b": "!No route to host", "c": hosts.NO_ANSWER}, DEGRADED),
+        ({"a": "ok", "b": "!No route to host", "c": job_hosts.NO_ANSWER}, DEGRADED),
         ({"a": "!timed out", "b": "!timed out"}, BAD),
         ({"a": "!timed out"}, UNKNOWN),
     ],
 )
 def test_peers(found: dict[str, str], expected: str) -> None:
     """One lost peer proves nothing against this node; none of several reached does."""
-    assert expected == severity(peers.CHECK, found)
+    assert expected == severity(CHECKS["peers"], found)
 
 
 @pytest.fixture
@@ -511,11 +501,11 @@ def test_a_refused_connection_proves_that_a_host_answers(listening: int) -> None
         free = int(unused.getsockname()[1])  # nobody else's as long as it is bound
 
         assert ("ok", "refused") == (
-            hosts.connect("127.0.0.1", listening, 5.0),
-            hosts.connect("127.0.0.1", free, 5.0),
+            job_hosts.connect("127.0.0.1", listening, 5.0),
+            job_hosts.connect("127.0.0.1", free, 5.0),
         )
-    assert "!" == hosts.connect("no-such-host.invalid", 1, 5.0)[:1]
-    found = peers.probe(Machine(), {"hosts": ["127.0.0.1"], "port": listening, "limit_s": 5.0})
+    assert "!" == job_hosts.connect("no-such-host.invalid", 1, 5.0)[:1]
+    found = CHECKS["peers"].probe(Machine(), {"hosts": ["127.0.0.1"], "port": listening, "limit_s": 5.0})
     assert {"127.0.0.1": "ok"} == found
 
 
@@ -534,7 +524,9 @@ def test_a_refused_connection_proves_that_a_host_answers(listening: int) -> None
 )
 def test_port_free(ports: tuple[int, ...], tables: tuple[str, ...], expected: str) -> None:
     """Who listens holds the port; a port that outgoing connections may take is a note."""
-    assert expected == severity(port_free.CHECK, port_free.Facts(ports, tables, "32768\t60999"))
+    assert expected == severity(
+        CHECKS["port-free"], reachability.PortFreeFacts(ports, tables, "32768\t60999")
+    )
 
 
 def test_a_listener_is_seen_in_the_kernel_s_own_table(
@@ -543,4 +535,6 @@ def test_a_listener_is_seen_in_the_kernel_s_own_table(
     """Real /proc: whoever listens is found, and MASTER_PORT is the port that is meant."""
     monkeypatch.setenv("MASTER_PORT", str(listening))
 
-    assert DEGRADED == severity(port_free.CHECK, port_free.probe(Machine(), port_free.CHECK.thresholds))
+    assert DEGRADED == severity(
+        CHECKS["port-free"], CHECKS["port-free"].probe(Machine(), CHECKS["port-free"].thresholds)
+    )

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import kernel_log
-from ftrun.hooks.checks import amd_memory, edac, hugepages, mce, memory, pcie_aer, pcie_link, swap
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
-from ftrun.hooks.kernel_log import Line, Log
+from ftrun.hooks.checks import kernel_log_reader, memory
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.checks.kernel_log_reader import Line, Log
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine
+from tests.unit.checked import asked, severities, told, tree
 
 MEMINFO = """\
 MemTotal:       {kib} kB
@@ -31,30 +32,6 @@ def meminfo(gib: float = 1000, swap: int = 0, free: int = 0, huge: int = 0) -> s
     return MEMINFO.format(kib=int(gib * 2**20), swap=swap * 2**20, free=free * 2**20, huge=huge)
 
 
-def told(check: Check, facts: Any, **more: Any) -> list[Finding]:
-    found = list(check.judge(facts, {**check.thresholds, **more}))
-    for one in found:
-        assert check.name == one.check
-        assert (one.severity in (BAD, DEGRADED)) == bool(one.fault)
-    return found
-
-
-def severities(check: Check, facts: Any, **more: Any) -> list[str]:
-    return [one.severity for one in told(check, facts, **more)]
-
-
-def tree(root: Path, files: dict[str, str]) -> Machine:
-    for name, text in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Machine(str(root))
-
-
-def asked(check: Check, machine: Machine, **more: Any) -> list[Finding]:
-    return told(check, check.probe(machine, {**check.thresholds, **more}), **more)
-
-
 @pytest.mark.parametrize(
     ("text", "expected_gb", "severity"),
     [
@@ -69,7 +46,7 @@ def asked(check: Check, machine: Machine, **more: Any) -> list[Finding]:
 )
 def test_a_node_has_the_memory_it_should_have(text: str | None, expected_gb: float, severity: str) -> None:
     """The kernel keeps a few percent; a module that is missing is much more."""
-    assert [severity] == severities(memory.CHECK, text, expected_gb=expected_gb)
+    assert [severity] == severities(CHECKS["memory"], text, expected_gb=expected_gb)
 
 
 @pytest.mark.parametrize(
@@ -85,40 +62,42 @@ def test_a_node_has_the_memory_it_should_have(text: str | None, expected_gb: flo
 )
 def test_a_node_does_not_live_from_its_swap(text: str, allowed: bool, severity: str) -> None:
     """The share in use counts."""
-    assert [severity] == severities(swap.CHECK, text, allowed=allowed)
+    assert [severity] == severities(CHECKS["swap"], text, allowed=allowed)
 
 
 @pytest.mark.parametrize(
     ("facts", "more", "expected"),
     [
-        (hugepages.Facts(meminfo(huge=8), "always [madvise] never\n"), {}, [OK]),
-        (hugepages.Facts(meminfo(huge=8), ""), {}, [OK]),
+        (memory.HugepagesFacts(meminfo(huge=8), "always [madvise] never\n"), {}, [OK]),
+        (memory.HugepagesFacts(meminfo(huge=8), ""), {}, [OK]),
         (
-            hugepages.Facts(meminfo(huge=8), "[always] madvise never"),
+            memory.HugepagesFacts(meminfo(huge=8), "[always] madvise never"),
             {"expected": 8, "transparent": "always"},
             [OK],
         ),
         (
-            hugepages.Facts(meminfo(huge=5), "always [madvise] never"),
+            memory.HugepagesFacts(meminfo(huge=5), "always [madvise] never"),
             {"expected": 8, "transparent": "always"},
             [DEGRADED, DEGRADED],
         ),
-        (hugepages.Facts("", ""), {}, [UNKNOWN]),
+        (memory.HugepagesFacts("", ""), {}, [UNKNOWN]),
     ],
 )
 def test_huge_pages_are_those_the_site_wants(
-    facts: hugepages.Facts, more: dict[str, Any], expected: list[str]
+    facts: memory.HugepagesFacts, more: dict[str, Any], expected: list[str]
 ) -> None:
     """Nobody else knows which number is right."""
-    assert expected == severities(hugepages.CHECK, facts, **more)
+    assert expected == severities(CHECKS["hugepages"], facts, **more)
 
 
 def test_meminfo_is_read_where_it_is(tmp_path: Path) -> None:
     """Three checks read one file."""
     machine = tree(tmp_path, {"/proc/meminfo": meminfo(512)})
 
-    assert [OK] * 3 == [asked(one.CHECK, machine)[0].severity for one in (memory, swap, hugepages)]
-    assert 512 == asked(memory.CHECK, machine)[0].value
+    assert [OK] * 3 == [
+        asked(one, machine)[0].severity for one in (CHECKS["memory"], CHECKS["swap"], CHECKS["hugepages"])
+    ]
+    assert 512 == asked(CHECKS["memory"], machine)[0].value
 
 
 @pytest.mark.parametrize(
@@ -153,7 +132,7 @@ def test_lost_data_are_bad_and_mended_ones_count_by_their_rate(
             "/sys/devices/system/edac/mc/mc1/ce_count": "odd",
         },
     )
-    (found,) = asked(edac.CHECK, machine)
+    (found,) = asked(CHECKS["edac"], machine)
 
     assert severity == found.severity
     if lost or mended:
@@ -162,7 +141,7 @@ def test_lost_data_are_bad_and_mended_ones_count_by_their_rate(
 
 def test_without_memory_controllers_nothing_is_said(tmp_path: Path) -> None:
     """A virtual machine has none."""
-    assert [SKIPPED] == [one.severity for one in asked(edac.CHECK, Machine(str(tmp_path)))]
+    assert [SKIPPED] == [one.severity for one in asked(CHECKS["edac"], Machine(str(tmp_path)))]
 
 
 # The form of the kernel's own print of a machine check (arch/x86/kernel/cpu/mce); b200... has bit 61 set, 8c00... has not.
@@ -193,12 +172,12 @@ def log(*texts: str, level: int | None = 3, age_s: float = 600.0) -> Log:
 )
 def test_a_machine_check_is_the_processor_s_own_word(interrupts: str, lines: Log, severity: str) -> None:
     """Uncorrected is bad, corrected a note; where nothing tells, nothing is judged."""
-    assert [severity] == severities(mce.CHECK, mce.Facts(interrupts, lines))
+    assert [severity] == severities(CHECKS["mce"], memory.MceFacts(interrupts, lines))
 
 
 def test_the_bank_of_a_machine_check_is_named() -> None:
     """Whoever changes the part needs to know which."""
-    (found,) = told(mce.CHECK, mce.Facts("", log(CORRECTED, UNCORRECTED)))
+    (found,) = told(CHECKS["mce"], memory.MceFacts("", log(CORRECTED, UNCORRECTED)))
 
     assert ("CPU 3 bank 4", (UNCORRECTED,)) == (found.device, found.evidence)
 
@@ -223,7 +202,7 @@ def test_links_that_lost_data_are_told(
     """Fatal is bad, non-fatal degraded, corrected ones by their rate."""
     texts = {f"/sys/bus/pci/devices/0000:17:00.0/aer_dev_{kind}": text for kind, text in files.items()}
     machine = tree(tmp_path, {"/proc/uptime": f"{hours * 3600}.25 1.0\n", **texts})
-    found = asked(pcie_aer.CHECK, machine)
+    found = asked(CHECKS["pcie-aer"], machine)
 
     assert expected == [one.severity for one in found]
     assert all("0000:17:00.0" == one.device for one in found if one.fault)
@@ -237,7 +216,7 @@ def test_the_kernel_s_own_lines_are_read_and_no_others() -> None:
     )
 
     assert [Line(1000.0, "Linux version 6.1.0", 6), Line(1012.5, "ata1: link is slow", 3)] == [
-        line for line in kernel_log.parsed(text, 1000.0) if line.at_s
+        line for line in kernel_log_reader.parsed(text, 1000.0) if line.at_s
     ]
 
 
@@ -296,7 +275,7 @@ def test_a_card_has_all_the_lanes_that_both_ends_have(
     """Half of the lanes is half of the pace; a slot that has no more is no fault, and an idle accelerator rests."""
     machine = pci(tmp_path, "0000:01:00.0", device, port)
 
-    assert [severity] == [one.severity for one in asked(pcie_link.CHECK, machine, **more)]
+    assert [severity] == [one.severity for one in asked(CHECKS["pcie-link"], machine, **more)]
 
 
 GIB = 1 << 30
@@ -338,9 +317,9 @@ def test_memory_of_amd_gpus_is_free_before_the_job(
         files["/sys/class/kfd/kfd/proc/4711/pasid"] = "32769\n"
         files |= {f"/proc/4711/{name}": text for name, text in process.items()}
 
-    assert expected == [one.severity for one in asked(amd_memory.CHECK, tree(tmp_path, files), **more)]
+    assert expected == [one.severity for one in asked(CHECKS["amd-memory"], tree(tmp_path, files), **more)]
 
 
 def test_without_amd_gpus_nothing_is_said(tmp_path: Path) -> None:
     """Neither of memory nor of processes."""
-    assert [SKIPPED] == [one.severity for one in asked(amd_memory.CHECK, Machine(str(tmp_path)))]
+    assert [SKIPPED] == [one.severity for one in asked(CHECKS["amd-memory"], Machine(str(tmp_path)))]

@@ -11,39 +11,30 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import nvidia
-from ftrun.hooks.checks import (
-    gpu_check,
-    gpu_ecc,
-    gpu_pcie,
-    gpu_recovery,
-    gpu_temperature,
-    gpu_throttle,
-)
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, worst
+from ftrun.hooks.checks import nvidia_driver, nvidia_smi
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check
 from ftrun.hooks.machine import Machine, Output
+from tests.unit.checked import severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 H100 = (DATA / "nvidia-smi-h100.xml").read_text()
 MIG = (DATA / "nvidia-smi-a100-mig.xml").read_text()
-READERS = [gpu_ecc, gpu_pcie, gpu_recovery, gpu_temperature, gpu_throttle]
+READERS = [
+    CHECKS["gpu-ecc"],
+    CHECKS["gpu-pcie"],
+    CHECKS["gpu-recovery"],
+    CHECKS["gpu-temperature"],
+    CHECKS["gpu-throttle"],
+]
 
 
-def answer(text: str = H100, *changes: tuple[str, str], code: int = 0, err: str = "") -> nvidia.Answer:
+def answer(text: str = H100, *changes: tuple[str, str], code: int = 0, err: str = "") -> nvidia_smi.Answer:
     """What nvidia-smi said, each change made once: in the first GPU."""
     for old, new in changes:
         assert old in text
         text = text.replace(old, new, 1)
-    return nvidia.understood(Output(code, text, err))
-
-
-def severity(check: Check, facts: Any, **thresholds: Any) -> str:
-    """The worst that a check finds; every finding bears its name, and what is wrong bears a class."""
-    found = check.judge(facts, {**check.thresholds, **thresholds})
-    assert found
-    assert {check.name} == {one.check for one in found}
-    assert all(one.fault and one.message for one in found if one.severity in (BAD, DEGRADED))
-    return worst(found)
+    return nvidia_smi.understood(Output(code, text, err))
 
 
 def tag(name: str, value: str) -> str:
@@ -60,95 +51,109 @@ def event(reason: str) -> tuple[str, str]:
     return changed(f"clocks_event_reason_{reason}", "Not Active", "Active")
 
 
-@pytest.mark.parametrize("module", READERS)
+@pytest.mark.parametrize("check", READERS)
 @pytest.mark.parametrize("text", [H100, MIG], ids=["h100", "a100-mig"])
-def test_a_sound_gpu_is_ok(module: Any, text: str) -> None:
+def test_a_sound_gpu_is_ok(check: Check, text: str) -> None:
     """Healthy documents of two generations give ok, and one line."""
-    assert OK == severity(module.CHECK, answer(text))
+    assert OK == severity(check, answer(text))
 
 
-@pytest.mark.parametrize("module", READERS)
+@pytest.mark.parametrize("check", READERS)
 @pytest.mark.parametrize("text", ["", "garbage", H100[: len(H100) // 2], "<nvidia_smi_log></nvidia_smi_log>"])
-def test_an_answer_that_makes_no_sense_is_no_verdict(module: Any, text: str) -> None:
+def test_an_answer_that_makes_no_sense_is_no_verdict(check: Check, text: str) -> None:
     """Empty, foreign, cut and empty documents are unknown, whatever the check."""
-    assert UNKNOWN == severity(module.CHECK, answer(text))
+    assert UNKNOWN == severity(check, answer(text))
 
 
-@pytest.mark.parametrize("module", READERS)
-def test_a_document_of_another_version_is_no_verdict_on_the_node(module: Any) -> None:
+@pytest.mark.parametrize("check", READERS)
+def test_a_document_of_another_version_is_no_verdict_on_the_node(check: Check) -> None:
     """A GPU of which nothing is told but its address is not held to be sick."""
-    assert OK == severity(
-        module.CHECK, answer('<nvidia_smi_log><gpu id="00000000:1B:00.0"></gpu></nvidia_smi_log>')
-    )
+    assert OK == severity(check, answer('<nvidia_smi_log><gpu id="00000000:1B:00.0"></gpu></nvidia_smi_log>'))
 
 
 WELL = (changed("gpu_util", "0 %", "97 %"), changed("clocks_event_reason_gpu_idle", "Active", "Not Active"))
 
 
 @pytest.mark.parametrize(
-    ("module", "changes", "expected"),
+    ("check", "changes", "expected"),
     [
-        (gpu_ecc, [changed("dram_uncorrectable", "0", "3")], BAD),
-        (gpu_ecc, [changed("sram_uncorrectable_parity", "0", "1")], BAD),
-        (gpu_ecc, [changed("remapped_row_failure", "No", "Yes")], BAD),
-        (gpu_ecc, [changed("sram_threshold_exceeded", "No", "Yes")], BAD),
-        (gpu_ecc, [changed("remapped_row_pending", "No", "Yes")], DEGRADED),
-        (gpu_ecc, [changed("pending_retirement", "N/A", "Yes")], DEGRADED),
-        (gpu_ecc, [changed("channel_repair_pending", "No", "Yes")], DEGRADED),
-        (gpu_ecc, [changed("row_remapper_histogram_none", "0 bank(s)", "2 bank(s)")], DEGRADED),
-        (gpu_ecc, [changed("sram_correctable", "0", "10001")], DEGRADED),
-        (gpu_ecc, [changed("dram_correctable", "0", "4096")], OK),
-        (gpu_ecc, [changed("dram_uncorrectable", "0", "N/A"), changed("dram_uncorrectable", "0", "5")], NOTE),
-        (gpu_throttle, [event("hw_thermal_slowdown"), event("hw_slowdown")], DEGRADED),
-        (gpu_throttle, [event("hw_power_brake_slowdown")], DEGRADED),
-        (gpu_throttle, [event("sw_power_cap"), *WELL], OK),
-        (gpu_throttle, WELL, DEGRADED),
-        (gpu_throttle, [*WELL, changed("sm_clock", "345 MHz", "1755 MHz")], OK),
-        (gpu_throttle, [changed("current_power_limit", "700.00 W", "400.00 W")], NOTE),
-        (gpu_temperature, [changed("gpu_temp_tlimit", "56 C", "-2 C")], DEGRADED),
-        (gpu_temperature, [changed("gpu_temp_tlimit", "56 C", "-8 C")], BAD),
-        (gpu_temperature, [changed("gpu_temp_tlimit", "56 C", "0 C")], NOTE),
-        (gpu_temperature, [changed("memory_temp", "42 C", "107 C")], DEGRADED),
-        (gpu_temperature, [changed("gpu_temp", "31 C", "64 C")], NOTE),
+        (CHECKS["gpu-ecc"], [changed("dram_uncorrectable", "0", "3")], BAD),
+        (CHECKS["gpu-ecc"], [changed("sram_uncorrectable_parity", "0", "1")], BAD),
+        (CHECKS["gpu-ecc"], [changed("remapped_row_failure", "No", "Yes")], BAD),
+        (CHECKS["gpu-ecc"], [changed("sram_threshold_exceeded", "No", "Yes")], BAD),
+        (CHECKS["gpu-ecc"], [changed("remapped_row_pending", "No", "Yes")], DEGRADED),
+        (CHECKS["gpu-ecc"], [changed("pending_retirement", "N/A", "Yes")], DEGRADED),
+        (CHECKS["gpu-ecc"], [changed("channel_repair_pending", "No", "Yes")], DEGRADED),
+        (CHECKS["gpu-ecc"], [changed("row_remapper_histogram_none", "0 bank(s)", "2 bank(s)")], DEGRADED),
+        (CHECKS["gpu-ecc"], [changed("sram_correctable", "0", "10001")], DEGRADED),
+        (CHECKS["gpu-ecc"], [changed("dram_correctable", "0", "4096")], OK),
         (
-            gpu_temperature,
+            CHECKS["gpu-ecc"],
+            [changed("dram_uncorrectable", "0", "N/A"), changed("dram_uncorrectable", "0", "5")],
+            NOTE,
+        ),
+        (CHECKS["gpu-throttle"], [event("hw_thermal_slowdown"), event("hw_slowdown")], DEGRADED),
+        (CHECKS["gpu-throttle"], [event("hw_power_brake_slowdown")], DEGRADED),
+        (CHECKS["gpu-throttle"], [event("sw_power_cap"), *WELL], OK),
+        (CHECKS["gpu-throttle"], WELL, DEGRADED),
+        (CHECKS["gpu-throttle"], [*WELL, changed("sm_clock", "345 MHz", "1755 MHz")], OK),
+        (CHECKS["gpu-throttle"], [changed("current_power_limit", "700.00 W", "400.00 W")], NOTE),
+        (CHECKS["gpu-temperature"], [changed("gpu_temp_tlimit", "56 C", "-2 C")], DEGRADED),
+        (CHECKS["gpu-temperature"], [changed("gpu_temp_tlimit", "56 C", "-8 C")], BAD),
+        (CHECKS["gpu-temperature"], [changed("gpu_temp_tlimit", "56 C", "0 C")], NOTE),
+        (CHECKS["gpu-temperature"], [changed("memory_temp", "42 C", "107 C")], DEGRADED),
+        (CHECKS["gpu-temperature"], [changed("gpu_temp", "31 C", "64 C")], NOTE),
+        (
+            CHECKS["gpu-temperature"],
             [changed("gpu_temp_tlimit", "56 C", "N/A"), changed("gpu_temp", "31 C", "91 C")],
             DEGRADED,
         ),
-        (gpu_pcie, [changed("current_link_width", "16x", "8x")], DEGRADED),
-        (gpu_pcie, [changed("current_link_gen", "5", "1"), changed("performance_state", "P0", "P8")], OK),
-        (gpu_pcie, [changed("current_link_gen", "5", "1")], DEGRADED),
-        (gpu_pcie, [changed("current_link_gen", "5", "3"), changed("gpu_util", "0 %", "99 %")], DEGRADED),
-        (gpu_pcie, [changed("replay_counter", "0", "123456")], NOTE),
-        (gpu_recovery, [changed("gpu_recovery_action", "None", "GPU Reset Required")], BAD),
-        (gpu_recovery, [changed("gpu_recovery_action", "None", "Node Reboot Required")], BAD),
-        (gpu_recovery, [changed("gpu_recovery_action", "None", "Drain and Reset")], BAD),
-        (gpu_recovery, [changed("gpu_recovery_action", "None", "Drain P2P")], DEGRADED),
-        (gpu_recovery, [changed("gpu_recovery_action", "None", "Wait And See")], NOTE),
-        (gpu_recovery, [changed("gpu_recovery_action", "None", "N/A")], OK),
+        (CHECKS["gpu-pcie"], [changed("current_link_width", "16x", "8x")], DEGRADED),
+        (
+            CHECKS["gpu-pcie"],
+            [changed("current_link_gen", "5", "1"), changed("performance_state", "P0", "P8")],
+            OK,
+        ),
+        (CHECKS["gpu-pcie"], [changed("current_link_gen", "5", "1")], DEGRADED),
+        (
+            CHECKS["gpu-pcie"],
+            [changed("current_link_gen", "5", "3"), changed("gpu_util", "0 %", "99 %")],
+            DEGRADED,
+        ),
+        (CHECKS["gpu-pcie"], [changed("replay_counter", "0", "123456")], NOTE),
+        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "GPU Reset Required")], BAD),
+        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Node Reboot Required")], BAD),
+        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Drain and Reset")], BAD),
+        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Drain P2P")], DEGRADED),
+        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Wait And See")], NOTE),
+        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "N/A")], OK),
     ],
 )
-def test_what_a_check_of_a_gpu_finds(module: Any, changes: list[tuple[str, str]], expected: str) -> None:
+def test_what_a_check_of_a_gpu_finds(check: Check, changes: list[tuple[str, str]], expected: str) -> None:
     """One field changed, one severity."""
-    assert expected == severity(module.CHECK, answer(H100, *changes))
+    assert expected == severity(check, answer(H100, *changes))
 
 
 @pytest.mark.parametrize(
-    ("module", "changes", "expected"),
+    ("check", "changes", "expected"),
     [
-        (gpu_ecc, [changed("sram_uncorrectable", "0", "0"), changed("dram_uncorrectable", "0", "1")], BAD),
-        (gpu_temperature, [changed("gpu_temp", "27 C", "90 C")], DEGRADED),
-        (gpu_temperature, [changed("gpu_temp", "27 C", "93 C")], BAD),
-        (gpu_temperature, [changed("memory_temp", "44 C", "96 C")], DEGRADED),
-        (gpu_recovery, [changed("reset_required", "No", "Yes")], BAD),
-        (gpu_recovery, [changed("drain_and_reset_recommended", "No", "Yes")], DEGRADED),
+        (
+            CHECKS["gpu-ecc"],
+            [changed("sram_uncorrectable", "0", "0"), changed("dram_uncorrectable", "0", "1")],
+            BAD,
+        ),
+        (CHECKS["gpu-temperature"], [changed("gpu_temp", "27 C", "90 C")], DEGRADED),
+        (CHECKS["gpu-temperature"], [changed("gpu_temp", "27 C", "93 C")], BAD),
+        (CHECKS["gpu-temperature"], [changed("memory_temp", "44 C", "96 C")], DEGRADED),
+        (CHECKS["gpu-recovery"], [changed("reset_required", "No", "Yes")], BAD),
+        (CHECKS["gpu-recovery"], [changed("drain_and_reset_recommended", "No", "Yes")], DEGRADED),
     ],
 )
 def test_what_a_check_finds_in_an_older_document(
-    module: Any, changes: list[tuple[str, str]], expected: str
+    check: Check, changes: list[tuple[str, str]], expected: str
 ) -> None:
     """Fields that newer drivers have renamed are understood under their old names."""
-    assert expected == severity(module.CHECK, answer(MIG, *changes))
+    assert expected == severity(check, answer(MIG, *changes))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_a_partial_allocation_is_judged_by_its_own_devices(devices: Any, expecte
     """What a neighbour's GPU has does not count; devices that cannot be told apart all count."""
     sick = answer(H100, changed("gpu_recovery_action", "None", "GPU Reset Required"))
 
-    assert expected == severity(gpu_recovery.CHECK, sick, devices=devices)
+    assert expected == severity(CHECKS["gpu-recovery"], sick, devices=devices)
 
 
 def test_a_mig_instance_belongs_to_its_gpu() -> None:
@@ -179,7 +184,7 @@ def test_a_mig_instance_belongs_to_its_gpu() -> None:
 
     assert (True, 2) == (gpu.has_mig, gpu.mig_instances)
     for token in (gpu.mig_uuids[0], f"MIG-{gpu.uuid}/3/0", gpu.uuid):
-        assert [gpu] == nvidia.chosen([gpu], [token])
+        assert [gpu] == nvidia_smi.chosen([gpu], [token])
 
 
 def test_a_value_that_is_not_known_is_not_zero() -> None:
@@ -207,47 +212,49 @@ LOST = changed("gpu_temp", "31 C", "GPU is lost")
 @pytest.mark.parametrize(
     ("facts", "thresholds", "expected"),
     [
-        (gpu_check.Facts(answer(), BUS), {}, OK),
-        (gpu_check.Facts(answer(), BUS), {"expected": 3}, OK),
-        (gpu_check.Facts(answer(), BUS), {"expected": 8}, BAD),
-        (gpu_check.Facts(answer(), BUS), {"expected": 8, "devices": "0,1,2"}, OK),
-        (gpu_check.Facts(answer(), BUS), {"devices": "0,1,2,3"}, BAD),
-        (gpu_check.Facts(answer(MIG), BUS[:1]), {"devices": "MIG-a,MIG-b,MIG-c"}, OK),
-        (gpu_check.Facts(answer(), (*BUS, "0000:d1:00.0")), {}, NOTE),
-        (gpu_check.Facts(answer(), (*BUS, "0000:d1:00.0"), ("0000:d1:00.0",)), {}, OK),
-        (gpu_check.Facts(answer(), (*BUS, "0000:d1:00.0")), {"devices": "0"}, OK),
-        (gpu_check.Facts(answer(H100, LOST), BUS), {}, BAD),
-        (gpu_check.Facts(answer(H100, LOST), BUS), {"devices": "1"}, OK),
-        (gpu_check.Facts(answer(NO_HANDLE, code=255), BUS), {}, BAD),
-        (gpu_check.Facts(answer("", code=15), BUS), {}, BAD),
-        (gpu_check.Facts(answer(NO_DRIVER, code=9), BUS), {}, BAD),
-        (gpu_check.Facts(answer(NO_DRIVER, code=9), ()), {}, SKIPPED),
-        (gpu_check.Facts(answer(MISMATCH, code=18), BUS), {}, BAD),
-        (gpu_check.Facts(answer("No devices were found\n", code=6), ()), {}, SKIPPED),
-        (gpu_check.Facts(answer("No devices were found\n", code=6), BUS), {"expected": 3}, BAD),
+        (nvidia_driver.PresenceFacts(answer(), BUS), {}, OK),
+        (nvidia_driver.PresenceFacts(answer(), BUS), {"expected": 3}, OK),
+        (nvidia_driver.PresenceFacts(answer(), BUS), {"expected": 8}, BAD),
+        (nvidia_driver.PresenceFacts(answer(), BUS), {"expected": 8, "devices": "0,1,2"}, OK),
+        (nvidia_driver.PresenceFacts(answer(), BUS), {"devices": "0,1,2,3"}, BAD),
+        (nvidia_driver.PresenceFacts(answer(MIG), BUS[:1]), {"devices": "MIG-a,MIG-b,MIG-c"}, OK),
+        (nvidia_driver.PresenceFacts(answer(), (*BUS, "0000:d1:00.0")), {}, NOTE),
+        (nvidia_driver.PresenceFacts(answer(), (*BUS, "0000:d1:00.0"), ("0000:d1:00.0",)), {}, OK),
+        (nvidia_driver.PresenceFacts(answer(), (*BUS, "0000:d1:00.0")), {"devices": "0"}, OK),
+        (nvidia_driver.PresenceFacts(answer(H100, LOST), BUS), {}, BAD),
+        (nvidia_driver.PresenceFacts(answer(H100, LOST), BUS), {"devices": "1"}, OK),
+        (nvidia_driver.PresenceFacts(answer(NO_HANDLE, code=255), BUS), {}, BAD),
+        (nvidia_driver.PresenceFacts(answer("", code=15), BUS), {}, BAD),
+        (nvidia_driver.PresenceFacts(answer(NO_DRIVER, code=9), BUS), {}, BAD),
+        (nvidia_driver.PresenceFacts(answer(NO_DRIVER, code=9), ()), {}, SKIPPED),
+        (nvidia_driver.PresenceFacts(answer(MISMATCH, code=18), BUS), {}, BAD),
+        (nvidia_driver.PresenceFacts(answer("No devices were found\n", code=6), ()), {}, SKIPPED),
+        (nvidia_driver.PresenceFacts(answer("No devices were found\n", code=6), BUS), {"expected": 3}, BAD),
         (
-            gpu_check.Facts(answer("Failed to initialize NVML: Insufficient Permissions\n", code=4), BUS),
+            nvidia_driver.PresenceFacts(
+                answer("Failed to initialize NVML: Insufficient Permissions\n", code=4), BUS
+            ),
             {},
             UNKNOWN,
         ),
-        (gpu_check.Facts(answer("", code=0), BUS), {}, UNKNOWN),
+        (nvidia_driver.PresenceFacts(answer("", code=0), BUS), {}, UNKNOWN),
         (
-            gpu_check.Facts(
+            nvidia_driver.PresenceFacts(
                 answer(H100, code=14, err="WARNING: infoROM is corrupted at gpu 0000:43:00.0"), BUS
             ),
             {},
             DEGRADED,
         ),
-        (gpu_check.Facts(None), {}, SKIPPED),
-        (gpu_check.Facts(None, BUS), {}, NOTE),
-        (gpu_check.Facts(None), {"expected": 8}, BAD),
-        (gpu_check.Facts(None, others={"AMD": 8}), {"expected": 8}, OK),
-        (gpu_check.Facts(None, others={"Ascend": 7}), {"expected": 8}, BAD),
+        (nvidia_driver.PresenceFacts(None), {}, SKIPPED),
+        (nvidia_driver.PresenceFacts(None, BUS), {}, NOTE),
+        (nvidia_driver.PresenceFacts(None), {"expected": 8}, BAD),
+        (nvidia_driver.PresenceFacts(None, others={"AMD": 8}), {"expected": 8}, OK),
+        (nvidia_driver.PresenceFacts(None, others={"Ascend": 7}), {"expected": 8}, BAD),
     ],
 )
-def test_gpu_check(facts: gpu_check.Facts, thresholds: dict[str, Any], expected: str) -> None:
+def test_gpu_check(facts: nvidia_driver.PresenceFacts, thresholds: dict[str, Any], expected: str) -> None:
     """As many as expected, by whatever maker; a driver that is dead is bad, one that may not be asked is unknown."""
-    assert expected == severity(gpu_check.CHECK, facts, **thresholds)
+    assert expected == severity(CHECKS["gpu-check"], facts, **thresholds)
 
 
 def test_the_bus_is_read_from_the_kernel(tmp_path: Path) -> None:
@@ -265,6 +272,6 @@ def test_the_bus_is_read_from_the_kernel(tmp_path: Path) -> None:
         folder = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         folder.mkdir(parents=True)
         (folder / "properties").write_text(f"cpu_cores_count 0\nsimd_count {units}\nmem_banks_count 1\n")
-    facts = gpu_check.probe(Machine(str(tmp_path)), {})
+    facts = CHECKS["gpu-check"].probe(Machine(str(tmp_path)), {})
 
     assert (("0000:1b:00.0",), {"AMD": 1}) == (facts.on_bus, facts.others)

@@ -11,19 +11,13 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import kernel_log, processes
-from ftrun.hooks.checks import (
-    gpu_driver,
-    gpu_fabric,
-    gpu_memory,
-    gpu_mode,
-    gpu_nvlink,
-    gpu_processes,
-    gpu_xid,
-)
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, worst
+from ftrun.hooks import processes
+from ftrun.hooks.checks import kernel_log_reader, nvidia, nvidia_driver, nvlink
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.checks.nvidia_smi import Answer, understood
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check
 from ftrun.hooks.machine import Machine, Output
-from ftrun.hooks.nvidia import Answer, understood
+from tests.unit.checked import severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 H100 = (DATA / "nvidia-smi-h100.xml").read_text()
@@ -45,36 +39,28 @@ def changed(name: str, old: str, new: str) -> tuple[str, str]:
     return f"<{name}>{old}</{name}>", f"<{name}>{new}</{name}>"
 
 
-def severity(check: Check, facts: Any, **thresholds: Any) -> str:
-    found = check.judge(facts, {**check.thresholds, **thresholds})
-    assert found
-    assert {check.name} == {one.check for one in found}
-    assert all(one.fault and one.message for one in found if one.severity in (BAD, DEGRADED))
-    return worst(found)
-
-
 @pytest.mark.parametrize("text", ["", "garbage", H100[:3000]])
 @pytest.mark.parametrize(
-    ("module", "facts"),
+    ("check", "facts"),
     [
-        (gpu_driver, lambda read: gpu_driver.Facts(read, "")),
-        (gpu_mode, lambda read: read),
-        (gpu_memory, lambda read: read),
-        (gpu_processes, lambda read: gpu_processes.Facts(read, {})),
-        (gpu_fabric, gpu_fabric.Facts),
-        (gpu_nvlink, lambda read: gpu_nvlink.Facts(read, LINKS, ERRORS)),
+        (CHECKS["gpu-driver"], lambda read: nvidia_driver.DriverFacts(read, "")),
+        (CHECKS["gpu-mode"], lambda read: read),
+        (CHECKS["gpu-memory"], lambda read: read),
+        (CHECKS["gpu-processes"], lambda read: nvidia.ProcessesFacts(read, {})),
+        (CHECKS["gpu-fabric"], nvlink.FabricFacts),
+        (CHECKS["gpu-nvlink"], lambda read: nvlink.NvlinkFacts(read, LINKS, ERRORS)),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_no_verdict(module: Any, facts: Any, text: str) -> None:
+def test_an_answer_that_makes_no_sense_is_no_verdict(check: Check, facts: Any, text: str) -> None:
     """Whatever else is known, GPUs that cannot be read are unknown."""
-    assert UNKNOWN == severity(module.CHECK, facts(answer(text)))
+    assert UNKNOWN == severity(check, facts(answer(text)))
 
 
 # --- the kernel's log
 
 
-def log(text: str, now_s: float = BOOTED_S + 9000) -> kernel_log.Log:
-    return kernel_log.Log(kernel_log.parsed(text, BOOTED_S), now_s)
+def log(text: str, now_s: float = BOOTED_S + 9000) -> kernel_log_reader.Log:
+    return kernel_log_reader.Log(kernel_log_reader.parsed(text, BOOTED_S), now_s)
 
 
 def xid(code: str, at: str = "8500.0") -> str:
@@ -83,8 +69,8 @@ def xid(code: str, at: str = "8500.0") -> str:
 
 def test_each_device_is_judged_by_its_worst_line_since_the_job_began() -> None:
     """One memory error of three lines is one finding; a clean-up and a fault of a program are notes; old lines are notes."""
-    facts = gpu_xid.Facts(log(DMESG))
-    found = gpu_xid.judge(facts, {**gpu_xid.CHECK.thresholds, "since_s": BOOTED_S + 7000})
+    facts = nvidia_driver.XidFacts(log(DMESG))
+    found = CHECKS["gpu-xid"].judge(facts, {**CHECKS["gpu-xid"].thresholds, "since_s": BOOTED_S + 7000})
     told = {one.device: one.severity for one in found}
 
     assert {
@@ -96,7 +82,7 @@ def test_each_device_is_judged_by_its_worst_line_since_the_job_began() -> None:
     (memory,) = [one for one in found if one.severity == BAD]
     assert "Xid 48, Xid 63, Xid 94 (double-bit memory error)" == memory.message
     assert "An uncorrectable double bit error" in memory.evidence[0]
-    assert NOTE == severity(gpu_xid.CHECK, facts, since_s=BOOTED_S + 8100)
+    assert NOTE == severity(CHECKS["gpu-xid"], facts, since_s=BOOTED_S + 8100)
 
 
 @pytest.mark.parametrize(
@@ -139,28 +125,28 @@ def test_each_device_is_judged_by_its_worst_line_since_the_job_began() -> None:
 )
 def test_what_a_line_of_the_kernel_means(line: str, expected: str) -> None:
     """The class of the code, or what the line itself says."""
-    assert expected == severity(gpu_xid.CHECK, gpu_xid.Facts(log(line)))
+    assert expected == severity(CHECKS["gpu-xid"], nvidia_driver.XidFacts(log(line)))
 
 
 def test_a_log_that_may_not_be_read_proves_nothing() -> None:
     """Skipped, with the kernel's refusal in the message."""
-    refused = kernel_log.Log((), 0.0, "dmesg: read kernel buffer failed: Operation not permitted")
-    (found,) = gpu_xid.judge(gpu_xid.Facts(refused), gpu_xid.CHECK.thresholds)
+    refused = kernel_log_reader.Log((), 0.0, "dmesg: read kernel buffer failed: Operation not permitted")
+    (found,) = CHECKS["gpu-xid"].judge(nvidia_driver.XidFacts(refused), CHECKS["gpu-xid"].thresholds)
 
     assert (SKIPPED, True) == (found.severity, "Operation not permitted" in found.message)
 
 
 def test_a_neighbour_s_gpu_is_no_matter_of_the_job() -> None:
     """A device that is listed and not the job's does not count; one that is listed no more does."""
-    facts = gpu_xid.Facts(
+    facts = nvidia_driver.XidFacts(
         log(xid("79, GPU has fallen off the bus.").replace("3b:00", "43:00")), answer().gpus
     )
-    gone = gpu_xid.Facts(log(xid("79, GPU has fallen off the bus.")), answer().gpus)
+    gone = nvidia_driver.XidFacts(log(xid("79, GPU has fallen off the bus.")), answer().gpus)
 
     assert (OK, BAD, BAD) == (
-        severity(gpu_xid.CHECK, facts, devices="0"),
-        severity(gpu_xid.CHECK, facts, devices="1"),
-        severity(gpu_xid.CHECK, gone, devices="0"),
+        severity(CHECKS["gpu-xid"], facts, devices="0"),
+        severity(CHECKS["gpu-xid"], facts, devices="1"),
+        severity(CHECKS["gpu-xid"], gone, devices="0"),
     )
 
 
@@ -174,26 +160,28 @@ MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML lib
 @pytest.mark.parametrize(
     ("facts", "thresholds", "expected"),
     [
-        (gpu_driver.Facts(answer(), PROPRIETARY.format("570.86.15")), {}, OK),
-        (gpu_driver.Facts(answer(), OPEN.format("570.86.15")), {}, OK),
-        (gpu_driver.Facts(answer(), ""), {}, OK),
-        (gpu_driver.Facts(answer(), "odd"), {}, OK),
-        (gpu_driver.Facts(answer(), OPEN.format("565.57.01")), {}, BAD),
-        (gpu_driver.Facts(understood(Output(18, MISMATCH, "")), OPEN.format("570.86.15")), {}, BAD),
-        (gpu_driver.Facts(answer(), ""), {"expected": "570.86.15"}, OK),
-        (gpu_driver.Facts(answer(), ""), {"expected": "580.0"}, DEGRADED),
-        (gpu_driver.Facts(answer(), ""), {"minimum": "570.9"}, OK),
-        (gpu_driver.Facts(answer(), ""), {"minimum": "570.100"}, DEGRADED),
+        (nvidia_driver.DriverFacts(answer(), PROPRIETARY.format("570.86.15")), {}, OK),
+        (nvidia_driver.DriverFacts(answer(), OPEN.format("570.86.15")), {}, OK),
+        (nvidia_driver.DriverFacts(answer(), ""), {}, OK),
+        (nvidia_driver.DriverFacts(answer(), "odd"), {}, OK),
+        (nvidia_driver.DriverFacts(answer(), OPEN.format("565.57.01")), {}, BAD),
+        (nvidia_driver.DriverFacts(understood(Output(18, MISMATCH, "")), OPEN.format("570.86.15")), {}, BAD),
+        (nvidia_driver.DriverFacts(answer(), ""), {"expected": "570.86.15"}, OK),
+        (nvidia_driver.DriverFacts(answer(), ""), {"expected": "580.0"}, DEGRADED),
+        (nvidia_driver.DriverFacts(answer(), ""), {"minimum": "570.9"}, OK),
+        (nvidia_driver.DriverFacts(answer(), ""), {"minimum": "570.100"}, DEGRADED),
         (
-            gpu_driver.Facts(answer(H100, changed("vbios_version", "96.00.74.00.01", "96.00.30.00.01")), ""),
+            nvidia_driver.DriverFacts(
+                answer(H100, changed("vbios_version", "96.00.74.00.01", "96.00.30.00.01")), ""
+            ),
             {},
             NOTE,
         ),
     ],
 )
-def test_gpu_driver(facts: gpu_driver.Facts, thresholds: dict[str, Any], expected: str) -> None:
+def test_gpu_driver(facts: nvidia_driver.DriverFacts, thresholds: dict[str, Any], expected: str) -> None:
     """Module and library of one version, the one that the site wants, and one firmware on equal GPUs."""
-    assert expected == severity(gpu_driver.CHECK, facts, **thresholds)
+    assert expected == severity(CHECKS["gpu-driver"], facts, **thresholds)
 
 
 NO_INSTANCE = (MIG[MIG.index("<mig_device>") : MIG.rindex("</mig_device>") + len("</mig_device>")], "None")
@@ -219,7 +207,7 @@ def test_gpu_mode(
     text: str, changes: list[tuple[str, str]], thresholds: dict[str, Any], expected: str
 ) -> None:
     """A mode is judged by that of the other GPUs, or of the site; a partial allocation by its own devices only."""
-    assert expected == severity(gpu_mode.CHECK, answer(text, *changes), **thresholds)
+    assert expected == severity(CHECKS["gpu-mode"], answer(text, *changes), **thresholds)
 
 
 def process(pid: int, kind: str, name: str, memory: str = "30000 MiB") -> tuple[str, str]:
@@ -244,7 +232,7 @@ USED = changed("used", "1 MiB", "30000 MiB")
 )
 def test_gpu_memory(text: str, changes: list[tuple[str, str]], expected: str) -> None:
     """Memory that nobody holds, and memory that is missing."""
-    assert expected == severity(gpu_memory.CHECK, answer(text, *changes))
+    assert expected == severity(CHECKS["gpu-memory"], answer(text, *changes))
 
 
 MINE = processes.Owner(7, 1000, "42", "R", "python3")
@@ -272,9 +260,9 @@ def test_gpu_processes(
     kind: str, name: str, owner: processes.Owner | None, thresholds: dict[str, Any], expected: str
 ) -> None:
     """The job's own are at home, others only where GPUs are shared, and what no job holds is left over."""
-    facts = gpu_processes.Facts(answer(H100, process(7, kind, name)), {7: owner})
+    facts = nvidia.ProcessesFacts(answer(H100, process(7, kind, name)), {7: owner})
 
-    assert expected == severity(gpu_processes.CHECK, facts, **thresholds)
+    assert expected == severity(CHECKS["gpu-processes"], facts, **thresholds)
 
 
 def test_a_process_is_known_by_its_cgroup(tmp_path: Path) -> None:
@@ -298,23 +286,23 @@ def test_a_process_is_known_by_its_cgroup(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (gpu_fabric.Facts(answer()), OK),
-        (gpu_fabric.Facts(answer(), 4, "inactive"), OK),
-        (gpu_fabric.Facts(answer(H100, changed("state", "Completed", "In Progress"))), BAD),
-        (gpu_fabric.Facts(answer(H100, changed("status", "Success", "Unknown Error"))), BAD),
-        (gpu_fabric.Facts(answer(H100, changed("summary", "N/A", "Healthy"))), OK),
-        (gpu_fabric.Facts(answer(H100, changed("summary", "N/A", "Unhealthy"))), BAD),
-        (gpu_fabric.Facts(answer(H100, changed("summary", "N/A", "Limited Capacity"))), DEGRADED),
-        (gpu_fabric.Facts(answer(MIG)), SKIPPED),
-        (gpu_fabric.Facts(answer(MIG), 6, "active"), OK),
-        (gpu_fabric.Facts(answer(MIG), 6, "failed"), BAD),
-        (gpu_fabric.Facts(answer(MIG), 6, "inactive"), DEGRADED),
-        (gpu_fabric.Facts(answer(MIG), 6, "unknown"), NOTE),
+        (nvlink.FabricFacts(answer()), OK),
+        (nvlink.FabricFacts(answer(), 4, "inactive"), OK),
+        (nvlink.FabricFacts(answer(H100, changed("state", "Completed", "In Progress"))), BAD),
+        (nvlink.FabricFacts(answer(H100, changed("status", "Success", "Unknown Error"))), BAD),
+        (nvlink.FabricFacts(answer(H100, changed("summary", "N/A", "Healthy"))), OK),
+        (nvlink.FabricFacts(answer(H100, changed("summary", "N/A", "Unhealthy"))), BAD),
+        (nvlink.FabricFacts(answer(H100, changed("summary", "N/A", "Limited Capacity"))), DEGRADED),
+        (nvlink.FabricFacts(answer(MIG)), SKIPPED),
+        (nvlink.FabricFacts(answer(MIG), 6, "active"), OK),
+        (nvlink.FabricFacts(answer(MIG), 6, "failed"), BAD),
+        (nvlink.FabricFacts(answer(MIG), 6, "inactive"), DEGRADED),
+        (nvlink.FabricFacts(answer(MIG), 6, "unknown"), NOTE),
     ],
 )
-def test_gpu_fabric(facts: gpu_fabric.Facts, expected: str) -> None:
+def test_gpu_fabric(facts: nvlink.FabricFacts, expected: str) -> None:
     """GPUs that tell are believed; for older ones the manager's service speaks."""
-    assert expected == severity(gpu_fabric.CHECK, facts)
+    assert expected == severity(CHECKS["gpu-fabric"], facts)
 
 
 DOWN = ("Link 2: 26.562 GB/s", "Link 2: <inactive>")
@@ -344,7 +332,9 @@ ALL_DOWN = "NVML: Unable to retrieve NVLink information as all links are inActiv
 )
 def test_gpu_nvlink(status: str, errors: str, thresholds: dict[str, Any], expected: str) -> None:
     """As many links as its equals, or as the site says; recoveries count, replays only in great number."""
-    assert expected == severity(gpu_nvlink.CHECK, gpu_nvlink.Facts(answer(), status, errors), **thresholds)
+    assert expected == severity(
+        CHECKS["gpu-nvlink"], nvlink.NvlinkFacts(answer(), status, errors), **thresholds
+    )
 
 
 def test_links_of_a_gpu_with_mig_rest() -> None:
@@ -352,4 +342,4 @@ def test_links_of_a_gpu_with_mig_rest() -> None:
     cut = answer(H100, changed("current_mig", "Disabled", "Enabled"))
     status = LINKS.replace("26.562 GB/s", "<inactive>", 4)
 
-    assert OK == severity(gpu_nvlink.CHECK, gpu_nvlink.Facts(cut, status, ""))
+    assert OK == severity(CHECKS["gpu-nvlink"], nvlink.NvlinkFacts(cut, status, ""))

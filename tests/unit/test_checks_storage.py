@@ -14,20 +14,12 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.checks import (
-    canary,
-    folder_room,
-    lustre_client,
-    mount_present,
-    mount_readonly,
-    mounts,
-    nvme_health,
-    quota,
-    stale_handle,
-)  # fmt: skip
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check, Finding
+from ftrun.hooks.checks import folders, mounts
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine
 from ftrun.hooks.mounts import Touch, asked, holder, is_network, parsed
+from tests.unit.checked import severities, told, tree
 
 MOUNTS = """\
 proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
@@ -39,26 +31,6 @@ filer2:/sw /sw nfs ro,relatime,vers=3 0 0
 JuiceFS:ckpt /ckpt fuse.juicefs rw,relatime,user_id=0 0 0
 lxcfs /var/lib/lxcfs fuse.lxcfs rw,relatime 0 0
 """
-
-
-def told(check: Check, facts: Any, **more: Any) -> list[Finding]:
-    return list(check.judge(facts, {**check.thresholds, **more}))
-
-
-def severities(check: Check, facts: Any, **more: Any) -> list[str]:
-    found = told(check, facts, **more)
-    for one in found:
-        assert check.name == one.check
-        assert (one.severity in (BAD, DEGRADED)) == bool(one.fault)
-    return [one.severity for one in found]
-
-
-def tree(root: Path, files: dict[str, str]) -> Machine:
-    for name, text in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Machine(str(root))
 
 
 def test_the_table_of_mounts_is_read_as_it_is() -> None:
@@ -100,7 +72,7 @@ def test_one_hung_mount_does_not_hold_the_others() -> None:
     assert time.monotonic() - began < 500  # nobody waited for those that hang
     assert [True, True, False, False] == [touch.hung for touch in touches.values()]
     assert ("x y", errno.ENOTCONN) == (touches["/c"].text, touches["/d"].errno)
-    assert [BAD, BAD, BAD] == severities(mounts.CHECK, touches)
+    assert [BAD, BAD, BAD] == severities(CHECKS["mounts"], touches)
 
 
 @pytest.mark.parametrize(
@@ -118,16 +90,16 @@ def test_one_hung_mount_does_not_hold_the_others() -> None:
 )
 def test_a_mount_answers_in_time(touch: Touch, expected: str) -> None:
     """Hung and dead are bad, slow is degraded; what may not be looked at has answered."""
-    assert [expected] == severities(mounts.CHECK, {"/home": touch})
+    assert [expected] == severities(CHECKS["mounts"], {"/home": touch})
     if expected == BAD:
-        assert "/home" == told(mounts.CHECK, {"/home": touch})[0].device
+        assert "/home" == told(CHECKS["mounts"], {"/home": touch})[0].device
 
 
 def test_without_network_mounts_there_is_nothing_to_ask(tmp_path: Path) -> None:
     """A node with local disks only is not judged by servers that it has not."""
     machine = tree(tmp_path, {"/proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"})
 
-    for check in (mounts.CHECK, stale_handle.CHECK):
+    for check in (CHECKS["mounts"], CHECKS["stale-handle"]):
         assert [SKIPPED] == severities(check, check.probe(machine, check.thresholds))
 
 
@@ -136,7 +108,7 @@ def test_mounts_of_the_table_are_asked(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     machine = tree(tmp_path, {"/proc/mounts": "filer1:/h /home nfs4 rw 0 0\n"})
 
-    for check in (mounts.CHECK, stale_handle.CHECK):
+    for check in (CHECKS["mounts"], CHECKS["stale-handle"]):
         assert ["/home"] == list(check.probe(machine, check.thresholds))
         touches = check.probe(machine, {**check.thresholds, "paths": ["/home", "/gone"]})
         assert ["/home", "/gone"] == list(touches)
@@ -161,16 +133,16 @@ def test_mounts_of_the_table_are_asked(tmp_path: Path) -> None:
 )
 def test_what_must_be_mounted_is_mounted(fstab: str, expected: list[str], severity: str) -> None:
     """What the site names and what fstab promises, and nothing more."""
-    facts = mount_present.Facts(parsed(MOUNTS), fstab)
+    facts = mounts.PresentFacts(parsed(MOUNTS), fstab)
 
-    assert [severity] == severities(mount_present.CHECK, facts, expected=expected)
+    assert [severity] == severities(CHECKS["mount-present"], facts, expected=expected)
 
 
 def test_an_automount_counts_as_mounted() -> None:
     """What autofs mounts at the first touch is not missing before it."""
-    facts = mount_present.Facts(parsed("auto.data /data autofs rw,fd=7,indirect 0 0\n"), "")
+    facts = mounts.PresentFacts(parsed("auto.data /data autofs rw,fd=7,indirect 0 0\n"), "")
 
-    assert [OK] == severities(mount_present.CHECK, facts, expected=["/data/set1"])
+    assert [OK] == severities(CHECKS["mount-present"], facts, expected=["/data/set1"])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +160,7 @@ def test_a_file_system_that_turned_read_only_is_bad(
     more: str, writable: list[str], expected: list[str]
 ) -> None:
     """After an error, or below a path that must be written; what is read-only on purpose is well."""
-    assert expected == severities(mount_readonly.CHECK, parsed(MOUNTS + more), writable=writable)
+    assert expected == severities(CHECKS["mount-readonly"], parsed(MOUNTS + more), writable=writable)
 
 
 @pytest.mark.parametrize(
@@ -208,16 +180,19 @@ def test_a_file_system_that_turned_read_only_is_bad(
 )
 def test_only_a_write_proves_that_one_can_write(touch: Touch, expected: str) -> None:
     """Errors of the machine are bad; full, over quota and forbidden are the folder's state on every node."""
-    assert [expected] == severities(canary.CHECK, {"/ckpt": touch})
+    assert [expected] == severities(CHECKS["canary"], {"/ckpt": touch})
 
 
 def test_a_canary_leaves_nothing_behind(tmp_path: Path) -> None:
     """Written, read back, removed; a folder that is not there is a note, and no folder at all is skipped."""
-    thresholds = {**canary.CHECK.thresholds, "folders": [str(tmp_path), str(tmp_path / "gone")]}
+    thresholds = {**CHECKS["canary"].thresholds, "folders": [str(tmp_path), str(tmp_path / "gone")]}
 
-    assert [NOTE] == [one.severity for one in canary.judge(canary.probe(Machine(), thresholds), thresholds)]
+    assert [NOTE] == [
+        one.severity
+        for one in CHECKS["canary"].judge(CHECKS["canary"].probe(Machine(), thresholds), thresholds)
+    ]
     assert [] == os.listdir(tmp_path)
-    assert [SKIPPED] == severities(canary.CHECK, {})
+    assert [SKIPPED] == severities(CHECKS["canary"], {})
 
 
 @pytest.mark.parametrize(
@@ -231,7 +206,7 @@ def test_a_canary_leaves_nothing_behind(tmp_path: Path) -> None:
 )
 def test_a_stale_handle_is_this_node_s_fault(touch: Touch, expected: str) -> None:
     """Only ESTALE counts here; what hangs is told by another check."""
-    assert [expected] == severities(stale_handle.CHECK, {"/home": touch})
+    assert [expected] == severities(CHECKS["stale-handle"], {"/home": touch})
 
 
 @pytest.mark.parametrize(
@@ -248,13 +223,13 @@ def test_a_stale_handle_is_this_node_s_fault(touch: Touch, expected: str) -> Non
 )
 def test_a_folder_has_room_for_what_comes(touch: Touch, more: dict[str, Any], expected: str) -> None:
     """Room and inodes; a full folder is full from every node, so it is never bad."""
-    assert [expected] == severities(folder_room.CHECK, {"/ckpt": touch}, **more)
+    assert [expected] == severities(CHECKS["folder-room"], {"/ckpt": touch}, **more)
 
 
 def test_the_room_of_a_real_folder_is_told(tmp_path: Path) -> None:
     """The file system of this test has a size."""
-    thresholds = {**folder_room.CHECK.thresholds, "folders": [str(tmp_path)]}
-    (touch,) = folder_room.probe(Machine(), thresholds).values()
+    thresholds = {**CHECKS["folder-room"].thresholds, "folders": [str(tmp_path)]}
+    (touch,) = CHECKS["folder-room"].probe(Machine(), thresholds).values()
 
     assert 4 == len(touch.text.split())
 
@@ -277,21 +252,24 @@ uid 1201 is using default block quota setting
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (quota.Facts(QUOTA.format(blocks="400000", grace="0")), [OK]),
-        (quota.Facts(QUOTA.format(blocks="1050000*", grace="1796000000")), [DEGRADED]),
-        (quota.Facts(QUOTA.format(blocks="1099000", grace="0")), [DEGRADED]),
-        (quota.Facts(QUOTA.format(blocks="1050000*", grace="6days").replace(" 0\n", "\n")), [DEGRADED]),
-        (quota.Facts(QUOTA.format(blocks="40", grace="").replace(" 0\n", "\n")), [OK]),
-        (quota.Facts("", (LFS.format(kbytes="1000", files="12"),)), [OK]),
-        (quota.Facts("", (LFS.format(kbytes="20000001*", files="12"),)), [DEGRADED]),
-        (quota.Facts("", (LFS.format(kbytes="1000", files="1000000*"),)), [DEGRADED]),
-        (quota.Facts("Disk quotas for user eva (uid 1201): none\n"), [SKIPPED]),
-        (quota.Facts("filer1:/x 12\n/y\n", ("",)), [SKIPPED]),
+        (folders.QuotaFacts(QUOTA.format(blocks="400000", grace="0")), [OK]),
+        (folders.QuotaFacts(QUOTA.format(blocks="1050000*", grace="1796000000")), [DEGRADED]),
+        (folders.QuotaFacts(QUOTA.format(blocks="1099000", grace="0")), [DEGRADED]),
+        (
+            folders.QuotaFacts(QUOTA.format(blocks="1050000*", grace="6days").replace(" 0\n", "\n")),
+            [DEGRADED],
+        ),
+        (folders.QuotaFacts(QUOTA.format(blocks="40", grace="").replace(" 0\n", "\n")), [OK]),
+        (folders.QuotaFacts("", (LFS.format(kbytes="1000", files="12"),)), [OK]),
+        (folders.QuotaFacts("", (LFS.format(kbytes="20000001*", files="12"),)), [DEGRADED]),
+        (folders.QuotaFacts("", (LFS.format(kbytes="1000", files="1000000*"),)), [DEGRADED]),
+        (folders.QuotaFacts("Disk quotas for user eva (uid 1201): none\n"), [SKIPPED]),
+        (folders.QuotaFacts("filer1:/x 12\n/y\n", ("",)), [SKIPPED]),
     ],
 )
-def test_a_quota_that_is_used_up_is_told(facts: quota.Facts, expected: list[str]) -> None:
+def test_a_quota_that_is_used_up_is_told(facts: folders.QuotaFacts, expected: list[str]) -> None:
     """Over it or near its end; it is full from every node, so it is never bad."""
-    assert expected == severities(quota.CHECK, facts)
+    assert expected == severities(CHECKS["quota"], facts)
 
 
 def nvme(**more: Any) -> str:
@@ -332,12 +310,14 @@ def nvme(**more: Any) -> str:
 )
 def test_a_drive_tells_of_its_health(text: str, expected: list[str]) -> None:
     """A drive that failed is bad, one that wears out degraded, one that may not be asked is skipped."""
-    assert expected == severities(nvme_health.CHECK, {"nvme0": text})
+    assert expected == severities(CHECKS["nvme-health"], {"nvme0": text})
 
 
 def test_a_node_without_drives_has_none_to_ask(tmp_path: Path) -> None:
     """No NVMe is no fault."""
-    assert [SKIPPED] == severities(nvme_health.CHECK, nvme_health.probe(Machine(str(tmp_path)), {}))
+    assert [SKIPPED] == severities(
+        CHECKS["nvme-health"], CHECKS["nvme-health"].probe(Machine(str(tmp_path)), {})
+    )
 
 
 # The form of `state` is that of Lustre's manual.
@@ -363,7 +343,7 @@ def test_a_lustre_client_is_healthy_and_connected(health: str, state: str, expec
     """It says of itself whether it is well, and when a server shut it out."""
     states = {"lfs-OST0001-osc-ffff8d5e": state} if state else {}
 
-    assert [expected] == severities(lustre_client.CHECK, lustre_client.Facts(health, states, 1795001000.0))
+    assert [expected] == severities(CHECKS["lustre-client"], mounts.LustreFacts(health, states, 1795001000.0))
 
 
 def test_a_lustre_client_is_read_from_its_files(tmp_path: Path) -> None:
@@ -377,6 +357,6 @@ def test_a_lustre_client_is_read_from_its_files(tmp_path: Path) -> None:
             "/proc/fs/lustre/mdc/lfs-MDT0000-mdc-f1/state": full,
         },
     )
-    facts = lustre_client.probe(machine, {})
+    facts = CHECKS["lustre-client"].probe(machine, {})
 
     assert ("healthy\n", 2) == (facts.health, len(facts.states))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checks import disk_cache, disk_root, disk_shm, ulimit
+from ftrun.hooks.checks import processes
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.checks.folders import Room
 from ftrun.hooks.findings import BAD, DEGRADED, OK, SKIPPED, UNKNOWN, Finding, worst
 from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.room import Room
 
 
 def test_a_command_that_hangs_is_left_behind() -> None:
@@ -127,16 +128,19 @@ def test_the_worst_finding_speaks() -> None:
 )
 def test_a_disk_is_large_enough_and_has_room(room: Room | None, severity: str) -> None:
     """More than its size, with room and inodes left."""
-    for check, more in ((disk_root.CHECK, {}), (disk_cache.CHECK, {"folder": "/cache"})):
+    for check, more in ((CHECKS["disk-size root"], {}), (CHECKS["disk-size cache"], {"folder": "/cache"})):
         (found,) = check.judge(room, {**check.thresholds, **more})
         assert (check.name, severity) == (found.check, found.severity)
 
 
 def test_shared_memory_is_asked_and_a_cache_without_a_name_is_not(tmp_path: Path) -> None:
     """64 MB of shared memory end the first data loader; a site that names no cache has none to check."""
-    (small,) = disk_shm.judge(Room(64 * 2**20, 2**20, 0, 0), disk_shm.CHECK.thresholds)
-    (unnamed,) = disk_cache.judge(
-        disk_cache.probe(Machine(), disk_cache.CHECK.thresholds), disk_cache.CHECK.thresholds
+    (small,) = CHECKS["disk-size shm"].judge(
+        Room(64 * 2**20, 2**20, 0, 0), CHECKS["disk-size shm"].thresholds
+    )
+    (unnamed,) = CHECKS["disk-size cache"].judge(
+        CHECKS["disk-size cache"].probe(Machine(), CHECKS["disk-size cache"].thresholds),
+        CHECKS["disk-size cache"].thresholds,
     )
 
     assert (BAD, SKIPPED) == (small.severity, unnamed.severity)
@@ -160,7 +164,9 @@ def test_limits_are_those_a_job_needs(
     soft: dict[str, int], rdma: bool, enforce: bool, severities: list[str]
 ) -> None:
     """Memory need be locked only where InfiniBand is; below a mark is bad only where the site says so."""
-    found = ulimit.judge(ulimit.Limits(soft, rdma), {**ulimit.CHECK.thresholds, "enforce": enforce})
+    found = CHECKS["ulimit"].judge(
+        processes.Limits(soft, rdma), {**CHECKS["ulimit"].thresholds, "enforce": enforce}
+    )
 
     assert severities == [one.severity for one in found]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks import pack
-from ftrun.hooks.runner import checks
+from ftrun.hooks.checks.catalogue import checks
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import nodefile
+from ftrun.hooks.checks.runner import Report, report_of
 from ftrun.hooks.main import main
 from ftrun.hooks.preflight import EXIT_HELD
-from ftrun.hooks.runner import Report, report_of
 from ftrun.supervisor import held
 
 NODES = ("n0", "n1", "n2", "n3")

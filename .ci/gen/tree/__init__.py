@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.hooks import runner
+from ftrun.hooks.checks import catalogue
 from ftrun.hooks.findings import TIERS
 from ftrun.slurm.sandbox.handle import HOWS
 from ftrun.supervisor.cli import app
@@ -41,7 +41,7 @@ _BY_METAVAR = {
 _OF_COMMANDS = {
     ("drill", "names"): "=" + " ".join(sorted(scenario.name for scenario in SCENARIOS)),
     ("preflight", "checks"): "="
-    + " ".join(sorted({check.name for check in runner.checks(TIERS[-1]) if " " not in check.name})),
+    + " ".join(sorted({check.name for check in catalogue.checks(TIERS[-1]) if " " not in check.name})),
     ("preflight", "tier"): "=" + " ".join(TIERS),
     ("preflight", "partition"): "partition",
     ("simulate", "preset"): "=" + " ".join(presets.names()),

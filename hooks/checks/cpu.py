@@ -1,0 +1,165 @@
+"""The check of the processors' clock rate. (I/O)"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from ftrun.hooks import growth
+from ftrun.hooks.findings import Finding, Functions, Thresholds, degraded, note, ok, skipped
+from ftrun.hooks.growth import Growth
+from ftrun.hooks.machine import Machine
+
+__all__ = ["FUNCTIONS"]
+
+
+FOLDER = "/sys/devices/system/cpu"
+DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+COUNTERS = ("core_throttle_count", "package_throttle_count")
+
+
+class Clock(NamedTuple):
+    """One processor's governor and driver, and the allowed and the possible clock in kHz (None: not told)."""
+
+    name: str
+    governor: str
+    driver: str
+    allowed_khz: Optional[int]
+    possible_khz: Optional[int]
+
+
+class FrequencyFacts(NamedTuple):
+    """All clocks, throttle counts at two times, processors online and off."""
+
+    clocks: tuple[Clock, ...]
+    throttled: Growth
+    online: int
+    off: int
+    has_smt_off: bool
+
+
+def probe_frequency(machine: Machine, thresholds: Thresholds) -> FrequencyFacts:
+    """Read clocks once and counts twice."""
+    processors = [name for name in machine.names(FOLDER) if name[:3] == "cpu" and name[3:].isdigit()]
+    clocks = tuple(one for one in (_clock(machine, name) for name in processors) if one)
+    throttled = growth.over_time(lambda: _counts(machine, processors), thresholds)
+    online, present = (members(machine.peek(f"{FOLDER}/{name}") or "") for name in ("online", "present"))
+    smt = (machine.peek(f"{FOLDER}/smt/control") or "").strip()
+    return FrequencyFacts(clocks, throttled, len(online), len(present - online), smt in ("off", "forceoff"))
+
+
+def judge_frequency(facts: FrequencyFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded for a wrong governor, a low limit, heat now, or processors that are missing; a note for heat since boot.
+
+    How it thinks. One node whose processors crawl slows all ranks. Three things do that: a governor
+    that saves power (with intel_pstate and amd_pstate_epp "powersave" is the usual dynamic one,
+    elsewhere it means the lowest clock), a limit below what the processor can, and heat: the processor
+    counts how often it throttled itself. Counts since boot tell little, their growth within a moment
+    tells that it happens now. Processors that are switched off are told, less those that simultaneous
+    multithreading would add.
+
+    Thresholds: `governor` that the site wants ("": not judged by name); `percent` 90: the allowed clock
+    must be at least that part of the possible one; `window_s` 1.0 between both looks; `before` (none):
+    older counts by processor; `throttles` 0 that may come in between; `expected` processors online (0:
+    not judged).
+
+    Files: the kernel's documents on cpufreq and ABI page of sysfs-devices-system-cpu (cpufreq/*,
+    thermal_throttle/*, online, present, smt/control). Virtual machines have none of it and are skipped.
+
+    Checked against: trees built after the kernel's documents; no machine with these files was at hand.
+    """
+    found = [*_governors(facts.clocks, thresholds), *_limits(facts.clocks, thresholds)]
+    found += _heat(facts.throttled, thresholds)
+    expected = int(thresholds["expected"])
+    if expected and facts.online < expected:
+        message = f"{facts.online} processors instead of {expected}"
+        found.append(degraded(message, "online", facts.online, "processors"))
+    elif facts.off and not facts.has_smt_off:
+        found.append(note(f"{facts.off} processor(s) are switched off", "online", facts.online, "processors"))
+    if found:
+        return found
+    if not facts.clocks and not facts.throttled.after:
+        return [skipped("nothing tells of the processors' clock here")]
+    governors = ", ".join(sorted({one.governor for one in facts.clocks if one.governor})) or "no governor"
+    return [ok(f"{facts.online} processors, {governors}", value=facts.online, unit="processors")]
+
+
+def _governors(clocks: Sequence[Clock], thresholds: Thresholds) -> list[Finding]:
+    wanted = thresholds["governor"]
+    saving = [one for one in clocks if one.governor == "powersave" and one.driver not in DYNAMIC_DRIVERS]
+    wrong = [one for one in clocks if one.governor != wanted] if wanted else saving
+    kinds = Counter(one.governor for one in clocks if one.governor)
+    if wrong:
+        message = f"{len(wrong)} of {len(clocks)} processors have the governor {wrong[0].governor or 'none'}"
+        return [degraded(message, "governor", evidence=(f"{wrong[0].name}: {wrong[0].driver}",))]
+    if len(kinds) > 1:
+        told = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+        return [degraded(f"the governors differ: {told}", "governor")]
+    return []
+
+
+def _limits(clocks: Sequence[Clock], thresholds: Thresholds) -> list[Finding]:
+    low = [
+        one
+        for one in clocks
+        if one.allowed_khz and one.possible_khz
+        and one.allowed_khz < one.possible_khz * thresholds["percent"] / 100
+    ]  # fmt: skip
+    if not low:
+        return []
+    worst = min(low, key=lambda one: (one.allowed_khz or 0) / (one.possible_khz or 1))
+    allowed, possible = (worst.allowed_khz or 0) / 1e6, (worst.possible_khz or 0) / 1e6
+    message = f"{len(low)} processors may run at {allowed:.2f} GHz of {possible:.2f} at most"
+    return [degraded(message, "limit", round(allowed, 2), "GHz", evidence=(worst.name,))]
+
+
+def _heat(throttled: Growth, thresholds: Thresholds) -> list[Finding]:
+    new = {name: sum(growth.grown(throttled, name).values()) for name in throttled.after}
+    hot = {name: count for name, count in new.items() if count > thresholds["throttles"]}
+    if hot:
+        name = max(hot, key=lambda one: hot[one])
+        message = f"{len(hot)} processor(s) were throttled by heat just now"
+        return [degraded(message, name, len(hot), "processors", evidence=(f"{name}: {hot[name]} times",))]
+    since_boot = max((count for counts in throttled.after.values() for count in counts.values()), default=0)
+    if since_boot:
+        message = f"a processor was throttled by heat {since_boot} times since boot"
+        return [note(message, "heat", since_boot, "times")]
+    return []
+
+
+def _clock(machine: Machine, name: str) -> Optional[Clock]:
+    folder = f"{FOLDER}/{name}/cpufreq"
+    fields = ("scaling_governor", "scaling_driver", "scaling_max_freq", "cpuinfo_max_freq")
+    governor, driver, allowed, possible = ((machine.peek(f"{folder}/{one}") or "").strip() for one in fields)
+    if not (governor or allowed):
+        return None
+    return Clock(name, governor, driver, _number(allowed), _number(possible))
+
+
+def _counts(machine: Machine, processors: Sequence[str]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for name in processors:
+        for counter in COUNTERS:
+            count = _number((machine.peek(f"{FOLDER}/{name}/thermal_throttle/{counter}") or "").strip())
+            if count is not None:
+                found.setdefault(name, {})[counter] = count
+    return found
+
+
+def members(text: str) -> set[int]:
+    """The numbers of a kernel's list such as `0-3,8`; what is odd is left out."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            found |= set(range(int(first), min(int(last or first), int(first) + 65_536) + 1))
+    return found
+
+
+def _number(text: str) -> Optional[int]:
+    return int(text) if text.isdigit() else None
+
+
+FUNCTIONS: Functions = {"cpu-frequency": (probe_frequency, judge_frequency)}
+"""Name of the check -> probe and judge."""

@@ -1,0 +1,575 @@
+"""The checks of NVIDIA GPUs that one document of nvidia-smi answers. (I/O)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from ftrun.hooks import processes
+from ftrun.hooks.checks import nvidia_smi
+from ftrun.hooks.findings import (
+    BAD,
+    DEGRADED,
+    NOTE,
+    Finding,
+    Functions,
+    Thresholds,
+    bad,
+    degraded,
+    finding,
+    note,
+)
+from ftrun.hooks.machine import Machine
+
+__all__ = ["FUNCTIONS"]
+
+
+# --- gpu-ecc
+
+UNCORRECTABLE = (
+    "sram_uncorrectable",
+    "sram_uncorrectable_parity",
+    "sram_uncorrectable_secded",
+    "dram_uncorrectable",
+)
+OLD_UNCORRECTABLE = "double_bit/total"  # schema of Volta and older
+
+# Field -> (word that speaks, severity, what it means).
+ECC_FLAGS = (
+    ("remapped_rows/remapped_row_failure", BAD, "a row of memory could not be replaced"),
+    ("ecc_errors/aggregate/sram_threshold_exceeded", BAD, "more SRAM errors than NVIDIA allows"),
+    ("ecc_errors/unrepairable_memory", BAD, "memory that cannot be repaired"),
+    ("remapped_rows/remapped_row_pending", DEGRADED, "a row of memory waits for a reset to be replaced"),
+    ("retired_pages/pending_retirement", DEGRADED, "a page of memory waits for a reset to be retired"),
+    ("ecc_errors/channel_repair_pending", DEGRADED, "a memory channel waits for a reset to be repaired"),
+    ("ecc_errors/tpc_repair_pending", DEGRADED, "a processor cluster waits for a reset to be repaired"),
+)
+
+
+def judge_ecc(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad for fresh uncorrectable errors and memory beyond repair; degraded for what waits for a reset.
+
+    How it thinks. Uncorrectable errors since the driver was loaded mean that data were lost on this GPU
+    in this life of it. A row whose replacement failed, or SRAM errors beyond NVIDIA's own limit, is a
+    GPU to be replaced. A row that waits for the next reset still works. Errors of former lives were
+    dealt with by a reset and are a note; corrected ones count only in great number.
+
+    Thresholds: `uncorrectable` (0) errors since the driver was loaded; `sram_corrected` (10,000) and
+    `dram_corrected` (20,000,000), which are the limits that Azure's node health checks use on H100;
+    `devices` of the job.
+
+    Checked against: XML documents of schemas v11 to v13 in Telegraf's test data (the SRAM field is one
+    number up to driver 535, then parity and SEC-DED); NVIDIA's memory error guide for what a pending or
+    failed remap means.
+    """
+    return nvidia_smi.judged(answer, thresholds, lambda gpu: _ecc_faults(gpu, thresholds), _ecc_mode)
+
+
+def _ecc_faults(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Finding]:
+    found = []
+    fresh = _uncorrectable(gpu, "volatile")
+    if fresh > thresholds["uncorrectable"]:
+        message = f"{fresh:.0f} uncorrectable memory errors since the driver was loaded"
+        found.append(bad(message, gpu.device, fresh, "errors", evidence=_ecc_lines(gpu)))
+    for field, severity, message in ECC_FLAGS:
+        if gpu.word(field).lower() in ("yes", "true", "1"):
+            found.append(finding(severity, message, gpu.device, evidence=(f"{field} {gpu.word(field)}",)))
+    spent = gpu.number("remapped_rows/row_remapper_histogram/row_remapper_histogram_none") or 0
+    if spent > 0:
+        message = f"{spent:.0f} memory bank(s) have no spare row left"
+        found.append(degraded(message, gpu.device, spent, "banks"))
+    for kind in ("sram", "dram"):
+        corrected = gpu.number(f"ecc_errors/volatile/{kind}_correctable") or 0
+        if corrected > thresholds[f"{kind}_corrected"]:
+            message = f"{corrected:.0f} corrected {kind.upper()} errors since the driver was loaded"
+            found.append(degraded(message, gpu.device, corrected, "errors"))
+    former = _uncorrectable(gpu, "aggregate")
+    if former > 0 and not found:
+        message = (
+            f"{former:.0f} uncorrectable memory errors in its whole life, none since the driver was loaded"
+        )
+        found.append(note(message, gpu.device, former, "errors"))
+    return found
+
+
+def _uncorrectable(gpu: nvidia_smi.Gpu, when: str) -> float:
+    counts = [gpu.number(f"ecc_errors/{when}/{kind}") for kind in UNCORRECTABLE]
+    if all(count is None for count in counts):
+        counts = [gpu.number(f"ecc_errors/{when}/{OLD_UNCORRECTABLE}")]
+    return sum(count or 0 for count in counts)
+
+
+def _ecc_lines(gpu: nvidia_smi.Gpu) -> tuple[str, ...]:
+    told = [(kind, gpu.number(f"ecc_errors/volatile/{kind}")) for kind in UNCORRECTABLE]
+    return tuple(f"volatile {kind} {count:.0f}" for kind, count in told if count)
+
+
+def _ecc_mode(gpu: nvidia_smi.Gpu) -> str:
+    mode = gpu.word("ecc_mode/current_ecc")
+    return "no errors" if mode == "Enabled" else "ECC is off" if mode == "Disabled" else "no ECC"
+
+
+# --- gpu-memory
+
+MEMORY_TOTAL = "fb_memory_usage/total"
+MEMORY_USED = "fb_memory_usage/used"
+
+
+def judge_memory(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded when memory is in use by nobody, or a part of it is missing.
+
+    How it thinks. Memory that is in use while no process is on the GPU belongs to a process that is
+    dying or that the kernel holds, and the job would run out of memory by no fault of its own. Where a
+    process is on the GPU, gpu-processes says whose. A GPU with less memory in all than its equals has
+    lost a part of it.
+
+    Thresholds: `used_mib` (1,500) that drivers and daemons may take; `missing_percent` (2) of the
+    memory of its equals; `devices` of the job.
+
+    Checked against: XML documents v12 and v13 in Telegraf's test data, where an idle A100 has 50 MiB in
+    use (12 for each MIG instance); "used" leaves out what the driver reserves since driver 510.
+    """
+    return nvidia_smi.judged(
+        answer,
+        thresholds,
+        lambda gpu: _memory_faults(gpu, answer.gpus, thresholds),
+        lambda gpu: f"{gpu.word(MEMORY_USED) or '?'} of {gpu.word(MEMORY_TOTAL) or '?'} in use",
+    )
+
+
+def _memory_faults(
+    gpu: nvidia_smi.Gpu, gpus: Sequence[nvidia_smi.Gpu], thresholds: Thresholds
+) -> list[Finding]:
+    total, used = gpu.number(MEMORY_TOTAL), gpu.number(MEMORY_USED)
+    equals = [
+        one.number(MEMORY_TOTAL) or 0
+        for one in gpus
+        if one.product == gpu.product and one.has_mig == gpu.has_mig
+    ]
+    most = max(equals, default=0)
+    if total is not None and total < most * (1 - thresholds["missing_percent"] / 100):
+        message = f"{total:.0f} MiB of memory, its equals have {most:.0f}"
+        return [degraded(message, gpu.device, total, "MiB", fault="hardware-gpu")]
+    if (
+        used is not None
+        and used > thresholds["used_mib"]
+        and not gpu.processes
+        and not gpu.has_mig
+        and not gpu.is_busy
+    ):
+        return [degraded(f"{used:.0f} MiB are in use and no process is on it", gpu.device, used, "MiB")]
+    return []
+
+
+# --- gpu-mode
+
+MODES = {
+    "compute_mode": "compute_mode",
+    "mig": "mig_mode/current_mig",
+    "ecc": "ecc_mode/current_ecc",
+    "persistence": "persistence_mode",
+}
+PENDING = {
+    "MIG": ("mig_mode/current_mig", "mig_mode/pending_mig"),
+    "ECC": ("ecc_mode/current_ecc", "ecc_mode/pending_ecc"),
+}
+
+
+def judge_mode(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad where no program is let in; degraded where a mode is not the expected one, or not that of the other GPUs.
+
+    How it thinks. A mode is right or wrong by comparison: one GPU of eight with ECC off or in another
+    compute mode is a mistake of whoever set the others. Two states are wrong alone: "Prohibited" lets
+    no program in, and MIG without an instance has nothing to compute on. A change that waits for a
+    reset (pending differs from current) will surprise the next job.
+
+    Thresholds: `compute_mode`, `mig`, `ecc`, `persistence`: what the site expects ("" for any);
+    `devices` of the job.
+
+    Checked against: XML documents v12 and v13 in Telegraf's test data; compute modes in nvidia-smi's
+    manual. MPS runs in mode Default or Exclusive_Process, so neither is a fault.
+    """
+    mine = nvidia_smi.chosen(answer.gpus, nvidia_smi.tokens(thresholds))
+    usual = {mode: str(thresholds[mode]) or _usual_mode(mine, field) for mode, field in MODES.items()}
+    return nvidia_smi.judged(
+        answer,
+        thresholds,
+        lambda gpu: _mode_faults(gpu, usual),
+        lambda gpu: gpu.word("compute_mode") or "mode not told",
+    )
+
+
+def _usual_mode(gpus: Sequence[nvidia_smi.Gpu], field: str) -> str:
+    """The mode of most GPUs; "" where there is no majority."""
+    told = [gpu.word(field) for gpu in gpus if gpu.word(field)]
+    top = max(sorted(set(told)), key=told.count, default="")
+    return top if told.count(top) * 2 > len(told) else ""
+
+
+def _mode_faults(gpu: nvidia_smi.Gpu, usual: Mapping[str, str]) -> list[Finding]:
+    if gpu.word("compute_mode") == "Prohibited":
+        return [bad("its compute mode lets no program in", gpu.device, evidence=("compute_mode Prohibited",))]
+    if gpu.has_mig and not gpu.mig_instances:
+        return [degraded("MIG is on and there is no instance to compute on", gpu.device)]
+    found = []
+    for mode, field in MODES.items():
+        now = gpu.word(field)
+        if now and usual[mode] and now != usual[mode]:
+            # Without the persistence daemon a GPU only takes longer to wake.
+            severity = NOTE if mode == "persistence" else DEGRADED
+            found.append(finding(severity, f"{mode} is {now} instead of {usual[mode]}", gpu.device))
+    for title, (now_field, then_field) in PENDING.items():
+        now, then = gpu.word(now_field), gpu.word(then_field)
+        if now and then and now != then:
+            found.append(note(f"{title} will be {then} after the next reset", gpu.device))
+    return found
+
+
+# --- gpu-pcie
+
+PCIE_LINK = "pci/pci_gpu_link_info/"
+
+
+def judge_pcie(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded when lanes are missing, or a working link is slower than it can be.
+
+    How it thinks. An idle GPU lowers the speed of its link, not its width, so a low speed counts only
+    while it works, or where an equal GPU beside it, as idle, keeps full speed in the same performance
+    state. Missing lanes count where an equal GPU has more, or the site says how many there are: then a
+    card sits badly, or a riser or retimer is bad. Where all are alike the board may have no more
+    (virtual machines with half of the lanes are sold as such), and it is a note.
+
+    Thresholds: `lanes` of every GPU (0: as its equals); `replays` (10,000) of the link since the driver
+    was loaded: a note; `devices` of the job.
+
+    Checked against: XML documents v11 to v13 in Telegraf's test data, among them idle cards at
+    generation 1 of 4, and healthy T4 and A10G of a cloud with 8 of 16 lanes; nvidia-smi's manual ("may
+    be reduced when the GPU is not in use").
+    """
+    fast = {
+        (gpu.product, gpu.word("performance_state"))
+        for gpu in answer.gpus
+        if _generations(gpu)[0] >= _generations(gpu)[1]
+    }
+    usual: dict[str, float] = {}
+    for gpu in answer.gpus:
+        usual[gpu.product] = max(usual.get(gpu.product, 0.0), _lanes(gpu))
+
+    def looked(gpu: nvidia_smi.Gpu) -> list[Finding]:
+        return _pcie_faults(gpu, thresholds, fast, usual[gpu.product])
+
+    return nvidia_smi.judged(answer, thresholds, looked, _pcie_link)
+
+
+def _pcie_faults(
+    gpu: nvidia_smi.Gpu, thresholds: Thresholds, fast: set[tuple[str, str]], usual: float
+) -> list[Finding]:
+    width, most_lanes = _lanes(gpu), gpu.number(f"{PCIE_LINK}link_widths/max_link_width") or 0.0
+    if 0 < width < (thresholds["lanes"] or usual):
+        message = f"{width:.0f} of {thresholds['lanes'] or usual:.0f} PCIe lanes"
+        return [degraded(message, gpu.device, width, "lanes", evidence=(_pcie_link(gpu),))]
+    if 0 < width < most_lanes and not thresholds["lanes"]:
+        message = f"{width:.0f} of {most_lanes:.0f} PCIe lanes, as its equals: the board may have no more"
+        return [note(message, gpu.device, width, "lanes", evidence=(_pcie_link(gpu),))]
+    now, most = _generations(gpu)
+    if 0 < now < most:
+        alike = (gpu.product, gpu.word("performance_state")) in fast and gpu.word("performance_state") == "P0"
+        if gpu.is_busy or alike:
+            why = "while it works" if gpu.is_busy else "while its equals have full speed"
+            message = f"PCIe generation {now:.0f} of {most:.0f} {why}"
+            return [degraded(message, gpu.device, now, "generation", evidence=(_pcie_link(gpu),))]
+    replays = gpu.number("pci/replay_counter") or 0
+    if replays > thresholds["replays"]:
+        message = f"{replays:.0f} replays on its PCIe link since the driver was loaded"
+        return [note(message, gpu.device, replays, "replays")]
+    return []
+
+
+def _lanes(gpu: nvidia_smi.Gpu) -> float:
+    """Lanes now; 0 where it is not told."""
+    return gpu.number(f"{PCIE_LINK}link_widths/current_link_width") or 0.0
+
+
+def _generations(gpu: nvidia_smi.Gpu) -> tuple[float, float]:
+    """PCIe generation now and at most; 0 where it is not told."""
+    now, most = (
+        gpu.number(f"{PCIE_LINK}pcie_gen/current_link_gen"),
+        gpu.number(f"{PCIE_LINK}pcie_gen/max_link_gen"),
+    )
+    return now or 0.0, most or 0.0
+
+
+def _pcie_link(gpu: nvidia_smi.Gpu) -> str:
+    now, most = _generations(gpu)
+    rest = " at rest" if 0 < now < most else ""
+    return (
+        f"gen {now:.0f} of {most:.0f}{rest}, {gpu.word(f'{PCIE_LINK}link_widths/current_link_width') or '?'}"
+    )
+
+
+# --- gpu-processes
+
+
+class ProcessesFacts(NamedTuple):
+    """What nvidia-smi answered, and who owns the processes that it lists, where that can be seen."""
+
+    answer: nvidia_smi.Answer
+    owners: Mapping[int, Optional[processes.Owner]]
+
+
+def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
+    """List the processes of all GPUs and ask /proc whose each is."""
+    answer = nvidia_smi.probe(machine, thresholds)
+    pids = {one.pid for gpu in answer.gpus for one in gpu.processes}
+    return ProcessesFacts(answer, {pid: processes.owner(machine, pid) for pid in sorted(pids)})
+
+
+def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded for each process that has no business on a GPU of the job.
+
+    How it thinks. A process that outlived its job keeps memory and time of a GPU, and the next job dies
+    of it without a fault of its own. Whose it is, is told by its cgroup: a process of the asking job is
+    at home; one of another job is at home only where GPUs are shared (shards, MPS, several jobs on a
+    node); one of no job is left over, or an administrator's.
+
+    Thresholds: `job`, the id of the asking job ("" for none), `shared` (false): other jobs may be on
+    these GPUs; `allow`: names of processes that belong to the node; `devices` of the job.
+
+    Checked against: the process list of nvidia-smi's XML in Telegraf's test data (types C, G and M+C);
+    cgroup paths of Slurm 22.05.
+    """
+    return nvidia_smi.judged(
+        facts.answer,
+        thresholds,
+        lambda gpu: [
+            found for one in gpu.processes for found in _processes_faults(gpu, one, facts, thresholds)
+        ],
+        lambda gpu: f"{len(gpu.processes)} process(es) at home",
+    )
+
+
+def _processes_faults(
+    gpu: nvidia_smi.Gpu, one: nvidia_smi.Process, facts: ProcessesFacts, thresholds: Thresholds
+) -> list[Finding]:
+    owner = facts.owners.get(one.pid)
+    if one.kind == "G" or _program(one) in thresholds["allow"]:
+        return []
+    told = f"process {one.pid} ({_program(one)})"
+    memory = "" if one.used_mib is None else f", {one.used_mib:.0f} MiB"
+    if owner is None:
+        return [note(f"{told} is on it{memory}, and cannot be seen from here", gpu.device)]
+    job = str(thresholds["job"])
+    if owner.job and (owner.job == job or thresholds["shared"] or not job):
+        return []
+    whose = f"of job {owner.job}" if owner.job else "of no job"
+    message = f"{told} {whose}, user {owner.uid}, is on it{memory}"
+    evidence = (f"pid {one.pid} uid {owner.uid} state {owner.state} type {one.kind}",)
+    return [degraded(message, gpu.device, one.used_mib, "MiB", evidence=evidence)]
+
+
+def _program(one: nvidia_smi.Process) -> str:
+    return one.name.rsplit("/", 1)[-1]
+
+
+# --- gpu-recovery
+
+# Part of the action, in small letters -> (severity, what it means).  The first that fits counts.
+ACTIONS = (
+    ("reboot", BAD, "the node must be rebooted"),
+    ("drain p2p", DEGRADED, "its traffic to other GPUs must come to rest first"),
+    ("reset", BAD, "it must be reset"),
+)
+
+
+def judge_recovery(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad when the driver asks for a reset or a reboot.
+
+    How it thinks. The driver sums up what it knows of a device in one field: what has to be done before
+    it can be trusted. It is the best single word on a GPU, and it outlives the kernel log. A GPU that
+    waits for a reset takes no new job.
+
+    Thresholds: `devices` of the job.
+
+    Checked against: XML documents v12 (`gpu_reset_status`) and v13 (`gpu_recovery_action`) in
+    Telegraf's test data, a document with "Drain and Reset" in a public test, and the names that Xid 154
+    prints (GPU Reset Required, Node Reboot Required, Drain P2P, Drain and Reset).
+    """
+    return nvidia_smi.judged(
+        answer, thresholds, _recovery_faults, lambda gpu: gpu.word("gpu_recovery_action") or "nothing asked"
+    )
+
+
+def _recovery_faults(gpu: nvidia_smi.Gpu) -> list[Finding]:
+    action = gpu.word("gpu_recovery_action")
+    if action and action != "None":
+        told = (f"GPU Recovery Action: {action}",)
+        for part, severity, message in ACTIONS:
+            if part in action.lower():
+                return [finding(severity, message, gpu.device, evidence=told)]
+        return [note(f"the driver recommends: {action}", gpu.device, evidence=told)]
+    if gpu.word("gpu_reset_status/reset_required") == "Yes":
+        return [bad("it must be reset", gpu.device, evidence=("Reset Required: Yes",))]
+    if gpu.word("gpu_reset_status/drain_and_reset_recommended") == "Yes":
+        told = ("Drain and Reset Recommended: Yes",)
+        return [degraded("it should be reset when its work is done", gpu.device, evidence=told)]
+    return []
+
+
+# --- gpu-temperature
+
+
+def judge_temperature(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad at the heat of a shutdown, degraded at that of a slowdown, a note when close to it or far above the others.
+
+    How it thinks. Each GPU tells its own limits, so they are taken and not a number of ours. Since
+    Hopper it tells the distance instead: degrees that are left until the slowdown ("T.Limit"), with
+    limits that are zero or below. The hottest of several alike, far above the others, has a fan, a cold
+    plate or paste to be looked at.
+
+    Thresholds: `margin_c` (3): a note when fewer degrees are left; `gpu_c` (90) and `memory_c` (105)
+    where a GPU tells no limit; `above_others_c` (25) over the median of the node; `devices` of the job.
+
+    Checked against: XML documents v12 (limits) and v13 (`gpu_temp_tlimit`) in Telegraf's test data;
+    nvidia-smi's manual.
+    """
+    told = [one for one in (gpu.number("temperature/gpu_temp") for gpu in answer.gpus) if one is not None]
+    import statistics  # where there are GPUs
+
+    median = statistics.median(told) if len(told) > 2 else None
+    return nvidia_smi.judged(
+        answer,
+        thresholds,
+        lambda gpu: _temperature_faults(gpu, thresholds, median),
+        lambda gpu: gpu.word("temperature/gpu_temp") or "not told",
+    )
+
+
+def _temperature_faults(gpu: nvidia_smi.Gpu, thresholds: Thresholds, median: float | None) -> list[Finding]:
+    found = [*_core_heat(gpu, thresholds), *_memory_heat(gpu, thresholds)]
+    now = gpu.number("temperature/gpu_temp")
+    if not found and now is not None and median is not None and now > median + thresholds["above_others_c"]:
+        message = f"{now:.0f} C, while half of the GPUs here are below {median:.0f} C"
+        found.append(note(message, gpu.device, now, "C"))
+    return found
+
+
+def _core_heat(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Finding]:
+    now = gpu.number("temperature/gpu_temp")
+    left = gpu.number("temperature/gpu_temp_tlimit")
+    if left is not None:
+        stop = gpu.number("temperature/gpu_temp_max_tlimit_threshold")
+        slow = gpu.number("temperature/gpu_temp_slow_tlimit_threshold")
+        to_stop = None if stop is None else left - stop
+        to_slow = left - (slow or 0)
+    elif now is not None:
+        stop = gpu.number("temperature/gpu_temp_max_threshold")
+        slow = gpu.number("temperature/gpu_temp_slow_threshold")
+        to_stop = None if stop is None else stop - now
+        to_slow = (thresholds["gpu_c"] if slow is None else slow) - now
+    else:
+        return []
+    told = "" if now is None else f"{now:.0f} C: "
+    if to_stop is not None and to_stop <= 0:
+        return [bad(f"{told}the heat at which it shuts down", gpu.device, now, "C")]
+    if to_slow <= 0:
+        return [degraded(f"{told}the heat at which it slows down", gpu.device, now, "C")]
+    if to_slow <= thresholds["margin_c"]:
+        return [note(f"{told}{to_slow:.0f} degrees are left until it slows down", gpu.device, now, "C")]
+    return []
+
+
+def _memory_heat(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Finding]:
+    now = gpu.number("temperature/memory_temp")
+    own = gpu.number("temperature/gpu_temp_max_mem_threshold")
+    limit = thresholds["memory_c"] if own is None else own
+    if now is None or now < limit:
+        return []
+    return [degraded(f"its memory has {now:.0f} C, the limit is {limit:.0f} C", gpu.device, now, "C")]
+
+
+# --- gpu-throttle
+
+# Reason -> what it means; all of them are the machine's.
+THROTTLE_REASONS = {
+    "hw_thermal_slowdown": "the hardware slows it down for heat",
+    "hw_power_brake_slowdown": "the power supply has put the brake on",
+    "sw_thermal_slowdown": "the driver slows it down for heat",
+    "hw_slowdown": "the hardware slows it down",
+}
+
+
+def judge_throttle(answer: nvidia_smi.Answer, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded when the machine slows a GPU down, or a busy one runs far below its clock for no told reason.
+
+    How it thinks. A GPU that the hardware slows down makes every other GPU of the job wait. Heat and
+    the power brake are faults of the machine, be it of its cooling or of its supply. The power cap of
+    the software is the ordinary end of full load: a note only where the cap was lowered below its
+    default.
+
+    Thresholds: `clock_percent` (60): a busy GPU whose clock is below this share of its largest, without
+    a reason that it tells; `power_percent` (95): a power limit below this share of the default;
+    `devices` of the job.
+
+    Checked against: XML documents v12 and v13 (`clocks_event_reasons`) and v11
+    (`clocks_throttle_reasons`) in Telegraf's test data; the list of reasons in NVML's reference.
+    """
+    return nvidia_smi.judged(answer, thresholds, lambda gpu: _throttle_faults(gpu, thresholds), _clock)
+
+
+def _throttle_faults(gpu: nvidia_smi.Gpu, thresholds: Thresholds) -> list[Finding]:
+    active = [reason for reason in THROTTLE_REASONS if _is_active(gpu, reason)]
+    if active:
+        evidence = tuple(f"{reason} Active" for reason in active)
+        return [degraded(f"{THROTTLE_REASONS[active[0]]} ({_clock(gpu)})", gpu.device, evidence=evidence)]
+    now, most = gpu.number("clocks/sm_clock"), gpu.number("max_clocks/sm_clock")
+    rests = any(_is_active(gpu, reason) for reason in ("gpu_idle", "sw_power_cap"))
+    if (
+        now is not None
+        and most
+        and gpu.is_busy
+        and not rests
+        and now < most * thresholds["clock_percent"] / 100
+    ):
+        message = f"it works at {now:.0f} of {most:.0f} MHz and tells no reason"
+        return [degraded(message, gpu.device, now, "MHz")]
+    limit, usual = (
+        _power(gpu, "current_power_limit", "enforced_power_limit"),
+        _power(gpu, "default_power_limit"),
+    )
+    if limit is not None and usual and limit < usual * thresholds["power_percent"] / 100:
+        message = f"its power is limited to {limit:.0f} W instead of {usual:.0f} W"
+        return [note(message, gpu.device, limit, "W")]
+    return []
+
+
+def _is_active(gpu: nvidia_smi.Gpu, reason: str) -> bool:
+    names = (
+        f"clocks_event_reasons/clocks_event_reason_{reason}",
+        f"clocks_throttle_reasons/clocks_throttle_reason_{reason}",
+    )
+    return any(gpu.word(name) == "Active" for name in names)
+
+
+def _power(gpu: nvidia_smi.Gpu, *names: str) -> float | None:
+    """A power in W; the group was called power_readings before driver 525."""
+    told = [
+        gpu.number(f"{group}/{name}") for name in names for group in ("gpu_power_readings", "power_readings")
+    ]
+    return next((one for one in told if one is not None), None)
+
+
+def _clock(gpu: nvidia_smi.Gpu) -> str:
+    return f"{gpu.word('clocks/sm_clock') or 'clock not told'} of {gpu.word('max_clocks/sm_clock') or '?'}"
+
+
+FUNCTIONS: Functions = {
+    "gpu-ecc": (nvidia_smi.probe, judge_ecc),
+    "gpu-memory": (nvidia_smi.probe, judge_memory),
+    "gpu-mode": (nvidia_smi.probe, judge_mode),
+    "gpu-pcie": (nvidia_smi.probe, judge_pcie),
+    "gpu-processes": (probe_processes, judge_processes),
+    "gpu-recovery": (nvidia_smi.probe, judge_recovery),
+    "gpu-temperature": (nvidia_smi.probe, judge_temperature),
+    "gpu-throttle": (nvidia_smi.probe, judge_throttle),
+}
+"""Name of the check -> probe and judge."""

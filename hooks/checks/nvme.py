@@ -1,0 +1,127 @@
+"""The check of NVMe drives. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ftrun.hooks.findings import (
+    BAD,
+    DEGRADED,
+    SKIPPED,
+    UNKNOWN,
+    Finding,
+    Functions,
+    Thresholds,
+    degraded,
+    finding,
+    ok,
+    skipped,
+)
+from ftrun.hooks.machine import Machine, NoAnswer
+
+__all__ = ["FUNCTIONS"]
+
+
+BITS = (
+    (0x01, BAD, "its spare blocks are used up"),
+    (0x02, DEGRADED, "it is too hot or too cold"),
+    (0x04, BAD, "it is unreliable"),
+    (0x08, BAD, "it has turned read-only"),
+    (0x10, DEGRADED, "the backup of its volatile memory has failed"),
+    (0x20, BAD, "its persistent memory has turned read-only"),
+)
+
+
+def probe_nvme(machine: Machine, _thresholds: Thresholds) -> dict[str, str]:
+    """By drive what the tool printed. Raises NoAnswer where no tool answered at all."""
+    drives = [name for name in machine.names("/sys/class/nvme") if re.fullmatch(r"nvme\d+", name)]
+    told: dict[str, str] = {}
+    for drive in drives:
+        for question in (
+            ["nvme", "smart-log", f"/dev/{drive}", "-o", "json"],
+            ["smartctl", "-j", "-A", "-H", f"/dev/{drive}"],
+        ):
+            if machine.tool(question[0]) and not told.get(drive, "").strip():
+                told[drive] = _said(machine, question)
+    return told
+
+
+def _said(machine: Machine, question: Sequence[str]) -> str:
+    try:
+        output = machine.run(question, 5.0)
+    except NoAnswer as error:
+        return json.dumps({"no answer": str(error)})
+    return output.out if "{" in output.out else json.dumps({"no answer": output.err.strip()[:200]})
+
+
+def judge_nvme(told: Mapping[str, str], thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad for a drive that has failed, degraded for one that wears out or is hot.
+
+    How it thinks. A drive tells by itself when it is worn out, hot, read-only or has lost data (SMART /
+    Health Information, log page 02h of the NVMe specification). Read-only, unreliable, or spare blocks
+    used up is bad; hot, worn and media errors are degraded, for the drive still works. Reading the log
+    needs root: without, the check is skipped. `nvme` is asked first, then `smartctl`, both for JSON.
+
+    Thresholds: `percent_used` 100 (the maker's estimate of its endurance), `media_errors` 0 allowed.
+
+    Bits of critical_warning: libnvme's nvme_smart_log(2). nvme-cli names the wear `percent_used`
+    (older: `percentage_used`) and may print critical_warning as an object; smartctl names the group
+    `nvme_smart_health_information_log`.
+
+    Checked against: JSON with the names that nvme-cli (old and new spellings) and smartctl print, after
+    their documents; no such drive was at hand.
+    """
+    if not told:
+        return [skipped("no NVMe drive, or neither nvme nor smartctl is here")]
+    found = [one for drive, text in told.items() for one in _drive(drive, _log(text), thresholds)]
+    return found or [ok(f"{len(told)} drive(s) are sound")]
+
+
+def _log(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text[text.index("{") :])
+    except ValueError:
+        return {}
+    inner = document.get("nvme_smart_health_information_log", document)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _drive(drive: str, log: Mapping[str, Any], thresholds: Thresholds) -> list[Finding]:
+    if "critical_warning" not in log:
+        reason = str(log.get("no answer", "its health is not told"))
+        denied = any(word in reason.lower() for word in ("permission", "not permitted", "denied"))
+        return [
+            finding(
+                SKIPPED if denied else UNKNOWN, f"{drive}: {reason or 'nothing was said'}", drive, fault=""
+            )
+        ]
+    warning = log["critical_warning"]
+    bits = _integer(warning.get("value") if isinstance(warning, dict) else warning)
+    found = [
+        finding(severity, f"{drive}: {message}", drive, bits, evidence=(f"critical_warning {bits:#04x}",))
+        for bit, severity, message in BITS
+        if bits & bit
+    ]
+    lost = _integer(log.get("media_errors"))
+    if lost > thresholds["media_errors"]:
+        message = f"{drive}: {lost} errors of its medium in its life"
+        found.append(degraded(message, drive, lost, "errors", evidence=(f"media_errors {lost}",)))
+    used = _integer(log.get("percent_used", log.get("percentage_used")))
+    if used >= thresholds["percent_used"]:
+        message = f"{drive}: {used} % of its endurance is used"
+        found.append(degraded(message, drive, used, "%", evidence=(f"percentage used {used}",)))
+    return found
+
+
+def _integer(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return 0
+
+
+FUNCTIONS: Functions = {"nvme-health": (probe_nvme, judge_nvme)}
+"""Name of the check -> probe and judge."""

@@ -1,0 +1,323 @@
+"""The checks of RDMA adapters, InfiniBand and RoCE. (I/O)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ftrun.hooks import growth
+from ftrun.hooks.checks import rdma_ports
+from ftrun.hooks.checks.rdma_ports import Port
+from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
+from ftrun.hooks.growth import Growth
+from ftrun.hooks.machine import Machine
+
+__all__ = ["FUNCTIONS"]
+
+
+# --- ib-port
+
+
+def probe_port(machine: Machine, _thresholds: Thresholds) -> list[Port]:
+    """All ports."""
+    return rdma_ports.ports(machine)
+
+
+def judge_port(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad when an expected port is not active, or a link waits for its subnet manager; degraded when its equals are up.
+
+    How it thinks. An adapter has ports without a cable, so a port that is down is a fault only where
+    the site expects it, or where others of its kind on this node are up. A link that is up but not
+    active waits for its subnet manager: it carries nothing. A port that somebody has disabled is told
+    and no more.
+
+    Thresholds: `ports` that the site expects ("mlx5_0" or "mlx5_0/1"; [] for none in particular),
+    `active`: how many must be up (0: any).
+
+    Checked against: the kernel's ABI page for sysfs-class-infiniband (states and physical states) and a
+    tree of a public H100 node.
+    """
+    if not found and not thresholds["ports"]:
+        return [skipped("no RDMA port here")]
+    missing = [name for name in thresholds["ports"] if not any(_is_named(port, name) for port in found)]
+    told = [bad("this port is expected, and there is no such port", name) for name in missing]
+    told += [one for port in found for one in _port_faults(port, found, thresholds)]
+    active = [port for port in found if port.is_active]
+    if len(active) < thresholds["active"]:
+        message = f"{len(active)} port(s) active, {thresholds['active']} expected"
+        told.append(bad(message, value=float(len(active)), unit="ports"))
+    return told or [ok(f"{len(active)} of {len(found)} port(s) active")]
+
+
+def _port_faults(port: Port, found: Sequence[Port], thresholds: Thresholds) -> list[Finding]:
+    if port.is_active or not port.state:
+        return []
+    line = (f"state {port.state}, physical state {port.physical or 'not told'}",)
+    if any(_is_named(port, name) for name in thresholds["ports"]):
+        return [bad(f"this port is expected, and is {port.state}", port.name, evidence=line)]
+    if port.physical == "Disabled":
+        return [note("somebody has disabled this port", port.name, evidence=line)]
+    if port.physical == "LinkUp" and port.layer == "InfiniBand" and port.state in ("INIT", "ARMED"):
+        return [bad("its link is up, and no subnet manager has made it active", port.name, evidence=line)]
+    if thresholds["ports"] or thresholds["active"]:
+        return []  # the site has said which count
+    if any(other.is_active and other.family == port.family for other in found):
+        return [degraded(f"it is {port.state}, while others of its kind are up", port.name, evidence=line)]
+    return [note(f"it is {port.state}, as are all of its kind", port.name, evidence=line)]
+
+
+def _is_named(port: Port, name: str) -> bool:
+    return name in (port.name, port.name.partition("/")[0])
+
+
+# --- ib-speed
+
+
+def probe_speed(machine: Machine, _thresholds: Thresholds) -> list[Port]:
+    """All ports."""
+    return rdma_ports.ports(machine)
+
+
+def judge_speed(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad below the site's speed, degraded below that of equal ports.
+
+    How it thinks. A bad cable or transceiver makes a link come up with fewer lanes or in an older
+    speed, and every collective of the job then runs at its pace. What full means is told by the site,
+    or by the other ports of the same kind on the node; the rate of each port is told, to be compared
+    across nodes.
+
+    Thresholds: `gbps` of every port (0: as its equals), `lanes` (0: as its equals), `ports` that count
+    ([]: all).
+
+    Checked against: the kernel's ABI page for `rate` and rates of a public H100 node ("400 Gb/sec (4X
+    NDR)").
+    """
+    active = [port for port in rdma_ports.wanted(found, thresholds) if port.is_active and port.rate_gbps]
+    if not active:
+        return [skipped("no active RDMA port here")]
+    return [one for port in active for one in _speed_faults(port, active, thresholds)]
+
+
+def _speed_faults(port: Port, active: Sequence[Port], thresholds: Thresholds) -> list[Finding]:
+    rate, lanes = port.rate_gbps or 0.0, port.lanes or 0
+    line = (f"rate {rate:g} Gb/s, {lanes}X",)
+    if rate < thresholds["gbps"] or lanes < thresholds["lanes"]:
+        message = f"{rate:g} Gb/s on {lanes} lane(s), the site wants {thresholds['gbps'] or 'any'} Gb/s"
+        return [bad(message, port.name, rate, "Gb/s", evidence=line)]
+    equals = [other for other in active if other.family == port.family]
+    most = max(other.rate_gbps or 0 for other in equals)
+    if rate < most and not thresholds["gbps"]:
+        message = f"{rate:g} Gb/s on {lanes} lane(s), its equals have {most:g} Gb/s"
+        return [degraded(message, port.name, rate, "Gb/s", evidence=line)]
+    return [ok(f"{rate:g} Gb/s", port.name, rate, "Gb/s")]
+
+
+# --- ib-errors
+
+LINK_LIMITS = {
+    "symbol_error": 10,
+    "port_rcv_errors": 10,
+    "local_link_integrity_errors": 1,
+    "link_error_recovery": 1,
+    "excessive_buffer_overrun_errors": 1,
+    "port_rcv_remote_physical_errors": 100,
+}
+PACKET_LIMITS = {
+    "out_of_sequence": 10_000,
+    "packet_seq_err": 1_000,
+    "local_ack_timeout_err": 10,
+    "rnr_nak_retry_err": 100,
+    "roce_adp_retrans_to": 10,
+    "rx_icrc_encapsulated": 10,
+    "port_xmit_discards": 10_000,
+}
+
+
+def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
+    """Two readings."""
+    return growth.over_time(lambda: rdma_ports.counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds)
+
+
+def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded when a counter grows faster than its limit.
+
+    How it thinks. Errors of the link itself (symbols, integrity, recoveries) come from cable,
+    transceiver or port, and are this node's or its switch port's. Lost, repeated and late packets of
+    RoCE come as well from a crowded network, so they need a greater number, and count as congestion.
+    Counters that do not grow are history, and a note when they are great.
+
+    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `growth`:
+    counter -> growth from which it is degraded; `total` (10,000): a count of a link's errors since its
+    counters were cleared that is worth a note; `ports` ([]: all).
+
+    Checked against: the kernel's ABI page for counters/, the mlx5 page of hw_counters/ and a tree of a
+    public H100 node.
+    """
+    only = list(thresholds["ports"])
+    ports = [
+        name for name in sorted(facts.after) if not only or name in only or name.partition("/")[0] in only
+    ]
+    if not ports:
+        return [skipped("no RDMA port with counters here")]
+    told = [one for port in ports for one in _errors_faults(port, facts, thresholds)]
+    return told or [ok(f"no counter of {len(ports)} port(s) grows")]
+
+
+def _errors_faults(port: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
+    limits = {**LINK_LIMITS, **PACKET_LIMITS, **thresholds["growth"]}
+    more = growth.grown(facts, port)
+    span = f" in {facts.seconds:.0f} s" if facts.seconds else ""
+    told = tuple(f"{name} +{count}{span}, {facts.after[port][name]} in all" for name, count in more.items())
+    over = [name for name, count in more.items() if count >= limits.get(name, 1)]
+    if over:
+        count = more[over[0]]
+        message = f"{', '.join(over)}: {count} more{span}"
+        return [degraded(message, port, float(count), "errors", evidence=told)]
+    if told:
+        return [note(f"{', '.join(more)} grow slowly", port, evidence=told)]
+    great = [name for name in LINK_LIMITS if facts.after[port].get(name, 0) >= thresholds["total"]]
+    if great:
+        lines = tuple(f"{name} {facts.after[port][name]}" for name in great)
+        return [note(f"{', '.join(great)}: great numbers, and none of them new", port, evidence=lines)]
+    return []
+
+
+# --- ib-flaps
+
+FLAP_COUNTER = "link_downed"
+DAY_S = 86_400
+
+
+class FlapsFacts(NamedTuple):
+    """Two readings, and how long the node has been up (seconds)."""
+
+    growth: Growth
+    uptime_s: float
+
+
+def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
+    """Two readings of one counter."""
+    words = (machine.read("/proc/uptime") or "0").split()
+    return FlapsFacts(
+        growth.over_time(lambda: rdma_ports.counters(machine, [FLAP_COUNTER]), thresholds), float(words[0])
+    )
+
+
+def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
+    """Degraded when a link fell since the last reading, or falls often.
+
+    How it thinks. A link that goes down and comes back costs a job its connections, and is up again
+    whenever somebody looks. Its counter remembers. A link that fell since the last look flaps now; one
+    that has fallen often since boot, by day of uptime, flaps as a habit. The falls of a boot and of
+    work on the switch are few.
+
+    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `a_day` (5)
+    and `least` (5): falls by day of uptime and falls in all from which a link is degraded (five a day
+    is the limit of Azure's node health checks); `ports` ([]: all).
+
+    Checked against: the kernel's ABI page for `link_downed`; it counts since the driver was loaded or
+    the counters were cleared.
+    """
+    only = list(thresholds["ports"])
+    after = facts.growth.after
+    ports = [name for name in sorted(after) if not only or name in only or name.partition("/")[0] in only]
+    if not ports:
+        return [skipped("no RDMA port that counts its falls")]
+    found = [one for port in ports for one in _flaps_faults(port, facts, thresholds)]
+    return found or [ok(f"{len(ports)} link(s) stay up")]
+
+
+def _flaps_faults(port: str, facts: FlapsFacts, thresholds: Thresholds) -> list[Finding]:
+    total = facts.growth.after[port].get(FLAP_COUNTER, 0)
+    fresh = growth.grown(facts.growth, port).get(FLAP_COUNTER, 0)
+    line = (f"{FLAP_COUNTER} {total}",)
+    if fresh:
+        message = f"its link fell {fresh} time(s) since the last reading"
+        return [degraded(message, port, float(fresh), "falls", evidence=line)]
+    days = max(1.0, facts.uptime_s / DAY_S)
+    if total > thresholds["least"] and total / days > thresholds["a_day"]:
+        message = f"its link fell {total} times in {days:.1f} day(s)"
+        return [degraded(message, port, float(total), "falls", evidence=line)]
+    return []
+
+
+# --- roce-config
+
+GIDS_MAX = 16  # tables are long, and the used entries stand first
+EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+class Addresses(NamedTuple):
+    """One RoCE port: index -> kind of its GID ("RoCE v2"), its interface, and what that trusts ("" where not told)."""
+
+    port: str
+    kinds: Mapping[int, str]
+    interface: str
+    trust: str
+
+
+def probe_roce(machine: Machine, thresholds: Thresholds) -> list[Addresses]:
+    """The GID tables of all active ports whose link layer is Ethernet."""
+    ports = [port for port in rdma_ports.ports(machine) if port.layer == "Ethernet" and port.is_active]
+    return [_addresses(machine, port.name) for port in rdma_ports.wanted(ports, thresholds)]
+
+
+def _addresses(machine: Machine, name: str) -> Addresses:
+    device, number = name.split("/")
+    folder = f"{rdma_ports.FOLDER}/{device}/ports/{number}"
+    paths = {
+        (part, index): f"{folder}/{part}/{index}"
+        for part in ("gids", "gid_attrs/types", "gid_attrs/ndevs")
+        for index in range(GIDS_MAX)
+    }
+    texts = machine.read_all(list(paths.values()))
+    told = {key: texts.get(path, "") for key, path in paths.items()}
+    used = [index for index in range(GIDS_MAX) if told["gids", index] not in ("", EMPTY)]
+    interface = next((told["gid_attrs/ndevs", index] for index in used if told["gid_attrs/ndevs", index]), "")
+    trust = (machine.read(f"/sys/class/net/{interface}/qos/trust") or "").strip() if interface else ""
+    return Addresses(name, {index: told["gid_attrs/types", index] for index in used}, interface, trust)
+
+
+def judge_roce(found: Sequence[Addresses], thresholds: Thresholds) -> Sequence[Finding]:
+    """Bad where the site's index holds no RoCE v2 GID; degraded where a port has none at all.
+
+    How it thinks. RoCE v2 routes by a GID made from an IP address of the interface; where the address
+    is missing there is no such GID, and NCCL fails or takes the slow path. An index that the site sets
+    for all nodes (NCCL_IB_GID_INDEX) must hold a RoCE v2 GID on each port. How a port trusts and marks
+    priorities is comparable where Mellanox's driver shows it: ports that differ are a note.
+
+    Thresholds: `gid_index` (-1: any), `ports` that count ([]: all active RoCE ports).
+
+    Checked against: the kernel's ABI page for gids/, gid_attrs/types/ ("IB/RoCE v1", "RoCE v2") and
+    gid_attrs/ndevs/. Priority flow control itself is not in /sys; qos/trust is where MLNX_OFED
+    documents it and was not seen on a machine.
+    """
+    if not found:
+        return [skipped("no active RoCE port here")]
+    told = [one for port in found for one in _roce_faults(port, thresholds["gid_index"])]
+    trusts = {port.trust for port in found if port.trust}
+    if len(trusts) > 1:
+        lines = tuple(f"{port.port} {port.trust}" for port in found)
+        told.append(note(f"the ports trust differently: {', '.join(sorted(trusts))}", evidence=lines))
+    return told or [ok(f"{len(found)} RoCE port(s) with v2 addresses")]
+
+
+def _roce_faults(one: Addresses, index: int) -> list[Finding]:
+    lines = tuple(f"gid {place}: {kind}" for place, kind in sorted(one.kinds.items()))
+    if index >= 0 and one.kinds.get(index) != "RoCE v2":
+        message = f"GID {index} is {one.kinds.get(index) or 'empty'}, and the site uses it for RoCE v2"
+        return [bad(message, one.port, evidence=lines)]
+    if "RoCE v2" not in one.kinds.values():
+        message = f"it has no RoCE v2 address; has {one.interface or 'its interface'} an IP address?"
+        return [degraded(message, one.port, evidence=lines)]
+    return []
+
+
+FUNCTIONS: Functions = {
+    "ib-port": (probe_port, judge_port),
+    "ib-speed": (probe_speed, judge_speed),
+    "ib-errors": (probe_errors, judge_errors),
+    "ib-flaps": (probe_flaps, judge_flaps),
+    "roce-config": (probe_roce, judge_roce),
+}
+"""Name of the check -> probe and judge."""

@@ -1,0 +1,44 @@
+"""What the tests of checks share: a tree of files as a machine, and what a check finds there. (I/O)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ftrun.hooks.findings import BAD, DEGRADED, Check, Finding, worst
+from ftrun.hooks.machine import Machine
+
+__all__ = ["asked", "severities", "severity", "told", "tree"]
+
+
+def tree(root: Path, files: dict[str, str]) -> Machine:
+    """A machine with these files, by absolute path."""
+    for name, text in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Machine(str(root))
+
+
+def told(check: Check, facts: Any, **more: Any) -> list[Finding]:
+    """What a check finds in facts; every finding bears its name, and what is wrong bears a class, and nothing else does."""
+    found = list(check.judge(facts, {**check.thresholds, **more}))
+    assert found
+    assert all(one.message and check.name == one.check for one in found)
+    assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
+    return found
+
+
+def asked(check: Check, machine: Machine, **more: Any) -> list[Finding]:
+    """What a check finds on a machine."""
+    return told(check, check.probe(machine, {**check.thresholds, **more}), **more)
+
+
+def severities(check: Check, facts: Any, **more: Any) -> list[str]:
+    """How bad each finding is."""
+    return [one.severity for one in told(check, facts, **more)]
+
+
+def severity(check: Check, facts: Any, **more: Any) -> str:
+    """How bad the worst finding is."""
+    return worst(told(check, facts, **more))
