@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
-__all__ = ["Growth", "grown", "over_time"]
+__all__ = ["Counts", "Growth", "grown", "over_time"]
 
 Counts = Mapping[str, Mapping[str, int]]
 

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from ftrun.hooks.machine import Machine, NoAnswer
 
-__all__ = ["NO_ANSWER", "all_of", "asked", "connect", "resolve"]
+__all__ = ["NO_ANSWER", "all_of", "asked", "connect", "resolve", "resolved"]
 
 HOSTS_MAX = 4096
 THREADS_MAX = 64
@@ -60,6 +60,11 @@ def asked(
 
     told = json.loads(machine.ask(all_answers, limit_s + 1.0, "the network") or b"{}")
     return {host: told.get(host, NO_ANSWER) for host in hosts}
+
+
+def resolved(machine: Machine, thresholds: Mapping[str, Any]) -> dict[str, str]:
+    """What the resolver says of each host of the thresholds, as `resolve` tells it."""
+    return asked(machine, all_of(machine, thresholds), resolve, thresholds["limit_s"])
 
 
 def resolve(host: str) -> str:

@@ -9,33 +9,38 @@ from ftrun.hooks import growth
 from ftrun.hooks.checks import rdma_ports
 from ftrun.hooks.checks.rdma_ports import Port
 from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
-from ftrun.hooks.growth import Growth
+from ftrun.hooks.growth import Counts, Growth
 from ftrun.hooks.machine import Machine
 
 __all__ = ["FUNCTIONS"]
 
 
-# --- ib-port
-
-
-def probe_port(machine: Machine, _thresholds: Thresholds) -> list[Port]:
+def probe_ports(machine: Machine, _thresholds: Thresholds) -> list[Port]:
     """All ports."""
     return rdma_ports.ports(machine)
+
+
+def _counted(after: Counts, thresholds: Thresholds) -> list[str]:
+    """The ports with counters that a site names in `ports`, or all."""
+    only = list(thresholds["ports"])
+    return [name for name in sorted(after) if not only or name in only or name.partition("/")[0] in only]
+
+
+# --- ib-port
 
 
 def judge_port(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
     """Bad when an expected port is not active, or a link waits for its subnet manager; degraded when its equals are up.
 
-    How it thinks. An adapter has ports without a cable, so a port that is down is a fault only where
-    the site expects it, or where others of its kind on this node are up. A link that is up but not
-    active waits for its subnet manager: it carries nothing. A port that somebody has disabled is told
-    and no more.
+    How it thinks. An adapter has ports without a cable, so a port that is down is a fault only where the site
+    expects it, or where others of its kind on this node are up. A link that is up but not active waits for
+    its subnet manager: it carries nothing. A port that somebody has disabled is told and no more.
 
-    Thresholds: `ports` that the site expects ("mlx5_0" or "mlx5_0/1"; [] for none in particular),
-    `active`: how many must be up (0: any).
+    Thresholds: `ports` that the site expects ("mlx5_0" or "mlx5_0/1"; [] for none in particular), `active`:
+    how many must be up (0: any).
 
-    Checked against: the kernel's ABI page for sysfs-class-infiniband (states and physical states) and a
-    tree of a public H100 node.
+    Checked against: the kernel's ABI page for sysfs-class-infiniband (states and physical states) and a tree
+    of a public H100 node.
     """
     if not found and not thresholds["ports"]:
         return [skipped("no RDMA port here")]
@@ -73,24 +78,17 @@ def _is_named(port: Port, name: str) -> bool:
 # --- ib-speed
 
 
-def probe_speed(machine: Machine, _thresholds: Thresholds) -> list[Port]:
-    """All ports."""
-    return rdma_ports.ports(machine)
-
-
 def judge_speed(found: Sequence[Port], thresholds: Thresholds) -> Sequence[Finding]:
     """Bad below the site's speed, degraded below that of equal ports.
 
-    How it thinks. A bad cable or transceiver makes a link come up with fewer lanes or in an older
-    speed, and every collective of the job then runs at its pace. What full means is told by the site,
-    or by the other ports of the same kind on the node; the rate of each port is told, to be compared
-    across nodes.
+    How it thinks. A bad cable or transceiver makes a link come up with fewer lanes or in an older speed, and
+    every collective of the job then runs at its pace. What full means is told by the site, or by the other
+    ports of the same kind on the node; the rate of each port is told, to be compared across nodes.
 
-    Thresholds: `gbps` of every port (0: as its equals), `lanes` (0: as its equals), `ports` that count
-    ([]: all).
+    Thresholds: `gbps` of every port (0: as its equals), `lanes` (0: as its equals), `ports` that count ([]:
+    all).
 
-    Checked against: the kernel's ABI page for `rate` and rates of a public H100 node ("400 Gb/sec (4X
-    NDR)").
+    Checked against: the kernel's ABI page for `rate` and rates of a public H100 node ("400 Gb/sec (4X NDR)").
     """
     active = [port for port in rdma_ports.wanted(found, thresholds) if port.is_active and port.rate_gbps]
     if not active:
@@ -141,22 +139,19 @@ def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
 def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
     """Degraded when a counter grows faster than its limit.
 
-    How it thinks. Errors of the link itself (symbols, integrity, recoveries) come from cable,
-    transceiver or port, and are this node's or its switch port's. Lost, repeated and late packets of
-    RoCE come as well from a crowded network, so they need a greater number, and count as congestion.
-    Counters that do not grow are history, and a note when they are great.
+    How it thinks. Errors of the link itself (symbols, integrity, recoveries) come from cable, transceiver or
+    port, and are this node's or its switch port's. Lost, repeated and late packets of RoCE come as well from
+    a crowded network, so they need a greater number, and count as congestion. Counters that do not grow are
+    history, and a note when they are great.
 
-    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `growth`:
-    counter -> growth from which it is degraded; `total` (10,000): a count of a link's errors since its
-    counters were cleared that is worth a note; `ports` ([]: all).
+    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `growth`: counter
+    -> growth from which it is degraded; `total` (10,000): a count of a link's errors since its counters were
+    cleared that is worth a note; `ports` ([]: all).
 
-    Checked against: the kernel's ABI page for counters/, the mlx5 page of hw_counters/ and a tree of a
-    public H100 node.
+    Checked against: the kernel's ABI page for counters/, the mlx5 page of hw_counters/ and a tree of a public
+    H100 node.
     """
-    only = list(thresholds["ports"])
-    ports = [
-        name for name in sorted(facts.after) if not only or name in only or name.partition("/")[0] in only
-    ]
+    ports = _counted(facts.after, thresholds)
     if not ports:
         return [skipped("no RDMA port with counters here")]
     told = [one for port in ports for one in _errors_faults(port, facts, thresholds)]
@@ -206,21 +201,19 @@ def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
 def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
     """Degraded when a link fell since the last reading, or falls often.
 
-    How it thinks. A link that goes down and comes back costs a job its connections, and is up again
-    whenever somebody looks. Its counter remembers. A link that fell since the last look flaps now; one
-    that has fallen often since boot, by day of uptime, flaps as a habit. The falls of a boot and of
-    work on the switch are few.
+    How it thinks. A link that goes down and comes back costs a job its connections, and is up again whenever
+    somebody looks. Its counter remembers. A link that fell since the last look flaps now; one that has fallen
+    often since boot, by day of uptime, flaps as a habit. The falls of a boot and of work on the switch are
+    few.
 
-    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `a_day` (5)
-    and `least` (5): falls by day of uptime and falls in all from which a link is degraded (five a day
-    is the limit of Azure's node health checks); `ports` ([]: all).
+    Thresholds: `before`, an earlier reading, or {} for two readings `window_s` (1) apart; `a_day` (5) and
+    `least` (5): falls by day of uptime and falls in all from which a link is degraded (five a day is the
+    limit of Azure's node health checks); `ports` ([]: all).
 
-    Checked against: the kernel's ABI page for `link_downed`; it counts since the driver was loaded or
-    the counters were cleared.
+    Checked against: the kernel's ABI page for `link_downed`; it counts since the driver was loaded or the
+    counters were cleared.
     """
-    only = list(thresholds["ports"])
-    after = facts.growth.after
-    ports = [name for name in sorted(after) if not only or name in only or name.partition("/")[0] in only]
+    ports = _counted(facts.growth.after, thresholds)
     if not ports:
         return [skipped("no RDMA port that counts its falls")]
     found = [one for port in ports for one in _flaps_faults(port, facts, thresholds)]
@@ -281,16 +274,16 @@ def _addresses(machine: Machine, name: str) -> Addresses:
 def judge_roce(found: Sequence[Addresses], thresholds: Thresholds) -> Sequence[Finding]:
     """Bad where the site's index holds no RoCE v2 GID; degraded where a port has none at all.
 
-    How it thinks. RoCE v2 routes by a GID made from an IP address of the interface; where the address
-    is missing there is no such GID, and NCCL fails or takes the slow path. An index that the site sets
-    for all nodes (NCCL_IB_GID_INDEX) must hold a RoCE v2 GID on each port. How a port trusts and marks
-    priorities is comparable where Mellanox's driver shows it: ports that differ are a note.
+    How it thinks. RoCE v2 routes by a GID made from an IP address of the interface; where the address is
+    missing there is no such GID, and NCCL fails or takes the slow path. An index that the site sets for all
+    nodes (NCCL_IB_GID_INDEX) must hold a RoCE v2 GID on each port. How a port trusts and marks priorities is
+    comparable where Mellanox's driver shows it: ports that differ are a note.
 
     Thresholds: `gid_index` (-1: any), `ports` that count ([]: all active RoCE ports).
 
     Checked against: the kernel's ABI page for gids/, gid_attrs/types/ ("IB/RoCE v1", "RoCE v2") and
-    gid_attrs/ndevs/. Priority flow control itself is not in /sys; qos/trust is where MLNX_OFED
-    documents it and was not seen on a machine.
+    gid_attrs/ndevs/. Priority flow control itself is not in /sys; qos/trust is where MLNX_OFED documents it
+    and was not seen on a machine.
     """
     if not found:
         return [skipped("no active RoCE port here")]
@@ -314,10 +307,9 @@ def _roce_faults(one: Addresses, index: int) -> list[Finding]:
 
 
 FUNCTIONS: Functions = {
-    "ib-port": (probe_port, judge_port),
-    "ib-speed": (probe_speed, judge_speed),
+    "ib-port": (probe_ports, judge_port),
+    "ib-speed": (probe_ports, judge_speed),
     "ib-errors": (probe_errors, judge_errors),
     "ib-flaps": (probe_flaps, judge_flaps),
     "roce-config": (probe_roce, judge_roce),
 }
-"""Name of the check -> probe and judge."""

@@ -39,15 +39,14 @@ def probe_versions(machine: Machine, _thresholds: Thresholds) -> dict[str, str]:
 def judge_versions(versions: Mapping[str, str], thresholds: Thresholds) -> Sequence[Finding]:
     """A finding for each component; degraded where the site expects another version.
 
-    How it thinks. A node that missed an update, or got one too early, fails in ways that its peers do
-    not, and nothing on the node itself is wrong. So each version is told as a finding of its own (the
-    component as `device`, the version as `evidence`), for whoever compares the nodes; here it is judged
-    only against what the site expects.
+    How it thinks. A node that missed an update, or got one too early, fails in ways that its peers do not,
+    and nothing on the node itself is wrong. So each version is told as a finding of its own (the component as
+    `device`, the version as `evidence`), for whoever compares the nodes; here it is judged only against what
+    the site expects.
 
     Thresholds: `expected`: component -> version, {} for any. Components: kernel, system, product (which
-    machine it is: nodes of one product are compared with each other), bios, microcode, modules by their
-    name (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by their name (`firmware
-    mlx5_0`).
+    machine it is: nodes of one product are compared with each other), bios, microcode, modules by their name
+    (nvidia, amdgpu, mlx5_core, lustre ...), firmware of RDMA ports by their name (`firmware mlx5_0`).
 
     Files: /proc/sys/kernel/osrelease, /etc/os-release, /sys/class/dmi/id, /proc/cpuinfo (x86),
     /sys/module/*/version, /sys/class/infiniband/*/fw_ver, as the kernel's ABI pages describe them;
@@ -74,4 +73,3 @@ def _told(component: str, version: str, expected: str) -> Finding:
 
 
 FUNCTIONS: Functions = {"versions": (probe_versions, judge_versions)}
-"""Name of the check -> probe and judge."""
