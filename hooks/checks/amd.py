@@ -27,9 +27,20 @@ from ftrun.hooks.processes import Owner, owner
 __all__ = ["FUNCTIONS"]
 
 
+DRM = "/sys/class/drm"
+AMD = "0x1002"
+
+
+def _cards(machine: Machine) -> list[str]:
+    """The names of the AMD GPUs, in the order of /sys."""
+    names = [name for name in machine.names(DRM) if re.fullmatch(r"card\d+", name)]
+    vendors = machine.read_all([f"{DRM}/{name}/device/vendor" for name in names])
+    mine = [name for name in names if vendors.get(f"{DRM}/{name}/device/vendor") == AMD]
+    return sorted(mine, key=lambda name: int(name[4:]))
+
+
 # --- amd-gpu
 
-DRM = "/sys/class/drm"
 TOOL_LIMIT_S = 6.0
 SENSORS = (1, 2, 3)  # edge, junction, memory
 
@@ -52,10 +63,7 @@ class GpuFacts(NamedTuple):
 
 def probe_gpu(machine: Machine, _thresholds: Thresholds) -> GpuFacts:
     """Read /sys; ask amd-smi where there is a card."""
-    names = [name for name in machine.names(DRM) if re.fullmatch(r"card\d+", name)]
-    vendors = machine.read_all([f"{DRM}/{name}/device/vendor" for name in names])
-    mine = [name for name in names if vendors.get(f"{DRM}/{name}/device/vendor") == "0x1002"]
-    cards = tuple(_card(machine, name) for name in sorted(mine, key=lambda name: int(name[4:])))
+    cards = tuple(_card(machine, name) for name in _cards(machine))
     metric = ""
     if cards and machine.tool("amd-smi"):
         try:
@@ -175,9 +183,7 @@ def _degrees(text: str) -> Optional[float]:
 
 # --- amd-memory
 
-DRM = "/sys/class/drm"
 KFD = "/sys/class/kfd/kfd/proc"
-AMD = "0x1002"
 MIB = 1 << 20
 
 
@@ -190,10 +196,8 @@ class MemoryFacts(NamedTuple):
 
 def probe_memory(machine: Machine, _thresholds: Thresholds) -> MemoryFacts:
     """Read both trees."""
-    names = [name for name in machine.names(DRM) if re.fullmatch(r"card\d+", name)]
-    mine = [name for name in names if (machine.peek(f"{DRM}/{name}/device/vendor") or "").strip() == AMD]
     memory = []
-    for name in sorted(mine, key=lambda name: int(name[4:])):
+    for name in _cards(machine):
         used, total = (_mib(machine, f"{DRM}/{name}/device/mem_info_vram_{one}") for one in ("used", "total"))
         if used is not None and total:
             memory.append((name, used, total))

@@ -1,9 +1,10 @@
 """The catalogue of checks: which there are, what a site may set, and what each is in words. (I/O)
 
-How it thinks. The table tells all that is needed to choose checks and to see that what they need is missing; the file that holds a
-check is imported when the check is run, so a node without GPUs never loads what judges them. A check is described where it is
-written: the docstring of its judge has paragraphs that begin with "How it thinks.", "Thresholds:", "Files:" or "Formats:" and
-"Checked against:". Whoever lists the checks, in a terminal or in the documents, reads the same.
+How it thinks. The table tells all that is needed to choose checks and to see that what they need is missing;
+the file that holds a check is imported when the check is run, so a node without GPUs never loads what judges
+them. A check is described where it is written: the docstring of its judge has paragraphs that begin with "How
+it thinks.", "Thresholds:", "Files:" or "Formats:" and "Checked against:". Whoever lists the checks, in a
+terminal or in the documents, reads the same.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The kernel's log, where this user may read it: lines with the time at which each was written. (I/O)
 
-How it thinks. The ring buffer counts seconds since boot, which no step of the clock disturbs; with the clock and the uptime of one
-moment they become times that can be laid beside a job's start. Many sites keep the log from users (kernel.dmesg_restrict); the
-journal may be open where the buffer is not. Where both are closed that is told, and nothing is concluded from it.
+How it thinks. The ring buffer counts seconds since boot, which no step of the clock disturbs; with the clock
+and the uptime of one moment they become times that can be laid beside a job's start. Many sites keep the log
+from users (kernel.dmesg_restrict); the journal may be open where the buffer is not. Where both are closed
+that is told, and nothing is concluded from it.
 
-Some lines carry what a user chose: the name of a process or of its file, a command line, an option of a mount. A process may call itself
-"Oops: " and crash. So of such lines the kernel's own words are kept and no others; whoever reads them reads nothing that a user wrote.
+Some lines carry what a user chose: the name of a process or of its file, a command line, an option of a
+mount. A process may call itself "Oops: " and crash. So of such lines the kernel's own words are kept and no
+others; whoever reads them reads nothing that a user wrote.
 
-Checked against: `dmesg -r` and `journalctl -k -o short-monotonic` of Debian 12; the caller's column of kernels built with
-CONFIG_PRINTK_CALLER.
+Checked against: `dmesg -r` and `journalctl -k -o short-monotonic` of Debian 12; the caller's column of
+kernels built with CONFIG_PRINTK_CALLER.
 """
 
 from __future__ import annotations

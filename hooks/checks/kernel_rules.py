@@ -1,14 +1,17 @@
 """What lines of the kernel's log mean for a node: faults, lines that another check judges, and lines that healthy machines write. (pure)
 
-How it thinks. The first rule that matches speaks. What other checks judge by better means (a driver's own codes, counters) is not told twice.
-Lines of the error level that no rule knows are left to the caller: they are shown, because tomorrow's fault is among them, and prove nothing.
-Hundreds of lines meet dozens of rules: whose words stand nowhere in the log is not tried.
-A rule names the thing: what stands in its group `device`, else a PCI address in the line.
+How it thinks. The first rule that matches speaks. What other checks judge by better means (a driver's own
+codes, counters) is not told twice. Lines of the error level that no rule knows are left to the caller: they
+are shown, because tomorrow's fault is among them, and prove nothing. Hundreds of lines meet dozens of rules:
+whose words stand nowhere in the log is not tried. A rule names the thing: what stands in its group `device`,
+else a PCI address in the line.
 
-Severity: bad where the machine itself says that data, a device or the kernel is lost; degraded where it says that it recovered or was late.
+Severity: bad where the machine itself says that data, a device or the kernel is lost; degraded where it says
+that it recovered or was late.
 
-Sources: the messages in the kernel's own source (mm/memory-failure.c, kernel/watchdog.c, drivers/nvme, drivers/scsi, fs/*, net/*), in the drivers of
-NVIDIA/Mellanox (mlx5_core), AMD (amdgpu), Intel (habanalabs, i40e, ice), and in public logs of clusters.
+Sources: the messages in the kernel's own source (mm/memory-failure.c, kernel/watchdog.c, drivers/nvme,
+drivers/scsi, fs/*, net/*), in the drivers of NVIDIA/Mellanox (mlx5_core), AMD (amdgpu), Intel (habanalabs,
+i40e, ice), and in public logs of clusters.
 """
 
 from __future__ import annotations

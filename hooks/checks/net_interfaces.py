@@ -1,7 +1,7 @@
 """The network interfaces of this node, from /sys/class/net. (I/O)
 
-Checked against: the kernel's ABI page for sysfs-class-net, and /sys of Linux 6.1. An interface that is down has no speed: reading it is
-an error, which is None here, as is the -1 of drivers that do not know.
+Checked against: the kernel's ABI page for sysfs-class-net, and /sys of Linux 6.1. An interface that is down
+has no speed: reading it is an error, which is None here, as is the -1 of drivers that do not know.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """What `nvidia-smi` says of the GPUs of this node: one reading for all checks, and whose devices count. (I/O)
 
-How it thinks. `nvidia-smi -q -x` tells everything at once and in all versions with nearly the same names, so every check of a GPU reads
-that one document; a value that a driver does not know is "N/A" there and None here, never zero. A driver that does not answer is
-an answer too: the reason stands in `trouble`, and the check called gpu-check is the one to say so.
+How it thinks. `nvidia-smi -q -x` tells everything at once and in all versions with nearly the same names, so
+every check of a GPU reads that one document; a value that a driver does not know is "N/A" there and None
+here, never zero. A driver that does not answer is an answer too: the reason stands in `trouble`, and the
+check called gpu-check is the one to say so.
 
-The names of the fields were checked against documents of the schemas v11, v12 (A100 with MIG, driver 535) and v13 (Blackwell, driver
-590) in Telegraf's public test data; the meaning of exit codes against nvidia-smi's manual. No GPU was at hand.
+The names of the fields were checked against documents of the schemas v11, v12 (A100 with MIG, driver 535) and
+v13 (Blackwell, driver 590) in Telegraf's public test data; the meaning of exit codes against nvidia-smi's
+manual. No GPU was at hand.
 """
 
 from __future__ import annotations

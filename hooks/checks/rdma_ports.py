@@ -1,8 +1,8 @@
 """The ports of the RDMA adapters of this node, InfiniBand and RoCE, from /sys/class/infiniband. (I/O)
 
-Checked against: the kernel's ABI page for sysfs-class-infiniband; trees of mlx5 adapters in the public test data of leptonai's gpud
-("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)") and of Prometheus' procfs. A rate of "2.5 Gb/sec (1X SDR)" is that of a port
-which is down.
+Checked against: the kernel's ABI page for sysfs-class-infiniband; trees of mlx5 adapters in the public test
+data of leptonai's gpud ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)") and of Prometheus' procfs. A rate of
+"2.5 Gb/sec (1X SDR)" is that of a port which is down.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Runs the checks of a node side by side, in processes that take nobody along, and none for longer than it may take. (I/O)
 
-How it thinks. A check looks at a machine that may be sick, so it may hang, crash the interpreter or eat memory. It is done by a worker, a process that does one
-check at a time; at the check's deadline the worker is left behind with it, and others do the rest. Most checks read a few small files, and a process
-costs more than that: so one worker does one after the other, and another begins only where a check waits, by design or since the machine lets it. What
-is wrong with a check itself (a mistake of ours, a tool of an unknown version) is `unknown`: it is told, and never held against the node.
+How it thinks. A check looks at a machine that may be sick, so it may hang, crash the interpreter or eat
+memory. It is done by a worker, a process that does one check at a time; at the check's deadline the worker is
+left behind with it, and others do the rest. Most checks read a few small files, and a process costs more than
+that: so one worker does one after the other, and another begins only where a check waits, by design or since
+the machine lets it. What is wrong with a check itself (a mistake of ours, a tool of an unknown version) is
+`unknown`: it is told, and never held against the node.
 """
 
 from __future__ import annotations

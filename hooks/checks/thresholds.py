@@ -1,8 +1,8 @@
 """Thresholds of checks: as a user or a site sets them in a JSON file, and as the job around a check implies them. (I/O)
 
-How it thinks. A check that is started inside a job, by its step or by Slurm's prolog, judges the accelerators of that job. Where
-Slurm hands out shares of a GPU (gres `shard` and `mps`) other jobs' processes on it are at home, too. What the site sets goes before.
-A device of a maker whose tool is not on the node is not missed.
+How it thinks. A check that is started inside a job, by its step or by Slurm's prolog, judges the accelerators
+of that job. Where Slurm hands out shares of a GPU (gres `shard` and `mps`) other jobs' processes on it are at
+home, too. What the site sets goes before. A device of a maker whose tool is not on the node is not missed.
 """
 
 from __future__ import annotations

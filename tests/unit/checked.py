@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ftrun.hooks.findings import BAD, DEGRADED, Check, Finding, worst
+from ftrun.hooks.checks.catalogue import CHECKS
+from ftrun.hooks.findings import BAD, DEGRADED, SEVERITIES, Finding, worst
 from ftrun.hooks.machine import Machine
 
-__all__ = ["asked", "severities", "severity", "told", "tree"]
+__all__ = ["asked", "probed", "severities", "severity", "told", "tree"]
 
 
 def tree(root: Path, files: dict[str, str]) -> Machine:
@@ -20,25 +21,32 @@ def tree(root: Path, files: dict[str, str]) -> Machine:
     return Machine(str(root))
 
 
-def told(check: Check, facts: Any, **more: Any) -> list[Finding]:
+def told(name: str, facts: Any, **more: Any) -> list[Finding]:
     """What a check finds in facts; every finding bears its name, and what is wrong bears a class, and nothing else does."""
+    check = CHECKS[name]
     found = list(check.judge(facts, {**check.thresholds, **more}))
     assert found
-    assert all(one.message and check.name == one.check for one in found)
+    assert all(one.message and name == one.check and one.severity in SEVERITIES for one in found)
     assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
     return found
 
 
-def asked(check: Check, machine: Machine, **more: Any) -> list[Finding]:
+def probed(name: str, machine: Machine, **more: Any) -> Any:
+    """The facts that a check reads from a machine."""
+    check = CHECKS[name]
+    return check.probe(machine, {**check.thresholds, **more})
+
+
+def asked(name: str, machine: Machine, **more: Any) -> list[Finding]:
     """What a check finds on a machine."""
-    return told(check, check.probe(machine, {**check.thresholds, **more}), **more)
+    return told(name, probed(name, machine, **more), **more)
 
 
-def severities(check: Check, facts: Any, **more: Any) -> list[str]:
+def severities(name: str, facts: Any, **more: Any) -> list[str]:
     """How bad each finding is."""
-    return [one.severity for one in told(check, facts, **more)]
+    return [one.severity for one in told(name, facts, **more)]
 
 
-def severity(check: Check, facts: Any, **more: Any) -> str:
+def severity(name: str, facts: Any, **more: Any) -> str:
     """How bad the worst finding is."""
-    return worst(told(check, facts, **more))
+    return worst(told(name, facts, **more))

@@ -16,7 +16,7 @@ from ftrun.hooks.checks import amd, npu
 from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine, Output
-from tests.unit.checked import severity
+from tests.unit.checked import probed, severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 FAILURE = (DATA / "dcgmi-health-failure.txt").read_text()
@@ -77,17 +77,14 @@ PAGES = "0x027f5d43 : 0x00001000 : R\n0x027f5d4b : 0x00001000 : {}"
 )
 def test_amd_gpu(tmp_path: Path, change: dict[str, str], thresholds: dict[str, Any], expected: str) -> None:
     """Errors by block, bad pages and heat of each card; other makers' cards and displays are none."""
-    assert expected == severity(CHECKS["amd-gpu"], cards(tmp_path, {}, change), **thresholds)
+    assert expected == severity("amd-gpu", cards(tmp_path, {}, change), **thresholds)
 
 
 def test_no_amd_gpu_is_skipped(tmp_path: Path) -> None:
     """Unless the site expects one."""
-    facts = CHECKS["amd-gpu"].probe(Machine(str(tmp_path)), {})
+    facts = probed("amd-gpu", Machine(str(tmp_path)))
 
-    assert (SKIPPED, BAD) == (
-        severity(CHECKS["amd-gpu"], facts),
-        severity(CHECKS["amd-gpu"], facts, expected=8),
-    )
+    assert (SKIPPED, BAD) == (severity("amd-gpu", facts), severity("amd-gpu", facts, expected=8))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +172,7 @@ def error_codes(*told: str) -> dict[int, str]:
 )
 def test_npu(facts: npu.NpuFacts, thresholds: dict[str, Any], expected: str) -> None:
     """The word of the driver, its codes, double-bit errors, heat and links; an aggregate of former errors is none."""
-    assert expected == severity(CHECKS["npu"], facts, **thresholds)
+    assert expected == severity("npu", facts, **thresholds)
 
 
 def test_chips_are_read_in_both_forms_of_the_table() -> None:
@@ -209,7 +206,7 @@ HEALTHY = (
 )
 def test_dcgm(text: str, expected: str) -> None:
     """Failure is bad, Warning degraded; where nobody watches nothing is known."""
-    assert expected == severity(CHECKS["dcgm"], Output(0, text, ""))
+    assert expected == severity("dcgm", Output(0, text, ""))
 
 
 def test_dcgm_names_device_and_cause() -> None:

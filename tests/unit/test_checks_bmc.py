@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checks import bmc
-from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SEVERITIES, SKIPPED, UNKNOWN, Finding
 from ftrun.hooks.machine import Machine, NoAnswer
+from tests.unit import checked
 
 SEL = (Path(__file__).parents[1] / "data" / "checks" / "ipmitool-sel-list.txt").read_text()
 NOW_S = 1_795_255_000.0  # 2026-11-21 09:50 UTC: all events of the file are of the last two hours
@@ -22,10 +22,7 @@ EMPTY = "SEL has no entries\n"
 
 
 def told(log: str, *, power: str = "", now_s: float = NOW_S, **more: Any) -> list[Finding]:
-    found = list(CHECKS["bmc"].judge(bmc.BmcFacts(log, power, now_s), {**CHECKS["bmc"].thresholds, **more}))
-    assert all("bmc" == one.check for one in found)
-    assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
-    return found
+    return checked.told("bmc", bmc.BmcFacts(log, power, now_s), **more)
 
 
 def worst_by_sensor(found: list[Finding]) -> dict[str, str]:
@@ -94,7 +91,7 @@ def test_a_node_without_power_is_bad_whatever_the_log_says() -> None:
     assert [(BAD, "node", "power")] == [(one.severity, one.fault, one.device) for one in found]
     assert [OK] == [one.severity for one in told(EMPTY, power="Chassis Power is on\n")]
     silent = bmc.BmcFacts("", "Chassis Power is on\n", NOW_S, "Get SEL Info command failed")
-    assert [UNKNOWN] == [one.severity for one in CHECKS["bmc"].judge(silent, CHECKS["bmc"].thresholds)]
+    assert [UNKNOWN] == checked.severities("bmc", silent)
 
 
 def _ipmitool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
@@ -109,8 +106,7 @@ def _ipmitool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 
 
 def _asked(machine: Machine, **more: Any) -> list[Finding]:
-    thresholds = {**CHECKS["bmc"].thresholds, **more}
-    return list(CHECKS["bmc"].judge(CHECKS["bmc"].probe(machine, thresholds), thresholds))
+    return checked.asked("bmc", machine, **more)
 
 
 def test_a_controller_is_asked_from_outside_with_its_password_in_a_file(

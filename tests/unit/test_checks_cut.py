@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.hooks.checks import bmc, clock, cpu, kernel_rules
-from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.checks.kernel_log_reader import Log, parsed
-from ftrun.hooks.findings import SEVERITIES, Check, Finding
+from tests.unit.checked import told
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 SEL = (DATA / "ipmitool-sel-list.txt").read_text()
@@ -23,24 +21,17 @@ TOOLS = ("chronyc", "ntpq", "timedatectl timesync-status", "timedatectl show")
 ODD = st.text(st.sampled_from("ab09 .:|,=-+/#()[]<>\n\t\0µé%"), max_size=300)
 
 
-def judged(check: Check, facts: Any) -> list[Finding]:
-    found = list(check.judge(facts, check.thresholds))
-    assert found
-    assert all(one.severity in SEVERITIES and one.check == check.name for one in found)
-    return found
-
-
 @pytest.mark.parametrize("name", TOOLS)
 @given(ODD)
 def test_odd_answers_of_time_services_are_no_answers(name: str, text: str) -> None:
     """Whatever stands there."""
-    judged(CHECKS["clock"], clock.ClockFacts(((name, text),)))
+    told("clock", clock.ClockFacts(((name, text),)))
 
 
 @given(st.integers(0, len(SEL)), st.integers(0, len(SEL)), ODD)
 def test_an_event_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> None:
     """Half lines say nothing, whole ones the same as ever."""
-    judged(CHECKS["bmc"], bmc.BmcFacts(SEL[first:last] + odd, odd, 1_795_255_000.0))
+    told("bmc", bmc.BmcFacts(SEL[first:last] + odd, odd, 1_795_255_000.0))
     assert len(bmc.events(SEL[:last])) <= len(bmc.events(SEL))
 
 
@@ -48,7 +39,7 @@ def test_an_event_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> No
 def test_a_kernel_log_may_be_cut_anywhere(first: int, last: int, odd: str) -> None:
     """Half lines and lines of programs too."""
     lines = parsed(DMESG[first:last] + odd, 1_795_000_000.0)
-    judged(CHECKS["kernel-log"], Log(lines, 1_795_001_000.0, "" if lines else "nothing"))
+    told("kernel-log", Log(lines, 1_795_001_000.0, "" if lines else "nothing"))
 
 
 @given(ODD)
@@ -79,11 +70,8 @@ def test_lists_of_processors_take_any_text(text: str) -> None:
 
 def test_every_cut_of_a_good_answer_is_less_sure_and_never_worse() -> None:
     """A pipe that broke makes no clock wrong."""
-    whole = judged(CHECKS["clock"], clock.ClockFacts((("chronyc", CHRONY),)))
-    cuts = [
-        judged(CHECKS["clock"], clock.ClockFacts((("chronyc", CHRONY[:end]),)))
-        for end in range(0, len(CHRONY), 3)
-    ]
+    whole = told("clock", clock.ClockFacts((("chronyc", CHRONY),)))
+    cuts = [told("clock", clock.ClockFacts((("chronyc", CHRONY[:end]),))) for end in range(0, len(CHRONY), 3)]
 
     assert "ok" == whole[0].severity
     assert {"ok", "unknown"} >= {found[0].severity for found in cuts}

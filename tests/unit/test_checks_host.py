@@ -18,12 +18,11 @@ import pytest
 
 from ftrun.hooks.activity import Process
 from ftrun.hooks.checks import clock, cpu, processes
-from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.growth import Growth
 from ftrun.hooks.machine import Machine
 from ftrun.hooks.main import main
-from tests.unit.checked import severities, told, tree
+from tests.unit.checked import probed, severities, told, tree
 
 CHRONY = "7F000001,127.0.0.1,4,1795250641.232410724,{offset},-0.000000402,0.000000402,-0.040,-0.000,1.146,{delay},{spread},2.0,{leap}\n"
 CHRONY_ALONE = "00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised\n"
@@ -96,15 +95,13 @@ def chrony(offset: str = "-0.000001149", delay: str = "0.000006079", spread: str
 )
 def test_the_clock_is_judged_by_how_far_off_it_may_be(name: str, text: str, severity: str) -> None:
     """What is left to correct, half the way to the source, and what it may have drifted since."""
-    assert [severity] == severities(CHECKS["clock"], clock.ClockFacts(((name, text),)))
+    assert [severity] == severities("clock", clock.ClockFacts(((name, text),)))
 
 
 def test_a_node_without_a_time_service_is_skipped_and_a_silent_one_unknown() -> None:
     """Nobody knows how late it is."""
-    assert [SKIPPED] == severities(CHECKS["clock"], clock.ClockFacts(()))
-    assert [UNKNOWN] == severities(
-        CHECKS["clock"], clock.ClockFacts((), "chronyc: 506 Cannot talk to daemon")
-    )
+    assert [SKIPPED] == severities("clock", clock.ClockFacts(()))
+    assert [UNKNOWN] == severities("clock", clock.ClockFacts((), "chronyc: 506 Cannot talk to daemon"))
 
 
 def test_the_first_service_that_answers_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +111,7 @@ def test_the_first_service_that_answers_is_believed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(
         Machine, "tool", lambda _self, name: str(tmp_path / name) if (tmp_path / name).exists() else None
     )
-    (found,) = told(CHECKS["clock"], CHECKS["clock"].probe(Machine(), CHECKS["clock"].thresholds))
+    (found,) = told("clock", probed("clock", Machine()))
 
     assert OK == found.severity
     assert found.message.startswith("ntpq: ")
@@ -152,7 +149,7 @@ def test_who_computes_outside_of_any_job_is_a_stranger(
     """Jobs have a right to be here, the job's own user too; the system's accounts are a note."""
     facts = processes.StrangersFacts(guests, 1500, 200, 1.0)
 
-    assert [severity] == severities(CHECKS["stranger-load"], facts)
+    assert [severity] == severities("stranger-load", facts)
 
 
 def test_a_busy_process_is_seen_with_what_it_takes() -> None:
@@ -160,9 +157,7 @@ def test_a_busy_process_is_seen_with_what_it_takes() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         for window_s in (0.5, 2.0, 8.0, 30.0):  # others may leave it next to nothing of the cores for a while
-            facts = CHECKS["stranger-load"].probe(
-                Machine(), {**CHECKS["stranger-load"].thresholds, "window_s": window_s}
-            )
+            facts = probed("stranger-load", Machine(), window_s=window_s)
             if any(one.pid == child.pid for one in facts.busy):
                 break
     finally:
@@ -207,14 +202,14 @@ def test_a_process_that_stands_still_in_the_kernel_hangs(
     facts: processes.ProcessesFacts, expected: list[str]
 ) -> None:
     """In D at both looks and not once awake in between; one that was awake waits like any other."""
-    assert expected == severities(CHECKS["processes"], facts)
+    assert expected == severities("processes", facts)
 
 
 def test_a_real_zombie_is_counted_with_its_parent() -> None:
     """Dead, and its parent does not ask for its end."""
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not asked for its end
-    facts = CHECKS["processes"].probe(Machine(), {**CHECKS["processes"].thresholds, "window_s": 0.01})
+    facts = probed("processes", Machine(), window_s=0.01)
     child.wait()
 
     assert "Z" == facts.after[child.pid].state
@@ -248,9 +243,7 @@ def test_the_control_groups_are_those_that_slurm_is_to_use(
     """What cgroup.conf asks for must be there, and numbers for new groups left."""
     machine = tree(tmp_path, files)
 
-    assert expected == severities(
-        CHECKS["cgroups"], CHECKS["cgroups"].probe(machine, CHECKS["cgroups"].thresholds)
-    )
+    assert expected == severities("cgroups", probed("cgroups", machine))
 
 
 def cpus(governors: list[str], driver: str = "acpi-cpufreq", allowed: int = 3_500_000) -> dict[str, str]:
@@ -291,16 +284,15 @@ def test_processors_may_run_at_their_full_clock(
     tmp_path: Path, files: dict[str, str], more: dict[str, Any], expected: list[str]
 ) -> None:
     """A governor that saves, a limit, heat just now, or processors that are missing."""
-    check = CHECKS["cpu-frequency"]
-    thresholds = {**check.thresholds, "window_s": 0.01, **more}
+    facts = probed("cpu-frequency", tree(tmp_path, files), **{"window_s": 0.01, **more})
 
-    assert expected == severities(check, check.probe(tree(tmp_path, files), thresholds), **more)
+    assert expected == severities("cpu-frequency", facts, **more)
 
 
 def test_the_hottest_processor_is_named() -> None:
     """By the growth of its counts."""
     counts = Growth({"cpu0": {"core_throttle_count": 5}, "cpu9": {"core_throttle_count": 5}}, {"cpu0": {"core_throttle_count": 5}, "cpu9": {"core_throttle_count": 17}}, 1.0)  # fmt: skip
-    (found,) = told(CHECKS["cpu-frequency"], cpu.FrequencyFacts((), counts, 16, 0, has_smt_off=False))
+    (found,) = told("cpu-frequency", cpu.FrequencyFacts((), counts, 16, 0, has_smt_off=False))
 
     assert ("cpu9", ("cpu9: 12 times",)) == (found.device, found.evidence)
 
@@ -332,7 +324,7 @@ def test_a_node_that_was_booted_under_its_job_is_found(
     up_s: float | None, since_s: float, severity: str
 ) -> None:
     """It looks healthy again, and its job is gone."""
-    assert [severity] == severities(CHECKS["uptime"], clock.UptimeFacts(up_s, NOW_S), since_s=since_s)
+    assert [severity] == severities("uptime", clock.UptimeFacts(up_s, NOW_S), since_s=since_s)
 
 
 def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
@@ -348,9 +340,7 @@ def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
         },
     )
     found = told(
-        CHECKS["versions"],
-        CHECKS["versions"].probe(machine, {}),
-        expected={"kernel": "6.1.0-30-amd64", "lustre": "2.15.5"},
+        "versions", probed("versions", machine), expected={"kernel": "6.1.0-30-amd64", "lustre": "2.15.5"}
     )
 
     assert {
@@ -361,7 +351,7 @@ def test_every_version_is_a_finding_of_its_own(tmp_path: Path) -> None:
         "firmware mlx5_0": (OK, ("28.43.1014",)),
         "lustre": (DEGRADED, ()),
     } == {one.device: (one.severity, one.evidence) for one in found}
-    assert [UNKNOWN] == severities(CHECKS["versions"], {})
+    assert [UNKNOWN] == severities("versions", {})
 
 
 def test_after_a_failure_a_boot_under_the_script_is_found(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checks import kernel_log, kernel_rules
-from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.checks.kernel_log_reader import Line, Log, parsed
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, Finding
 from ftrun.supervisor import signatures
 from ftrun.supervisor.model import Action, FaultClass, Role, Source
 from ftrun.supervisor.signatures import Signature
+from tests.unit import checked
 
 NOW_S = 1_795_000_000.0
 OWNED = "another check judges it"
@@ -33,10 +33,7 @@ def log(*texts: str, level: int | None = 3, age_s: float = 600.0) -> Log:
 
 
 def told(lines: Log, **more: Any) -> list[Finding]:
-    found = list(CHECKS["kernel-log"].judge(lines, {**CHECKS["kernel-log"].thresholds, **more}))
-    assert all("kernel-log" == one.check for one in found)
-    assert all((one.severity in (BAD, DEGRADED)) == bool(one.fault) for one in found)
-    return found
+    return checked.told("kernel-log", lines, **more)
 
 
 def kernel_lines() -> list[tuple[Signature, str]]:

@@ -21,7 +21,7 @@ from ftrun.hooks.checks.rdma_ports import Port
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.growth import Growth, grown
 from ftrun.hooks.machine import Machine, NoAnswer
-from tests.unit.checked import severity
+from tests.unit.checked import probed, severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 BONDING = (DATA / "bonding-lacp.txt").read_text()
@@ -85,20 +85,18 @@ def test_ib_port(tmp_path: Path, second: dict[str, str], thresholds: dict[str, A
     for device, files in (("mlx5_0", {}), ("mlx5_1", second), ("mlx5_2", {})):
         adapter(tmp_path, device, **files)
 
-    assert expected == severity(
-        CHECKS["ib-port"], CHECKS["ib-port"].probe(Machine(str(tmp_path)), {}), **thresholds
-    )
+    assert expected == severity("ib-port", probed("ib-port", Machine(str(tmp_path))), **thresholds)
 
 
 def test_a_node_without_rdma_is_skipped(tmp_path: Path) -> None:
     """Unless the site expects a port."""
     machine = Machine(str(tmp_path))
 
-    assert SKIPPED == severity(CHECKS["ib-port"], CHECKS["ib-port"].probe(machine, {}))
-    assert BAD == severity(CHECKS["ib-port"], CHECKS["ib-port"].probe(machine, {}), ports=["mlx5_0"])
-    assert SKIPPED == severity(CHECKS["ib-speed"], CHECKS["ib-speed"].probe(machine, {}))
-    for check in (CHECKS["ib-errors"], CHECKS["ib-flaps"], CHECKS["roce-config"]):
-        assert SKIPPED == severity(check, check.probe(machine, {**check.thresholds, **FAST}))
+    assert SKIPPED == severity("ib-port", probed("ib-port", machine))
+    assert BAD == severity("ib-port", probed("ib-port", machine), ports=["mlx5_0"])
+    assert SKIPPED == severity("ib-speed", probed("ib-speed", machine))
+    for name in ("ib-errors", "ib-flaps", "roce-config"):
+        assert SKIPPED == severity(name, probed(name, machine, **FAST))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +121,7 @@ def test_ib_speed(tmp_path: Path, second: dict[str, str], thresholds: dict[str, 
     adapter(tmp_path, "mlx5_0")
     adapter(tmp_path, "mlx5_1", **second)
 
-    assert expected == severity(
-        CHECKS["ib-speed"], CHECKS["ib-speed"].probe(Machine(str(tmp_path)), {}), **thresholds
-    )
+    assert expected == severity("ib-speed", probed("ib-speed", Machine(str(tmp_path))), **thresholds)
 
 
 def test_a_port_is_read_whole(tmp_path: Path) -> None:
@@ -168,7 +164,7 @@ def counted(before: int, after: int, counter: str = "symbol_error") -> Growth:
 )
 def test_ib_errors(growth: Growth, thresholds: dict[str, Any], expected: str) -> None:
     """What grows fast is degraded, what grows slowly or is great and old is a note."""
-    assert expected == severity(CHECKS["ib-errors"], growth, **thresholds)
+    assert expected == severity("ib-errors", growth, **thresholds)
 
 
 def test_two_readings_are_compared(tmp_path: Path) -> None:
@@ -177,9 +173,9 @@ def test_two_readings_are_compared(tmp_path: Path) -> None:
     machine = Machine(str(tmp_path))
     kept = {"mlx5_0/1": {"symbol_error": 40}}
 
-    now = CHECKS["ib-errors"].probe(machine, {**CHECKS["ib-errors"].thresholds, **FAST})
+    now = probed("ib-errors", machine, **FAST)
     assert {} == grown(now, "mlx5_0/1")
-    later = CHECKS["ib-errors"].probe(machine, {**CHECKS["ib-errors"].thresholds, "before": kept})
+    later = probed("ib-errors", machine, before=kept)
     assert {"symbol_error": 60} == grown(later, "mlx5_0/1")
 
 
@@ -196,14 +192,14 @@ def test_two_readings_are_compared(tmp_path: Path) -> None:
 )
 def test_ib_flaps(growth: Growth, days: float, expected: str) -> None:
     """A fall since the last reading, or many a day."""
-    assert expected == severity(CHECKS["ib-flaps"], rdma.FlapsFacts(growth, days * 86_400))
+    assert expected == severity("ib-flaps", rdma.FlapsFacts(growth, days * 86_400))
 
 
 def test_the_probe_of_flaps_reads_the_tree(tmp_path: Path) -> None:
     """The counter and the uptime."""
     adapter(tmp_path, "mlx5_0", counters__link_downed="7")
     write(tmp_path / "proc", uptime="200000.12 1.0")
-    facts = CHECKS["ib-flaps"].probe(Machine(str(tmp_path)), {**CHECKS["ib-flaps"].thresholds, **FAST})
+    facts = probed("ib-flaps", Machine(str(tmp_path)), **FAST)
 
     assert ({"mlx5_0/1": {"link_downed": 7}}, 200000.12) == (facts.growth.after, facts.uptime_s)
 
@@ -220,7 +216,7 @@ def test_the_probe_of_flaps_reads_the_tree(tmp_path: Path) -> None:
 )
 def test_nic_errors(before: dict[str, int], after: dict[str, int], expected: str) -> None:
     """Checksums count at once, packets that a busy machine missed in great number."""
-    assert expected == severity(CHECKS["nic-errors"], Growth({"eth0": before}, {"eth0": after}, 1.0))
+    assert expected == severity("nic-errors", Growth({"eth0": before}, {"eth0": after}, 1.0))
 
 
 # --- interfaces
@@ -251,7 +247,7 @@ def card(name: str = "eth0", **changes: Any) -> Interface:
 )
 def test_nic_link(found: list[Interface], thresholds: dict[str, Any], expected: str) -> None:
     """What somebody set up has a carrier, what the site expects is there and fast."""
-    assert expected == severity(CHECKS["nic-link"], found, **thresholds)
+    assert expected == severity("nic-link", found, **thresholds)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +266,7 @@ def test_nic_link(found: list[Interface], thresholds: dict[str, Any], expected: 
 )
 def test_mtu(found: list[Interface], thresholds: dict[str, Any], expected: str) -> None:
     """As the site says, or as most equals have."""
-    assert expected == severity(CHECKS["mtu"], found, **thresholds)
+    assert expected == severity("mtu", found, **thresholds)
 
 
 def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
@@ -294,15 +290,8 @@ def test_interfaces_are_read_from_the_tree(tmp_path: Path) -> None:
 def test_this_machine_s_own_interfaces_are_read() -> None:
     """Real /sys and /proc: every check says something, and nothing breaks."""
     machine = Machine()
-    for check in (
-        CHECKS["nic-link"],
-        CHECKS["nic-errors"],
-        CHECKS["mtu"],
-        CHECKS["bond"],
-        CHECKS["routes"],
-        CHECKS["port-free"],
-    ):
-        severity(check, check.probe(machine, {**check.thresholds, **FAST}))
+    for name in ("nic-link", "nic-errors", "mtu", "bond", "routes", "port-free"):
+        severity(name, probed(name, machine, **FAST))
 
 
 UP_LINK = "MII Status: up\nSpeed: 100000 Mbps"
@@ -327,12 +316,12 @@ DOWN_LINK = "MII Status: down\nSpeed: Unknown"
 )
 def test_bond(text: str, expected: str) -> None:
     """One link down is degraded, all down is bad; a link in another group carries nothing."""
-    assert expected == severity(CHECKS["bond"], [ethernet.parsed_bond("bond0", text)])
+    assert expected == severity("bond", [ethernet.parsed_bond("bond0", text)])
 
 
 def test_no_bond_is_skipped() -> None:
     """And so is a kernel without bonding."""
-    assert SKIPPED == severity(CHECKS["bond"], [])
+    assert SKIPPED == severity("bond", [])
 
 
 # --- RoCE
@@ -367,18 +356,16 @@ def test_roce_config(tmp_path: Path, kinds: list[str], thresholds: dict[str, Any
     """A RoCE v2 address on every port, at the site's index where it has one."""
     roce(tmp_path, "mlx5_0", FULL)
     roce(tmp_path, "mlx5_1", kinds)
-    check = CHECKS["roce-config"]
 
-    assert expected == severity(check, check.probe(Machine(str(tmp_path)), check.thresholds), **thresholds)
+    assert expected == severity("roce-config", probed("roce-config", Machine(str(tmp_path))), **thresholds)
 
 
 def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
     """A note: which of them is right is the site's to say."""
     roce(tmp_path, "mlx5_0", FULL, "dscp")
     roce(tmp_path, "mlx5_1", FULL, "pcp")
-    check = CHECKS["roce-config"]
 
-    assert NOTE == severity(check, check.probe(Machine(str(tmp_path)), check.thresholds))
+    assert NOTE == severity("roce-config", probed("roce-config", Machine(str(tmp_path))))
 
 
 # --- names, routes, peers, ports
@@ -398,7 +385,7 @@ def test_ports_that_trust_differently_are_told(tmp_path: Path) -> None:
 )
 def test_dns(found: dict[str, str], expected: str) -> None:
     """Every host has an address, and at most this node has its own loopback."""
-    assert expected == severity(CHECKS["dns"], found)
+    assert expected == severity("dns", found)
 
 
 def test_names_are_resolved_within_their_time(tmp_path: Path) -> None:
@@ -415,7 +402,7 @@ def test_names_are_resolved_within_their_time(tmp_path: Path) -> None:
     assert ["localhost", "127.0.0.1", "no-such-host.invalid"] == list(found)
     assert "127.0.0.1" == found["127.0.0.1"]
     assert found["no-such-host.invalid"][:1] == "!" or found["no-such-host.invalid"] == job_hosts.NO_ANSWER
-    assert BAD == severity(CHECKS["dns"], found)
+    assert BAD == severity("dns", found)
 
 
 def test_who_has_no_answer_in_time_has_none() -> None:
@@ -438,7 +425,7 @@ def test_a_list_that_nobody_can_read_is_no_verdict(monkeypatch: pytest.MonkeyPat
     """Brackets are Slurm's to understand; where its tool does not, nothing is known."""
     monkeypatch.setattr(Machine, "tool", lambda _self, _name: None)
     with pytest.raises(NoAnswer):
-        CHECKS["dns"].probe(Machine(), {**CHECKS["dns"].thresholds, "hosts": "gpu[01-04]"})
+        probed("dns", Machine(), hosts="gpu[01-04]")
 
 
 NET = {"near": ("10.0.0.7",), "fast": ("10.100.3.4",)}
@@ -469,7 +456,7 @@ def test_routes(
     table: str, addresses: dict[str, tuple[str, ...]], thresholds: dict[str, Any], expected: str
 ) -> None:
     """The longest route that fits decides; a default route is needed where the site says so."""
-    assert expected == severity(CHECKS["routes"], reachability.RoutesFacts(table, addresses), **thresholds)
+    assert expected == severity("routes", reachability.RoutesFacts(table, addresses), **thresholds)
 
 
 @pytest.mark.parametrize(
@@ -485,7 +472,7 @@ def test_routes(
 )
 def test_peers(found: dict[str, str], expected: str) -> None:
     """One lost peer proves nothing against this node; none of several reached does."""
-    assert expected == severity(CHECKS["peers"], found)
+    assert expected == severity("peers", found)
 
 
 @pytest.fixture
@@ -524,9 +511,7 @@ def test_a_refused_connection_proves_that_a_host_answers(listening: int) -> None
 )
 def test_port_free(ports: tuple[int, ...], tables: tuple[str, ...], expected: str) -> None:
     """Who listens holds the port; a port that outgoing connections may take is a note."""
-    assert expected == severity(
-        CHECKS["port-free"], reachability.PortFreeFacts(ports, tables, "32768\t60999")
-    )
+    assert expected == severity("port-free", reachability.PortFreeFacts(ports, tables, "32768\t60999"))
 
 
 def test_a_listener_is_seen_in_the_kernel_s_own_table(
@@ -535,6 +520,4 @@ def test_a_listener_is_seen_in_the_kernel_s_own_table(
     """Real /proc: whoever listens is found, and MASTER_PORT is the port that is meant."""
     monkeypatch.setenv("MASTER_PORT", str(listening))
 
-    assert DEGRADED == severity(
-        CHECKS["port-free"], CHECKS["port-free"].probe(Machine(), CHECKS["port-free"].thresholds)
-    )
+    assert DEGRADED == severity("port-free", probed("port-free", Machine()))

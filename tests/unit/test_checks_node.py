@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checks import kernel_log_reader, memory
-from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.checks.kernel_log_reader import Line, Log
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine
@@ -46,7 +45,7 @@ def meminfo(gib: float = 1000, swap: int = 0, free: int = 0, huge: int = 0) -> s
 )
 def test_a_node_has_the_memory_it_should_have(text: str | None, expected_gb: float, severity: str) -> None:
     """The kernel keeps a few percent; a module that is missing is much more."""
-    assert [severity] == severities(CHECKS["memory"], text, expected_gb=expected_gb)
+    assert [severity] == severities("memory", text, expected_gb=expected_gb)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_a_node_has_the_memory_it_should_have(text: str | None, expected_gb: flo
 )
 def test_a_node_does_not_live_from_its_swap(text: str, allowed: bool, severity: str) -> None:
     """The share in use counts."""
-    assert [severity] == severities(CHECKS["swap"], text, allowed=allowed)
+    assert [severity] == severities("swap", text, allowed=allowed)
 
 
 @pytest.mark.parametrize(
@@ -87,17 +86,15 @@ def test_huge_pages_are_those_the_site_wants(
     facts: memory.HugepagesFacts, more: dict[str, Any], expected: list[str]
 ) -> None:
     """Nobody else knows which number is right."""
-    assert expected == severities(CHECKS["hugepages"], facts, **more)
+    assert expected == severities("hugepages", facts, **more)
 
 
 def test_meminfo_is_read_where_it_is(tmp_path: Path) -> None:
     """Three checks read one file."""
     machine = tree(tmp_path, {"/proc/meminfo": meminfo(512)})
 
-    assert [OK] * 3 == [
-        asked(one, machine)[0].severity for one in (CHECKS["memory"], CHECKS["swap"], CHECKS["hugepages"])
-    ]
-    assert 512 == asked(CHECKS["memory"], machine)[0].value
+    assert [OK] * 3 == [asked(one, machine)[0].severity for one in ("memory", "swap", "hugepages")]
+    assert 512 == asked("memory", machine)[0].value
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_lost_data_are_bad_and_mended_ones_count_by_their_rate(
             "/sys/devices/system/edac/mc/mc1/ce_count": "odd",
         },
     )
-    (found,) = asked(CHECKS["edac"], machine)
+    (found,) = asked("edac", machine)
 
     assert severity == found.severity
     if lost or mended:
@@ -141,7 +138,7 @@ def test_lost_data_are_bad_and_mended_ones_count_by_their_rate(
 
 def test_without_memory_controllers_nothing_is_said(tmp_path: Path) -> None:
     """A virtual machine has none."""
-    assert [SKIPPED] == [one.severity for one in asked(CHECKS["edac"], Machine(str(tmp_path)))]
+    assert [SKIPPED] == [one.severity for one in asked("edac", Machine(str(tmp_path)))]
 
 
 # The form of the kernel's own print of a machine check (arch/x86/kernel/cpu/mce); b200... has bit 61 set, 8c00... has not.
@@ -172,12 +169,12 @@ def log(*texts: str, level: int | None = 3, age_s: float = 600.0) -> Log:
 )
 def test_a_machine_check_is_the_processor_s_own_word(interrupts: str, lines: Log, severity: str) -> None:
     """Uncorrected is bad, corrected a note; where nothing tells, nothing is judged."""
-    assert [severity] == severities(CHECKS["mce"], memory.MceFacts(interrupts, lines))
+    assert [severity] == severities("mce", memory.MceFacts(interrupts, lines))
 
 
 def test_the_bank_of_a_machine_check_is_named() -> None:
     """Whoever changes the part needs to know which."""
-    (found,) = told(CHECKS["mce"], memory.MceFacts("", log(CORRECTED, UNCORRECTED)))
+    (found,) = told("mce", memory.MceFacts("", log(CORRECTED, UNCORRECTED)))
 
     assert ("CPU 3 bank 4", (UNCORRECTED,)) == (found.device, found.evidence)
 
@@ -202,7 +199,7 @@ def test_links_that_lost_data_are_told(
     """Fatal is bad, non-fatal degraded, corrected ones by their rate."""
     texts = {f"/sys/bus/pci/devices/0000:17:00.0/aer_dev_{kind}": text for kind, text in files.items()}
     machine = tree(tmp_path, {"/proc/uptime": f"{hours * 3600}.25 1.0\n", **texts})
-    found = asked(CHECKS["pcie-aer"], machine)
+    found = asked("pcie-aer", machine)
 
     assert expected == [one.severity for one in found]
     assert all("0000:17:00.0" == one.device for one in found if one.fault)
@@ -275,7 +272,7 @@ def test_a_card_has_all_the_lanes_that_both_ends_have(
     """Half of the lanes is half of the pace; a slot that has no more is no fault, and an idle accelerator rests."""
     machine = pci(tmp_path, "0000:01:00.0", device, port)
 
-    assert [severity] == [one.severity for one in asked(CHECKS["pcie-link"], machine, **more)]
+    assert [severity] == [one.severity for one in asked("pcie-link", machine, **more)]
 
 
 GIB = 1 << 30
@@ -317,9 +314,9 @@ def test_memory_of_amd_gpus_is_free_before_the_job(
         files["/sys/class/kfd/kfd/proc/4711/pasid"] = "32769\n"
         files |= {f"/proc/4711/{name}": text for name, text in process.items()}
 
-    assert expected == [one.severity for one in asked(CHECKS["amd-memory"], tree(tmp_path, files), **more)]
+    assert expected == [one.severity for one in asked("amd-memory", tree(tmp_path, files), **more)]
 
 
 def test_without_amd_gpus_nothing_is_said(tmp_path: Path) -> None:
     """Neither of memory nor of processes."""
-    assert [SKIPPED] == [one.severity for one in asked(CHECKS["amd-memory"], Machine(str(tmp_path)))]
+    assert [SKIPPED] == [one.severity for one in asked("amd-memory", Machine(str(tmp_path)))]

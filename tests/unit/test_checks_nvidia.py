@@ -12,21 +12,14 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checks import nvidia_driver, nvidia_smi
-from ftrun.hooks.checks.catalogue import CHECKS
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine, Output
-from tests.unit.checked import severity
+from tests.unit.checked import probed, severity
 
 DATA = Path(__file__).parents[1] / "data" / "checks"
 H100 = (DATA / "nvidia-smi-h100.xml").read_text()
 MIG = (DATA / "nvidia-smi-a100-mig.xml").read_text()
-READERS = [
-    CHECKS["gpu-ecc"],
-    CHECKS["gpu-pcie"],
-    CHECKS["gpu-recovery"],
-    CHECKS["gpu-temperature"],
-    CHECKS["gpu-throttle"],
-]
+READERS = ["gpu-ecc", "gpu-pcie", "gpu-recovery", "gpu-temperature", "gpu-throttle"]
 
 
 def answer(text: str = H100, *changes: tuple[str, str], code: int = 0, err: str = "") -> nvidia_smi.Answer:
@@ -53,20 +46,20 @@ def event(reason: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("check", READERS)
 @pytest.mark.parametrize("text", [H100, MIG], ids=["h100", "a100-mig"])
-def test_a_sound_gpu_is_ok(check: Check, text: str) -> None:
+def test_a_sound_gpu_is_ok(check: str, text: str) -> None:
     """Healthy documents of two generations give ok, and one line."""
     assert OK == severity(check, answer(text))
 
 
 @pytest.mark.parametrize("check", READERS)
 @pytest.mark.parametrize("text", ["", "garbage", H100[: len(H100) // 2], "<nvidia_smi_log></nvidia_smi_log>"])
-def test_an_answer_that_makes_no_sense_is_no_verdict(check: Check, text: str) -> None:
+def test_an_answer_that_makes_no_sense_is_no_verdict(check: str, text: str) -> None:
     """Empty, foreign, cut and empty documents are unknown, whatever the check."""
     assert UNKNOWN == severity(check, answer(text))
 
 
 @pytest.mark.parametrize("check", READERS)
-def test_a_document_of_another_version_is_no_verdict_on_the_node(check: Check) -> None:
+def test_a_document_of_another_version_is_no_verdict_on_the_node(check: str) -> None:
     """A GPU of which nothing is told but its address is not held to be sick."""
     assert OK == severity(check, answer('<nvidia_smi_log><gpu id="00000000:1B:00.0"></gpu></nvidia_smi_log>'))
 
@@ -77,59 +70,51 @@ WELL = (changed("gpu_util", "0 %", "97 %"), changed("clocks_event_reason_gpu_idl
 @pytest.mark.parametrize(
     ("check", "changes", "expected"),
     [
-        (CHECKS["gpu-ecc"], [changed("dram_uncorrectable", "0", "3")], BAD),
-        (CHECKS["gpu-ecc"], [changed("sram_uncorrectable_parity", "0", "1")], BAD),
-        (CHECKS["gpu-ecc"], [changed("remapped_row_failure", "No", "Yes")], BAD),
-        (CHECKS["gpu-ecc"], [changed("sram_threshold_exceeded", "No", "Yes")], BAD),
-        (CHECKS["gpu-ecc"], [changed("remapped_row_pending", "No", "Yes")], DEGRADED),
-        (CHECKS["gpu-ecc"], [changed("pending_retirement", "N/A", "Yes")], DEGRADED),
-        (CHECKS["gpu-ecc"], [changed("channel_repair_pending", "No", "Yes")], DEGRADED),
-        (CHECKS["gpu-ecc"], [changed("row_remapper_histogram_none", "0 bank(s)", "2 bank(s)")], DEGRADED),
-        (CHECKS["gpu-ecc"], [changed("sram_correctable", "0", "10001")], DEGRADED),
-        (CHECKS["gpu-ecc"], [changed("dram_correctable", "0", "4096")], OK),
+        ("gpu-ecc", [changed("dram_uncorrectable", "0", "3")], BAD),
+        ("gpu-ecc", [changed("sram_uncorrectable_parity", "0", "1")], BAD),
+        ("gpu-ecc", [changed("remapped_row_failure", "No", "Yes")], BAD),
+        ("gpu-ecc", [changed("sram_threshold_exceeded", "No", "Yes")], BAD),
+        ("gpu-ecc", [changed("remapped_row_pending", "No", "Yes")], DEGRADED),
+        ("gpu-ecc", [changed("pending_retirement", "N/A", "Yes")], DEGRADED),
+        ("gpu-ecc", [changed("channel_repair_pending", "No", "Yes")], DEGRADED),
+        ("gpu-ecc", [changed("row_remapper_histogram_none", "0 bank(s)", "2 bank(s)")], DEGRADED),
+        ("gpu-ecc", [changed("sram_correctable", "0", "10001")], DEGRADED),
+        ("gpu-ecc", [changed("dram_correctable", "0", "4096")], OK),
         (
-            CHECKS["gpu-ecc"],
+            "gpu-ecc",
             [changed("dram_uncorrectable", "0", "N/A"), changed("dram_uncorrectable", "0", "5")],
             NOTE,
         ),
-        (CHECKS["gpu-throttle"], [event("hw_thermal_slowdown"), event("hw_slowdown")], DEGRADED),
-        (CHECKS["gpu-throttle"], [event("hw_power_brake_slowdown")], DEGRADED),
-        (CHECKS["gpu-throttle"], [event("sw_power_cap"), *WELL], OK),
-        (CHECKS["gpu-throttle"], WELL, DEGRADED),
-        (CHECKS["gpu-throttle"], [*WELL, changed("sm_clock", "345 MHz", "1755 MHz")], OK),
-        (CHECKS["gpu-throttle"], [changed("current_power_limit", "700.00 W", "400.00 W")], NOTE),
-        (CHECKS["gpu-temperature"], [changed("gpu_temp_tlimit", "56 C", "-2 C")], DEGRADED),
-        (CHECKS["gpu-temperature"], [changed("gpu_temp_tlimit", "56 C", "-8 C")], BAD),
-        (CHECKS["gpu-temperature"], [changed("gpu_temp_tlimit", "56 C", "0 C")], NOTE),
-        (CHECKS["gpu-temperature"], [changed("memory_temp", "42 C", "107 C")], DEGRADED),
-        (CHECKS["gpu-temperature"], [changed("gpu_temp", "31 C", "64 C")], NOTE),
+        ("gpu-throttle", [event("hw_thermal_slowdown"), event("hw_slowdown")], DEGRADED),
+        ("gpu-throttle", [event("hw_power_brake_slowdown")], DEGRADED),
+        ("gpu-throttle", [event("sw_power_cap"), *WELL], OK),
+        ("gpu-throttle", WELL, DEGRADED),
+        ("gpu-throttle", [*WELL, changed("sm_clock", "345 MHz", "1755 MHz")], OK),
+        ("gpu-throttle", [changed("current_power_limit", "700.00 W", "400.00 W")], NOTE),
+        ("gpu-temperature", [changed("gpu_temp_tlimit", "56 C", "-2 C")], DEGRADED),
+        ("gpu-temperature", [changed("gpu_temp_tlimit", "56 C", "-8 C")], BAD),
+        ("gpu-temperature", [changed("gpu_temp_tlimit", "56 C", "0 C")], NOTE),
+        ("gpu-temperature", [changed("memory_temp", "42 C", "107 C")], DEGRADED),
+        ("gpu-temperature", [changed("gpu_temp", "31 C", "64 C")], NOTE),
         (
-            CHECKS["gpu-temperature"],
+            "gpu-temperature",
             [changed("gpu_temp_tlimit", "56 C", "N/A"), changed("gpu_temp", "31 C", "91 C")],
             DEGRADED,
         ),
-        (CHECKS["gpu-pcie"], [changed("current_link_width", "16x", "8x")], DEGRADED),
-        (
-            CHECKS["gpu-pcie"],
-            [changed("current_link_gen", "5", "1"), changed("performance_state", "P0", "P8")],
-            OK,
-        ),
-        (CHECKS["gpu-pcie"], [changed("current_link_gen", "5", "1")], DEGRADED),
-        (
-            CHECKS["gpu-pcie"],
-            [changed("current_link_gen", "5", "3"), changed("gpu_util", "0 %", "99 %")],
-            DEGRADED,
-        ),
-        (CHECKS["gpu-pcie"], [changed("replay_counter", "0", "123456")], NOTE),
-        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "GPU Reset Required")], BAD),
-        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Node Reboot Required")], BAD),
-        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Drain and Reset")], BAD),
-        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Drain P2P")], DEGRADED),
-        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "Wait And See")], NOTE),
-        (CHECKS["gpu-recovery"], [changed("gpu_recovery_action", "None", "N/A")], OK),
+        ("gpu-pcie", [changed("current_link_width", "16x", "8x")], DEGRADED),
+        ("gpu-pcie", [changed("current_link_gen", "5", "1"), changed("performance_state", "P0", "P8")], OK),
+        ("gpu-pcie", [changed("current_link_gen", "5", "1")], DEGRADED),
+        ("gpu-pcie", [changed("current_link_gen", "5", "3"), changed("gpu_util", "0 %", "99 %")], DEGRADED),
+        ("gpu-pcie", [changed("replay_counter", "0", "123456")], NOTE),
+        ("gpu-recovery", [changed("gpu_recovery_action", "None", "GPU Reset Required")], BAD),
+        ("gpu-recovery", [changed("gpu_recovery_action", "None", "Node Reboot Required")], BAD),
+        ("gpu-recovery", [changed("gpu_recovery_action", "None", "Drain and Reset")], BAD),
+        ("gpu-recovery", [changed("gpu_recovery_action", "None", "Drain P2P")], DEGRADED),
+        ("gpu-recovery", [changed("gpu_recovery_action", "None", "Wait And See")], NOTE),
+        ("gpu-recovery", [changed("gpu_recovery_action", "None", "N/A")], OK),
     ],
 )
-def test_what_a_check_of_a_gpu_finds(check: Check, changes: list[tuple[str, str]], expected: str) -> None:
+def test_what_a_check_of_a_gpu_finds(check: str, changes: list[tuple[str, str]], expected: str) -> None:
     """One field changed, one severity."""
     assert expected == severity(check, answer(H100, *changes))
 
@@ -137,20 +122,16 @@ def test_what_a_check_of_a_gpu_finds(check: Check, changes: list[tuple[str, str]
 @pytest.mark.parametrize(
     ("check", "changes", "expected"),
     [
-        (
-            CHECKS["gpu-ecc"],
-            [changed("sram_uncorrectable", "0", "0"), changed("dram_uncorrectable", "0", "1")],
-            BAD,
-        ),
-        (CHECKS["gpu-temperature"], [changed("gpu_temp", "27 C", "90 C")], DEGRADED),
-        (CHECKS["gpu-temperature"], [changed("gpu_temp", "27 C", "93 C")], BAD),
-        (CHECKS["gpu-temperature"], [changed("memory_temp", "44 C", "96 C")], DEGRADED),
-        (CHECKS["gpu-recovery"], [changed("reset_required", "No", "Yes")], BAD),
-        (CHECKS["gpu-recovery"], [changed("drain_and_reset_recommended", "No", "Yes")], DEGRADED),
+        ("gpu-ecc", [changed("sram_uncorrectable", "0", "0"), changed("dram_uncorrectable", "0", "1")], BAD),
+        ("gpu-temperature", [changed("gpu_temp", "27 C", "90 C")], DEGRADED),
+        ("gpu-temperature", [changed("gpu_temp", "27 C", "93 C")], BAD),
+        ("gpu-temperature", [changed("memory_temp", "44 C", "96 C")], DEGRADED),
+        ("gpu-recovery", [changed("reset_required", "No", "Yes")], BAD),
+        ("gpu-recovery", [changed("drain_and_reset_recommended", "No", "Yes")], DEGRADED),
     ],
 )
 def test_what_a_check_finds_in_an_older_document(
-    check: Check, changes: list[tuple[str, str]], expected: str
+    check: str, changes: list[tuple[str, str]], expected: str
 ) -> None:
     """Fields that newer drivers have renamed are understood under their old names."""
     assert expected == severity(check, answer(MIG, *changes))
@@ -173,7 +154,7 @@ def test_a_partial_allocation_is_judged_by_its_own_devices(devices: Any, expecte
     """What a neighbour's GPU has does not count; devices that cannot be told apart all count."""
     sick = answer(H100, changed("gpu_recovery_action", "None", "GPU Reset Required"))
 
-    assert expected == severity(CHECKS["gpu-recovery"], sick, devices=devices)
+    assert expected == severity("gpu-recovery", sick, devices=devices)
 
 
 def test_a_mig_instance_belongs_to_its_gpu() -> None:
@@ -254,7 +235,7 @@ LOST = changed("gpu_temp", "31 C", "GPU is lost")
 )
 def test_gpu_check(facts: nvidia_driver.PresenceFacts, thresholds: dict[str, Any], expected: str) -> None:
     """As many as expected, by whatever maker; a driver that is dead is bad, one that may not be asked is unknown."""
-    assert expected == severity(CHECKS["gpu-check"], facts, **thresholds)
+    assert expected == severity("gpu-check", facts, **thresholds)
 
 
 def test_the_bus_is_read_from_the_kernel(tmp_path: Path) -> None:
@@ -272,6 +253,6 @@ def test_the_bus_is_read_from_the_kernel(tmp_path: Path) -> None:
         folder = tmp_path / "sys/class/kfd/kfd/topology/nodes" / node
         folder.mkdir(parents=True)
         (folder / "properties").write_text(f"cpu_cores_count 0\nsimd_count {units}\nmem_banks_count 1\n")
-    facts = CHECKS["gpu-check"].probe(Machine(str(tmp_path)), {})
+    facts = probed("gpu-check", Machine(str(tmp_path)))
 
     assert (("0000:1b:00.0",), {"AMD": 1}) == (facts.on_bus, facts.others)

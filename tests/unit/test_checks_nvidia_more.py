@@ -15,7 +15,7 @@ from ftrun.hooks import processes
 from ftrun.hooks.checks import kernel_log_reader, nvidia, nvidia_driver, nvlink
 from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.checks.nvidia_smi import Answer, understood
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN, Check
+from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine, Output
 from tests.unit.checked import severity
 
@@ -43,15 +43,15 @@ def changed(name: str, old: str, new: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("check", "facts"),
     [
-        (CHECKS["gpu-driver"], lambda read: nvidia_driver.DriverFacts(read, "")),
-        (CHECKS["gpu-mode"], lambda read: read),
-        (CHECKS["gpu-memory"], lambda read: read),
-        (CHECKS["gpu-processes"], lambda read: nvidia.ProcessesFacts(read, {})),
-        (CHECKS["gpu-fabric"], nvlink.FabricFacts),
-        (CHECKS["gpu-nvlink"], lambda read: nvlink.NvlinkFacts(read, LINKS, ERRORS)),
+        ("gpu-driver", lambda read: nvidia_driver.DriverFacts(read, "")),
+        ("gpu-mode", lambda read: read),
+        ("gpu-memory", lambda read: read),
+        ("gpu-processes", lambda read: nvidia.ProcessesFacts(read, {})),
+        ("gpu-fabric", nvlink.FabricFacts),
+        ("gpu-nvlink", lambda read: nvlink.NvlinkFacts(read, LINKS, ERRORS)),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_no_verdict(check: Check, facts: Any, text: str) -> None:
+def test_an_answer_that_makes_no_sense_is_no_verdict(check: str, facts: Any, text: str) -> None:
     """Whatever else is known, GPUs that cannot be read are unknown."""
     assert UNKNOWN == severity(check, facts(answer(text)))
 
@@ -73,16 +73,11 @@ def test_each_device_is_judged_by_its_worst_line_since_the_job_began() -> None:
     found = CHECKS["gpu-xid"].judge(facts, {**CHECKS["gpu-xid"].thresholds, "since_s": BOOTED_S + 7000})
     told = {one.device: one.severity for one in found}
 
-    assert {
-        "0000:05:00.0": NOTE,
-        "0000:1b:00.0": NOTE,
-        "0000:43:00.0": BAD,
-        "0000:9d:00.0": NOTE,
-    } == told
+    assert {"0000:05:00.0": NOTE, "0000:1b:00.0": NOTE, "0000:43:00.0": BAD, "0000:9d:00.0": NOTE} == told
     (memory,) = [one for one in found if one.severity == BAD]
     assert "Xid 48, Xid 63, Xid 94 (double-bit memory error)" == memory.message
     assert "An uncorrectable double bit error" in memory.evidence[0]
-    assert NOTE == severity(CHECKS["gpu-xid"], facts, since_s=BOOTED_S + 8100)
+    assert NOTE == severity("gpu-xid", facts, since_s=BOOTED_S + 8100)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +120,7 @@ def test_each_device_is_judged_by_its_worst_line_since_the_job_began() -> None:
 )
 def test_what_a_line_of_the_kernel_means(line: str, expected: str) -> None:
     """The class of the code, or what the line itself says."""
-    assert expected == severity(CHECKS["gpu-xid"], nvidia_driver.XidFacts(log(line)))
+    assert expected == severity("gpu-xid", nvidia_driver.XidFacts(log(line)))
 
 
 def test_a_log_that_may_not_be_read_proves_nothing() -> None:
@@ -144,9 +139,9 @@ def test_a_neighbour_s_gpu_is_no_matter_of_the_job() -> None:
     gone = nvidia_driver.XidFacts(log(xid("79, GPU has fallen off the bus.")), answer().gpus)
 
     assert (OK, BAD, BAD) == (
-        severity(CHECKS["gpu-xid"], facts, devices="0"),
-        severity(CHECKS["gpu-xid"], facts, devices="1"),
-        severity(CHECKS["gpu-xid"], gone, devices="0"),
+        severity("gpu-xid", facts, devices="0"),
+        severity("gpu-xid", facts, devices="1"),
+        severity("gpu-xid", gone, devices="0"),
     )
 
 
@@ -181,7 +176,7 @@ MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML lib
 )
 def test_gpu_driver(facts: nvidia_driver.DriverFacts, thresholds: dict[str, Any], expected: str) -> None:
     """Module and library of one version, the one that the site wants, and one firmware on equal GPUs."""
-    assert expected == severity(CHECKS["gpu-driver"], facts, **thresholds)
+    assert expected == severity("gpu-driver", facts, **thresholds)
 
 
 NO_INSTANCE = (MIG[MIG.index("<mig_device>") : MIG.rindex("</mig_device>") + len("</mig_device>")], "None")
@@ -207,7 +202,7 @@ def test_gpu_mode(
     text: str, changes: list[tuple[str, str]], thresholds: dict[str, Any], expected: str
 ) -> None:
     """A mode is judged by that of the other GPUs, or of the site; a partial allocation by its own devices only."""
-    assert expected == severity(CHECKS["gpu-mode"], answer(text, *changes), **thresholds)
+    assert expected == severity("gpu-mode", answer(text, *changes), **thresholds)
 
 
 def process(pid: int, kind: str, name: str, memory: str = "30000 MiB") -> tuple[str, str]:
@@ -232,7 +227,7 @@ USED = changed("used", "1 MiB", "30000 MiB")
 )
 def test_gpu_memory(text: str, changes: list[tuple[str, str]], expected: str) -> None:
     """Memory that nobody holds, and memory that is missing."""
-    assert expected == severity(CHECKS["gpu-memory"], answer(text, *changes))
+    assert expected == severity("gpu-memory", answer(text, *changes))
 
 
 MINE = processes.Owner(7, 1000, "42", "R", "python3")
@@ -262,7 +257,7 @@ def test_gpu_processes(
     """The job's own are at home, others only where GPUs are shared, and what no job holds is left over."""
     facts = nvidia.ProcessesFacts(answer(H100, process(7, kind, name)), {7: owner})
 
-    assert expected == severity(CHECKS["gpu-processes"], facts, **thresholds)
+    assert expected == severity("gpu-processes", facts, **thresholds)
 
 
 def test_a_process_is_known_by_its_cgroup(tmp_path: Path) -> None:
@@ -302,7 +297,7 @@ def test_a_process_is_known_by_its_cgroup(tmp_path: Path) -> None:
 )
 def test_gpu_fabric(facts: nvlink.FabricFacts, expected: str) -> None:
     """GPUs that tell are believed; for older ones the manager's service speaks."""
-    assert expected == severity(CHECKS["gpu-fabric"], facts)
+    assert expected == severity("gpu-fabric", facts)
 
 
 DOWN = ("Link 2: 26.562 GB/s", "Link 2: <inactive>")
@@ -332,9 +327,7 @@ ALL_DOWN = "NVML: Unable to retrieve NVLink information as all links are inActiv
 )
 def test_gpu_nvlink(status: str, errors: str, thresholds: dict[str, Any], expected: str) -> None:
     """As many links as its equals, or as the site says; recoveries count, replays only in great number."""
-    assert expected == severity(
-        CHECKS["gpu-nvlink"], nvlink.NvlinkFacts(answer(), status, errors), **thresholds
-    )
+    assert expected == severity("gpu-nvlink", nvlink.NvlinkFacts(answer(), status, errors), **thresholds)
 
 
 def test_links_of_a_gpu_with_mig_rest() -> None:
@@ -342,4 +335,4 @@ def test_links_of_a_gpu_with_mig_rest() -> None:
     cut = answer(H100, changed("current_mig", "Disabled", "Enabled"))
     status = LINKS.replace("26.562 GB/s", "<inactive>", 4)
 
-    assert OK == severity(CHECKS["gpu-nvlink"], nvlink.NvlinkFacts(cut, status, ""))
+    assert OK == severity("gpu-nvlink", nvlink.NvlinkFacts(cut, status, ""))

@@ -19,7 +19,7 @@ from ftrun.hooks.checks.catalogue import CHECKS
 from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK, SKIPPED, UNKNOWN
 from ftrun.hooks.machine import Machine
 from ftrun.hooks.mounts import Touch, asked, holder, is_network, parsed
-from tests.unit.checked import severities, told, tree
+from tests.unit.checked import probed, severities, told, tree
 
 MOUNTS = """\
 proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
@@ -72,7 +72,7 @@ def test_one_hung_mount_does_not_hold_the_others() -> None:
     assert time.monotonic() - began < 500  # nobody waited for those that hang
     assert [True, True, False, False] == [touch.hung for touch in touches.values()]
     assert ("x y", errno.ENOTCONN) == (touches["/c"].text, touches["/d"].errno)
-    assert [BAD, BAD, BAD] == severities(CHECKS["mounts"], touches)
+    assert [BAD, BAD, BAD] == severities("mounts", touches)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_one_hung_mount_does_not_hold_the_others() -> None:
 )
 def test_a_mount_answers_in_time(touch: Touch, expected: str) -> None:
     """Hung and dead are bad, slow is degraded; what may not be looked at has answered."""
-    assert [expected] == severities(CHECKS["mounts"], {"/home": touch})
+    assert [expected] == severities("mounts", {"/home": touch})
     if expected == BAD:
-        assert "/home" == told(CHECKS["mounts"], {"/home": touch})[0].device
+        assert "/home" == told("mounts", {"/home": touch})[0].device
 
 
 def test_without_network_mounts_there_is_nothing_to_ask(tmp_path: Path) -> None:
     """A node with local disks only is not judged by servers that it has not."""
     machine = tree(tmp_path, {"/proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"})
 
-    for check in (CHECKS["mounts"], CHECKS["stale-handle"]):
-        assert [SKIPPED] == severities(check, check.probe(machine, check.thresholds))
+    for name in ("mounts", "stale-handle"):
+        assert [SKIPPED] == severities(name, probed(name, machine))
 
 
 def test_mounts_of_the_table_are_asked(tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ def test_what_must_be_mounted_is_mounted(fstab: str, expected: list[str], severi
     """What the site names and what fstab promises, and nothing more."""
     facts = mounts.PresentFacts(parsed(MOUNTS), fstab)
 
-    assert [severity] == severities(CHECKS["mount-present"], facts, expected=expected)
+    assert [severity] == severities("mount-present", facts, expected=expected)
 
 
 def test_an_automount_counts_as_mounted() -> None:
     """What autofs mounts at the first touch is not missing before it."""
     facts = mounts.PresentFacts(parsed("auto.data /data autofs rw,fd=7,indirect 0 0\n"), "")
 
-    assert [OK] == severities(CHECKS["mount-present"], facts, expected=["/data/set1"])
+    assert [OK] == severities("mount-present", facts, expected=["/data/set1"])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_system_that_turned_read_only_is_bad(
     more: str, writable: list[str], expected: list[str]
 ) -> None:
     """After an error, or below a path that must be written; what is read-only on purpose is well."""
-    assert expected == severities(CHECKS["mount-readonly"], parsed(MOUNTS + more), writable=writable)
+    assert expected == severities("mount-readonly", parsed(MOUNTS + more), writable=writable)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_file_system_that_turned_read_only_is_bad(
 )
 def test_only_a_write_proves_that_one_can_write(touch: Touch, expected: str) -> None:
     """Errors of the machine are bad; full, over quota and forbidden are the folder's state on every node."""
-    assert [expected] == severities(CHECKS["canary"], {"/ckpt": touch})
+    assert [expected] == severities("canary", {"/ckpt": touch})
 
 
 def test_a_canary_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_canary_leaves_nothing_behind(tmp_path: Path) -> None:
         for one in CHECKS["canary"].judge(CHECKS["canary"].probe(Machine(), thresholds), thresholds)
     ]
     assert [] == os.listdir(tmp_path)
-    assert [SKIPPED] == severities(CHECKS["canary"], {})
+    assert [SKIPPED] == severities("canary", {})
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_canary_leaves_nothing_behind(tmp_path: Path) -> None:
 )
 def test_a_stale_handle_is_this_node_s_fault(touch: Touch, expected: str) -> None:
     """Only ESTALE counts here; what hangs is told by another check."""
-    assert [expected] == severities(CHECKS["stale-handle"], {"/home": touch})
+    assert [expected] == severities("stale-handle", {"/home": touch})
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_stale_handle_is_this_node_s_fault(touch: Touch, expected: str) -> Non
 )
 def test_a_folder_has_room_for_what_comes(touch: Touch, more: dict[str, Any], expected: str) -> None:
     """Room and inodes; a full folder is full from every node, so it is never bad."""
-    assert [expected] == severities(CHECKS["folder-room"], {"/ckpt": touch}, **more)
+    assert [expected] == severities("folder-room", {"/ckpt": touch}, **more)
 
 
 def test_the_room_of_a_real_folder_is_told(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ uid 1201 is using default block quota setting
 )
 def test_a_quota_that_is_used_up_is_told(facts: folders.QuotaFacts, expected: list[str]) -> None:
     """Over it or near its end; it is full from every node, so it is never bad."""
-    assert expected == severities(CHECKS["quota"], facts)
+    assert expected == severities("quota", facts)
 
 
 def nvme(**more: Any) -> str:
@@ -310,14 +310,12 @@ def nvme(**more: Any) -> str:
 )
 def test_a_drive_tells_of_its_health(text: str, expected: list[str]) -> None:
     """A drive that failed is bad, one that wears out degraded, one that may not be asked is skipped."""
-    assert expected == severities(CHECKS["nvme-health"], {"nvme0": text})
+    assert expected == severities("nvme-health", {"nvme0": text})
 
 
 def test_a_node_without_drives_has_none_to_ask(tmp_path: Path) -> None:
     """No NVMe is no fault."""
-    assert [SKIPPED] == severities(
-        CHECKS["nvme-health"], CHECKS["nvme-health"].probe(Machine(str(tmp_path)), {})
-    )
+    assert [SKIPPED] == severities("nvme-health", probed("nvme-health", Machine(str(tmp_path))))
 
 
 # The form of `state` is that of Lustre's manual.
@@ -343,7 +341,7 @@ def test_a_lustre_client_is_healthy_and_connected(health: str, state: str, expec
     """It says of itself whether it is well, and when a server shut it out."""
     states = {"lfs-OST0001-osc-ffff8d5e": state} if state else {}
 
-    assert [expected] == severities(CHECKS["lustre-client"], mounts.LustreFacts(health, states, 1795001000.0))
+    assert [expected] == severities("lustre-client", mounts.LustreFacts(health, states, 1795001000.0))
 
 
 def test_a_lustre_client_is_read_from_its_files(tmp_path: Path) -> None:
@@ -357,6 +355,6 @@ def test_a_lustre_client_is_read_from_its_files(tmp_path: Path) -> None:
             "/proc/fs/lustre/mdc/lfs-MDT0000-mdc-f1/state": full,
         },
     )
-    facts = CHECKS["lustre-client"].probe(machine, {})
+    facts = probed("lustre-client", machine)
 
     assert ("healthy\n", 2) == (facts.health, len(facts.states))
