@@ -10,14 +10,16 @@ Printed, a line each: `from=` the checkpoint, as the user would write it; `use=`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints import diverged, resume_view
+from ftrun.hooks.checkpoints.diverged import from_lines
 from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.model import Found
+from ftrun.hooks.checkpoints.resume_view import REPAIRED, resume_root
 from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lost
 from ftrun.hooks.checkpoints.shard_repair import select_repaired
 from ftrun.hooks.errors import UsageError
@@ -32,63 +34,59 @@ FLAGS = ("had", "fresh")
 WORDS = ("glob", "cwd", "marker", "skip", "poison", "view", "run-dir", "limit")
 
 
-class Arguments(NamedTuple):
-    """The command line: the question, where a view may be made ("" = nowhere)."""
-
-    question: Request
-    view: str
-
-
 def main(arguments: Sequence[str]) -> int:
     """Print the answer. Raises UsageError."""
-    asked = _parse(arguments)
-    sys.stdout.write(answer(asked.question, asked.view))
+    sys.stdout.write(answer(*_parse(arguments)))
     sys.stdout.flush()
     return 0
 
 
-def answer(question: Request, at: str) -> str:
-    """The lines to print; views are made in folder `at`, and none where it is ""."""
-    picked, use = select(question), ""
-    if at and picked.passed:
-        picked, use = select_repaired(picked, question, os.path.join(at, resume_view.REPAIRED))
-    lines = [("passed", f"{_as_written(path, question)}: {why}") for path, why in picked.passed[:PASSED_MAX]]
-    if picked.chosen is None:
-        lines += [("why", picked.why), ("stuck", why_lost(picked, question))]
+def answer(request: Request, view: str) -> str:
+    """The lines to print; views are made in folder `view`, and none where it is ""."""
+    selection, use = select(request), ""
+    if view and selection.passed:
+        selection, use = select_repaired(selection, request, os.path.join(view, REPAIRED))
+    lines = [
+        ("passed", f"{_as_written(path, request)}: {why}") for path, why in selection.passed[:PASSED_MAX]
+    ]
+    if selection.chosen is None:
+        lines += [("why", selection.why), ("stuck", why_lost(selection, request))]
     else:
-        found = picked.chosen.found
-        lines += [("from", _as_written(found.path, question)), ("why", picked.why)]
-        lines += [("step", "" if found.step is None else str(found.step))]
-        lines += [("use", use or _as_written(found.path, question))]
-        lines += [("root", _root(picked, use, at))]
-    chosen = picked.chosen.found.path if picked.chosen is not None else ""
-    if "\n" in chosen + use:
-        raise ValueError("a path with a line break cannot be told")
+        found = selection.chosen.found
+        written = _as_written(found.path, request)
+        if "\n" in found.path + use:
+            raise ValueError("a path with a line break cannot be told")
+        root = _root(found._replace(path=use or found.path), selection, view)
+        step = "" if found.step is None else str(found.step)
+        lines += [
+            ("from", written),
+            ("why", selection.why),
+            ("step", step),
+            ("use", use or written),
+            ("root", root),
+        ]
     return "".join(f"{key}={' '.join(text.splitlines())}\n" for key, text in [*lines, ("end", "1")])
 
 
-def _root(picked: Selection, use: str, at: str) -> str:
-    assert picked.chosen is not None
-    found = picked.chosen.found._replace(path=use) if use else picked.chosen.found
-    try:
-        return (
-            resume_view.resume_root(found, [path for path, _ in picked.passed], at)
-            if at
-            else os.path.dirname(found.path)
-        )
-    except OSError:  # no room for a link: whoever is told the checkpoint itself still loads it
-        return os.path.dirname(found.path)
+def _root(found: Found, selection: Selection, view: str) -> str:
+    if view:
+        with contextlib.suppress(
+            OSError
+        ):  # no room for a link: whoever is told the checkpoint itself still loads it
+            return resume_root(found, [path for path, _ in selection.passed], view)
+    return os.path.dirname(found.path)
 
 
-def _as_written(path: str, question: Request) -> str:
+def _as_written(path: str, request: Request) -> str:
     """Relative where the user's patterns are, as batch.sh has always told it."""
-    beside = question.cwd.rstrip("/") + "/"
-    if path.startswith(beside) and not any(one.startswith(("/", "~")) for one in question.patterns):
+    beside = request.cwd.rstrip("/") + "/"
+    if path.startswith(beside) and not any(one.startswith(("/", "~")) for one in request.patterns):
         return path[len(beside) :]
     return path
 
 
-def _parse(arguments: Sequence[str]) -> Arguments:
+def _parse(arguments: Sequence[str]) -> tuple[Request, str]:
+    """The request, and where a view may be made ("" = nowhere). Raises UsageError."""
     told = dict.fromkeys(WORDS, "")
     given, words = set(), list(arguments)
     while words:
@@ -103,31 +101,27 @@ def _parse(arguments: Sequence[str]) -> Arguments:
         raise UsageError(f"pick: no pattern was given; usage: {USAGE}")
     try:
         limit_s = float(told["limit"] or LIMIT_S)
-        poisons = tuple(
-            dict.fromkeys((*diverged.from_lines(told["poison"]), *noted_poisons(told["run-dir"])))
-        )
+        poisons = (*from_lines(told["poison"]), *noted_poisons(told["run-dir"]))
     except ValueError as error:
         raise UsageError(f"pick: {error}; usage: {USAGE}") from None
-    question = Request(
+    request = Request(
         patterns=told["glob"].splitlines(),
         cwd=told["cwd"] or os.getcwd(),
         marker=told["marker"],
         aside=told["skip"].splitlines(),
-        poisons=poisons,
+        poisons=tuple(dict.fromkeys(poisons)),
         had="had" in given,
         began_s=_began_s(told["run-dir"]),
         fresh="fresh" in given,
         before_s=time.monotonic() + limit_s,
         run_dir=told["run-dir"],
     )
-    return Arguments(question, told["view"])
+    return request, told["view"]
 
 
 def _began_s(run_dir: str) -> float:
     """When the run was submitted first; 0 where that cannot be read."""
-    found: Optional[float] = None
     try:
-        found = os.stat(os.path.join(run_dir, "submit", "context.json")).st_mtime if run_dir else None
+        return os.stat(os.path.join(run_dir, "submit", "context.json")).st_mtime if run_dir else 0.0
     except OSError:
-        found = None
-    return found or 0.0
+        return 0.0

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.listing import FileFact, Tree, read_part
-from ftrun.hooks.checkpoints.model import DEEP, EMPTY, TORN, UNFLUSHED, Damaged, Need
+from ftrun.hooks.checkpoints.model import DEEP, EMPTY, TORN, UNFLUSHED, UNREADABLE, Damaged, Need
 
 __all__ = ["READERS", "SUFFIXES", "check_file", "check_json", "check_safetensors", "data_bytes", "kind_of"]
 
@@ -155,7 +155,7 @@ def data_bytes(header: bytes) -> int:
     try:
         tensors = json.loads(header)
         ends = [int(entry["data_offsets"][1]) for name, entry in tensors.items() if name != "__metadata__"]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         state = UNFLUSHED if b"\0" in header else TORN
         raise Damaged(state, "has a header that cannot be read") from None
     return max(ends, default=0)

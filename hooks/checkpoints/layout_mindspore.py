@@ -58,15 +58,14 @@ def _is_mindspore(candidate: Candidate) -> bool:
     """A file by its first bytes, a file of a step in a rank's folder, a folder with weights by MindFormers' names."""
     if candidate.is_folder:
         return any(SHARD.fullmatch(name) for name in candidate.names)
-    named = FILE.fullmatch(candidate.name) is not None
-    if named and _rank_of(candidate.path) is not None:
-        return True
-    return candidate.name.endswith(".ckpt") and begins_as_ckpt(candidate.head)
+    return _is_of_rank(candidate.path) or (
+        candidate.name.endswith(".ckpt") and begins_as_ckpt(candidate.head)
+    )
 
 
 def _mindspore_tree(path: str, before_s: float) -> Tree:
     """The files of one step in all rank folders; elsewhere the file or the folder alone. Raises OSError, DeadlinePassed."""
-    if os.path.isdir(path) or _rank_of(path) is None:
+    if os.path.isdir(path) or not _is_of_rank(path):
         return listing.list_tree(path, before_s)
     alone = listing.list_tree(path, before_s)  # raises where it is gone
     base = os.path.dirname(os.path.dirname(path))
@@ -84,7 +83,7 @@ def _expect_mindspore(tree: Tree) -> Expected:
         return _expect_iteration(tree)
     end = os.path.splitext(tree.path)[1]
     kind = "mindspore" if end == ".ckpt" else "safetensors"
-    if _rank_of(tree.path) is None:
+    if not _is_of_rank(tree.path):
         return Expected({name: Need(kind) for name in tree.files}, "one file")
     ranks = _ranks(tree)
     needs = {name: Need(kind) for name in ranks}
@@ -147,10 +146,10 @@ def _files_by_metadata(tree: Tree) -> list[str]:
         raise Damaged(TORN, f"{METADATA} cannot be read") from None
 
 
-def _rank_of(path: str) -> Optional[int]:
-    """The rank whose folder a file lies in; None where it lies in none."""
-    match = RANK.fullmatch(os.path.basename(os.path.dirname(path)))
-    return int(match[1]) if match and FILE.fullmatch(os.path.basename(path)) else None
+def _is_of_rank(path: str) -> bool:
+    """Whether it is a file of a step in a rank's folder."""
+    folder, name = os.path.split(path)
+    return bool(RANK.fullmatch(os.path.basename(folder)) and FILE.fullmatch(name))
 
 
 def _of_rank(path: str, folder: str) -> str:
@@ -163,16 +162,17 @@ def _of_rank(path: str, folder: str) -> str:
     own, name = os.path.basename(os.path.dirname(path)), os.path.basename(path)
     named = re.sub(rf"(?<![A-Za-z]){own}(?![0-9])", folder, name)
     if not os.path.exists(os.path.join(base, folder, named)):
-        found = [one for one in map(FILE.fullmatch, os.listdir(os.path.join(base, folder))) if one]
-        wanted = FILE.fullmatch(name)
-        same = [
-            one[0]
-            for one in found
-            if wanted and one.group("epoch", "step", "end") == wanted.group("epoch", "step", "end")
-        ]
+        place = _place_of(name)
+        same = [one for one in os.listdir(os.path.join(base, folder)) if place and _place_of(one) == place]
         if len(same) == 1:
             return f"{folder}/{same[0]}"
     return f"{folder}/{named}"
+
+
+def _place_of(name: str) -> Optional[tuple[str, ...]]:
+    """Epoch, step and ending of a file's name."""
+    match = FILE.fullmatch(name)
+    return match.group("epoch", "step", "end") if match else None
 
 
 def _file_fact(path: str, before_s: float) -> Optional[listing.FileFact]:

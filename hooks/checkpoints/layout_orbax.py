@@ -18,11 +18,18 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
-from ftrun.hooks.checkpoints import listing, names, ocdbt_reader
-from ftrun.hooks.checkpoints.listing import Candidate, FileFact, Tree
+from ftrun.hooks.checkpoints import names
+from ftrun.hooks.checkpoints.listing import Candidate, FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged, Expected, Layout, Need
+from ftrun.hooks.checkpoints.ocdbt_reader import (
+    FRAME_BYTES,
+    MANIFEST_BYTES_MAX,
+    file_ends,
+    newest_root,
+    node_bytes,
+)
 
 __all__ = ["ORBAX"]
 
@@ -38,7 +45,7 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 FOLDERS_LOOKED_AT = 8
 JSON_BYTES_MAX = 64 << 20
 PROCESS = re.compile(r"(?:.*/)?(?:array_metadatas/process_|ocdbt\.process_)([0-9]+)(?:/.*)?")
-DATA = re.compile(r"(?:ocdbt\.process_[0-9]+/)?d/[0-9a-f]{32}")
+DATA = re.compile(r"(?:ocdbt\.process_[0-9]+/)?d/[0-9a-f]{32}|.*/manifest\.ocdbt")
 NODE_FILE_BYTES_MAX = 1 << 20
 CHUNKS_MAX = 100_000  # of one array; what has more is not counted
 
@@ -67,7 +74,10 @@ def _expect_orbax(tree: Tree) -> Expected:
     by: list[str] = []
     if STEP in tree.files:
         needs[STEP] = Need("json")
-    needs.update((f"{item}{ITEM}", Need("json")) for item in _with_arrays(tree))
+    # Newer Orbax writes a list of each process's arrays with the item's metadata.
+    needs.update(
+        (name.partition(PROCESSES)[0] + ITEM, Need("json")) for name in tree.files if PROCESSES in name
+    )
     items = sorted(name[: -len(ITEM)].rstrip("/") for name in tree.files if name.rpartition("/")[2] == ITEM)
     for item in items:
         part = tree.below(item) if item else tree
@@ -84,32 +94,25 @@ def _expect_orbax(tree: Tree) -> Expected:
     )
 
 
-def _with_arrays(tree: Tree) -> set[str]:
-    """The items, as folders with a slash behind, that have a list of each process's arrays: newer Orbax writes it with the item's metadata."""
-    return {name.partition(PROCESSES)[0] for name in tree.files if PROCESSES in name}
-
-
 def _expect_item(tree: Tree) -> Expected:
     needs = {name: Need("json") for name in tree.files if name == ITEM or name.startswith(PROCESSES)}
-    metadata = _json(tree, ITEM) or {}
+    metadata = _json(tree, ITEM)
     if metadata.get("use_ocdbt") is True or MANIFEST in tree.files:
         needs[MANIFEST] = Need("ocdbt")
-        needs.update((name, Need("ocdbt")) for name in tree.files if _is_data(name))
+        needs.update((name, Need("ocdbt")) for name in tree.files if DATA.fullmatch(name))
         told = _expect_ocdbt(tree) if MANIFEST in tree.files else Expected({}, "OCDBT by its metadata")
         return Expected({**needs, **told.needs}, told.by)
-    arrays = _arrays(tree)
-    needs.update((name, Need("json")) for name in tree.files if name.endswith(("/.zarray", "/zarr.json")))
-    missing = [name for name in (*_named(tree), *_listed(tree, metadata)) if name not in arrays]
+    arrays = {
+        name.rpartition("/")[0]: name for name in tree.files if name.endswith(("/.zarray", "/zarr.json"))
+    }
+    needs.update(dict.fromkeys(arrays.values(), Need("json")))
+    missing = next((name for name in _array_names(tree, metadata) if name not in arrays), "")
     if missing:
-        needs[f"{missing[0]}/.zarray"] = Need()
+        needs[f"{missing}/.zarray"] = Need()
     if metadata.get("store_array_data_equal_to_fill_value") is True:
-        for array, text in arrays.items():
-            needs.update((f"{array}/{chunk}", Need()) for chunk in _chunks(text))
+        for array, name in arrays.items():
+            needs.update((f"{array}/{chunk}", Need()) for chunk in _chunks(_json(tree, name)))
     return Expected(needs, f"{len(arrays)} zarr arrays")
-
-
-def _is_data(name: str) -> bool:
-    return DATA.fullmatch(name) is not None or name.endswith("/" + MANIFEST)
 
 
 def _expect_ocdbt(tree: Tree) -> Expected:
@@ -117,14 +120,12 @@ def _expect_ocdbt(tree: Tree) -> Expected:
 
     Raises Damaged where a node is not there, or where fewer bytes lie there than the manifest counts.
     """
-    root = ocdbt_reader.newest_root(tree.read(MANIFEST, ocdbt_reader.MANIFEST_BYTES_MAX))
+    root = newest_root(tree.read(MANIFEST, MANIFEST_BYTES_MAX))
     if root is None or _is_outside(root.place.name):
         return Expected({}, "an OCDBT manifest")
     by = f"{root.value_bytes} bytes of values by {MANIFEST}"
     try:
-        ends = ocdbt_reader.file_ends(
-            root, lambda at: listing.read_part(tree.at(at.name), at.begin, at.end - at.begin)
-        )
+        ends = file_ends(root, lambda at: read_part(tree.at(at.name), at.begin, at.end - at.begin))
     except FileNotFoundError as error:
         name = os.path.relpath(str(error.filename), tree.base)
         raise Damaged(TORN, f"{name} is missing: {MANIFEST} leads to it") from None
@@ -134,9 +135,8 @@ def _expect_ocdbt(tree: Tree) -> Expected:
         return Expected(needs, f"{by}, each in its place")
     held = sum(fact.size_bytes for name, fact in tree.files.items() if _may_hold_values(tree, name, fact))
     if held < root.value_bytes:
-        raise Damaged(
-            TORN, f"data files have {held} bytes, and {MANIFEST} counts {root.value_bytes} of values"
-        )
+        why = f"data files have {held} bytes, and {MANIFEST} counts {root.value_bytes} of values"
+        raise Damaged(TORN, why)
     return Expected({root.place.name: Need("ocdbt", size_min_bytes=root.place.end)}, by)
 
 
@@ -150,71 +150,54 @@ def _may_hold_values(tree: Tree, name: str, fact: FileFact) -> bool:
     if name.endswith((MANIFEST, "commit_success.txt")) or name.startswith(("_", PROCESSES)):
         return False
     large = fact.size_bytes > NODE_FILE_BYTES_MAX
-    return large or ocdbt_reader.node_bytes(tree.read(name, ocdbt_reader.FRAME_BYTES)) != fact.size_bytes
+    return large or node_bytes(tree.read(name, FRAME_BYTES)) != fact.size_bytes
 
 
-def _named(tree: Tree) -> Iterator[str]:
-    """The arrays that each process says it wrote."""
+def _array_names(tree: Tree, metadata: dict[str, Any]) -> Iterator[str]:
+    """The arrays that each process says it wrote, then the numbers that the item's metadata lists; where a file `checkpoint` gathers small values
+    those may lie in that."""
     for name in tree.files:
         if name.startswith(PROCESSES):
-            for row in (_json(tree, name) or {}).get("array_metadatas", ()):
-                told = row.get("array_metadata", {}).get("param_name")
-                if isinstance(told, str):
-                    yield told
-
-
-def _listed(tree: Tree, metadata: dict[str, Any]) -> Iterator[str]:
-    """The numbers that the item's metadata lists; where a file `checkpoint` gathers small values they may lie in that."""
-    told = metadata.get("tree_metadata")
-    for row in told.values() if isinstance(told, dict) and AGGREGATE not in tree.files else ():
-        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            with contextlib.suppress(*UNREADABLE):
+                for row in _json(tree, name)["array_metadatas"]:
+                    told = row.get("array_metadata", {}).get("param_name")
+                    if isinstance(told, str):
+                        yield told
+    listed = metadata.get("tree_metadata")
+    for row in listed.values() if isinstance(listed, dict) and AGGREGATE not in tree.files else ():
+        with contextlib.suppress(*UNREADABLE):
             value = row["value_metadata"]
             if value["value_type"] in WRITTEN and value["skip_deserialize"] is False:
                 yield ".".join(str(one["key"]) for one in row["key_metadata"])
 
 
-def _arrays(tree: Tree) -> dict[str, str]:
-    """The folders of arrays, and the file that describes each."""
-    return {
-        name.rpartition("/")[0]: _text(tree, name)
-        for name in tree.files
-        if name.endswith(("/.zarray", "/zarr.json"))
-    }
-
-
-def _text(tree: Tree, name: str) -> str:
-    return tree.read(name, JSON_BYTES_MAX).decode("utf-8", "replace")
-
-
-def _chunks(text: str) -> list[str]:
+def _chunks(array: dict[str, Any]) -> list[str]:
     """The chunks of an array by their paths in its folder; none where they cannot be told."""
     try:
-        told = json.loads(text)
-        if told.get("zarr_format") == 3:
-            sizes = told["chunk_grid"]["configuration"]["chunk_shape"]
-            encoding = told["chunk_key_encoding"]
+        if array.get("zarr_format") == 3:
+            grid, encoding = array["chunk_grid"], array["chunk_key_encoding"]
+            sizes, first = grid["configuration"]["chunk_shape"], ["c"]
             between = encoding.get("configuration", {}).get("separator", "/")
-            known = encoding["name"] == "default" and told["chunk_grid"]["name"] == "regular"
-            first = ["c"]
+            known = encoding["name"] == "default" and grid["name"] == "regular"
         else:
-            sizes, between, known, first = told["chunks"], told.get("dimension_separator", "."), True, []
-        counts = [-(-length // size) for length, size in zip(told["shape"], sizes)]
+            sizes, first = array["chunks"], []
+            between, known = array.get("dimension_separator", "."), True
+        counts = [-(-length // size) for length, size in zip(array["shape"], sizes)]
         if not known or math.prod(counts) > CHUNKS_MAX:
             return []
-        if not counts:
-            return first or ["0"]
-        return [between.join([*first, *map(str, place)]) for place in itertools.product(*map(range, counts))]
+        places = itertools.product(*map(range, counts))
+        return [between.join([*first, *map(str, place)]) or "0" for place in places]
     except UNREADABLE:
         return []
 
 
-def _json(tree: Tree, name: str) -> Optional[dict[str, Any]]:
-    """An object; None where the file is none, which its kind tells of."""
+def _json(tree: Tree, name: str) -> dict[str, Any]:
+    """An object; an empty one where the file has none, which its kind tells of, or is not there."""
     try:
         told = json.loads(tree.read(name, JSON_BYTES_MAX))
     except (ValueError, RecursionError):
-        return None
-    return told if isinstance(told, dict) else None
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 ORBAX = Layout(

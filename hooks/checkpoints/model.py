@@ -83,7 +83,7 @@ class Damaged(Exception):
         self.why = why
 
 
-UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError, RecursionError)
+UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What is raised where a file's content is read as what it was to be, and is not."""
 
 

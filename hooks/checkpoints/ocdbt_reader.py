@@ -19,7 +19,7 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import zstd
 from ftrun.hooks.checkpoints.listing import FileFact, read_part
-from ftrun.hooks.checkpoints.model import TORN, UNFLUSHED, Damaged
+from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
 
 __all__ = [
     "FRAME_BYTES",
@@ -50,10 +50,7 @@ def check_ocdbt(path: str, fact: FileFact, level: str, before_s: float) -> str: 
         return _check_manifest(read_part(path, 0, MANIFEST_BYTES_MAX), fact.size_bytes)
     if path.endswith("manifest.ocdbt"):
         zeros = not head.strip(b"\0")
-        raise Damaged(
-            UNFLUSHED if zeros else TORN,
-            "begins with zeros" if zeros else "does not begin as a manifest",
-        )
+        raise damage(head, "begins with zeros" if zeros else "does not begin as a manifest")
     begin = max(0, fact.size_bytes - TAIL_BYTES)
     tail = read_part(path, begin, TAIL_BYTES)
     at = tail.rfind(NODE)
@@ -72,8 +69,7 @@ def _check_manifest(text: bytes, size_bytes: int) -> str:
     if length != size_bytes:
         raise Damaged(TORN, f"has {size_bytes} of {length} bytes")
     if size_bytes <= MANIFEST_BYTES_MAX and crc32c(text[:-4]) != int.from_bytes(text[-4:], "little"):
-        state = UNFLUSHED if not text[FRAME_BYTES:].strip(b"\0") else TORN
-        raise Damaged(state, "does not have the CRC-32C that it ends with")
+        raise damage(text[FRAME_BYTES:], "does not have the CRC-32C that it ends with")
     return "OCDBT manifest"
 
 

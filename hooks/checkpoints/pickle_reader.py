@@ -180,25 +180,29 @@ class _Machine:
         return taken
 
 
-def _global(machine: _Machine, argument: str) -> None:
+Step = Callable[[_Machine, Any], object]
+
+
+def _pushes(make: Callable[[_Machine, Any], Any]) -> Step:
+    """The step that pushes what `make` takes from the stack and the opcode's argument."""
+    return lambda machine, argument: machine.stack.append(make(machine, argument))
+
+
+def _named(argument: str) -> Global:
     module, _, name = argument.partition(" ")
-    machine.stack.append(Global(module, name))
+    return Global(module, name)
 
 
-def _stack_global(machine: _Machine, _: Any) -> None:
+def _stack_global(machine: _Machine, _: Any) -> Global:
     name, module = machine.pop(), machine.pop()
     if not isinstance(name, str) or not isinstance(module, str):
         raise ValueError("a name that is no text")  # noqa: TRY004 - of the file, not of a caller
-    machine.stack.append(Global(module, name))
+    return Global(module, name)
 
 
-def _reduce(machine: _Machine, _: Any) -> None:
-    args, what = machine.pop(), machine.pop()
-    machine.stack.append(_called(what, args))
-
-
-def _called(what: Any, args: Any) -> Any:
+def _reduce(machine: _Machine, _: Any) -> Any:
     """An OrderedDict is a dict for whoever reads it; all else stays what it was to be."""
+    args, what = machine.pop(), machine.pop()
     if not isinstance(what, Global) or what.name not in ("OrderedDict", "defaultdict"):
         return Call(what, args)
     made: dict[Any, Any] = {}
@@ -208,25 +212,18 @@ def _called(what: Any, args: Any) -> Any:
     return made
 
 
-def _new_keywords(machine: _Machine, _: Any) -> None:
+def _new_keywords(machine: _Machine, _: Any) -> Call:
     _keywords, args, what = machine.pop(), machine.pop(), machine.pop()
-    machine.stack.append(Call(what, args))
+    return Call(what, args)
 
 
-def _inst(machine: _Machine, argument: str) -> None:
-    args = machine.to_mark()
-    module, _, name = argument.partition(" ")
-    machine.stack.append(Call(Global(module, name), tuple(args)))
-
-
-def _obj(machine: _Machine, _: Any) -> None:
+def _obj(machine: _Machine, _: Any) -> Call:
     what, *args = machine.to_mark()
-    machine.stack.append(Call(what, tuple(args)))
+    return Call(what, tuple(args))
 
 
 def _build(machine: _Machine, _: Any) -> None:
-    state = machine.pop()
-    made = machine.top()
+    state, made = machine.pop(), machine.top()
     if isinstance(made, Call):
         made.state = state
 
@@ -248,110 +245,66 @@ def _add(owner: Any, values: list[Any]) -> None:
         owner.items.extend(values)
 
 
-def _set_items(machine: _Machine, _: Any) -> None:
-    values = machine.to_mark()
-    _put(machine.top(), values)
-
-
 def _set_item(machine: _Machine, _: Any) -> None:
     value, key = machine.pop(), machine.pop()
     _put(machine.top(), [key, value])
 
 
-def _put(owner: Any, values: list[Any]) -> None:
+def _set_items(machine: _Machine, _: Any) -> None:
+    values = machine.to_mark()
+    _put(machine.top(), values)
+
+
+def _put(owner: Any, values: list[Any]) -> Any:
+    """Set entries, key and value behind each other; returns their owner."""
     entries = owner.entries if isinstance(owner, Call) else owner
     for place in range(0, len(values) - 1, 2):
-        entries[_key(values[place])] = values[place + 1]
+        key = values[place]
+        parts = key if isinstance(key, tuple) else (key,)
+        is_plain = all(isinstance(part, PLAIN) for part in parts)
+        entries[key if is_plain else _Key(key)] = values[place + 1]
+    return owner
 
 
-def _key(value: Any) -> Any:
-    is_plain = isinstance(value, PLAIN) or (
-        isinstance(value, tuple) and all(isinstance(part, PLAIN) for part in value)
-    )
-    return value if is_plain else _Key(value)
-
-
-def _memoize(machine: _Machine, _: Any) -> None:
-    machine.memo[len(machine.memo)] = machine.top()
+def _last(machine: _Machine, count: int) -> tuple[Any, ...]:
+    at = len(machine.stack) - count
+    if at < 0:
+        raise ValueError("too little for a tuple")
+    values = tuple(machine.stack[at:])
+    del machine.stack[at:]
+    return values
 
 
 def _remember(machine: _Machine, argument: Any) -> None:
-    machine.memo[int(argument)] = machine.top()
+    machine.memo[len(machine.memo) if argument is None else int(argument)] = machine.top()
 
 
-def _recall(machine: _Machine, argument: Any) -> None:
-    machine.stack.append(machine.memo[int(argument)])
+def _persistent(machine: _Machine, told: Any) -> PersistentId:
+    machine.stored.append(told)
+    return PersistentId(told)
 
 
-def _tuple_of(count: int) -> Callable[[_Machine, Any], None]:
-    def step(machine: _Machine, _: Any) -> None:
-        if len(machine.stack) < count:
-            raise ValueError("too little for a tuple")
-        values = tuple(machine.stack[len(machine.stack) - count :])
-        del machine.stack[len(machine.stack) - count :]
-        machine.stack.append(values)
+_recall = _pushes(lambda machine, argument: machine.memo[int(argument)])
+_extension = _pushes(lambda _, argument: Global("copyreg", f"extension {argument}"))
 
-    return step
-
-
-def _made_of(make: Callable[[list[Any]], Any]) -> Callable[[_Machine, Any], None]:
-    return lambda machine, _: machine.stack.append(make(machine.to_mark()))
-
-
-def _dict_of(values: list[Any]) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
-    _put(made, values)
-    return made
-
-
-def _constant(make: Callable[[], Any]) -> Callable[[_Machine, Any], None]:
-    return lambda machine, _: machine.stack.append(make())
-
-
-def _nothing(_machine: _Machine, _argument: Any) -> None:
-    return
-
-
-def _pop(machine: _Machine, _: Any) -> None:
-    machine.stack.pop()
-
-
-def _discard_marked(machine: _Machine, _: Any) -> None:
-    machine.to_mark()
-
-
-def _dup(machine: _Machine, _: Any) -> None:
-    machine.stack.append(machine.top())
-
-
-def _persistent(machine: _Machine, argument: Any) -> None:
-    machine.stored.append(argument)
-    machine.stack.append(PersistentId(argument))
-
-
-def _persistent_of_stack(machine: _Machine, _: Any) -> None:
-    _persistent(machine, machine.pop())
-
-
-def _extension(machine: _Machine, argument: Any) -> None:
-    machine.stack.append(Global("copyreg", f"extension {argument}"))
-
-
-STEPS: dict[str, Optional[Callable[[_Machine, Any], None]]] = {
-    "PROTO": _nothing, "FRAME": _nothing, "READONLY_BUFFER": _nothing,
-    "NEXT_BUFFER": _constant(lambda: PersistentId("buffer")),
-    "NONE": _constant(lambda: None), "NEWTRUE": _constant(lambda: True), "NEWFALSE": _constant(lambda: False),
-    "EMPTY_LIST": _constant(list), "EMPTY_TUPLE": _constant(tuple), "EMPTY_DICT": _constant(dict), "EMPTY_SET": _constant(list),
-    "MARK": _constant(lambda: MARK),
-    "LIST": _made_of(list), "TUPLE": _made_of(tuple), "DICT": _made_of(_dict_of), "FROZENSET": _made_of(tuple),
-    "TUPLE1": _tuple_of(1), "TUPLE2": _tuple_of(2), "TUPLE3": _tuple_of(3),
+STEPS: dict[str, Step] = {
+    "PROTO": lambda *_: None, "FRAME": lambda *_: None, "READONLY_BUFFER": lambda *_: None,
+    "NEXT_BUFFER": _pushes(lambda *_: PersistentId("buffer")),
+    "NONE": _pushes(lambda *_: None), "NEWTRUE": _pushes(lambda *_: True), "NEWFALSE": _pushes(lambda *_: False),
+    "EMPTY_LIST": _pushes(lambda *_: []), "EMPTY_SET": _pushes(lambda *_: []), "EMPTY_TUPLE": _pushes(lambda *_: ()),
+    "EMPTY_DICT": _pushes(lambda *_: {}), "MARK": _pushes(lambda *_: MARK),
+    "LIST": _pushes(lambda machine, _: machine.to_mark()), "DICT": _pushes(lambda machine, _: _put({}, machine.to_mark())),
+    "TUPLE": _pushes(lambda machine, _: tuple(machine.to_mark())), "FROZENSET": _pushes(lambda machine, _: tuple(machine.to_mark())),
+    "TUPLE1": _pushes(lambda machine, _: _last(machine, 1)), "TUPLE2": _pushes(lambda machine, _: _last(machine, 2)),
+    "TUPLE3": _pushes(lambda machine, _: _last(machine, 3)),
     "APPEND": _append, "APPENDS": _appends, "ADDITEMS": _appends, "SETITEM": _set_item, "SETITEMS": _set_items,
-    "POP": _pop, "POP_MARK": _discard_marked, "DUP": _dup,
-    "MEMOIZE": _memoize, "PUT": _remember, "BINPUT": _remember, "LONG_BINPUT": _remember,
+    "POP": lambda machine, _: machine.stack.pop(), "POP_MARK": lambda machine, _: machine.to_mark(), "DUP": _pushes(lambda machine, _: machine.top()),
+    "MEMOIZE": _remember, "PUT": _remember, "BINPUT": _remember, "LONG_BINPUT": _remember,
     "GET": _recall, "BINGET": _recall, "LONG_BINGET": _recall,
-    "GLOBAL": _global, "STACK_GLOBAL": _stack_global, "INST": _inst, "OBJ": _obj,
-    "REDUCE": _reduce, "NEWOBJ": _reduce, "NEWOBJ_EX": _new_keywords, "BUILD": _build,
-    "PERSID": _persistent, "BINPERSID": _persistent_of_stack,
+    "GLOBAL": _pushes(lambda _, argument: _named(argument)), "STACK_GLOBAL": _pushes(_stack_global),
+    "INST": _pushes(lambda machine, argument: Call(_named(argument), tuple(machine.to_mark()))), "OBJ": _pushes(_obj),
+    "REDUCE": _pushes(_reduce), "NEWOBJ": _pushes(_reduce), "NEWOBJ_EX": _pushes(_new_keywords), "BUILD": _build,
+    "PERSID": _pushes(_persistent), "BINPERSID": _pushes(lambda machine, _: _persistent(machine, machine.pop())),
     "EXT1": _extension, "EXT2": _extension, "EXT4": _extension,
 }  # fmt: skip
 """What an opcode does to the stack; one that is not named here pushes its argument, a number or a text."""

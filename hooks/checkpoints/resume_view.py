@@ -32,7 +32,7 @@ def resume_root(found: Found, passed: Sequence[str], view: str) -> str:
     container = os.path.dirname(found.path)
     if OF_A_RANK.fullmatch(
         os.path.basename(container)
-    ):  # one file of many: the folders of all ranks belong together
+    ):  # one file of many: all ranks' folders belong together
         return os.path.dirname(container)
     trackers = layout_of(found.layout).trackers if os.path.isdir(found.path) else ()
     if leads_to(container, found, passed, trackers):

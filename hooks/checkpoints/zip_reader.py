@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, FileFact, begins_in_hole, read_open
-from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged
+from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged, damage
 
 __all__ = [
     "Directory",
@@ -204,8 +204,7 @@ def _read_rows(listed: bytes, count: int, start: int) -> Iterator[Record]:
     at = 0
     for _ in range(count):
         if listed[at : at + 4] != ENTRY_MARK or at + ENTRY.size > len(listed):
-            state = TORN if listed[at : at + ENTRY.size].strip(b"\0") else UNFLUSHED
-            raise Damaged(state, "has a zip directory that cannot be read")
+            raise damage(listed[at : at + ENTRY.size], "has a zip directory that cannot be read")
         _, _, _, _, method, _, _, crc, packed, size, name, extra, comment, _, _, _, offset = (
             ENTRY.unpack_from(listed, at)
         )
@@ -237,8 +236,7 @@ def _data_at(source: OpenFile, row: Record) -> int:
     """Where a record's bytes begin: behind its own header, which must be there."""
     header = source.read(row.offset, LOCAL.size)
     if len(header) < LOCAL.size or header[:4] != LOCAL_MARK:
-        state = TORN if header.strip(b"\0") else UNFLUSHED
-        raise Damaged(state, f"has no header at its record {row.name}")
+        raise damage(header, f"has no header at its record {row.name}")
     *_, name, extra = LOCAL.unpack(header)
     return row.offset + LOCAL.size + int(name) + int(extra)
 
@@ -316,12 +314,12 @@ def _sought(number: int, at: int, whence: int, end: int) -> int:
 @functools.lru_cache(maxsize=64)
 def _sum_of_zeros(size_bytes: int) -> int:
     crc = 0
-    piece = bytes(min(size_bytes, CHUNK_BYTES))
-    while size_bytes > 0:
-        crc = zlib.crc32(piece[: min(len(piece), size_bytes)], crc)
-        size_bytes -= len(piece)
+    for at in range(0, size_bytes, CHUNK_BYTES):
+        crc = zlib.crc32(bytes(min(CHUNK_BYTES, size_bytes - at)), crc)
     return crc
 
+
+# ---------------------------------------------------------------------- zips behind each other
 
 PAGE_BYTES = 4096
 TENSORS = b'{"__metadata__":{'
