@@ -198,7 +198,7 @@ def judge_of(marker: str) -> publish.Judge:
 
     def judge(path: str, is_proven: bool) -> str:
         from ftrun.hooks.checkpoints import find, model
-        from ftrun.hooks.checkpoints.judge import judge as looked
+        from ftrun.hooks.checkpoints.inspection import inspect as looked
 
         own = marker if marker and os.path.exists(os.path.join(path, marker)) else ""
         level = model.RULE

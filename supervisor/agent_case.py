@@ -22,7 +22,7 @@ from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.verdicts import UNSURE, plain
 
 if TYPE_CHECKING:
-    from ftrun.hooks.checkpoints.poison import Poison
+    from ftrun.hooks.checkpoints.diverged import Poison
     from ftrun.supervisor.divergence import Sign
     from ftrun.supervisor.progress import Progress
     from ftrun.supervisor.signatures import Catalog

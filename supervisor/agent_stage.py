@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.hooks import nodefile, publish, ring, staged, standing
-from ftrun.hooks.checkpoints import manifest, poison
+from ftrun.hooks.checkpoints import diverged, manifest
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.model import Damaged
-from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.hooks.restore import Plan
 from ftrun.hooks.staged import Publishing
 from ftrun.slurm.client.errors import SlurmError
@@ -203,7 +203,7 @@ class Stage:
 
     def _may(self, one: StagedSet, skip: Sequence[str], poisons: Sequence[Poison]) -> bool:
         path = self._path(one) or f"{self._to}/{one.name}"
-        return path not in skip and not poison.against(one.step, one.sealed_s, poisons)
+        return path not in skip and not diverged.why_poisoned(one.step, one.sealed_s, poisons)
 
     def _may_come(self, one: StagedSet) -> bool:
         """A set may still be published: each part lies in the memory of somebody, or on disk already."""

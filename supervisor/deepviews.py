@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ftrun.hooks.checkpoints import verdicts
+from ftrun.hooks.checkpoints import deep_results
 from ftrun.hooks.checkpoints.model import COMPLETE
 
 __all__ = ["facts", "words", "worth_telling"]
@@ -23,7 +23,7 @@ def facts(run_dir: str) -> list[dict[str, Any]]:
             "at": one.at_s,
             "seconds": one.seconds,
         }
-        for one in verdicts.listed(run_dir)
+        for one in deep_results.load_all(run_dir)
     ]
 
 

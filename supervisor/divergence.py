@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.losses import Health
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks.checkpoints import aftermath, look
+from ftrun.hooks.checkpoints import diverged_folder, listing
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.find import find as find_all
-from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.supervisor import attempts, checkpoints, context, divergence
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 from ftrun.supervisor.usable import Usable, find, leave
@@ -59,7 +59,7 @@ def poison_of(
     noted first, for what comes later (`aftermath`)."""
     found_now = find_all(str(settings.get("checkpoint", "")).splitlines(), cwd=context.cwd(run_dir))
     with contextlib.suppress(OSError):
-        aftermath.saw(run_dir, name, [one.path for one in found_now])
+        diverged_folder.note_seen(run_dir, name, [one.path for one in found_now])
     return divergence.poison_of(
         found,
         name=name,
@@ -88,8 +88,8 @@ def _youngest_s(pattern: str, cwd: str) -> float | None:
     by_age = sorted(found, key=lambda one: checkpoints.written_s(one.path) or 0.0)[-LOOKED_INTO:]
     before_s, times = time.monotonic() + LIMIT_S, []
     for path in {one.path for one in (*by_step, *by_age)}:
-        with contextlib.suppress(OSError, look.Late):
-            times += [fact.written_s for fact in look.tree(path, before_s).files.values()]
+        with contextlib.suppress(OSError, listing.DeadlinePassed):
+            times += [fact.written_s for fact in listing.list_tree(path, before_s).files.values()]
     return max(times, default=None)
 
 

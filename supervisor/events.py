@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import halts, inplace, persons, rulings
 from ftrun.supervisor.lifecycle import FINAL, INSIDE, State, next_state

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import replace
 from ftrun.supervisor import companion_fold, halts
 from ftrun.supervisor.hung import verdict_of

@@ -12,15 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftrun.hooks.checkpoints import look, manifest
-from ftrun.hooks.checkpoints.choose import choose, rank
+from ftrun.hooks.checkpoints import listing, manifest
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.find import find
-from ftrun.hooks.checkpoints.judge import judge
-from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Judged
-from ftrun.hooks.checkpoints.picking import Question, poisoned
-from ftrun.hooks.checkpoints.poison import Poison
-from ftrun.hooks.checkpoints.registry import layout_of
-from ftrun.hooks.checkpoints.siblings import compared
+from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
+from ftrun.hooks.checkpoints.layouts import layout_of
+from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspection
+from ftrun.hooks.checkpoints.selection import Request, choose, mark_poisoned, newness
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import checkpoints, context
 from ftrun.supervisor.events import Run
@@ -51,7 +49,7 @@ class Inventory:
     """What lies in a place: `judged` newest first, and the choice of the next start."""
 
     place: Place
-    judged: tuple[Judged, ...]
+    judged: tuple[Inspection, ...]
     choice: Choice
 
 
@@ -81,12 +79,12 @@ def survey(where: Place, *, deep: bool = False) -> Inventory:
     now_s = time.time()
     level = DEEP if deep else QUICK
     found = find(where.patterns, cwd=where.cwd, marker=where.marker)
-    seen = look.each(
-        lambda one: judge(one, level=level, marker=where.marker, now_s=now_s, run_dir=where.run_dir),
+    seen = listing.map_parallel(
+        lambda one: inspect(one, level=level, marker=where.marker, now_s=now_s, run_dir=where.run_dir),
         found,
         float("inf"),
     )
-    seen = [compared(one, found, before_s=float("inf"), now_s=now_s) for one in seen]
+    seen = [compared_with_siblings(one, found, before_s=float("inf"), now_s=now_s) for one in seen]
     return _chosen(where, seen)
 
 
@@ -107,13 +105,13 @@ def with_manifest(inventory: Inventory) -> tuple[Inventory, tuple[tuple[str, str
     return replace(inventory, judged=tuple(done)), tuple(refused)
 
 
-def _chosen(where: Place, seen: Sequence[Judged]) -> Inventory:
-    question = Question(where.patterns, where.cwd, poisons=where.poisons, run_dir=where.run_dir)
-    judged = sorted(poisoned(seen, question), key=rank, reverse=True)
+def _chosen(where: Place, seen: Sequence[Inspection]) -> Inventory:
+    question = Request(where.patterns, where.cwd, poisons=where.poisons, run_dir=where.run_dir)
+    judged = sorted(mark_poisoned(seen, question), key=newness, reverse=True)
     return Inventory(where, tuple(judged), choose(judged, aside=where.aside))
 
 
-def _without(one: Judged) -> str:
+def _without(one: Inspection) -> str:
     """Why no manifest is written for it; "" where one is."""
     if one.state != COMPLETE:
         return f"{one.state}: {one.why}"
@@ -122,8 +120,8 @@ def _without(one: Judged) -> str:
     return "it has one" if all(map(os.path.exists, places)) else ""
 
 
-def _write(one: Judged) -> None:
-    tree = (layout_of(one.found.layout).tree or look.tree)(one.found.path, float("inf"))
+def _write(one: Inspection) -> None:
+    tree = (layout_of(one.found.layout).tree or listing.list_tree)(one.found.path, float("inf"))
     written = manifest.of_tree(tree, one.found.step, sums=True)._replace(world=one.world)
     manifest.write(one.found.path, written)
-    manifest.mark(one.found.path)
+    manifest.write_marker(one.found.path)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ftrun.hooks.checkpoints.poison import Poison
+    from ftrun.hooks.checkpoints.diverged import Poison
     from ftrun.slurm.client.cluster import SubmitRequest
     from ftrun.supervisor.spares import Resized
 
@@ -276,9 +276,9 @@ def _facts_of_checkpoints(
     if fresh:
         facts["checkpoint_fresh"] = "once"
     if poisoned:
-        from ftrun.hooks.checkpoints import poison  # no first submission needs it
+        from ftrun.hooks.checkpoints import diverged  # no first submission needs it
 
-        facts["checkpoint_poison"] = poison.lines(poisoned)
+        facts["checkpoint_poison"] = diverged.to_lines(poisoned)
     return facts
 
 

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ftrun.hooks.checkpoints import poison
+from ftrun.hooks.checkpoints import diverged
 from ftrun.hooks.checkpoints.model import EMPTY, TEMPORARY
 from ftrun.supervisor import checkpoints, context, loading, store
 from ftrun.supervisor.loading import Resumed, Usable
 
 if TYPE_CHECKING:
-    from ftrun.hooks.checkpoints.poison import Poison
+    from ftrun.hooks.checkpoints.diverged import Poison
     from ftrun.supervisor.events import Run
 
 __all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "resumed", "told"]
@@ -52,10 +52,10 @@ def find(
         named = [(one, reasons.get(one, "")) for one in sorted(left, key=_step, reverse=True)]
         own = _own([checkpoints.written_s(one) for one in left], run, run_dir)
         return Usable(path, _named(NOT_ONE, named) if left else "", anew=not left, own=own)
-    from ftrun.hooks.checkpoints.picking import Question, pick
+    from ftrun.hooks.checkpoints.selection import Request, select
 
-    picked = pick(
-        Question(
+    picked = select(
+        Request(
             patterns=pattern.splitlines(),
             cwd=cwd,
             marker=str(settings.get("checkpoint-marker", "")),
@@ -68,13 +68,13 @@ def find(
             run_dir=run_dir,
         )
     )
-    if picked.judged is not None:
-        return Usable(picked.judged.found.path)
+    if picked.chosen is not None:
+        return Usable(picked.chosen.found.path)
     if not picked.stuck:
         return Usable(anew=True)
     passed = [(path, reasons.get(path, "") or why) for path, why in picked.passed]
-    words = f"none of {len(picked.looked)} checkpoints may be loaded"
-    there = [one.written_s for one in picked.looked if one.state not in (EMPTY, TEMPORARY)]
+    words = f"none of {len(picked.inspected)} checkpoints may be loaded"
+    there = [one.written_s for one in picked.inspected if one.state not in (EMPTY, TEMPORARY)]
     return Usable(stuck=_named(words, passed), own=_own(there, run, run_dir))
 
 
@@ -133,7 +133,7 @@ def by_rule(
         bad = (
             path
             for path in known
-            if poison.against(checkpoints.step_of(path), checkpoints.written_s(path) or 0.0, spoilt)
+            if diverged.why_poisoned(checkpoints.step_of(path), checkpoints.written_s(path) or 0.0, spoilt)
         )
         aside = (*aside, *bad)
     return checkpoints.newest(pattern, marker=marker, set_aside=aside, cwd=cwd)
@@ -158,7 +158,7 @@ def told(run_dir: str, run: Run) -> dict[str, Any]:
 def answer(run_dir: str, run: Run) -> dict[str, Any]:
     """The same for the next start in place, as the agent's answer says it; what is set aside is told there apart. Raises OSError."""
     leave(run_dir, run.poisoned)
-    return {"poison": poison.lines(run.poisoned).splitlines(), "had": had(run)}
+    return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": had(run)}
 
 
 def leave(run_dir: str, spoilt: Iterable[Poison]) -> None:
@@ -170,5 +170,5 @@ def leave(run_dir: str, spoilt: Iterable[Poison]) -> None:
             if at_s is not None:
                 path = os.path.join(folder, name)
                 if not os.path.exists(path):
-                    store.write_atomically(path, f"{poison.lines([one])}\n".encode(), sync=False)
+                    store.write_atomically(path, f"{diverged.to_lines([one])}\n".encode(), sync=False)
                 os.utime(path, (at_s, at_s))

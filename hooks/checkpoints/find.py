@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from ftrun.hooks.checkpoints import manifest, names
-from ftrun.hooks.checkpoints.look import HEAD_BYTES, Place
-from ftrun.hooks.checkpoints.model import Found
-from ftrun.hooks.checkpoints.registry import ANY, all_layouts
-from ftrun.hooks.layouts import Layout
+from ftrun.hooks.checkpoints.layouts import ANY, all_layouts
+from ftrun.hooks.checkpoints.listing import HEAD_BYTES, Candidate
+from ftrun.hooks.checkpoints.model import Found, Layout
 
 __all__ = ["find", "found_at"]
+
 
 # A name that is a step: `iter_0000100`, `step-100`, `100`. Such a folder is one checkpoint, whatever lies in it.
 OWN_STEP = re.compile(r"(?:step|iter|epoch)[a-z_=.-]*[0-9]|^[0-9]+$", re.IGNORECASE)
@@ -43,9 +43,9 @@ def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
             path = os.path.normpath(path)
         named = not glob.has_magic(pattern)
         for match in glob.glob(path):
-            place = Place(match.rstrip("/") or match)
+            place = Candidate(match.rstrip("/") or match)
             if named or not _is_beside(place, marker):
-                found.update((one.path, one) for one in _at(place, named=named))
+                found.update((one.path, one) for one in _find_at(place, named=named))
     links = {path: os.path.realpath(path) for path in found if os.path.islink(path)}
     # `last.ckpt` is often a link to one of those beside it: told under its own name, once.
     return [found[path] for path in sorted(found) if links.get(path) not in found]
@@ -53,22 +53,22 @@ def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
 
 def found_at(path: str) -> Found:
     """One path as a checkpoint, also where no layout knows it."""
-    place = Place(os.path.abspath(path))
-    return _known(place) or _found(place, ANY)
+    place = Candidate(os.path.abspath(path))
+    return _recognised(place) or _found(place, ANY)
 
 
-def _at(place: Place, *, named: bool) -> Iterable[Found]:
-    known = _known(place)
+def _find_at(place: Candidate, *, named: bool) -> Iterable[Found]:
+    known = _recognised(place)
     if known:
         return [known]
     if place.is_folder and (named or not _is_one(place)):
-        inside = _inside(place) or _by_step(place)
+        inside = _find_inside(place) or _find_by_step(place)
         if inside:
             return inside
     return [_found(place, ANY)]
 
 
-def _is_one(folder: Place) -> bool:
+def _is_one(folder: Candidate) -> bool:
     """Whether it bears a step, or is a link (`latest`) to one of those beside it: no folder of checkpoints.
 
     Where a metric has a slash in its name, Lightning makes a folder of what stands before it: `epoch=1-val/loss=0.3.ckpt`.
@@ -85,20 +85,20 @@ def _is_named_by_metric(name: str) -> bool:
     return "=" in name and name.endswith(".ckpt")
 
 
-def _by_step(container: Place) -> list[Found]:
+def _find_by_step(container: Candidate) -> list[Found]:
     """Folders that are named by a step word (`step_100`), whatever lies in them; a bare number may be a rank."""
     names = [name for name, is_folder in container.names.items() if is_folder and STEP_WORD.search(name)]
     return [_found(container.below(name), ANY) for name in sorted(names)]
 
 
-def _known(place: Place) -> Optional[Found]:
+def _recognised(place: Candidate) -> Optional[Found]:
     for layout in all_layouts():
         if layout.recognise(place):
             return _found(place, layout)
     return None
 
 
-def _inside(container: Place) -> list[Found]:
+def _find_inside(container: Candidate) -> list[Found]:
     """The checkpoints in a folder of them. What has no number of its own there is a part of something."""
     found: dict[str, Found] = {}
     top = glob.escape(container.path)
@@ -106,15 +106,15 @@ def _inside(container: Place) -> list[Found]:
         for match in glob.glob(os.path.join(top, pattern)):
             if match in found:
                 continue
-            place = Place(match)
+            place = Candidate(match)
             if OF_A_RUN.search(place.name) and not OF_A_PART.search(place.name):
-                known = _known(place)
+                known = _recognised(place)
                 if known:
                     found[match] = known
     return list(found.values())
 
 
-def _found(place: Place, layout: Layout) -> Found:
+def _found(place: Candidate, layout: Layout) -> Found:
     step = layout.step(place) if layout.step_first else None
     if step is None:
         step = names.step_of(place.path)
@@ -125,7 +125,7 @@ def _found(place: Place, layout: Layout) -> Found:
     return Found(place.path, layout.name, step, root if tracked else "")
 
 
-def _is_beside(place: Place, marker: str) -> bool:
+def _is_beside(place: Candidate, marker: str) -> bool:
     """Whether it lies beside checkpoints and is none: ours, the user's marker, a framework's tracker file, which has one short line."""
     if place.is_folder:
         return False

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.checkpoints.look import Tree, part, part_of
+from ftrun.hooks.checkpoints.listing import Tree, read_chunks, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged
 
 __all__ = [
@@ -24,18 +24,18 @@ __all__ = [
     "Manifest",
     "content",
     "is_ours",
-    "mark",
     "place_of",
     "read",
     "sha256",
     "write",
+    "write_marker",
 ]
+
 
 MANIFEST = ".ftrun-manifest.json"
 MARKER = ".ftrun-complete"
 VERSION = 1
 READ_BYTES_MAX = 256 << 20
-CHUNK_BYTES = 4 << 20
 
 
 class Entry(NamedTuple):
@@ -83,13 +83,13 @@ def content(manifest: Manifest) -> bytes:
 
 def write(checkpoint: str, manifest: Manifest) -> None:
     """Write the manifest, durable; readers see it once `mark` was called. Raises OSError."""
-    _put(place_of(checkpoint, MANIFEST), content(manifest))
+    _replace_file(place_of(checkpoint, MANIFEST), content(manifest))
 
 
-def mark(checkpoint: str) -> None:
+def write_marker(checkpoint: str) -> None:
     """Write the marker for the manifest that lies there, durable. Raises OSError."""
-    digest = hashlib.sha256(part(place_of(checkpoint, MANIFEST), 0, READ_BYTES_MAX)).hexdigest()
-    _put(place_of(checkpoint, MARKER), f"{digest}\n".encode())
+    digest = hashlib.sha256(read_part(place_of(checkpoint, MANIFEST), 0, READ_BYTES_MAX)).hexdigest()
+    _replace_file(place_of(checkpoint, MARKER), f"{digest}\n".encode())
 
 
 def read(checkpoint: str) -> Optional[Manifest]:
@@ -100,12 +100,12 @@ def read(checkpoint: str) -> Optional[Manifest]:
     """
     path = place_of(checkpoint, MANIFEST)
     try:
-        text = part(path, 0, READ_BYTES_MAX)
+        text = read_part(path, 0, READ_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
         return None
     name = os.path.basename(path)
     try:
-        marker = part(place_of(checkpoint, MARKER), 0, 200).decode("ascii", "replace").strip()
+        marker = read_part(place_of(checkpoint, MARKER), 0, 200).decode("ascii", "replace").strip()
     except FileNotFoundError:
         if _is_a_persons(text):
             return None
@@ -115,7 +115,7 @@ def read(checkpoint: str) -> Optional[Manifest]:
     if marker != hashlib.sha256(text).hexdigest():
         raise Damaged(TORN, f"{name} is not the one that its marker was made for")
     try:
-        return _manifest(json.loads(text), os.stat(path).st_mtime)
+        return _parse_manifest(json.loads(text), os.stat(path).st_mtime)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Damaged(TORN, f"{name} cannot be read") from None
 
@@ -132,14 +132,9 @@ def of_tree(tree: Tree, step: Optional[int], *, sums: bool) -> Manifest:
 
 def sha256(path: str) -> str:
     """The SHA-256 of a file in hexadecimal digits. Raises OSError."""
-    digest, at = hashlib.sha256(), 0
-    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while piece := part_of(number, at, CHUNK_BYTES):
-            digest.update(piece)
-            at += len(piece)
-    finally:
-        os.close(number)
+    digest = hashlib.sha256()
+    for piece in read_chunks(path):
+        digest.update(piece)
     return digest.hexdigest()
 
 
@@ -152,7 +147,7 @@ def _is_a_persons(text: bytes) -> bool:
     return isinstance(facts, dict) and not facts.get("nodes") and not facts.get("by")
 
 
-def _manifest(facts: dict[str, object], written_s: float) -> Manifest:
+def _parse_manifest(facts: dict[str, object], written_s: float) -> Manifest:
     if facts["version"] != VERSION:
         raise ValueError(facts["version"])
     files: dict[str, dict[str, object]] = facts["files"]  # type: ignore[assignment]
@@ -173,7 +168,7 @@ def place_of(checkpoint: str, name: str) -> str:
     return os.path.join(checkpoint, name) if os.path.isdir(checkpoint) else checkpoint + name
 
 
-def _put(path: str, written: bytes) -> None:
+def _replace_file(path: str, written: bytes) -> None:
     """Replace a file: whole, durable, or not at all."""
     folder = os.path.dirname(path)
     number, draft = tempfile.mkstemp(prefix=".ftrun-", suffix=".tmp", dir=folder)

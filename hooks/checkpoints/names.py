@@ -1,6 +1,7 @@
-"""What the name of a checkpoint says: its step, and whether a writer had not finished it. (pure)
+"""What the names of checkpoints and of their files say: a step, something unfinished, a note. (pure)
 
-This is the rule of hooks/batch.sh, which works without Python; tests/unit/test_batch_sh.py holds both against each other.
+How it thinks. `step_of` and `is_temporary` are the rules of hooks/batch.sh, which works without Python; tests/unit/test_batch_sh.py holds both
+against each other.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-__all__ = ["is_temporary", "step_of"]
+__all__ = ["is_note", "is_temporary", "step_of", "with_step", "without_step"]
 
 WORDS = ("step", "iter", "epoch")
 BEHIND_WORD = re.compile(r"[a-z_=.-]*([0-9]+)")
@@ -16,6 +17,7 @@ LAST_NUMBER = re.compile(r"([0-9]+)(?![\s\S]*[0-9])")
 TEMPORARY = re.compile(
     r"(\.tmp|\.temp|\.partial|\.incomplete|[-_]tmp|~|\.ftrun-manifest\.json|\.ftrun-complete)$|-tmp-|^tmp[-_]|^\.tmp"
 )
+NOTE = re.compile(r"\.(?:log|out|err|txt|jsonl|csv|lock)$|tfevents", re.IGNORECASE)
 DIGITS_MAX = 18  # what a shell can compare
 
 
@@ -37,6 +39,25 @@ def step_of(path: str) -> Optional[int]:
 def is_temporary(path: str) -> bool:
     """Whether the base name is one that writers give to what they have not finished."""
     return TEMPORARY.search(path.rstrip("/").rpartition("/")[2]) is not None
+
+
+def is_note(name: str) -> bool:
+    """Whether it is what others go on writing into a folder that is complete: logs, curves, results of an evaluation."""
+    return NOTE.search(name) is not None
+
+
+def without_step(name: str, step: Optional[int]) -> str:
+    """The name of a file of a checkpoint of this step as it is at every step."""
+    return name if step is None else _number_of(step).sub("#", name)
+
+
+def with_step(name: str, step: int, other: int, count: int = 0) -> str:
+    """The name of a file of a checkpoint of `step` as it is at `other`, as many digits wide; `count`: places to change (0: all)."""
+    return _number_of(step).sub(lambda digits: str(other).zfill(len(digits[0])), name, count=count)
+
+
+def _number_of(step: int) -> re.Pattern[str]:
+    return re.compile(rf"(?<![0-9])0*{step}(?![0-9])")
 
 
 def _number(digits: str) -> int:

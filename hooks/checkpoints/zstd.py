@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-__all__ = ["decompressed"]
+__all__ = ["decompress"]
+
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 OUT_BYTES_MAX = 1 << 20
@@ -98,7 +99,7 @@ class Bits:
         return value
 
 
-def decompressed(frame: bytes) -> bytes:
+def decompress(frame: bytes) -> bytes:
     """The content of the frame that stands at the beginning. Raises ValueError."""
     kept = Kept()
     try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.hooks.checkpoints.model import COMPLETE, Judged
+from ftrun.hooks.checkpoints.model import COMPLETE, Inspection
 from ftrun.supervisor import inventory, store
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
@@ -169,10 +169,10 @@ def _show(found: Inventory, *, titled: bool) -> None:
 
 def _next(found: Inventory) -> str:
     """The path that the next start takes; "" for none."""
-    return found.choice.judged.found.path if found.choice.judged else ""
+    return found.choice.chosen.found.path if found.choice.chosen else ""
 
 
-def _why(one: Judged, passed: str) -> str:
+def _why(one: Inspection, passed: str) -> str:
     """What decided: for a whole one that is passed over the reason for that."""
     return passed if passed and one.state == COMPLETE else one.why
 
@@ -182,7 +182,7 @@ def _short(path: str, place: Place) -> str:
     return os.path.relpath(path, place.cwd) if path.startswith(place.cwd.rstrip("/") + "/") else path
 
 
-def _clock(one: Judged) -> str | None:
+def _clock(one: Inspection) -> str | None:
     if not one.written_s:
         return None
     return datetime.fromtimestamp(one.written_s).astimezone().isoformat(" ", "seconds")[:19]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.nodeset import expand
 from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory

@@ -13,10 +13,10 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from ftrun.hooks.checkpoints import poison
-from ftrun.hooks.checkpoints.model import COMPLETE, Found, Judged
-from ftrun.hooks.checkpoints.picking import Picked, Question, pick
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints import diverged
+from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.model import COMPLETE, Found, Inspection
+from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.supervisor import checkpoints, usable
 from ftrun.supervisor.events import Run
 
@@ -66,16 +66,16 @@ def choose(
     fresh: bool,
     by_rule: bool,
     run_dir: str = "",
-) -> Picked:
+) -> Selection:
     """As batch.sh does by the names (`by_rule`), or `ftrun-hook pick` on the node; all of a life's checkpoints were written since the run began."""
     if by_rule:
         run = Run("r", set_aside=tuple((path, "") for path in aside), poisoned=poisons)
         path = usable.by_rule({"checkpoint": pattern}, run, cwd)
         left = not path and bool(checkpoints.complete(pattern, cwd=cwd))
         stuck = "none of them may be loaded" if left and not fresh else ""
-        return Picked(Judged(Found(path, "any"), COMPLETE, "") if path else None, "", (), stuck)
-    return pick(
-        Question(
+        return Selection(Inspection(Found(path, "any"), COMPLETE, "") if path else None, "", (), stuck)
+    return select(
+        Request(
             patterns=[pattern],
             cwd=cwd,
             aside=aside,
@@ -91,6 +91,6 @@ def choose(
 def spoilt(path: str, poisons: tuple[Poison, ...], step: int) -> bool:
     """Whether a checkpoint as it lies there now is one of a training that had diverged, by what was noted."""
     try:
-        return bool(poison.against(step, os.stat(path).st_mtime, poisons))
+        return bool(diverged.why_poisoned(step, os.stat(path).st_mtime, poisons))
     except OSError:
         return True

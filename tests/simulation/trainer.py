@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftrun.hooks import nodefile
-from ftrun.hooks.checkpoints import poison
-from ftrun.hooks.checkpoints.picking import Picked, noted
+from ftrun.hooks.checkpoints import diverged
+from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.selection import Selection
 from ftrun.hooks.findings import Finding
 from ftrun.slurm.client.cluster import JobState
 from tests.fake_slurm import faults
@@ -188,7 +189,7 @@ class Start:
         if self.inside is not None:
             self._nodes = self.inside.nodes
         picked = self._pick()
-        chosen = picked.judged.found.path if picked.judged is not None else ""
+        chosen = picked.chosen.found.path if picked.chosen is not None else ""
         log = Path(self.launch.job.std_out)
         offset = log.stat().st_size if log.exists() else 0
         log.touch()
@@ -244,7 +245,7 @@ class Start:
             temporary.unlink()
         return True
 
-    def _pick(self) -> Picked:
+    def _pick(self) -> Selection:
         """What batch.sh is told of the run's checkpoints, by its file or by the agent, and what it finds."""
         composed = (self.folder / "submitted" / "train.sh").read_bytes()
         told = {key: _word(composed, key) for key in ("skip", "poison", "had", "fresh", "judge")}
@@ -256,8 +257,8 @@ class Start:
             self.world.cwd,
             aside=tuple(told["skip"].splitlines()),
             poisons=(
-                *poison.parsed(told["poison"]),
-                *(() if told["judge"] != "quick" else noted(self.world.run_dir)),
+                *diverged.from_lines(told["poison"]),
+                *(() if told["judge"] != "quick" else noted_poisons(self.world.run_dir)),
             ),
             had=bool(told["had"]),
             fresh=bool(told["fresh"]),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checkpoints import aftermath
-from ftrun.hooks.checkpoints.picking import Picked, Question, pick
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints import diverged_folder
+from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from tests.unit.test_pick_sh import OLD_S, saved
 
 NOTED = Poison("1.0.1", 20, None, OLD_S + 100)
@@ -20,7 +20,7 @@ def run_of(folder: Path, *seen: str) -> Path:
     run_dir = folder / "run"
     (run_dir / "attempts" / "1").mkdir(parents=True)
     record(run_dir, "1/launch.0", OLD_S)
-    aftermath.saw(str(run_dir), NOTED.name, [str(folder / "c" / name) for name in seen])
+    diverged_folder.note_seen(str(run_dir), NOTED.name, [str(folder / "c" / name) for name in seen])
     return run_dir
 
 
@@ -31,12 +31,12 @@ def record(run_dir: Path, name: str, at_s: float) -> None:
     os.utime(path, (at_s, at_s))
 
 
-def chosen(folder: Path, *, run_dir: str = "") -> Picked:
-    return pick(Question(["c/*"], str(folder), poisons=(NOTED,), run_dir=run_dir or str(folder / "run")))
+def chosen(folder: Path, *, run_dir: str = "") -> Selection:
+    return select(Request(["c/*"], str(folder), poisons=(NOTED,), run_dir=run_dir or str(folder / "run")))
 
 
-def step_of(picked: Picked) -> int | None:
-    return picked.judged.found.step if picked.judged is not None else None
+def step_of(picked: Selection) -> int | None:
+    return picked.chosen.found.step if picked.chosen is not None else None
 
 
 def test_what_a_rank_saves_that_wakes_after_the_judgement_is_not_loaded(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_was_there_is_trusted_by_whoever_touches_it(tmp_path: Path) -> None
     assert step_of(chosen(tmp_path)) is None
     saved(tmp_path / "c/step_30.pt", at_s=OLD_S + 200)
     assert step_of(chosen(tmp_path)) == 30
-    saved(tmp_path / "c/step_40.pt", at_s=OLD_S + 101 + aftermath.LATE_S)
+    saved(tmp_path / "c/step_40.pt", at_s=OLD_S + 101 + diverged_folder.LATE_S)
     assert step_of(chosen(tmp_path)) == 40
 
 
@@ -91,6 +91,6 @@ def test_what_was_seen_first_stays(tmp_path: Path) -> None:
     run_dir = run_of(tmp_path)
     (run_dir / "diverged" / NOTED.name).write_text("")
     saved(tmp_path / "c/step_30.pt", at_s=OLD_S + 130)
-    aftermath.saw(str(run_dir), NOTED.name, [str(tmp_path / "c/step_30.pt")])
+    diverged_folder.note_seen(str(run_dir), NOTED.name, [str(tmp_path / "c/step_30.pt")])
 
     assert step_of(chosen(tmp_path)) is None

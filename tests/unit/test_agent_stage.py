@@ -64,7 +64,7 @@ def publish(stage: Stage, folder: Path, name: str = "step-10") -> None:
     (folder / name / "rank-0").write_bytes(b"weights")
     by = {"run": standing.run_of(stage.life.run_dir), "attempt": 1, "start": "0.1"}
     manifest.write(str(folder / name), manifest.Manifest({"rank-0": manifest.Entry(7, "0" * 64)}, by=by))
-    manifest.mark(str(folder / name))
+    manifest.write_marker(str(folder / name))
 
 
 def test_a_view_that_all_nodes_have_is_what_the_start_is_led_to(make: Make, tmp_path: Path) -> None:

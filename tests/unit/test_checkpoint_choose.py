@@ -5,28 +5,28 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.hooks.checkpoints.choose import choose, rank
-from ftrun.hooks.checkpoints.model import COMPLETE, STATES, TORN, Found, Judged
+from ftrun.hooks.checkpoints.model import COMPLETE, STATES, TORN, Found, Inspection
+from ftrun.hooks.checkpoints.selection import choose, newness
 
 
-def one(step: int | None, state: str = COMPLETE, written_s: float = 0.0, name: str = "") -> Judged:
+def one(step: int | None, state: str = COMPLETE, written_s: float = 0.0, name: str = "") -> Inspection:
     """A judged checkpoint of a step."""
-    return Judged(Found(f"/ckpt/{name or step}", "torch", step), state, "so", written_s=written_s)
+    return Inspection(Found(f"/ckpt/{name or step}", "torch", step), state, "so", written_s=written_s)
 
 
 def test_the_highest_step_is_taken_however_old_it_is() -> None:
     """Steps outrank times: a checkpoint that was copied later is no newer."""
     choice = choose([one(100, written_s=9.0), one(200, written_s=1.0)])
 
-    assert choice.judged is not None
-    assert 200 == choice.judged.found.step
+    assert choice.chosen is not None
+    assert 200 == choice.chosen.found.step
     assert () == choice.passed
 
 
 def test_of_the_same_step_the_youngest_is_taken_and_then_the_last_by_name() -> None:
     """The order of batch.sh."""
-    by_time = choose([one(1, written_s=1.0, name="b"), one(1, written_s=2.0, name="a")]).judged
-    by_name = choose([one(1, name="a"), one(1, name="b")]).judged
+    by_time = choose([one(1, written_s=1.0, name="b"), one(1, written_s=2.0, name="a")]).chosen
+    by_name = choose([one(1, name="a"), one(1, name="b")]).chosen
 
     assert by_time is not None
     assert by_name is not None
@@ -36,38 +36,18 @@ def test_of_the_same_step_the_youngest_is_taken_and_then_the_last_by_name() -> N
 
 def test_one_without_a_step_comes_after_all_that_have_one() -> None:
     """`last.pt` is taken only where nothing has a step."""
-    assert rank(one(None, written_s=9.0)) < rank(one(0))
+    assert newness(one(None, written_s=9.0)) < newness(one(0))
 
 
 def test_what_is_passed_over_is_named_with_its_reason_newest_first() -> None:
     """Torn, set aside and complete: the third is taken, and the line says why not the others."""
     choice = choose([one(1), one(2), one(3, TORN)], aside=["/ckpt/2"])
 
-    assert choice.judged is not None
-    assert 1 == choice.judged.found.step
+    assert choice.chosen is not None
+    assert 1 == choice.chosen.found.step
     assert [("/ckpt/3", "torn: so"), ("/ckpt/2", "set aside: a start failed to load it")] == list(
         choice.passed
     )
-
-
-def test_only_what_is_older_than_the_divergence_is_taken() -> None:
-    """At the step of the first sign the weights may be poisoned already."""
-    choice = choose([one(90), one(100), one(110)], before_step=100)
-
-    assert choice.judged is not None
-    assert 90 == choice.judged.found.step
-
-
-def test_both_bounds_of_a_divergence_must_hold() -> None:
-    """An epoch's number says nothing about steps: the time decides then."""
-    assert choose([one(3, written_s=50.0)], before_step=1000, before_s=40.0).judged is None
-    assert choose([one(3, written_s=30.0)], before_step=1000, before_s=40.0).judged is not None
-
-
-def test_one_without_a_step_is_taken_only_where_time_can_speak_for_it() -> None:
-    """A step to stay before says nothing of it."""
-    assert choose([one(None, written_s=1.0)], before_step=10).judged is None
-    assert choose([one(None, written_s=1.0)], before_step=10, before_s=2.0).judged is not None
 
 
 def test_nothing_to_choose_from_and_nothing_good_are_told_apart() -> None:
@@ -82,18 +62,18 @@ MANY = st.lists(
 )
 
 
-@given(MANY, st.none() | st.integers(0, 6), st.sets(st.sampled_from(["/ckpt/a", "/ckpt/b"])))
+@given(MANY, st.sets(st.sampled_from(["/ckpt/a", "/ckpt/b"])))
 def test_what_is_taken_is_complete_and_nothing_newer_could_have_been(
-    judged: list[Judged], before_step: int | None, aside: set[str]
+    judged: list[Inspection], aside: set[str]
 ) -> None:
     """The choice and what was passed over are the upper end of the order, without a gap."""
-    choice = choose(judged, aside=aside, before_step=before_step)
-    ordered = sorted(judged, key=rank, reverse=True)
+    choice = choose(judged, aside=aside)
+    ordered = sorted(judged, key=newness, reverse=True)
 
     assert [path for path, _ in choice.passed] == [j.found.path for j in ordered[: len(choice.passed)]]
-    if choice.judged is None:
+    if choice.chosen is None:
         assert len(judged) == len(choice.passed)
     else:
-        assert ordered[len(choice.passed)] == choice.judged
-        assert COMPLETE == choice.judged.state
-        assert choice.judged.found.path not in aside
+        assert ordered[len(choice.passed)] == choice.chosen
+        assert COMPLETE == choice.chosen.state
+        assert choice.chosen.found.path not in aside

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.checkpoints import look, manifest
+from ftrun.hooks.checkpoints import listing, manifest
 from ftrun.hooks.checkpoints.find import found_at
-from ftrun.hooks.checkpoints.judge import judge
+from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.model import (
     COMPLETE,
     DEEP,
@@ -39,11 +39,11 @@ def own(folder: Path) -> Path:
 
 def listed(checkpoint: Path, *, sums: bool = True) -> Path:
     """The checkpoint with ftrun's manifest and marker."""
-    tree = look.tree(str(checkpoint), float("inf"))
+    tree = listing.list_tree(str(checkpoint), float("inf"))
     manifest.write(
         str(checkpoint), manifest.of_tree(tree, 7, sums=sums)._replace(world=4, nodes=("n1", "n2"))
     )
-    manifest.mark(str(checkpoint))
+    manifest.write_marker(str(checkpoint))
     return checkpoint
 
 
@@ -100,14 +100,14 @@ def test_what_changes_while_it_is_looked_at_is_being_written(
 ) -> None:
     """Also when its layout is unknown and nothing else speaks against it; but not for a log that somebody keeps in it."""
     folder = own(tmp_path / "step_1")
-    grow = look.tree
+    grow = listing.list_tree
 
-    def growing(path: str, before_s: float) -> look.Tree:
+    def growing(path: str, before_s: float) -> listing.Tree:
         with (folder / name).open("ab") as stream:
             stream.write(b"more")
         return grow(path, before_s)
 
-    monkeypatch.setattr(look, "tree", growing)
+    monkeypatch.setattr(listing, "list_tree", growing)
 
     judged = written.seen(folder, now_s=time.time())
 
@@ -199,7 +199,7 @@ def test_a_manifest_without_its_own_marker_was_not_published_to_the_end(tmp_path
 def test_a_list_that_a_person_had_written_and_that_has_no_marker_says_nothing(tmp_path: Path) -> None:
     """`--manifest` died between its two files: the checkpoint is what it was before, whole or cut."""
     path = zipped(tmp_path / "step_7.pt", {"data.pkl": noise(100), "data/0": noise(9000)})
-    manifest.write(str(path), manifest.of_tree(look.tree(str(path), float("inf")), 7, sums=True))
+    manifest.write(str(path), manifest.of_tree(listing.list_tree(str(path), float("inf")), 7, sums=True))
 
     whole = written.seen(path)
     written.cut(path, 5000)
@@ -284,7 +284,7 @@ def test_a_file_system_that_hangs_costs_no_more_than_the_deadline(
     begin = time.monotonic()
     with monkeypatch.context() as patched:
         patched.setattr(os, call, hanging(getattr(os, call), gate))
-        judged = judge(found, now_s=written.LATER_S, before_s=begin + 0.2)
+        judged = inspect(found, now_s=written.LATER_S, before_s=begin + 0.2)
         gate.set()
 
     assert (COMPLETE, RULE) == (judged.state, judged.level)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.hooks.checkpoints.find import find
-from ftrun.hooks.checkpoints.judge import judge
+from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN, WRITING
 from tests.unit import written
 
@@ -151,7 +151,7 @@ def test_a_long_list_of_shards_is_not_walked_by_the_quick_level(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Names are picked out of it, and a shard that was cut shows at its own end."""
-    monkeypatch.setattr("ftrun.hooks.layouts.dcp.WALKED_BYTES_MAX", 100)
+    monkeypatch.setattr("ftrun.hooks.checkpoints.layout_torch.WALKED_BYTES_MAX", 100)
     copy = written.copied(kept / "dcp/step_300", tmp_path / "step_300")
 
     whole = written.seen(copy)
@@ -187,7 +187,7 @@ def test_the_quick_level_asks_a_file_system_five_times_for_a_shard(
 
     for name in CALLS:
         monkeypatch.setattr(os, name, counted(name))
-    judged = judge(found, now_s=written.LATER_S)
+    judged = inspect(found, now_s=written.LATER_S)
 
     assert (COMPLETE, 10) == (judged.state, judged.shards)
     assert len(asked) <= 5 * judged.shards + 20, asked

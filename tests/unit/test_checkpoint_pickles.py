@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.hooks.checkpoints import pickles
+from ftrun.hooks.checkpoints import pickle_reader
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -35,7 +35,7 @@ def test_a_malicious_pickle_does_nothing(tmp_path: Path, protocol: int) -> None:
     victim = tmp_path / "victim"
     content = pickle.dumps({"step": 5, "weights": Evil(f"touch {victim}")}, protocol=protocol)
 
-    value, end = pickles.one(content)
+    value, end = pickle_reader.walk(content)
 
     assert 5 == value["step"]
     assert ("system", (f"touch {victim}",)) == (value["weights"].name, value["weights"].args)
@@ -47,7 +47,7 @@ def test_what_a_pickle_nests_deeply_does_not_end_the_interpreter() -> None:
     """Hundreds of thousands of tuples in each other, as the key of a dict: to hash them would overflow the stack."""
     content = b"\x80\x02})" + b"\x85" * 300_000 + b"K\x01s."
 
-    value, _ = pickles.one(content)
+    value, _ = pickle_reader.walk(content)
 
     assert [1] == list(value.values())
 
@@ -65,7 +65,7 @@ PLAIN = st.recursive(
 def test_plain_values_come_out_as_they_went_in(value: Any, protocol: int) -> None:
     """Numbers, texts, lists, dicts, tuples, of every protocol."""
     # Protocols below 3 make bytes by a call.
-    told, _ = pickles.one(pickle.dumps(value, protocol=protocol))
+    told, _ = pickle_reader.walk(pickle.dumps(value, protocol=protocol))
 
     if protocol >= 3:
         assert told == value
@@ -78,8 +78,8 @@ def test_noise_raises_broken_and_nothing_else(noise: bytes, at: int, more: bytes
     content = pickle.dumps({"a": [1, (2.5, "x")], "b": collections.OrderedDict(c=3)}, protocol=2)
     for candidate in (noise, content[:at] + more + content[at:], content[:at]):
         try:
-            pickles.one(candidate)
-        except pickles.Broken:
+            pickle_reader.walk(candidate)
+        except pickle_reader.Broken:
             continue
 
 
@@ -87,17 +87,17 @@ def test_a_cut_pickle_is_told_from_one_that_is_none() -> None:
     """A file that ends too early may be called torn; one that never was a pickle may not."""
     content = pickle.dumps({"a": list(range(300))}, protocol=4)
     for size in range(2, len(content) - 1, 7):
-        with pytest.raises(pickles.Broken) as raised:
-            pickles.one(content[:size])
+        with pytest.raises(pickle_reader.Broken) as raised:
+            pickle_reader.walk(content[:size])
         assert raised.value.is_cut, size
-    with pytest.raises(pickles.Broken) as raised:
-        pickles.one(b"\xfe no pickle")
+    with pytest.raises(pickle_reader.Broken) as raised:
+        pickle_reader.walk(b"\xfe no pickle")
     assert not raised.value.is_cut
 
 
 def test_the_state_of_an_object_is_read_by_field() -> None:
     """Megatron keeps its arguments in an argparse.Namespace."""
-    value, _ = pickles.one(pickle.dumps(argparse.Namespace(world_size=8, rank=0), protocol=2))
+    value, _ = pickle_reader.walk(pickle.dumps(argparse.Namespace(world_size=8, rank=0), protocol=2))
 
     assert ("Namespace", 8, None) == (value.name, value.get("world_size"), value.get("missing"))
 
@@ -109,9 +109,9 @@ def test_a_number_behind_its_key_is_found_without_walking(protocol: int, number:
     state = {"a": "world_size", "args": argparse.Namespace(x="y", dp=number, list=[7, 7]), "z": 1.5}
     content = pickle.dumps(state, protocol=protocol)
 
-    assert int(number) == pickles.number(content, "dp")
-    assert pickles.number(content, "x") is None
-    assert pickles.number(content, "missing") is None
+    assert int(number) == pickle_reader.number_after(content, "dp")
+    assert pickle_reader.number_after(content, "x") is None
+    assert pickle_reader.number_after(content, "missing") is None
 
 
 def test_a_key_with_two_numbers_has_none() -> None:
@@ -120,8 +120,8 @@ def test_a_key_with_two_numbers_has_none() -> None:
         {"n": 3}
     )
 
-    assert pickles.number(content, "n") is None
-    assert 2 == pickles.number(content, "m")
+    assert pickle_reader.number_after(content, "n") is None
+    assert 2 == pickle_reader.number_after(content, "m")
 
 
 @pytest.mark.parametrize("protocol", range(1, pickle.HIGHEST_PROTOCOL + 1))
@@ -129,7 +129,7 @@ def test_a_list_that_repeats_a_number_tells_it(protocol: int) -> None:
     """DeepSpeed keeps a count for each group of parameters."""
     content = pickle.dumps({"same": [4, 4], "one": [300], "differ": [1, 2], "none": []}, protocol=protocol)
 
-    told = [pickles.same_numbers(content, key) for key in ("same", "one", "differ", "none")]
+    told = [pickle_reader.repeated_number_after(content, key) for key in ("same", "one", "differ", "none")]
 
     assert [4, 300, None, None] == told
 
@@ -140,7 +140,7 @@ def test_what_a_walk_costs_grows_with_the_content_and_no_faster() -> None:
     for entries in (3_000, 30_000):
         content = pickle.dumps([{"name": f"layer.{n}", "at": n} for n in range(entries)], protocol=4)
         begin = time.process_time()
-        pickles.one(content)
+        pickle_reader.walk(content)
         spent_s.append(time.process_time() - begin)
 
     assert len(content) > 1_000_000 // 2

@@ -14,8 +14,8 @@ import pytest
 
 from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.find import found_at
-from ftrun.hooks.checkpoints.judge import tree_of
-from ftrun.hooks.checkpoints.picking import Question, pick
+from ftrun.hooks.checkpoints.inspection import tree_of
+from ftrun.hooks.checkpoints.selection import Request, select
 
 RANKS = 4
 SIZE = 6000
@@ -42,9 +42,9 @@ def save(top: Path, step: int, parts: Parts, *, age_s: float = AN_HOUR_S) -> Pat
 
 def picked(top: Path, aside: tuple[str, ...] = ()) -> tuple[str, dict[str, str], str]:
     """(what a start loads, what is passed over and why, why it must not begin from nothing)."""
-    found = pick(Question(["step_*"], str(top), aside=aside, had=True))
+    found = select(Request(["step_*"], str(top), aside=aside, had=True))
     passed = {os.path.basename(path): why for path, why in found.passed}
-    return os.path.basename(found.judged.found.path) if found.judged else "", passed, found.stuck
+    return os.path.basename(found.chosen.found.path) if found.chosen else "", passed, found.stuck
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_checkpoint_with_a_list_is_judged_by_that(tmp_path: Path) -> None:
         save(tmp_path, step, whole())
     path = save(tmp_path, 30, whole(ranks=2))
     manifest.write(str(path), manifest.of_tree(tree_of(found_at(str(path))), 30, sums=True))
-    manifest.mark(str(path))
+    manifest.write_marker(str(path))
 
     assert "step_30" == picked(tmp_path)[0]
 

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrun.hooks.checkpoints import contents, look
-from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, QUICK, TORN, UNFLUSHED, Damaged
-from ftrun.hooks.layouts import Need
+from ftrun.hooks.checkpoints import file_check, listing
+from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, QUICK, TORN, UNFLUSHED, Damaged, Need
 from tests.unit import written
 
 PAGE = 4096
@@ -246,12 +245,12 @@ def test_tensors_of_safetensors_behind_objects_of_torch_are_no_torn_zip(saved: P
     shard = tmp_path / "__0_0.distcp"
     header = b'{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[25],"data_offsets":[0,100]}}'
     block = struct.pack("<Q", len(header)) + header + noise(100)
-    tree = look.Tree(str(tmp_path), str(tmp_path), {})
+    tree = listing.Tree(str(tmp_path), str(tmp_path), {})
 
     for content in (saved.read_bytes() + block, saved.read_bytes()):
         shard.write_bytes(content)
-        tree = tree._replace(files={shard.name: look.Fact(len(content), 0.0)})
-        contents.check(tree, shard.name, Need(kind="zipchain"), DEEP, math.inf)
+        tree = tree._replace(files={shard.name: listing.FileFact(len(content), 0.0)})
+        file_check.check_file(tree, shard.name, Need(kind="zipchain"), DEEP, math.inf)
     shard.write_bytes(saved.read_bytes()[:-1])
     with pytest.raises(Damaged):
-        contents.check(tree, shard.name, Need(kind="zipchain"), QUICK, math.inf)
+        file_check.check_file(tree, shard.name, Need(kind="zipchain"), QUICK, math.inf)

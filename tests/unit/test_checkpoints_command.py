@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.supervisor import checkpoints as rule
 from ftrun.supervisor import context, inventory
 from ftrun.supervisor.cli import common, main

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import deepen, keepbase
-from ftrun.hooks.checkpoints import manifest, pace, verdicts
-from ftrun.hooks.checkpoints.judge import tree_of
+from ftrun.hooks import keepbase
+from ftrun.hooks.checkpoints import cmd_verify, deep_results, listing, manifest
+from ftrun.hooks.checkpoints.inspection import tree_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN
-from ftrun.hooks.checkpoints.picking import Picked, Question, pick
+from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.supervisor import agent_deep, deepviews, usable
 from ftrun.supervisor.events import Run
 from tests.unit import written
@@ -49,14 +49,14 @@ def harmed(path: Path, at: int = 250_000) -> Path:
     return path
 
 
-def chosen(folder: Path) -> Picked:
+def chosen(folder: Path) -> Selection:
     """What the next start takes."""
-    return pick(Question([PATTERN], str(folder), run_dir=str(folder / "run")))
+    return select(Request([PATTERN], str(folder), run_dir=str(folder / "run")))
 
 
-def reader(folder: Path, *, rate: str = "0", still: float = 0.0) -> deepen.Reader:
+def reader(folder: Path, *, rate: str = "0", still: float = 0.0) -> cmd_verify.Verifier:
     (folder / "run").mkdir(exist_ok=True)
-    return deepen.Reader(
+    return cmd_verify.Verifier(
         argparse.Namespace(
             run_dir=str(folder / "run"),
             cwd=str(folder),
@@ -69,7 +69,7 @@ def reader(folder: Path, *, rate: str = "0", still: float = 0.0) -> deepen.Reade
     )
 
 
-def settled(one: deepen.Reader) -> None:
+def settled(one: cmd_verify.Verifier) -> None:
     """Until its child has read what it reads."""
     give_up_s = time.monotonic() + 60
     while one.child:
@@ -87,10 +87,10 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def as_it_was() -> Iterator[None]:
     """This process reads as quickly as it can afterwards."""
-    before = {name: getattr(pace._Pace, name) for name in vars(pace._Pace) if not name.startswith("__")}
+    before = {name: getattr(listing._Pace, name) for name in vars(listing._Pace) if not name.startswith("__")}
     yield
     for name, value in before.items():
-        setattr(pace._Pace, name, value)
+        setattr(listing._Pace, name, value)
 
 
 def test_what_only_a_checksum_shows_is_passed_over_once_it_was_read(tmp_path: Path, run_dir: Path) -> None:
@@ -98,16 +98,16 @@ def test_what_only_a_checksum_shows_is_passed_over_once_it_was_read(tmp_path: Pa
     saved(tmp_path, 10)
     bad = harmed(saved(tmp_path, 20))
     first = chosen(tmp_path)
-    assert first.judged is not None
-    assert (str(bad), QUICK) == (first.judged.found.path, first.judged.level)
+    assert first.chosen is not None
+    assert (str(bad), QUICK) == (first.chosen.found.path, first.chosen.level)
 
     one = reader(tmp_path)
     one.look()
     settled(one)
     then = chosen(tmp_path)
 
-    assert then.judged is not None
-    assert then.judged.found.step == 10
+    assert then.chosen is not None
+    assert then.chosen.found.step == 10
     [(path, why)] = then.passed
     assert path == str(bad)
     assert "wrong checksum in its record archive/data/0" in why
@@ -127,9 +127,9 @@ def test_the_one_before_is_read_where_the_newest_is_broken_and_each_is_read_once
 
     assert ["step_20.pt", "step_10.pt", "", "", ""] == begun
     assert [(TORN, DEEP), (COMPLETE, DEEP)] == [
-        (each.state, each.level) for each in verdicts.listed(str(run_dir))
+        (each.state, each.level) for each in deep_results.load_all(str(run_dir))
     ]
-    told = chosen(tmp_path).judged
+    told = chosen(tmp_path).chosen
     assert told is not None
     assert (COMPLETE, DEEP) == (told.state, told.level)
 
@@ -137,12 +137,12 @@ def test_the_one_before_is_read_where_the_newest_is_broken_and_each_is_read_once
 def test_a_checkpoint_that_is_written_anew_is_judged_anew(tmp_path: Path, run_dir: Path) -> None:
     """A verdict speaks of the files that were read, also where the new ones have the old size and time."""
     bad = harmed(saved(tmp_path, 20))
-    deepen.read_one(str(run_dir), str(bad), "")
-    assert chosen(tmp_path).judged is None
+    cmd_verify.verify_one(str(run_dir), str(bad), "")
+    assert chosen(tmp_path).chosen is None
 
     harmed(bad)  # the same byte turned back: whole again, of the same size and time
 
-    told = chosen(tmp_path).judged
+    told = chosen(tmp_path).chosen
     assert told is not None
     assert (COMPLETE, QUICK) == (told.state, told.level)
 
@@ -164,7 +164,7 @@ def test_a_newer_one_ends_the_reading_of_the_older(tmp_path: Path, run_dir: Path
     with pytest.raises(ChildProcessError):
         os.waitpid(first, os.WNOHANG)
     settled(one)
-    assert [20] == [int(each.path[-5:-3]) for each in verdicts.listed(str(run_dir))]
+    assert [20] == [int(each.path[-5:-3]) for each in deep_results.load_all(str(run_dir))]
 
 
 def test_what_was_written_just_now_is_left_alone(tmp_path: Path, run_dir: Path) -> None:
@@ -176,7 +176,7 @@ def test_what_was_written_just_now_is_left_alone(tmp_path: Path, run_dir: Path) 
 
     assert not one.child
     os.truncate(path, 1000)
-    assert deepen.read_one(str(run_dir), str(path), "") is None
+    assert cmd_verify.verify_one(str(run_dir), str(path), "") is None
 
 
 def test_the_manifests_sums_are_compared_where_there_is_one(tmp_path: Path, run_dir: Path) -> None:
@@ -187,27 +187,27 @@ def test_the_manifests_sums_are_compared_where_there_is_one(tmp_path: Path, run_
     os.utime(file, (OLD_S, OLD_S))
     tree = tree_of(written.inside(tmp_path / "ckpt")[0])
     manifest.write(tree.path, manifest.of_tree(tree, 5, sums=True))
-    manifest.mark(tree.path)
+    manifest.write_marker(tree.path)
     for own in (manifest.MANIFEST, manifest.MARKER):
         os.utime(os.path.join(tree.path, own), (OLD_S + 1, OLD_S + 1))
     harmed(file, 100)
 
-    assert chosen(tmp_path).judged is not None
-    verdict = deepen.read_one(str(run_dir), tree.path, "")
+    assert chosen(tmp_path).chosen is not None
+    verdict = cmd_verify.verify_one(str(run_dir), tree.path, "")
     assert verdict is not None
     assert (TORN, DEEP) == (verdict.state, verdict.level), verdict.why
-    assert chosen(tmp_path).judged is None
+    assert chosen(tmp_path).chosen is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 9}', "null", "\0" * 50])
 def test_a_finding_that_cannot_be_read_says_nothing(tmp_path: Path, run_dir: Path, text: str) -> None:
     """A start goes on as it would have without."""
     bad = harmed(saved(tmp_path, 20))
-    deepen.read_one(str(run_dir), str(bad), "")
+    cmd_verify.verify_one(str(run_dir), str(bad), "")
     [file] = (run_dir / "deep").iterdir()
     file.write_text(text)
 
-    told = chosen(tmp_path).judged
+    told = chosen(tmp_path).chosen
     assert told is not None
     assert COMPLETE == told.state
 
@@ -217,12 +217,12 @@ def test_the_reader_keeps_to_its_rate_and_to_one_file_at_a_time(tmp_path: Path, 
     path = tmp_path / "file"
     path.write_bytes(os.urandom(400_000))
     whole = manifest.sha256(str(path))
-    pace.slow_down(1_000_000)
+    listing.slow_down(1_000_000)
     began_s = time.monotonic()
 
     assert whole == manifest.sha256(str(path))
     assert time.monotonic() - began_s > 0.25
-    assert pace.threads() == 1
+    assert listing._Pace.threads == 1
 
 
 def test_the_reader_ends_with_whoever_began_it_and_comes_last(tmp_path: Path, run_dir: Path) -> None:
@@ -320,9 +320,9 @@ def test_supervisor_and_show_know_what_was_found(tmp_path: Path, run_dir: Path) 
     """A broken one is no progress, and is named; of whole ones the last."""
     saved(tmp_path, 10)
     bad = harmed(saved(tmp_path, 20))
-    deepen.read_one(str(run_dir), str(bad), "")
-    deepen.read_one(str(run_dir), str(saved(tmp_path, 5)), "")
-    deepen.read_one(str(run_dir), str(tmp_path / "ckpt/step_10.pt"), "")
+    cmd_verify.verify_one(str(run_dir), str(bad), "")
+    cmd_verify.verify_one(str(run_dir), str(saved(tmp_path, 5)), "")
+    cmd_verify.verify_one(str(run_dir), str(tmp_path / "ckpt/step_10.pt"), "")
 
     settings = {"checkpoint": PATTERN, "checkpoint-judge": "quick"}
     loads = usable.find(settings, Run("small-0001"), str(tmp_path), run_dir=str(run_dir))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks.checkpoints import poison
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints import diverged
+from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.supervisor import divergence, events, policy
 from ftrun.supervisor.divergence import Sign
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
@@ -113,9 +113,9 @@ def test_without_steps_times_decide(tmp_path: Path) -> None:
     spoilt = divergence.poison_of(found, name="x", resumed_step=None, **TIMES)
 
     assert (None, END_S - 400, END_S) == (spoilt.step, spoilt.since_s, spoilt.until_s)
-    assert poison.against(7, END_S - 100, [spoilt])
-    assert not poison.against(7, END_S - 500, [spoilt])
-    assert not poison.against(7, END_S + 1, [spoilt])
+    assert diverged.why_poisoned(7, END_S - 100, [spoilt])
+    assert not diverged.why_poisoned(7, END_S - 500, [spoilt])
+    assert not diverged.why_poisoned(7, END_S + 1, [spoilt])
 
 
 def test_clocks_of_other_hosts_are_not_compared(tmp_path: Path) -> None:
@@ -133,17 +133,19 @@ def test_what_is_written_anew_is_good_again() -> None:
     """A start that went back comes past the same steps: its checkpoints have the same names, and are younger."""
     spoilt = Poison("1.0.1", 100, 0.0, END_S)
 
-    assert poison.against(100, END_S - 1, [spoilt])
-    assert not poison.against(99, END_S - 1, [spoilt])
-    assert not poison.against(100, END_S + 1, [spoilt])
-    assert poison.against(None, END_S - 1, [spoilt])
+    assert diverged.why_poisoned(100, END_S - 1, [spoilt])
+    assert not diverged.why_poisoned(99, END_S - 1, [spoilt])
+    assert not diverged.why_poisoned(100, END_S + 1, [spoilt])
+    assert diverged.why_poisoned(None, END_S - 1, [spoilt])
 
 
 def test_a_job_is_told_of_divergences_in_lines() -> None:
     """What is written for batch.sh is read by the hook."""
     known = [Poison("1.0.1", 100, None, 20.0), Poison("1.0.2", None, 10.0, 30.0)]
 
-    assert (*(one._replace(until_s=one.until_s + 1) for one in known),) == poison.parsed(poison.lines(known))
+    assert (*(one._replace(until_s=one.until_s + 1) for one in known),) == diverged.from_lines(
+        diverged.to_lines(known)
+    )
 
 
 # ---------------------------------------------------------------------- what the policy makes of it

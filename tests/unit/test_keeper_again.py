@@ -141,7 +141,7 @@ def test_a_name_of_another_run_is_left_alone_and_told(nodes: Nodes) -> None:
         str(theirs),
         manifest.Manifest({"weights": manifest.Entry(6)}, by={"run": "r-9", "attempt": 1, "start": "0.1"}),
     )
-    manifest.mark(str(theirs))
+    manifest.write_marker(str(theirs))
     for number in (1, 2):
         save(nodes, number)
         nodes.run(16)

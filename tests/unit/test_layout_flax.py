@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checkpoints import msgpack
+from ftrun.hooks.checkpoints import layout_flax
 from ftrun.hooks.checkpoints.model import COMPLETE, QUICK, TEMPORARY, TORN, UNFLUSHED
 from tests.unit import written
 
@@ -70,5 +70,5 @@ def test_a_large_array_is_stepped_over(tmp_path: Path) -> None:
 )
 def test_another_file_of_such_a_name_is_none_of_flax(tmp_path: Path, content: bytes) -> None:
     """A map without a text as its first key, an empty one, a zip, a pickle: those are somebody else's."""
-    assert not msgpack.begins(content[:64])
+    assert not layout_flax.begins_as_map(content[:64])
     assert "any" == written.seen(saved(tmp_path / "checkpoint_7", content)).found.layout

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.hooks.checkpoints import layout_torch
 from ftrun.hooks.checkpoints.find import find
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, QUICK, TORN
-from ftrun.hooks.layouts import lightning
 from tests.unit import written
 
 FOLDER = "lightning/lightning_logs/version_0/checkpoints"
@@ -101,7 +101,7 @@ def test_the_step_is_read_without_running_what_the_file_would_run(tmp_path: Path
     name = b"archive/data.pkl"
     head = b"PK\x03\x04" + bytes(22) + len(name).to_bytes(2, "little") + bytes(2) + name + text
 
-    assert 70 == lightning.global_step(head)
+    assert 70 == layout_torch.global_step(head)
     assert not witness.exists()
 
 
@@ -114,7 +114,7 @@ def test_a_step_that_is_no_number_is_not_guessed(entries: dict[str, object]) -> 
     """Numbers behind it belong to somebody else."""
     head = b"PK\x03\x04" + bytes(26) + pickle.dumps(entries, protocol=2)
 
-    assert lightning.global_step(head) is None
+    assert layout_torch.global_step(head) is None
 
 
 def test_a_metric_with_a_slash_makes_a_folder_which_is_none_of_the_checkpoint(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checkpoints import mindspore_file
+from ftrun.hooks.checkpoints import layout_mindspore
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN, UNFLUSHED, WRITING
 from tests.unit import written
 
@@ -70,7 +70,9 @@ def test_a_file_that_was_cut_anywhere_is_noticed(kept: Path, tmp_path: Path, nam
     """Inside a value; between values only where a slice or the checksum is missing, else nothing tells."""
     source = kept / "mindspore" / name
     text = source.read_bytes()
-    ends = {value.end for value in mindspore_file.values(lambda at, size: text[at : at + size], len(text))}
+    ends = {
+        value.end for value in layout_mindspore.read_values(lambda at, size: text[at : at + size], len(text))
+    }
     copy = tmp_path / name
     unnoticed = []
     for size in range(16, len(text), 31):
@@ -85,7 +87,7 @@ def test_a_file_that_was_cut_anywhere_is_noticed(kept: Path, tmp_path: Path, nam
 def test_a_missing_last_slice_is_noticed(kept: Path, tmp_path: Path) -> None:
     """A tensor has fewer bytes than its dimensions ask for, though the file ends with a value."""
     text = (kept / "mindspore/sliced.ckpt").read_bytes()
-    values = list(mindspore_file.values(lambda at, size: text[at : at + size], len(text)))
+    values = list(layout_mindspore.read_values(lambda at, size: text[at : at + size], len(text)))
     tags = [value.tag for value in values]
     sliced = next(tag for tag in tags if tags.count(tag) > 1)
     copy = tmp_path / "sliced.ckpt"
@@ -112,7 +114,7 @@ def test_one_wrong_bit_is_noticed_on_the_deep_level_where_there_is_a_checksum(
 def test_zeros_behind_whole_values_were_never_flushed(kept: Path, tmp_path: Path) -> None:
     """The right length, and the last pages empty."""
     text = (kept / "mindspore/run/rank_0/net-2_2.ckpt").read_bytes()
-    first = next(mindspore_file.values(lambda at, size: text[at : at + size], len(text)))
+    first = next(layout_mindspore.read_values(lambda at, size: text[at : at + size], len(text)))
     copy = tmp_path / "net-2_2.ckpt"
     copy.write_bytes(text[: first.end].ljust(len(text), b"\0"))
 

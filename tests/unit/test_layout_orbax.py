@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checkpoints import ocdbt, ocdbt_tree
+from ftrun.hooks.checkpoints import ocdbt_reader
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TEMPORARY, TORN, UNFLUSHED
 from tests.unit import written
 
@@ -56,7 +56,7 @@ def test_files_of_the_database_that_were_cut_anywhere_are_noticed(
 ) -> None:
     """By the places that the tree's nodes name; of a tree that is too large to be walked by the bytes that the manifest counts."""
     if not walked:
-        monkeypatch.setattr(ocdbt_tree, "WALKED_BYTES_MAX", 0)
+        monkeypatch.setattr(ocdbt_reader, "WALKED_BYTES_MAX", 0)
     names = [
         name for name in written.files(kept / MANAGED) if "/d/" in name or name.endswith("manifest.ocdbt")
     ]
@@ -153,16 +153,16 @@ def test_a_folder_of_steps_is_no_step(kept: Path, tmp_path: Path) -> None:
 
 def test_the_checksum_is_castagnolis() -> None:
     """The check value of CRC-32C for the digits 1 to 9."""
-    assert 0xE3069283 == ocdbt.crc32c(b"123456789")
+    assert 0xE3069283 == ocdbt_reader.crc32c(b"123456789")
 
 
 def test_the_tree_of_a_database_names_each_byte_of_its_values(kept: Path) -> None:
     """What is reached adds up to what the manifest counts, in files that are there."""
     folder = kept / MANAGED / "default"
-    root = ocdbt_tree.root((folder / "manifest.ocdbt").read_bytes())
+    root = ocdbt_reader.newest_root((folder / "manifest.ocdbt").read_bytes())
     assert root is not None
 
-    ends = ocdbt_tree.reaches(root, lambda at: (folder / at.name).read_bytes()[at.begin : at.end])
+    ends = ocdbt_reader.file_ends(root, lambda at: (folder / at.name).read_bytes()[at.begin : at.end])
 
     assert ends is not None
     assert all((folder / name).stat().st_size >= end for name, end in ends.items())
@@ -172,7 +172,7 @@ def test_the_tree_of_a_database_names_each_byte_of_its_values(kept: Path) -> Non
 def test_a_manifest_that_cannot_be_read_further_says_nothing() -> None:
     """Compressed, of another version, or cut: None, and no error."""
     for text in (b"", bytes(14), b"\x0c\xdb\x3a\x2a" + bytes(60), b"\x0c\xdb\x3a\x2a" + b"\xff" * 60):
-        assert ocdbt_tree.root(text.ljust(20, b"\0")) is None
+        assert ocdbt_reader.newest_root(text.ljust(20, b"\0")) is None
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import pick
-from ftrun.hooks.checkpoints import look, manifest, repair
-from ftrun.hooks.checkpoints.picking import Question
+from ftrun.hooks.checkpoints import cmd_pick, listing, manifest, shard_repair
+from ftrun.hooks.checkpoints.selection import Request
 
 OLD_S = 1_000_000
 
@@ -38,14 +37,14 @@ def settle(path: Path) -> None:
 
 def listed(path: Path) -> None:
     """As `ftrun checkpoints --manifest` leaves it."""
-    tree = look.tree(str(path), time.monotonic() + 60)
+    tree = listing.list_tree(str(path), time.monotonic() + 60)
     manifest.write(str(path), manifest.of_tree(tree, None, sums=True))
-    manifest.mark(str(path))
+    manifest.write_marker(str(path))
 
 
 def answer(tmp_path: Path, *, seconds: float = 60.0) -> dict[str, str]:
-    question = Question(patterns=["c/*"], cwd=str(tmp_path), before_s=time.monotonic() + seconds)
-    lines = pick.answer(question, str(tmp_path / "view")).splitlines()
+    question = Request(patterns=["c/*"], cwd=str(tmp_path), before_s=time.monotonic() + seconds)
+    lines = cmd_pick.answer(question, str(tmp_path / "view")).splitlines()
     return dict(line.split("=", 1) for line in reversed(lines))
 
 
@@ -122,9 +121,9 @@ def test_without_time_nothing_is_mended(tmp_path: Path) -> None:
 def test_a_plan_is_for_all_or_none() -> None:
     """One shard without a twin, and the checkpoint cannot be loaded."""
     here = {"rank_0.pt": "x"}
-    both = repair.plan(["rank_1.pt", "odd.pt"], here=here, listed={"rank_1.pt": "x"}, earlier={})
+    both = shard_repair.plan_repair(["rank_1.pt", "odd.pt"], here=here, listed={"rank_1.pt": "x"}, earlier={})
 
     assert ({}, "nothing proves that another file is the same as odd.pt") == (both.instead, both.why_not)
-    assert {"rank_1.pt": "rank_0.pt"} == repair.plan(
+    assert {"rank_1.pt": "rank_0.pt"} == shard_repair.plan_repair(
         ["rank_1.pt"], here=here, listed={"rank_1.pt": "x"}, earlier={}
     ).instead

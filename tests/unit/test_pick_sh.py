@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks import pack
-from ftrun.hooks.checkpoints import poison
-from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.hooks.checkpoints import diverged
+from ftrun.hooks.checkpoints.diverged import Poison
 from tests.unit.test_batch_sh import Attempt, attempt, under_one_shell, wait_for
 from tests.unit.test_starts_sh import COUNT, inside, plan
 
@@ -127,15 +127,15 @@ def test_a_template_that_wants_a_step_is_left_out_where_none_is_known(attempt: A
     assert "c/best.pt||c\n[--from=c/best.pt]\n" == attempt.run(TELL)[1]
 
 
-def diverged(one: Attempt, *poisons: Poison) -> None:
+def note_divergence(one: Attempt, *poisons: Poison) -> None:
     """As whoever noted it leaves it in the run's folder."""
-    one.values["checkpoint_poison"] = poison.lines(poisons)
+    one.values["checkpoint_poison"] = diverged.to_lines(poisons)
     folder = one.run_dir / "diverged"
     folder.mkdir(exist_ok=True)
     for each in poisons:
         for name, at_s in ((each.name, each.until_s), (f"{each.name}.since", each.since_s)):
             if at_s is not None:
-                (folder / name).write_text(poison.lines([each]) + "\n")
+                (folder / name).write_text(diverged.to_lines([each]) + "\n")
                 os.utime(folder / name, (at_s, at_s))
 
 
@@ -159,7 +159,7 @@ def test_what_a_diverged_training_saved_is_not_loaded(
     attempt.values["checkpoint_judge"] = judge
     for step in (10, 20, 30):
         saved(attempt.folder / "c" / f"step_{step}.pt", at_s=OLD_S + step)
-    diverged(attempt, *poisons)
+    note_divergence(attempt, *poisons)
     code, out, err = attempt.run(TELL)
 
     if newest:
@@ -181,7 +181,7 @@ def test_what_stands_in_the_runs_folder_counts_where_nobody_told_of_it(attempt: 
     attempt.values["checkpoint_judge"] = "rule"
     for step in (10, 20, 30):
         saved(attempt.folder / "c" / f"step_{step}.pt", at_s=OLD_S + step)
-    diverged(attempt, Poison("1.0", 30, None, OLD_S + 50), Poison("1.1", 20, None, OLD_S + 20))
+    note_divergence(attempt, Poison("1.0", 30, None, OLD_S + 50), Poison("1.1", 20, None, OLD_S + 20))
     (attempt.run_dir / "diverged" / "half").write_text("1.2 5")
     attempt.values["checkpoint_poison"] = ""
 
@@ -224,7 +224,7 @@ def test_a_start_in_place_chooses_anew(inside: Attempt) -> None:
     with_hook(inside)
     for step in (10, 20):
         saved(inside.folder / "c" / f"step_{step}.pt")
-    diverged(inside, Poison("1.0.1", 20, None, OLD_S + 50))
+    note_divergence(inside, Poison("1.0.1", 20, None, OLD_S + 50))
     line = inside.values.pop("checkpoint_poison")
     mark = inside.run_dir / "diverged" / "1.0.1"
     mark.write_text("")  # the first start is before all that: only the mark's time is needed at the second

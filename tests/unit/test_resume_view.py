@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.checkpoints import view
+from ftrun.hooks.checkpoints import resume_view
 from ftrun.hooks.checkpoints.model import Found
 
 
@@ -22,7 +22,7 @@ def root(tmp_path: Path, layout: str, name: str, step: int, *passed: str) -> tup
     """Where the framework is led, and what lies there: a tracker's words, or where a link leads."""
     path = str(tmp_path / "c" / name)
     newer = [str(tmp_path / "c" / one) for one in passed]
-    told = Path(view.root_for(Found(path, layout, step), newer, str(tmp_path / "view")))
+    told = Path(resume_view.resume_root(Found(path, layout, step), newer, str(tmp_path / "view")))
     return told, {
         file.name: os.readlink(file) if file.is_symlink() else file.read_text()
         for file in told.iterdir()

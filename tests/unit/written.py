@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ftrun.hooks.checkpoints.find import find, found_at
-from ftrun.hooks.checkpoints.judge import judge
-from ftrun.hooks.checkpoints.model import COMPLETE, QUICK, Found, Judged
+from ftrun.hooks.checkpoints.inspection import inspect
+from ftrun.hooks.checkpoints.model import COMPLETE, QUICK, Found, Inspection
 
 ARCHIVE = Path(__file__).resolve().parents[1] / "data" / "checkpoints" / "written.tar.xz"
 LATER_S = 4e9  # long after everything was written
@@ -29,9 +29,9 @@ def copied(source: Path, to: Path) -> Path:
     return Path(shutil.copytree(source, to)) if source.is_dir() else Path(shutil.copy2(source, to))
 
 
-def seen(path: Path | str, *, level: str = QUICK, now_s: float = LATER_S, marker: str = "") -> Judged:
+def seen(path: Path | str, *, level: str = QUICK, now_s: float = LATER_S, marker: str = "") -> Inspection:
     """One path, as whoever looks at it later judges it."""
-    return judge(found_at(str(path)), level=level, now_s=now_s, marker=marker)
+    return inspect(found_at(str(path)), level=level, now_s=now_s, marker=marker)
 
 
 def inside(container: Path) -> list[Found]:

@@ -1,0 +1,186 @@
+"""`ftrun-hook deepen`: reads a run's newest checkpoint to its end while the run runs, so that the next start knows more than its structure. (I/O)
+
+How it thinks. Checksums lie in most checkpoints, and to compare them costs a read of everything: minutes that no start has, and that a running run has plenty of. So
+one process on one node takes the checkpoint that the next start would take, as soon as it has stood still for a minute, and reads it with a child of
+its own, behind everybody else: the lowest priority for processor and disks, one file at a time, no more bytes in a second than it was told, nothing left in the page cache,
+and first in line where memory runs out. Each checkpoint is read once. When a newer one is there the older is nobody's next start any more, and the child ends.
+
+What was found is kept in the run's folder (`checkpoints.verdicts`), where each start looks. Nobody waits for it, and nothing depends on it: where it
+fails, hangs or is ended, the next start judges on the quick level, as it would have without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Optional
+
+from ftrun.hooks.amounts import bytes_of
+from ftrun.hooks.checkpoints import deep_results, listing
+from ftrun.hooks.checkpoints.deep_results import DeepResult
+from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
+from ftrun.hooks.checkpoints.listing import DeadlinePassed
+from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING, Found
+from ftrun.hooks.checkpoints.selection import Request, select
+from ftrun.hooks.errors import UsageError
+from ftrun.hooks.keepbase import come_last
+
+__all__ = ["Verifier", "main", "verify_one"]
+
+
+LOOK_S = 30.0
+LOOK_SHARE = 50.0  # a look that took a second is not repeated within so many
+TICK_S = 0.5
+PR_SET_PDEATHSIG = 1
+
+
+class Verifier:
+    """Looks for the checkpoint that is to be read, and has one child at most that reads it."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self.words = words
+        self.child = 0
+        self.reads = ("", "")  # the path and the identity that the child reads
+        self.tried: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        """One look: begin with the newest that nothing is known of, or let go what is the newest no more."""
+        self.tend()
+        wanted = self._wanted()
+        if self.child and wanted != self.reads:
+            self.end()
+        if wanted is not None and not self.child and wanted not in self.tried:
+            self.tried.add(wanted)
+            self.reads, self.child = wanted, self._begun(wanted[0])
+
+    def tend(self) -> None:
+        """Take the child's end."""
+        if self.child:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self.child, os.WNOHANG)[0] == 0:
+                    return
+            self.child = 0
+
+    def end(self) -> None:
+        """What it reads is nobody's next start any more; it may become that again."""
+        self.tried.discard(self.reads)
+        with contextlib.suppress(OSError):
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+        self.child = 0
+
+    def _wanted(self) -> Optional[tuple[str, str]]:
+        """Path and identity of what the next start would take, where nobody writes it any more and the deep level has not seen it."""
+        words = self.words
+        question = Request(
+            patterns=words.glob.splitlines(),
+            cwd=words.cwd,
+            marker=words.marker,
+            aside=words.skip.splitlines(),
+            poisons=noted_poisons(words.run_dir),
+            run_dir=words.run_dir,
+        )
+        judged = select(question).chosen
+        if judged is None or time.time() - judged.written_s < words.still:
+            return None
+        try:
+            now = deep_results.identity(tree_of(judged.found))
+        except (OSError, DeadlinePassed):
+            return None
+        then = deep_results.load(words.run_dir, judged.found.path)
+        return (judged.found.path, now) if then is None or then.identity != now else None
+
+    def _begun(self, path: str) -> int:
+        """The child's pid."""
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            listing.slow_down(bytes_of(self.words.rate))
+            verify_one(self.words.run_dir, path, self.words.marker)
+        except BaseException:  # noqa: BLE001  whatever it is, it is a child's, and nobody waits for what it finds
+            os._exit(1)
+        os._exit(0)
+
+
+def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
+    """Judge a checkpoint on the deep level and keep what was found; None where somebody wrote to it meanwhile. Raises OSError, DeadlinePassed."""
+    found = _found(path)
+    before = deep_results.identity(tree_of(found))
+    began_s = time.monotonic()
+    judged = inspect(found, level=DEEP, marker=marker, now_s=time.time())
+    seconds = round(time.monotonic() - began_s, 1)
+    if judged.state == WRITING or deep_results.identity(tree_of(found)) != before:
+        return None
+    level = judged.level if judged.state == COMPLETE else DEEP
+    verdict = DeepResult(
+        path, before, judged.state, judged.why, level, judged.size_bytes, round(time.time(), 3), seconds
+    )
+    deep_results.save(run_dir, verdict)
+    return verdict
+
+
+def _found(path: str) -> Found:
+    from ftrun.hooks.checkpoints.find import found_at
+
+    return found_at(path)
+
+
+# ---------------------------------------------------------------------- the life of a reader
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read until whoever started it is gone. Always 0."""
+    words = _parser().parse_args(arguments)
+    try:
+        bytes_of(words.rate)
+    except ValueError as error:
+        raise UsageError(f"--rate: {error}") from None
+    come_last(idle=True)
+    listing.slow_down(0)  # its looks are small
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
+        stream.write("1000")
+    reader, parent, due_s = Verifier(words), os.getppid(), 0.0
+    while os.getppid() == parent:
+        now_s = time.monotonic()
+        if now_s >= due_s:
+            reader.look()
+            took_s = time.monotonic() - now_s
+            due_s = time.monotonic() + max(words.every, LOOK_SHARE * took_s)
+        if reader.child:
+            reader.tend()
+            due_s = due_s if reader.child else 0.0  # what it found may be that the one before is the next
+        time.sleep(TICK_S)
+    if reader.child:
+        reader.end()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ftrun-hook deepen",
+        description="Read a run's newest checkpoint to its end, in the background, once.",
+    )
+    parser.add_argument("--run-dir", required=True, help="the run's folder, where what was found is kept")
+    parser.add_argument("--glob", required=True, help="where the checkpoints are: patterns, one in each line")
+    parser.add_argument("--cwd", default="/", help="the folder that patterns start from")
+    parser.add_argument("--marker", default="", help="the file that makes a checkpoint complete")
+    parser.add_argument(
+        "--skip", default="", help="checkpoints that a start failed to load, one in each line"
+    )
+    parser.add_argument(
+        "--rate", default="200M", help="how many bytes are read in a second at most (0: no limit)"
+    )
+    parser.add_argument(
+        "--every", type=float, default=LOOK_S, help="seconds between two looks for a newer one"
+    )
+    parser.add_argument("--still", type=float, default=YOUNG_S, help="seconds that nobody has written to it")
+    return parser

@@ -1,0 +1,112 @@
+"""What the deep level found, kept in the run's folder for the starts that come: `deep/<key>.json`, one for each checkpoint. (I/O)
+
+How it thinks. To read a checkpoint to its last byte takes minutes, and nobody waits for it: it is done once, while the run runs, and what was found is kept. A verdict
+speaks of the very files that were read: with another size, or another time of writing or of change, of any of them it says nothing any more. What
+cannot be read, or is not understood, says nothing either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, map_parallel
+from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, TORN, UNFLUSHED, Inspection
+
+__all__ = ["FOLDER", "DeepResult", "identity", "load", "load_all", "save", "with_deep_result"]
+
+
+FOLDER = "deep"
+VERSION = 1
+BROKEN = (TORN, EMPTY, UNFLUSHED)
+READ_BYTES_MAX = 1 << 16
+KEPT_MAX = 200
+
+
+class DeepResult(NamedTuple):
+    """One checkpoint, judged on the deep level: `identity` of its files then; how far one got (`level`: deep where something in it has sums);
+    when it was judged (Unix seconds), in how many seconds."""
+
+    path: str
+    identity: str
+    state: str
+    why: str
+    level: str = DEEP
+    size_bytes: int = 0
+    at_s: float = 0.0
+    seconds: float = 0.0
+
+
+def identity(tree: Tree) -> str:
+    """What tells these files, as they are, from any others. Raises OSError, DeadlinePassed."""
+    digest, names = hashlib.sha256(), sorted(tree.files)
+    for name, facts in zip(names, map_parallel(lambda name: os.stat(tree.at(name)), names, tree.before_s)):
+        digest.update(f"{name}\0{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def save(run_dir: str, verdict: DeepResult) -> None:
+    """Write it down, whole or not at all; the oldest go where there are many. Raises OSError."""
+    folder = os.path.join(run_dir, FOLDER)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    final = _path_of(run_dir, verdict.path)
+    draft = f"{final}.{os.getpid()}.tmp"
+    with open(draft, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        json.dump({"version": VERSION, **verdict._asdict()}, stream)
+    os.replace(draft, final)
+    kept = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder))
+    for _, path in kept[:-KEPT_MAX]:
+        os.unlink(path)
+
+
+def load(run_dir: str, path: str) -> Optional[DeepResult]:
+    """What was found of the checkpoint, whatever became of it since; None for nothing."""
+    return _read(_path_of(run_dir, path)) if run_dir else None
+
+
+def load_all(run_dir: str) -> tuple[DeepResult, ...]:
+    """All that is known, the newest last."""
+    try:
+        names = [name for name in os.listdir(os.path.join(run_dir, FOLDER)) if name.endswith(".json")]
+    except OSError:
+        return ()
+    found = (_read(os.path.join(run_dir, FOLDER, name)) for name in names)
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.at_s))
+
+
+def with_deep_result(judged: Inspection, tree: Tree, run_dir: str) -> Inspection:
+    """What is said of a checkpoint that is complete as far as one looked now, with what the deep level found in these files before."""
+    verdict = load(run_dir, judged.found.path)
+    if verdict is None:
+        return judged
+    try:
+        if identity(tree) != verdict.identity:
+            return judged
+    except (OSError, DeadlinePassed):
+        return judged
+    if verdict.state in BROKEN:
+        return judged._replace(state=verdict.state, why=f"{verdict.why} (read to its end before)", level=DEEP)
+    if verdict.state == COMPLETE and verdict.level == DEEP:
+        return judged._replace(why=f"{verdict.why} (read to its end before)", level=DEEP)
+    return judged
+
+
+def _path_of(run_dir: str, path: str) -> str:
+    key = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+    return os.path.join(run_dir, FOLDER, f"{key}.json")
+
+
+def _read(place: str) -> Optional[DeepResult]:
+    try:
+        with open(place, encoding="utf-8", errors="surrogateescape") as stream:
+            facts = json.loads(stream.read(READ_BYTES_MAX))
+        if facts.pop("version") != VERSION:
+            return None
+        verdict = DeepResult(**facts)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return verdict if isinstance(verdict.at_s, (int, float)) and isinstance(verdict.why, str) else None

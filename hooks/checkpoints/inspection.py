@@ -1,0 +1,294 @@
+"""Whether a checkpoint is complete, found out without loading it: by itself, and where no layout knows it beside its siblings. (I/O)
+
+How it thinks. What can be proven is proven in this order, and the first proof of damage ends it: the name is not a temporary one; the
+user's marker is there; ftrun's manifest, where there is one, agrees; the shards that the layout's metadata asks for are there; each
+file is sound inside as far as the level reads it; nothing changed meanwhile. Damage in a checkpoint that somebody wrote to within the last
+minute is `writing`. What could not be looked at, because time ran out or the file system refused, is no damage: it is complete by rule.
+
+Of a folder that no layout knows nothing is known but that its run has written others like it. What its two nearest neighbours by step have, it
+must have, too: a part that is missing, empty or cut tells that it is torn. Two, since one alone may be the odd one: a run that went on with
+fewer ranks has smaller sets from then on, and the second of them is whole. With one neighbour that one must do, if it is the older.
+To call a good one torn costs the steps since the one before, so only what is surely a part counts: one of several with the same name but for a
+number, or one with a hundredth of the bytes of its folder. Sizes may differ from save to save; a part is cut where it has less than `CUT` of
+the smallest one beside it, or less at all where those beside it are of one size, as tensors are and text is not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.checkpoints import deep_results, file_check, listing, manifest, names
+from ftrun.hooks.checkpoints.layouts import layout_of
+from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree
+from ftrun.hooks.checkpoints.model import (
+    COMPLETE,
+    DEEP,
+    EMPTY,
+    QUICK,
+    RULE,
+    TEMPORARY,
+    TORN,
+    UNASKED,
+    WRITING,
+    Damaged,
+    Expected,
+    Found,
+    Inspection,
+    Layout,
+    Need,
+)
+
+__all__ = ["YOUNG_S", "compared_with_siblings", "inspect", "tree_of"]
+
+
+YOUNG_S = 60.0
+
+
+class Proof(NamedTuple):
+    """That nothing speaks against it: in what words, how far one looked, and the processes that wrote it."""
+
+    why: str
+    level: str
+    world: Optional[int] = None
+
+
+def inspect(
+    found: Found,
+    *,
+    level: str = QUICK,
+    marker: str = "",
+    now_s: float,
+    before_s: float = math.inf,
+    run_dir: str = "",
+) -> Inspection:
+    """Judge one checkpoint at a level (QUICK or DEEP).
+
+    `now_s`: the time (Unix seconds), compared with when files were written. `before_s`: a deadline by time.monotonic; what was not
+    looked at by then is taken as it stands, and `level` says so. `marker`: the name of the user's own completeness marker. `run_dir`: the folder of the
+    run, where what the deep level found before is kept ("" = nowhere). Never raises.
+    """
+    try:
+        look = partial(_inspect, level=level, marker=marker, now_s=now_s, before_s=before_s, run_dir=run_dir)
+        return listing.map_parallel(look, [found], before_s)[0]
+    except DeadlinePassed:
+        return Inspection(found, COMPLETE, "time ran out: taken as it stands")
+
+
+def tree_of(found: Found, before_s: float = math.inf) -> Tree:
+    """All files of a checkpoint. Raises OSError, DeadlinePassed."""
+    return (layout_of(found.layout).tree or listing.list_tree)(found.path, before_s)
+
+
+def _inspect(
+    found: Found, *, level: str, marker: str, now_s: float, before_s: float, run_dir: str
+) -> Inspection:
+    layout, name = layout_of(found.layout), os.path.basename(found.path)
+    if layout.temporary(found.path):
+        return Inspection(found, TEMPORARY, f"{name} is the name of something unfinished")
+    try:
+        tree = tree_of(found, before_s)
+    except (FileNotFoundError, NotADirectoryError):
+        return Inspection(found, TORN, f"{name} is gone")
+    except (OSError, DeadlinePassed) as error:
+        why = f"its files could not be listed ({_reason(error)}): taken as it stands"
+        return Inspection(found, COMPLETE, why)
+    files = {name: fact for name, fact in tree.files.items() if not manifest.is_ours(name)}
+    seen = Inspection(
+        found,
+        COMPLETE,
+        "",
+        size_bytes=sum(fact.size_bytes for fact in files.values()),
+        shards=len(files),
+        written_s=max((fact.written_s for fact in files.values()), default=0.0),
+    )
+    is_young = abs(now_s - seen.written_s) < YOUNG_S
+    try:
+        if not seen.size_bytes:
+            raise Damaged(EMPTY, f"{name} has no byte in {len(files)} files")
+        _check_marker(found.path, marker)
+        proof = _prove(layout, tree._replace(files=files), level, before_s)
+        if is_young:
+            _check_unchanged(found, tree)
+    except Damaged as damaged:
+        state = WRITING if is_young else damaged.state
+        return seen._replace(state=state, why=damaged.why, level=level)
+    except (OSError, DeadlinePassed) as error:
+        return seen._replace(why=f"it could not be looked into ({_reason(error)}): taken as it stands")
+    seen = seen._replace(why=proof.why, level=proof.level, world=proof.world)
+    return seen if level == DEEP else deep_results.with_deep_result(seen, tree, run_dir)
+
+
+def _prove(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
+    """Raise Damaged where anything speaks against it."""
+    listed = manifest.read(tree.path)
+    if listed is None:
+        return _prove_files(layout.expected(tree), tree, level, before_s)
+    needs = {name: _need_of(name, one) for name, one in listed.files.items()}
+    try:
+        return _prove_files(Expected(needs, "ftrun's manifest", world=listed.world), tree, level, before_s)
+    except Damaged:
+        if max(fact.written_s for fact in tree.files.values()) <= listed.written_s:
+            raise
+        return _prove_rewritten(layout, tree, level, before_s)
+
+
+def _need_of(name: str, entry: manifest.Entry) -> Need:
+    if names.is_note(name):  # it may have grown since
+        return UNASKED._replace(size_min_bytes=entry.size_bytes)
+    return UNASKED._replace(size_bytes=entry.size_bytes, sha256=entry.sha256)
+
+
+def _prove_rewritten(layout: Layout, tree: Tree, level: str, before_s: float) -> Proof:
+    """A checkpoint that was written again under its name, after its manifest: its layout must prove it without that."""
+    expected = layout.expected(tree)
+    proof = _prove_files(expected, tree, level, before_s)
+    # A folder may hold files of both saves; one file that nothing proves is what it would be without a manifest.
+    if len(tree.files) > 1 and (proof.level == RULE or not expected.sure):
+        raise Damaged(TORN, "it differs from ftrun's manifest, which is older, and nothing else proves it")
+    return proof._replace(why=f"{proof.why}; written again since ftrun's manifest")
+
+
+def _prove_files(expected: Expected, tree: Tree, level: str, before_s: float) -> Proof:
+    missing = sorted(set(expected.needs) - set(tree.files))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise Damaged(TORN, f"{missing[0]}{more} is missing: {expected.by}")
+    proven = listing.map_parallel(
+        lambda name: file_check.check_file(tree, name, expected.needs.get(name, UNASKED), level, before_s),
+        sorted(tree.files),
+        before_s,
+    )
+    words = sorted({word for word in proven if word})
+    reached = level if expected.sure or words else RULE
+    return Proof("; ".join([expected.by, *words]), reached, expected.world)
+
+
+def _check_marker(path: str, marker: str) -> None:
+    """The rule of batch.sh: the marker lies in the folder, or beside it under its name and the marker's."""
+    if not marker or os.path.exists(path + marker):
+        return
+    if not (os.path.isdir(path) and os.path.exists(os.path.join(path, marker))):
+        raise Damaged(TORN, f"its marker {marker} is not there")
+
+
+def _check_unchanged(found: Found, tree: Tree) -> None:
+    again = tree_of(found, tree.before_s)
+    for name in sorted({*tree.files, *again.files}):
+        if not names.is_note(name) and tree.files.get(name) != again.files.get(name):
+            raise Damaged(WRITING, f"{name} changed while it was looked at")
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "time ran out"
+
+
+NEAREST = 2
+CUT = 0.9
+FIXED_MIN_BYTES = 4096  # smaller files of one size may be so by chance
+SHARE = 0.01
+FILES_MAX = 10_000
+DIGITS = re.compile(r"\d+")
+
+Sizes = Mapping[str, int]
+
+
+def compared_with_siblings(
+    one: Inspection, others: Sequence[Found], *, before_s: float, now_s: float
+) -> Inspection:
+    """The same, or torn by comparison with `others`, those that were found with it. Never raises for what a file system does."""
+    if one.state != COMPLETE or not _is_plain(one.found):
+        return one
+    folder = os.path.dirname(one.found.path)
+    beside = [
+        other
+        for other in others
+        if other.path != one.found.path and _is_plain(other) and os.path.dirname(other.path) == folder
+    ]
+    try:
+        if manifest.read(one.found.path) is not None:  # it is judged by that list
+            return one
+        why = _why_torn(one.found, _nearest(one.found, beside), before_s)
+    except (OSError, DeadlinePassed, Damaged):
+        return one
+    if not why:
+        return one
+    return one._replace(state=WRITING if abs(now_s - one.written_s) < YOUNG_S else TORN, why=why)
+
+
+def _is_plain(found: Found) -> bool:
+    return found.layout == "any" and found.step is not None and os.path.isdir(found.path)
+
+
+def _nearest(one: Found, beside: Sequence[Found]) -> list[Found]:
+    """The neighbours: the older ones first, for what is newer may be torn itself, or of a later size; so a newer one alone tells nothing."""
+
+    def distance(other: Found) -> tuple[bool, int]:
+        steps = (other.step or 0) - (one.step or 0)
+        return steps > 0, abs(steps)
+
+    nearest = sorted((other for other in beside if other.step != one.step), key=distance)[:NEAREST]
+    return [] if len(nearest) == 1 and distance(nearest[0])[0] else nearest
+
+
+def _why_torn(one: Found, beside: Sequence[Found], before_s: float) -> str:
+    """What speaks against it; "" = nothing. Raises OSError, DeadlinePassed."""
+    mine = _sizes(one.path, before_s)
+    known = [(other, sizes) for other in beside if (sizes := _sizes(other.path, before_s))]
+    if not known or max(map(len, (mine, *(sizes for _, sizes in known)))) > FILES_MAX:
+        return ""
+    first, sizes = known[0]
+    called = [_names_there(sizes, first, theirs, other) for other, theirs in (*known, (one, mine))]
+    told = []
+    for name in sorted(_parts(sizes)):
+        has = [theirs.get(way[name], 0) for way, (_, theirs) in zip(called, known)]
+        if not all(has):
+            continue
+        here = called[-1][name]
+        size_bytes, there = mine.get(here), f"{has[0]} bytes in {os.path.basename(first.path)}"
+        if size_bytes is None:
+            told.append(f"{here} is missing, which has {there}")
+        elif not size_bytes:
+            told.append(f"{here} is empty, which has {there}")
+        elif _is_cut(size_bytes, has):
+            told.append(f"{here} has {size_bytes} bytes, and {there}")
+    return " and ".join(told[:1] + ([f"{len(told) - 1} more of its parts are not whole"] if told[1:] else []))
+
+
+def _is_cut(size_bytes: int, beside: Sequence[int]) -> bool:
+    least = min(beside)
+    fixed = len(beside) > 1 and len(set(beside)) == 1 and least >= FIXED_MIN_BYTES
+    return size_bytes < least * (1.0 if fixed else CUT)
+
+
+def _parts(sizes: Sizes) -> list[str]:
+    """The files that are surely parts of it, and no notes about it."""
+    families = Counter(DIGITS.sub("#", name) for name in sizes)
+    least = SHARE * sum(sizes.values())
+    return [
+        name
+        for name, size_bytes in sizes.items()
+        if size_bytes and (families[DIGITS.sub("#", name)] > 1 or size_bytes >= least)
+    ]
+
+
+def _names_there(sizes: Sizes, of: Found, theirs: Sizes, there: Found) -> Mapping[str, str]:
+    """How each part of one folder is called in another: alike, or with the other's step where the one's stands, whichever fits most of them."""
+    step, other = of.step or 0, there.step or 0
+    ways = [{name: name for name in sizes}]
+    ways += [{name: names.with_step(name, step, other, count) for name in sizes} for count in (1, 0)]
+    return max(ways, key=lambda way: len(set(way.values()) & theirs.keys()))
+
+
+def _sizes(path: str, before_s: float) -> Sizes:
+    files = listing.list_tree(path, before_s).files
+    return {
+        name: fact.size_bytes
+        for name, fact in files.items()
+        if not names.is_note(name) and not manifest.is_ours(name)
+    }

@@ -1,0 +1,402 @@
+"""MindSpore's: `mindspore`, a .ckpt file, the files of one step in the `rank_<n>` folders of MindFormers, its `iteration_<step>` folders. (I/O)
+
+How it thinks. In rank folders every rank writes its own file of a step, by a rename when it is whole, so a step is whole when each rank's
+folder has its file. Folders of ranks that an earlier, larger run had stay behind: a rank is not waited for once two newer steps did
+without it. The path of such a checkpoint is rank 0's file. In an iteration folder `metadata.json` names the files with every parameter,
+and `common.json` is written behind the weights; without `metadata.json` the files' names say how many there are.
+
+The name has the epoch and the step in that epoch (`-2_400.ckpt`), so it is no step of the run: `step_num` in the file is, where
+the callback appended it; otherwise as many steps are counted for an epoch as the files beside it show.
+
+A .ckpt file is one `Checkpoint` message of protocol buffers: field 1, repeated, of `Value {1: tag, 2: TensorProto {1: dims, 2: type, 3: content}}`.
+So the lengths of the values lead from one to the next without reading a tensor, and a cut file ends inside one. A large tensor is
+written in slices under one tag. With crc_check the file ends in "crc_num" and ten bytes, the CRC-32 of everything before. A file that
+does not begin so (an encrypted one) is nothing that could be proven.
+
+Sources: mindspore/train/callback/_checkpoint.py, mindspore/train/serialization.py, mindspore/ccsrc/utils/checkpoint.proto and files of MindSpore
+2.10; MindFormers' core/callback (rank folders, meta.json), tools/resume_ckpt.py, checkpoint/{checkpoint,metadata,utils}.py of 2.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.checkpoints import listing
+from ftrun.hooks.checkpoints.listing import Candidate, DeadlinePassed, FileFact, Tree, read_chunks, read_part
+from ftrun.hooks.checkpoints.model import (
+    DEEP,
+    TORN,
+    UNFLUSHED,
+    UNREADABLE,
+    Damaged,
+    Expected,
+    Layout,
+    Need,
+    damage,
+)
+
+__all__ = ["MINDSPORE", "Value", "begins_as_ckpt", "check_ckpt", "read_number", "read_values"]
+
+
+FILE = re.compile(r"(?P<stem>.*)-(?P<epoch>[0-9]+)_(?P<step>[0-9]+)(?P<end>\.ckpt|\.safetensors)")
+RANK = re.compile(r"rank_([0-9]+)")
+SHARD = re.compile(r"(?P<stem>(?:.*-)?(?:model|opt))-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors")
+COMMON = "common.json"
+METADATA = "metadata.json"
+METADATA_BYTES_MAX = 256 << 20
+NEWER_WITHOUT = 2  # so many newer steps without a rank, and it is none of the run any more
+
+
+def _is_mindspore(candidate: Candidate) -> bool:
+    """A file by its first bytes, a file of a step in a rank's folder, a folder with weights by MindFormers' names."""
+    if candidate.is_folder:
+        return any(SHARD.fullmatch(name) for name in candidate.names)
+    return _is_of_rank(candidate.path) or (
+        candidate.name.endswith(".ckpt") and begins_as_ckpt(candidate.head)
+    )
+
+
+def _mindspore_tree(path: str, before_s: float) -> Tree:
+    """The files of one step in all rank folders; elsewhere the file or the folder alone. Raises OSError, DeadlinePassed."""
+    if os.path.isdir(path) or not _is_of_rank(path):
+        return listing.list_tree(path, before_s)
+    alone = listing.list_tree(path, before_s)  # raises where it is gone
+    base = os.path.dirname(os.path.dirname(path))
+    folders = [name for name in os.listdir(base) if RANK.fullmatch(name)]
+    names = [_of_rank(path, folder) for folder in folders]
+    facts = listing.map_parallel(lambda name: _file_fact(os.path.join(base, name), before_s), names, before_s)
+    files = {name: fact for name, fact in zip(names, facts) if fact is not None}
+    own = os.path.relpath(path, base)
+    return alone._replace(base=base, files={own: alone.files[os.path.basename(path)], **files})
+
+
+def _expect_mindspore(tree: Tree) -> Expected:
+    """One file of its kind; each rank's; or what an iteration's metadata names."""
+    if tree.path == tree.base:
+        return _expect_iteration(tree)
+    end = os.path.splitext(tree.path)[1]
+    kind = "mindspore" if end == ".ckpt" else "safetensors"
+    if not _is_of_rank(tree.path):
+        return Expected({name: Need(kind) for name in tree.files}, "one file")
+    ranks = _ranks(tree)
+    needs = {name: Need(kind) for name in ranks}
+    return Expected(needs, f"{len(needs)} rank folders", world=len(needs))
+
+
+def _mindspore_step(candidate: Candidate) -> Optional[int]:
+    """The step of the run, by what the file or the files beside it say; None where its name is of another kind."""
+    if candidate.is_folder:
+        return None
+    named = FILE.fullmatch(candidate.name)
+    if not named or not candidate.name.endswith(".ckpt"):
+        return _counted_step(candidate, named) if named else None
+    try:
+        size_bytes = os.path.getsize(candidate.path)
+        read = functools.partial(listing.read_part, candidate.path)
+        appended = read_number(read, size_bytes, "step_num")
+    except OSError:
+        appended = None
+    return _counted_step(candidate, named) if appended is None else appended
+
+
+def _counted_step(candidate: Candidate, named: re.Match[str]) -> int:
+    """Steps of whole epochs before it, as long as the longest that is seen, and those in its own."""
+    epoch, within = int(named["epoch"]), int(named["step"])
+    if epoch <= 1:
+        return within
+    try:
+        beside = [FILE.fullmatch(name) for name in os.listdir(os.path.dirname(candidate.path))]
+    except OSError:
+        beside = []
+    longest = max(
+        (int(one["step"]) for one in beside if one and one["stem"] == named["stem"]), default=within
+    )
+    return (epoch - 1) * max(longest, within) + within
+
+
+def _expect_iteration(tree: Tree) -> Expected:
+    shards = [match for match in map(SHARD.fullmatch, tree.files) if match]
+    world = max(int(match["world"]) for match in shards) if shards else None
+    needs = {COMMON: Need("json")}
+    if METADATA in tree.files:
+        named = _files_by_metadata(tree)
+        needs.update((name, Need("safetensors")) for name in named)
+        return Expected(needs, f"{len(named)} files in {METADATA}", world=world)
+    for stem, count in sorted({(match["stem"], match["world"]) for match in shards}):
+        needs.update(
+            (f"{stem}-{rank:07d}-{count}.safetensors", Need("safetensors")) for rank in range(int(count))
+        )
+    return Expected(needs, f"{world} ranks by the names", world=world)
+
+
+def _files_by_metadata(tree: Tree) -> list[str]:
+    """Every file that a parameter has a part in: the loader asks for all of them, replicas too."""
+    text = tree.read(METADATA, METADATA_BYTES_MAX)
+    try:
+        stored = json.loads(text)["storage_data"].values()
+        return sorted({str(place["file_name"]) for places in stored for place in places})
+    except UNREADABLE:
+        raise Damaged(TORN, f"{METADATA} cannot be read") from None
+
+
+def _is_of_rank(path: str) -> bool:
+    """Whether it is a file of a step in a rank's folder."""
+    folder, name = os.path.split(path)
+    return bool(RANK.fullmatch(os.path.basename(folder)) and FILE.fullmatch(name))
+
+
+def _of_rank(path: str, folder: str) -> str:
+    """The same step's file in another rank's folder, by path from the folder of both.
+
+    The name may have the rank in it (`llama_rank_0-2_400.ckpt`), and a number where a run began anew beside older files
+    (`llama_rank_0_1-2_400.ckpt`), which not all ranks need to have: there the step decides, if one file alone has it.
+    """
+    base = os.path.dirname(os.path.dirname(path))
+    own, name = os.path.basename(os.path.dirname(path)), os.path.basename(path)
+    named = re.sub(rf"(?<![A-Za-z]){own}(?![0-9])", folder, name)
+    if not os.path.exists(os.path.join(base, folder, named)):
+        place = _place_of(name)
+        same = [one for one in os.listdir(os.path.join(base, folder)) if place and _place_of(one) == place]
+        if len(same) == 1:
+            return f"{folder}/{same[0]}"
+    return f"{folder}/{named}"
+
+
+def _place_of(name: str) -> Optional[tuple[str, ...]]:
+    """Epoch, step and ending of a file's name."""
+    match = FILE.fullmatch(name)
+    return match.group("epoch", "step", "end") if match else None
+
+
+def _file_fact(path: str, before_s: float) -> Optional[listing.FileFact]:
+    try:
+        return listing.list_tree(path, before_s).files[os.path.basename(path)]
+    except FileNotFoundError:
+        return None
+
+
+def _ranks(tree: Tree) -> list[str]:
+    """The file of each rank that is still one of the run, by path from the base."""
+    folders = sorted(name for name in os.listdir(tree.base) if RANK.fullmatch(name))
+    mine = _epochs_and_steps(os.path.dirname(tree.path))
+    wanted = []
+    for folder in folders:
+        name = _of_rank(tree.path, folder)
+        if name not in tree.files:
+            newest = max(_epochs_and_steps(os.path.join(tree.base, folder)), default=None)
+            newer = [key for key in mine if newest is None or key > newest]
+            if newest is None or len(newer) >= NEWER_WITHOUT:
+                continue
+        wanted.append(name)
+    return wanted
+
+
+def _epochs_and_steps(folder: str) -> set[tuple[int, int]]:
+    """Epoch and step of the files in a rank's folder."""
+    found = (FILE.fullmatch(name) for name in os.listdir(folder))
+    return {(int(match["epoch"]), int(match["step"])) for match in found if match}
+
+
+MINDSPORE = Layout(
+    name="mindspore",
+    recognise=_is_mindspore,
+    expected=_expect_mindspore,
+    within=(
+        "*.ckpt",
+        "rank_0/*.ckpt",
+        "rank_0/*.safetensors",
+        "checkpoint/rank_0/*.ckpt",
+        "checkpoint/rank_0/*.safetensors",
+        "iteration_*",
+        "iter_*",
+        "checkpoint/iteration_*",
+    ),
+    trackers=("latest_checkpointed_iteration.txt",),
+    step=_mindspore_step,
+    step_first=True,
+    tree=_mindspore_tree,
+)
+
+
+VALUE = TAG = 0x0A  # field 1, with a length
+TENSOR = 0x12  # field 2, with a length
+MAP = 0x1A  # field 3, with a length
+DIM = 0x08  # field 1, a number
+DIMS = 0x0A  # field 1, numbers with a length: what packs them
+CONTENT = 0x1A  # field 3, with a length
+HEAD_BYTES = 4096  # of a value: its tag, dimensions and type; a tag is a parameter's name
+CRC = b"crc_num"
+CRC_BYTES = len(CRC) + 10
+SIZES = {
+    "Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Float16": 2, "BFloat16": 2, "Int32": 4, "UInt32": 4, "Float32": 4,
+    "Int64": 8, "UInt64": 8, "Float64": 8, "Complex64": 8, "Complex128": 16,
+}  # fmt: skip
+
+Read = Callable[[int, int], bytes]
+
+
+class Value(NamedTuple):
+    """One value: where it ends in the file, its tag; of a tensor its dimensions, type and the bytes of this slice (else none)."""
+
+    end: int
+    tag: str
+    dims: tuple[int, ...] = ()
+    kind: str = ""
+    content_at: int = 0
+    content_bytes: int = 0
+
+
+def begins_as_ckpt(head: bytes) -> bool:
+    """Whether a file's first bytes, as many as there are, are those of a value with a tag and a tensor or a map of them."""
+    if head[:1] != bytes([VALUE]):
+        return False
+    try:
+        _, at = _varint(head, 1)
+        if head[at] != TAG:
+            return False
+        length, at = _varint(head, at + 1)
+        return at + length >= len(head) or head[at + length] in (TENSOR, MAP)
+    except (IndexError, ValueError):
+        return False
+
+
+def check_ckpt(path: str, fact: FileFact, level: str, before_s: float) -> str:
+    """Prove it. Raises Damaged, OSError, DeadlinePassed."""
+    read = functools.partial(read_part, path)
+    head = read(0, HEAD_BYTES)
+    if not head.strip(b"\0"):
+        raise Damaged(UNFLUSHED, "begins with zeros where its values must be")
+    if not begins_as_ckpt(head):
+        return ""
+    has: dict[str, list[int]] = {}
+    end = 0
+    for value in read_values(read, fact.size_bytes):
+        if time.monotonic() > before_s:
+            raise DeadlinePassed
+        end = value.end
+        if value.kind in SIZES:
+            has.setdefault(value.tag, [_tensor_bytes(value), 0])[1] += value.content_bytes
+    short = [tag for tag, (wanted, got) in has.items() if got and got < wanted]
+    if short:
+        wanted, got = has[short[0]]
+        raise Damaged(TORN, f"has {got} of the {wanted} bytes of {short[0]}")
+    if level == DEEP and end < fact.size_bytes:
+        _check_crc(path, end, before_s)
+        return "checksum"
+    return "protobuf values"
+
+
+def read_values(read: Read, size_bytes: int) -> Iterator[Value]:
+    """The values one after the other, no tensor read. Raises Damaged where the file ends inside one, or something else follows."""
+    at = 0
+    while at < size_bytes:
+        head = read(at, HEAD_BYTES)
+        if at and head.startswith(CRC):
+            if size_bytes - at != CRC_BYTES:
+                raise Damaged(TORN, "is cut inside its checksum")
+            return
+        try:
+            if head[0] != VALUE:
+                raise ValueError
+            length, begin = _varint(head, 1)
+            value = _value(head, begin, at, begin + length)
+        except IndexError:
+            if at + len(head) < size_bytes:  # longer than anybody's names are: nothing is said of it
+                return
+            raise Damaged(TORN, f"is cut inside a value at byte {at}") from None
+        except ValueError:
+            raise damage(head, f"has no value at byte {at}") from None
+        if value.end > size_bytes:
+            raise Damaged(TORN, f"is cut inside {value.tag}: {size_bytes} bytes, and it ends at {value.end}")
+        yield value
+        at = value.end
+
+
+def read_number(read: Read, size_bytes: int, tag: str) -> Optional[int]:
+    """The value of an Int64 that was appended under that tag (`step_num`); None where there is none, or the file is torn."""
+    try:
+        for value in read_values(read, size_bytes):
+            if value.tag == tag and value.kind == "Int64" and value.content_bytes == 8:
+                return int.from_bytes(read(value.content_at, 8), "little", signed=True)
+    except Damaged:
+        return None
+    return None
+
+
+def _value(head: bytes, at: int, base: int, end: int) -> Value:
+    """`at`: where the value's first field begins in `head`, `end`: where it ends there, which may be behind what was read."""
+    tag = ""
+    tensor = Value(base + end, "")
+    while at < min(end, len(head)):
+        field = head[at]
+        length, at = _varint(head, at + 1)
+        if field == TAG:
+            tag = head[at : at + length].decode("utf-8", "replace")
+        elif field == TENSOR:
+            tensor = _tensor(head, at, base, at + length)
+        elif field & 7 != 2:
+            raise ValueError(field)
+        at += length
+    if not tag:
+        raise IndexError if end > len(head) else ValueError
+    return tensor._replace(end=base + end, tag=tag)
+
+
+def _tensor(head: bytes, at: int, base: int, end: int) -> Value:
+    dims: list[int] = []
+    kind, content_at, content = "", 0, 0
+    while at < min(end, len(head)):
+        field = head[at]
+        number, at = _varint(head, at + 1)
+        if field == DIM:
+            dims.append(number)
+        elif field == DIMS:
+            stop = at + number
+            while at < stop:
+                number, at = _varint(head, at)
+                dims.append(number)
+        elif field == CONTENT:
+            content_at, content = base + at, number
+            at += number
+        elif field & 7 == 2:
+            kind = head[at : at + number].decode("ascii", "replace")
+            at += number
+        else:
+            raise ValueError(field)
+    return Value(0, "", tuple(dims), kind, content_at, content)
+
+
+def _tensor_bytes(value: Value) -> int:
+    wanted = SIZES[value.kind]
+    for dim in value.dims:
+        wanted *= dim
+    return wanted
+
+
+def _varint(text: bytes, at: int) -> tuple[int, int]:
+    """A varint and where it ends. Raises IndexError where the text ends in it, ValueError where it is none."""
+    number = shift = 0
+    while True:
+        byte = text[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise ValueError(number)
+
+
+def _check_crc(path: str, end: int, before_s: float) -> None:
+    crc = 0
+    for piece in read_chunks(path, before_s, end):
+        crc = zlib.crc32(piece, crc)
+    if crc != int.from_bytes(read_part(path, end + len(CRC), 10), "big"):
+        raise Damaged(TORN, "does not have the CRC-32 that it ends with")

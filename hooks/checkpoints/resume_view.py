@@ -1,0 +1,77 @@
+"""The folder that a framework is to load the newest checkpoint from, where it looks for that itself. (I/O)
+
+How it thinks. Megatron and DeepSpeed are told a folder and read the newest checkpoint's name in a tracker file there; others take the highest step that
+they find. Where the user's own folder would lead them to the chosen checkpoint, it is used as it is. Where it would not (the newest is torn, or poisoned, or a crash came between
+checkpoint and tracker) they get a resume view: a private folder of the run with one link, to the chosen checkpoint, and a tracker file of our own that names
+it. Nothing of the user's is changed. A view is for loading: what is saved there would be in nobody's folder of checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Optional
+
+from ftrun.hooks.checkpoints.layouts import layout_of
+from ftrun.hooks.checkpoints.model import Found
+
+__all__ = ["MADE_BY_STEP", "REPAIRED", "leads_to", "resume_root"]
+
+
+MADE_BY_STEP = frozenset({"latest_checkpointed_iteration.txt"})
+"""Tracker files that name a step where others name a folder."""
+
+TRACKER_BYTES_MAX = 4096
+REPAIRED = "mended"
+OF_A_RANK = re.compile(r"rank_[0-9]+")
+
+
+def resume_root(found: Found, passed: Sequence[str], view: str) -> str:
+    """The folder that leads to `found`: its own, or `view`, which is made then. `passed`: paths that must not be loaded. Raises OSError."""
+    container = os.path.dirname(found.path)
+    if OF_A_RANK.fullmatch(
+        os.path.basename(container)
+    ):  # one file of many: all ranks' folders belong together
+        return os.path.dirname(container)
+    trackers = layout_of(found.layout).trackers if os.path.isdir(found.path) else ()
+    if leads_to(container, found, passed, trackers):
+        return container
+    there = [name for name in trackers if os.path.exists(os.path.join(container, name))]
+    return _make_view(found, view, there or trackers[:1])
+
+
+def leads_to(container: str, found: Found, passed: Sequence[str], trackers: Sequence[str]) -> bool:
+    """Whether a framework that is told the user's own folder loads this checkpoint."""
+    told = [said for name in trackers if (said := _read_tracker(os.path.join(container, name))) is not None]
+    if told:
+        return all(_names(said, found) for said in told)
+    return not trackers and all(os.path.dirname(path) != container for path in passed)
+
+
+def _read_tracker(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read(TRACKER_BYTES_MAX).strip()
+    except OSError:
+        return None
+
+
+def _names(said: str, found: Found) -> bool:
+    if said.isdigit() and found.step is not None:
+        return int(said) == found.step
+    return os.path.basename(said.rstrip("/")) == os.path.basename(found.path)
+
+
+def _make_view(found: Found, view: str, trackers: Sequence[str]) -> str:
+    os.makedirs(view, mode=0o700, exist_ok=True)
+    for entry in os.scandir(view):  # of a start that was cut off
+        if entry.name != REPAIRED:
+            os.unlink(entry.path)
+    name = os.path.basename(found.path)
+    os.symlink(found.path, os.path.join(view, name))
+    for tracker in trackers:
+        by_step = tracker in MADE_BY_STEP and found.step is not None
+        with open(os.path.join(view, tracker), "w", encoding="utf-8") as stream:
+            stream.write(str(found.step) if by_step else name)
+    return view

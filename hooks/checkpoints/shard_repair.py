@@ -1,0 +1,221 @@
+"""A broken checkpoint made whole in a view of links, where identical shards allow it. (I/O)
+
+How it thinks. What is newer than the choice and broken in a few of its files is worth a look: for each checkpoint more is work that need not be done
+again. Ranks of one data-parallel group often save the same bytes, each under its own name. A twin may stand in for a shard that is torn or
+missing only where bytes prove it, for a shard that is nearly right is worse than an older checkpoint:
+
+- ftrun's manifest of this very checkpoint has the lost shard's checksum, and a file that has it is there; or
+- an earlier checkpoint of the run that is whole has both under the same names and with the same checksum, and here all files that were the same there
+  and are still there are the same again.
+
+Names only say who may be a twin: those that differ in the number of a rank. They prove nothing. Files are read for their checksums as long as
+there is time, and linked into the view, which is inspected as any checkpoint is before anybody loads it. The user's files stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.checkpoints import manifest
+from ftrun.hooks.checkpoints.diverged import why_poisoned
+from ftrun.hooks.checkpoints.file_check import check_file
+from ftrun.hooks.checkpoints.inspection import inspect
+from ftrun.hooks.checkpoints.layouts import layout_of
+from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, list_tree, map_parallel
+from ftrun.hooks.checkpoints.model import (
+    COMPLETE,
+    EMPTY,
+    QUICK,
+    TORN,
+    UNASKED,
+    UNFLUSHED,
+    Damaged,
+    Inspection,
+    Need,
+)  # fmt: skip
+from ftrun.hooks.checkpoints.names import without_step
+from ftrun.hooks.checkpoints.selection import Request, Selection
+
+__all__ = ["RepairPlan", "plan_repair", "select_repaired"]
+
+TRIED_MAX = 2
+BROKEN_MAX = 64
+ENOUGH_S = 1.0  # with less time left nothing is begun
+NUMBERED = re.compile(r"(rank|replica|dp|proc|process|worker|node|host|part)([-_.]?)[0-9]+", re.IGNORECASE)
+
+Sums = Mapping[str, str]
+"""Checksums by name; "" or absent = not known."""
+
+
+class RepairPlan(NamedTuple):
+    """The shard to read in the place of each broken one, and what proves it; `why_not`: why there is no plan ("" = there is one)."""
+
+    instead: Mapping[str, str]
+    proof: str
+    why_not: str = ""
+
+
+def select_repaired(selection: Selection, request: Request, view: str) -> tuple[Selection, str]:
+    """The selection, and what to load for it ("" = itself): a newer checkpoint through `view`, where one could be made whole there."""
+    tried = 0
+    for one in selection.inspected:
+        if selection.chosen is not None and one.found.path == selection.chosen.found.path:
+            break
+        if not _is_worth(one, request):
+            continue
+        tried += 1
+        if tried > TRIED_MAX or time.monotonic() > request.before_s - ENOUGH_S:
+            break
+        place = os.path.join(view, os.path.basename(one.found.path))
+        repaired = _repair(one, selection.chosen, request, place)
+        if repaired is not None:
+            paths = [path for path, _ in selection.passed]
+            newer = selection.passed[: paths.index(one.found.path)] if one.found.path in paths else ()
+            return Selection(repaired, repaired.why, newer, "", selection.inspected), place
+    return selection, ""
+
+
+def _is_worth(one: Inspection, request: Request) -> bool:
+    return (
+        one.state in (TORN, EMPTY, UNFLUSHED)
+        and one.found.path not in request.paths_aside
+        and one.size_bytes > 0
+        and os.path.isdir(one.found.path)
+        and not why_poisoned(one.found.step, one.written_s, request.poisons)
+    )
+
+
+def _repair(
+    one: Inspection, whole: Optional[Inspection], request: Request, view: str
+) -> Optional[Inspection]:
+    """The checkpoint as it is in the view; None where it cannot be made whole. `whole`: the one that would be loaded else."""
+    before_s = request.before_s
+    try:
+        tree = list_tree(one.found.path, before_s)
+        files = {name: fact for name, fact in tree.files.items() if not manifest.is_ours(name)}
+        tree = tree._replace(files=files)
+        listed = manifest.read(one.found.path)
+        if listed:
+            needs: Mapping[str, Need] = {
+                name: Need(size_bytes=entry.size_bytes, may_be_empty=True)
+                for name, entry in listed.files.items()
+            }
+        else:
+            needs = layout_of(one.found.layout).expected(tree).needs
+        broken = _broken_files(tree, needs, before_s)
+        if not broken or len(broken) > BROKEN_MAX:
+            return None
+        sums = {name: entry.sha256 for name, entry in listed.files.items()} if listed else {}
+        sound = files.keys() - broken
+        lost = {sums[name] for name in broken if sums.get(name)}
+        wanted = {twin for name in broken for twin in _twins(name, sound)}
+        wanted |= {name for name in sound if sums.get(name) in lost}
+        if not wanted:
+            return None
+        here = _checksums(tree, wanted)
+        earlier = {} if all(map(sums.get, broken)) else _earlier(one, whole, wanted | broken, before_s)
+        plan = plan_repair(broken, here=here, listed=sums, earlier=earlier)
+        if plan.why_not:
+            return None
+        _link_view(tree, plan.instead, view)
+    except (OSError, DeadlinePassed, Damaged):
+        return None
+    later_s = time.time() + 3600.0  # links are young, what they lead to is not
+    seen = inspect(one.found._replace(path=view), marker=request.marker, now_s=later_s, before_s=before_s)
+    if seen.state != COMPLETE:
+        shutil.rmtree(os.path.dirname(view), ignore_errors=True)
+        return None
+    name, source = min(plan.instead.items())
+    more = f" and {len(plan.instead) - 1} more" if len(plan.instead) > 1 else ""
+    why = f"mended: {source} stands in for {name}{more}, proven by {plan.proof}"
+    return seen._replace(found=one.found, why=why, written_s=one.written_s)
+
+
+def _broken_files(tree: Tree, needs: Mapping[str, Need], before_s: float) -> set[str]:
+    """The files that are missing, or not sound."""
+
+    def is_broken(name: str) -> bool:
+        try:
+            check_file(tree, name, needs.get(name, UNASKED), QUICK, before_s)
+        except Damaged:
+            return True
+        return False
+
+    names = sorted(tree.files)
+    broken = {name for name, bad in zip(names, map_parallel(is_broken, names, before_s)) if bad}
+    return broken | (needs.keys() - tree.files.keys())
+
+
+def _checksums(tree: Tree, names: Collection[str]) -> Sums:
+    here = sorted(name for name in names if name in tree.files)
+    return dict(zip(here, map_parallel(lambda name: manifest.sha256(tree.at(name)), here, tree.before_s)))
+
+
+def _earlier(one: Inspection, whole: Optional[Inspection], names: Collection[str], before_s: float) -> Sums:
+    """The checksums of the checkpoint that would be loaded else: by its manifest, or read. Names may bear the step."""
+    if whole is None or not os.path.isdir(whole.found.path):
+        return {}
+    wanted = {name: without_step(name, one.found.step) for name in names}
+    listed = manifest.read(whole.found.path)
+    if listed and all(entry.sha256 for entry in listed.files.values()):
+        sums: Sums = {name: entry.sha256 for name, entry in listed.files.items()}
+    else:
+        tree = list_tree(whole.found.path, before_s)
+        places = set(wanted.values())
+        sums = _checksums(
+            tree, [name for name in tree.files if without_step(name, whole.found.step) in places]
+        )
+    by_place = {without_step(name, whole.found.step): value for name, value in sums.items()}
+    return {name: by_place.get(place, "") for name, place in wanted.items()}
+
+
+def _link_view(tree: Tree, instead: Mapping[str, str], view: str) -> None:
+    """A folder of links. What a start that was cut off had left there goes first."""
+    shutil.rmtree(view, ignore_errors=True)
+    for name, source in {**{name: name for name in tree.files}, **instead}.items():
+        target = os.path.join(view, name)
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        os.symlink(os.path.realpath(tree.at(source)), target)
+
+
+# ---------------------------------------------------------------------- the plan
+
+
+def plan_repair(broken: Collection[str], *, here: Sums, listed: Sums, earlier: Sums) -> RepairPlan:
+    """Find a twin for each broken shard, all or none, by the checksums of the sound files of this checkpoint (`here`), of its manifest (`listed`) and of a
+    whole checkpoint of the same run (`earlier`).
+    """
+    instead, proofs = {}, []
+    for name in sorted(broken):
+        source, proof = _by_manifest(name, here, listed), "the manifest's checksum"
+        if not source:
+            source, proof = _by_earlier(name, here, earlier), "the same bytes in an earlier checkpoint"
+        if not source:
+            return RepairPlan({}, "", f"nothing proves that another file is the same as {name}")
+        instead[name] = source
+        proofs.append(proof)
+    return RepairPlan(instead, " and ".join(dict.fromkeys(proofs)))
+
+
+def _by_manifest(name: str, here: Sums, listed: Sums) -> str:
+    wanted = listed.get(name, "")
+    return next((other for other in sorted(here) if wanted and here[other] == wanted), "")
+
+
+def _by_earlier(name: str, here: Sums, earlier: Sums) -> str:
+    then = earlier.get(name, "")
+    same = [other for other in _twins(name, here) if then and earlier.get(other) == then]
+    return same[0] if same and len({here[other] for other in same}) == 1 else ""
+
+
+def _twins(name: str, names: Collection[str]) -> list[str]:
+    """The other names that may hold the same bytes."""
+    shape = NUMBERED.sub(r"\1\2#", name)
+    if shape == name:
+        return []
+    return sorted(other for other in names if other != name and NUMBERED.sub(r"\1\2#", other) == shape)
