@@ -27,7 +27,7 @@ from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING, Found
 from ftrun.hooks.checkpoints.picking import Question, noted, pick
 from ftrun.hooks.checkpoints.verdicts import Verdict
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.keepbase import come_last
+from ftrun.hooks.processes import come_last
 
 __all__ = ["Reader", "main", "read_one"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import staged
 from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.model import Damaged
+from ftrun.hooks.staging import records
 
 LANES = 4
 NODES = ("n0", "n1")
@@ -28,7 +28,7 @@ LIMIT_S = 240.0
 CONTENT = {"n0": {"rank-0.bin": b"a" * 70_000, "meta.json": b"{}"}, "n1": {"rank-1.bin": b"b" * 300_000}}
 DRIVER = """
 import os, signal, sys
-from ftrun.hooks.disk import Disk
+from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks import main
 left = int(sys.argv[1])
 def effect(self, what):
@@ -53,9 +53,9 @@ class Trial:
         (self.attempt / f"begun.{TOKEN}").write_text("nodes=n[0-1]\n")
         (self.attempt / "current").symlink_to(TOKEN)
 
-    def home(self, node: str) -> staged.Home:
+    def home(self, node: str) -> records.Home:
         """The memory of a node."""
-        return staged.Home(str(self.top / node / "ftrun-0" / f"run-1.{JOB}"))
+        return records.Home(str(self.top / node / "ftrun-0" / f"run-1.{JOB}"))
 
     def save(self, name: str) -> None:
         """Both nodes write their part."""
@@ -113,7 +113,7 @@ def _killed_before(top: Path, effect: int) -> str:
                 died = (top / "last").read_text()
                 running[0] = trial.keeper("n0")
             time.sleep(0.05)
-        left = top / "to" / staged.PUBLISHING
+        left = top / "to" / records.PUBLISHING
         while not died and running[0].poll() is None and any(left.iterdir()):
             time.sleep(0.05)  # it clears up
         if running[0].poll() is not None:

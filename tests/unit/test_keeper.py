@@ -16,24 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import (
-    at_hand,
-    keep,
-    keepbase,
-    keepothers,
-    keepsilent,
-    keeptell,
-    publish,
-    ring,
-    sealing,
-    stage,
-    staged,
-)
+from ftrun.hooks import stage
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.disk import Disk
-from ftrun.hooks.keeplook import Local
-from ftrun.hooks.keepout import Place, Shared
-from ftrun.hooks.staged import Home
+from ftrun.hooks.staging import (
+    daemon,
+    inventory,
+    partner_map,
+    publish,
+    publisher,
+    records,
+    sealing,
+    status_report,
+    workspace,
+)
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.local import LocalState
+from ftrun.hooks.staging.publisher import Publisher, PublisherConfig
+from ftrun.hooks.staging.records import Home
 
 JOB = "7"
 
@@ -58,8 +57,8 @@ class Nodes:
         self.to = top / "shared"
         self.to.mkdir()
         self.disks = {name: Full() for name in names}
-        self.local: dict[str, Local] = {}
-        self.shared: dict[str, Shared] = {}
+        self.local: dict[str, LocalState] = {}
+        self.shared: dict[str, Publisher] = {}
         self.start("0.1")
         for name in names:
             self.restart(name)
@@ -78,9 +77,9 @@ class Nodes:
 
     def restart(self, name: str) -> None:
         """A new keeper, which knows what is on record."""
-        place = Place(str(self.attempt), 0, JOB, name, str(self.to), b'{"run": "r-1"}')
-        self.local[name] = Local(Home(str(self.top / name)), name)
-        self.shared[name] = Shared(place, self.local[name], keep.judge_of(""), self.disks[name])
+        place = PublisherConfig(str(self.attempt), 0, JOB, name, str(self.to), b'{"run": "r-1"}')
+        self.local[name] = LocalState(Home(str(self.top / name)), name)
+        self.shared[name] = Publisher(place, self.local[name], publish.judge_of(""), self.disks[name])
 
     def stage(self, name: str, token: str = "0.1") -> Path:
         """FTRUN_STAGE_DIR of a node."""
@@ -138,7 +137,7 @@ def test_what_all_nodes_write_into_a_folder_becomes_one_checkpoint(nodes: Nodes)
     assert (there.step, there.nodes) == (10, nodes.names)
     assert all(entry.sha256 for entry in there.files.values())
     assert {nodes.states(name)["step-10"] for name in nodes.names} == {"published"}
-    assert os.listdir(nodes.to / staged.PUBLISHING) == []
+    assert os.listdir(nodes.to / records.PUBLISHING) == []
 
 
 def test_a_node_that_is_late_with_a_set_that_nothing_proves_is_waited_for(nodes: Nodes) -> None:
@@ -147,7 +146,7 @@ def test_a_node_that_is_late_with_a_set_that_nothing_proves_is_waited_for(nodes:
     nodes.run(40)
     assert nodes.published() == {}
     assert nodes.states("n0") == {"step-10": "sealed"}
-    assert nodes.local["n0"].parts["0.1", "step-10"].why == keeptell.MAY_COME
+    assert nodes.local["n0"].parts["0.1", "step-10"].why == status_report.MAY_COME
     for number in (1, 2):
         nodes.write(f"n{number}", f"step-10/shard-{number}", b"%d" % number)
     nodes.run(10)
@@ -157,7 +156,7 @@ def test_a_node_that_is_late_with_a_set_that_nothing_proves_is_waited_for(nodes:
 def test_nodes_that_have_nothing_are_waited_for_once(nodes: Nodes) -> None:
     """Where one rank saves for all, the others' nodes are waited for until the ranks go on to the next set, and hardly any more after that."""
     nodes.write("n0", "step-10/model.pt", b"w")
-    nodes.run(keepsilent.FIRST_GRACE_S + 5)
+    nodes.run(publisher.FIRST_GRACE_S + 5)
     assert nodes.published() == {}
     nodes.write("n0", "step-20/model.pt", b"w")
     nodes.run(14)
@@ -252,7 +251,7 @@ def test_the_end_waits_for_each_node_that_is_alive(nodes: Nodes) -> None:
     assert nodes.shared["n0"].is_flushed("0.1", nodes.now_s)
     (nodes.attempt / "stage" / "done.0.1.n2").unlink()
     assert not nodes.shared["n0"].is_flushed("0.1", nodes.now_s)
-    assert nodes.shared["n0"].is_flushed("0.1", nodes.now_s + keepothers.SILENT_S)
+    assert nodes.shared["n0"].is_flushed("0.1", nodes.now_s + publisher.SILENT_S)
 
 
 def test_the_end_waits_for_the_copy_of_a_lost_node_and_not_for_the_node(nodes: Nodes) -> None:
@@ -264,15 +263,15 @@ def test_the_end_waits_for_the_copy_of_a_lost_node_and_not_for_the_node(nodes: N
     nodes.over("0.1", 1)
     nodes.run(3, "n0", "n1")
     (nodes.attempt / "stage" / "done.0.1.n1").touch()
-    told = ring.Ring("0.1", lost=["n2"], kept={"n2": "n1"})
-    ring.put_ring(folder, told)
-    ring.put_copies(folder, "n1", ring.Copies(kept=[("n2", "0.1", "step-10")]))
+    told = partner_map.Ring("0.1", lost=["n2"], kept={"n2": "n1"})
+    partner_map.put_ring(folder, told)
+    partner_map.put_copies(folder, "n1", partner_map.Copies(kept=[("n2", "0.1", "step-10")]))
     assert not end("0.1", nodes.now_s)
-    assert not end("0.1", nodes.now_s + 10 * keepothers.SILENT_S)
-    ring.put_ring(folder, told._replace(lost=["n2", "n1"]))
+    assert not end("0.1", nodes.now_s + 10 * publisher.SILENT_S)
+    partner_map.put_ring(folder, told._replace(lost=["n2", "n1"]))
     assert end("0.1", nodes.now_s)
-    ring.put_ring(folder, told)
-    ring.put_copies(folder, "n1", ring.Copies())
+    partner_map.put_ring(folder, told)
+    partner_map.put_copies(folder, "n1", partner_map.Copies())
     assert end("0.1", nodes.now_s)
 
 
@@ -343,7 +342,7 @@ def test_starts_never_mix_what_they_save(nodes: Nodes) -> None:
     nodes.run(12, "n1", "n2")  # the node that holds the half is slow
     nodes.run(12)
     assert nodes.published()["step-10"] == {f"shard-{n}": b"second start" for n in range(3)}
-    assert os.listdir(nodes.to / staged.PUBLISHING) == []
+    assert os.listdir(nodes.to / records.PUBLISHING) == []
 
 
 @pytest.fixture
@@ -457,7 +456,7 @@ def test_a_keeper_clears_up_behind_a_job_and_behind_others_that_could_not(tmp_pa
     (attempt / "begun.0.1").write_text("nodes=n0\n")
     base = tmp_path / "memory" / "r-1.7"
     for name in ("r-0.990003", "r-0.990004"):
-        os.close(keepbase.open_base(str(tmp_path / "memory" / name)))
+        os.close(workspace.open_base(str(tmp_path / "memory" / name)))
     with (tmp_path / "memory" / "r-0.990004" / "lock").open() as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
         with _keeping(tmp_path):
@@ -485,17 +484,17 @@ def test_a_keeper_that_cannot_stage_says_why(tmp_path: Path) -> None:
     attempt.mkdir(parents=True)
     (tmp_path / "memory").write_text("in the way")
     with _keeping(tmp_path) as keeper:
-        assert keeper.wait(timeout=240) == keep.CANNOT
+        assert keeper.wait(timeout=240) == daemon.CANNOT
     assert (attempt / "stage" / "refused.0.n0").read_text()
 
 
 def test_room_is_made_for_the_next_checkpoint(nodes: Nodes, tmp_path: Path) -> None:
     """Of what is published as much stays as was asked for; the newest stays whatever the limit says."""
-    words = keep._parser().parse_args([
+    words = daemon._parser().parse_args([
         "--attempt-folder", str(nodes.attempt), "--launch", "0", "--job", JOB, "--node", "n0", "--base", str(tmp_path / "n0"), "--to",
         str(nodes.to), "--limit", "100", "--keep", "2",
     ])  # fmt: skip
-    keeper = keep.Keeper(words)
+    keeper = daemon.StagingDaemon(words)
     nodes.local["n0"], nodes.shared["n0"] = keeper.local, keeper.shared
     for step in (1, 2, 3):
         nodes.write("n0", f"model-{step}.pt", b"x" * 60)
@@ -503,7 +502,7 @@ def test_room_is_made_for_the_next_checkpoint(nodes: Nodes, tmp_path: Path) -> N
         keeper.make_room()
     assert list(nodes.published()) == ["model-1.pt", "model-2.pt", "model-3.pt"]
     assert nodes.states("n0") == {"model-3.pt": "published"}
-    assert at_hand.listed(str(nodes.stage("n0"))) == ["model-3.pt"]
+    assert inventory.listed(str(nodes.stage("n0"))) == ["model-3.pt"]
     assert publish.pending(str(nodes.to), JOB) == []
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import keeptell, sealing, stage, standing
+from ftrun.hooks import stage
 from ftrun.hooks.checkpoints import manifest
+from ftrun.hooks.staging import replace, sealing, status_report
 from tests.unit.test_keeper import Nodes, nodes, ranks
 
 __all__ = ["nodes", "ranks"]
@@ -104,7 +105,7 @@ def test_a_start_that_breaks_down_behind_a_save_of_one_node_leaves_the_save_befo
     assert whole(nodes) in (1, 2)
     assert all(nodes.shared[name].is_done("0.1", nodes.now_s) for name in nodes.names)
     if whole(nodes) == 1:
-        assert any(row["why"] == keeptell.UNSURE for row in nodes.shared["n0"].report()["sets"])
+        assert any(row["why"] == status_report.UNSURE for row in nodes.shared["n0"].report()["sets"])
 
 
 def test_the_next_start_saves_over_what_the_one_before_published(nodes: Nodes) -> None:
@@ -146,7 +147,7 @@ def test_a_name_of_another_run_is_left_alone_and_told(nodes: Nodes) -> None:
         save(nodes, number)
         nodes.run(16)
         found = nodes.published()
-        own = standing.alias("last", "r-1")
+        own = replace.alias("last", "r-1")
         assert found["last"] == {"weights": b"theirs"}
         assert set(found[own].values()) == {b"model of save %d" % number, b"optimizer of save %d" % number}
     rows = [row for name in nodes.names for row in nodes.shared[name].report()["sets"]]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import publish, staged
-from ftrun.hooks.disk import Disk
-from ftrun.hooks.staged import Publishing, Seal
+from ftrun.hooks.staging import publish, records
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.records import Publishing, Seal
 from tests.unit.test_keeper import JOB, KEEPER, _wait, _words
 
 
@@ -30,7 +30,7 @@ def _cancelled(top: Path, node: str, *more: str) -> list[str]:
             (stage / "model-1.pt").write_bytes(b"1" * 1000)
             _wait(top / "shared" / "model-1.pt.ftrun-complete")
             (stage / "model-2.pt").write_bytes(b"2" * (64 << 20))
-            _wait(top / "shared" / staged.PUBLISHING / f"model-2.pt.{JOB}.0.1" / "incoming")
+            _wait(top / "shared" / records.PUBLISHING / f"model-2.pt.{JOB}.0.1" / "incoming")
             (stage / "model-3.pt").write_bytes(b"3" * 1000)
             keeper.send_signal(signal.SIGTERM)
             assert keeper.wait(timeout=240) == 0
@@ -43,16 +43,16 @@ def _cancelled(top: Path, node: str, *more: str) -> list[str]:
 def test_a_cancelled_job_leaves_nothing_half_visible(tmp_path: Path) -> None:
     """What does not get out in the time that Slurm leaves is given up: no name of it, nothing half copied, and the memory is given back."""
     names = _cancelled(tmp_path, "0", "--wait", "0.3")
-    assert [name for name in names if not name.startswith("model-1.pt")] == [staged.PUBLISHING]
-    assert os.listdir(tmp_path / "shared" / staged.PUBLISHING) == []
+    assert [name for name in names if not name.startswith("model-1.pt")] == [records.PUBLISHING]
+    assert os.listdir(tmp_path / "shared" / records.PUBLISHING) == []
 
 
 @pytest.mark.drills
 def test_a_node_that_is_given_back_takes_nothing_along(tmp_path: Path) -> None:
     """Only the first node leaves with its job for sure; what another one has brought the rest of the job still needs."""
     names = _cancelled(tmp_path, "1", "--wait", "0.3")
-    assert [name for name in names if not name.startswith("model-1.pt")] == [staged.PUBLISHING]
-    assert os.listdir(tmp_path / "shared" / staged.PUBLISHING) == [f"model-2.pt.{JOB}.0.1"]
+    assert [name for name in names if not name.startswith("model-1.pt")] == [records.PUBLISHING]
+    assert os.listdir(tmp_path / "shared" / records.PUBLISHING) == [f"model-2.pt.{JOB}.0.1"]
 
 
 @pytest.mark.parametrize("job", ["8", "71"])
@@ -62,4 +62,4 @@ def test_a_job_that_is_over_leaves_what_others_bring(job: str, tmp_path: Path) -
         to = Publishing(str(tmp_path), "step-1", one, "0.1")
         publish.push(Disk(), to, Seal("step-1", "0.1", "n0", {}), "", owner=b"{}", pace=lambda _size: None)
     publish.clear_job(Disk(), str(tmp_path), "7", "n0")
-    assert os.listdir(tmp_path / staged.PUBLISHING) == [f"step-1.{job}.0.1"]
+    assert os.listdir(tmp_path / records.PUBLISHING) == [f"step-1.{job}.0.1"]

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.hooks import agreeing, keep, publish, staged, standing, union
 from ftrun.hooks.checkpoints import manifest, names
-from ftrun.hooks.disk import Disk
-from ftrun.hooks.staged import File, Publishing, Seal
+from ftrun.hooks.staging import merge, publish, records, replace
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.records import File, Publishing, Seal
 from tests.unit.test_publish_laws import Baton, Crash, _at_once, _folder
 
 OWNER = b'{"run": "r-1", "attempt": "1"}'
-JUDGE = keep.judge_of("")
+JUDGE = publish.judge_of("")
 FOLDER = {"n0": {"a": b"one", "b": b"1"}, "n1": {"c": b"two"}, "n2": {}}
 NEWER = {"n0": {"a": b"ONE!", "b": b"2"}, "n1": {"c": b"TWO"}, "n2": {}}
 NEWEST = {"n0": {"a": b"3", "b": b"33"}, "n1": {"c": b"333"}, "n2": {}}
@@ -80,9 +80,9 @@ class Again:
                     return
                 if not publish.has_part(self.to, node):
                     publish.push(disk, self.to, seal, str(self.source(node)), owner=OWNER, pace=_at_once)
-                told = agreeing.asked(self.to, node)
-                if told is not None and told.own == union.generation(seal):
-                    agreeing.give(disk, self.to, node, told.word)
+                told = merge.consensus_request(self.to, node)
+                if told is not None and told.own == merge.generation(seal):
+                    merge.confirm(disk, self.to, node, told.word)
                 outcome = publish.finish(disk, self.to, self.nodes, node, JUDGE, owner=OWNER)
             except OSError:  # what another one took away: looked at again
                 disk.effect("wait")
@@ -141,9 +141,9 @@ class Again:
         for _ in range(3):
             publish.finish(disk, self.to, self.nodes, "n0", JUDGE, owner=OWNER)
             for node in self.nodes:
-                told = agreeing.asked(self.to, node)
+                told = merge.consensus_request(self.to, node)
                 if told is not None:
-                    agreeing.give(disk, self.to, node, told.word)
+                    merge.confirm(disk, self.to, node, told.word)
 
     def check_end(self) -> None:
         """The newest save is published, marked, and nothing is left over."""
@@ -151,7 +151,7 @@ class Again:
             self.live(node, self.disk())
         assert self.look() == len(self.saves)
         assert manifest.read(self.to.final) is not None
-        sets = Path(self.to.to, standing.SETS)
+        sets = Path(self.to.to, replace.SETS)
         assert not sets.exists() or os.path.islink(self.to.final)
 
 
@@ -209,9 +209,9 @@ def test_a_crash_before_every_single_effect_leaves_the_old_save_or_the_new_one(
                 left[0] -= 1
                 if what == "wait":
                     for other in world.nodes[1:]:
-                        told = agreeing.asked(world.to, other)
+                        told = merge.consensus_request(world.to, other)
                         if told is not None:
-                            agreeing.give(Disk(), world.to, other, told.word)
+                            merge.confirm(Disk(), world.to, other, told.word)
 
             disk.effect = effect  # type: ignore[method-assign]
             try:
@@ -240,9 +240,9 @@ def test_parts_of_two_saves_are_never_put_together(tmp_path: Path) -> None:
         publish.push(Disk(), world.to, world.seals[node], files, owner=OWNER, pace=_at_once)
     for _ in range(3):
         outcome = publish.finish(Disk(), world.to, world.nodes, "n0", JUDGE, owner=OWNER)
-        told = agreeing.asked(world.to, "n0")
+        told = merge.consensus_request(world.to, "n0")
         if told is not None:
-            agreeing.give(Disk(), world.to, "n0", told.word)
+            merge.confirm(Disk(), world.to, "n0", told.word)
     assert (outcome.state, outcome.why) == (
         publish.WAITING,
         "for the word of n1 that it is the same save",
@@ -292,9 +292,9 @@ def test_what_somebody_else_wrote_is_never_replaced(change: object, tmp_path: Pa
         world.save(save)
         world.publish()
         there = Path(publish.published_path(world.to.to, "last", "r-1"))
-        assert there.name in ("last", standing.alias("last", "r-1"))
+        assert there.name in ("last", replace.alias("last", "r-1"))
         assert {path: path.read_bytes() for path in final.rglob("*") if path.is_file()} == before
-    free = Path(world.to.to, standing.alias("last", "r-1"))
+    free = Path(world.to.to, replace.alias("last", "r-1"))
     assert (free / "a").read_bytes() == b"3"
     assert manifest.read(str(free)) is not None
 
@@ -327,7 +327,7 @@ def test_a_folder_that_cannot_be_exchanged_is_left_and_the_new_one_gets_a_free_n
     final = Path(world.to.final)
     assert not final.is_symlink()
     assert (final / "a").read_bytes() == b"one"
-    assert (Path(world.to.to, standing.alias("step-5", "r-1")) / "a").read_bytes() == b"ONE!"
+    assert (Path(world.to.to, replace.alias("step-5", "r-1")) / "a").read_bytes() == b"ONE!"
 
 
 def test_two_folders_change_places_in_one_step(tmp_path: Path) -> None:
@@ -346,11 +346,11 @@ def test_two_folders_change_places_in_one_step(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_free_name_says_the_same_step(name: str, ending: str) -> None:
     """What reads a step or a format out of the name reads the same; other runs have other names."""
-    own = standing.alias(name, "train.sh-step-77")
-    assert staged.is_set_name(own)
+    own = replace.alias(name, "train.sh-step-77")
+    assert records.is_set_name(own)
     assert own.endswith(ending)
     assert names.step_of(own) == names.step_of(name)
-    assert own != standing.alias(name, "train.sh-step-78") != name
+    assert own != replace.alias(name, "train.sh-step-78") != name
 
 
 def test_a_file_of_the_users_is_never_taken_for_ours(tmp_path: Path) -> None:
@@ -361,5 +361,5 @@ def test_a_file_of_the_users_is_never_taken_for_ours(tmp_path: Path) -> None:
         world.save(save)
         world.publish()
     assert (tmp_path / "shared" / "last").read_bytes() == FILE["n0"][""]
-    assert Path(world.to.to, standing.alias("last", "r-1")).read_bytes() == NEWER_FILE["n0"][""]
+    assert Path(world.to.to, replace.alias("last", "r-1")).read_bytes() == NEWER_FILE["n0"][""]
     assert not Path(f"{world.to.final}{manifest.MANIFEST}").exists()

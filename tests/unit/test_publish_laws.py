@@ -20,14 +20,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.hooks import keep, publish, staged, standing, union
 from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.model import Damaged
-from ftrun.hooks.disk import Disk
-from ftrun.hooks.staged import File, Publishing, Seal
+from ftrun.hooks.staging import merge, publish, records, replace
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.records import File, Publishing, Seal
 
 NAME, JOB, TOKEN = "step-10", "7", "0.1"
-JUDGE = keep.judge_of("")
+JUDGE = publish.judge_of("")
 TURNS_MAX = 4000
 
 
@@ -308,7 +308,7 @@ def test_what_another_run_published_is_never_replaced() -> None:
         assert ended.state == publish.PUBLISHED
         before = {path: path.stat().st_mtime_ns for path in Path(world.to.final).rglob("*")}
         later = world.to._replace(job="8")
-        free = Path(world.to.to, standing.alias(NAME, "r-2"))
+        free = Path(world.to.to, replace.alias(NAME, "r-2"))
         for node, content in (("n0", b"{}"), ("n1", b"other")):
             world.contents[node]["config.json"] = content
             seal = world.sealed(node)
@@ -346,26 +346,26 @@ def test_a_part_that_is_sealed_anew_is_never_mixed_with_what_it_was() -> None:
         second = publish.push(
             Disk(), world.to, world.seals["n0"], str(world.source("n0")), owner=b"{}", pace=_at_once
         )
-        assert Path(world.to.incoming("n0", union.generation(first)), "a").read_bytes() == b"1"
-        assert Path(world.to.incoming("n0", union.generation(second)), "a").read_bytes() == b"2"
+        assert Path(world.to.incoming("n0", merge.generation(first)), "a").read_bytes() == b"1"
+        assert Path(world.to.incoming("n0", merge.generation(second)), "a").read_bytes() == b"2"
         world.live("n1", Disk())
         assert world.look() == "whole"
 
 
 LIFE = """
 import json, os, sys, time
-from ftrun.hooks import keep, publish, staged, union
-from ftrun.hooks.disk import Disk
+from ftrun.hooks.staging import publish, records, merge
+from ftrun.hooks.staging.copy import Disk
 top, node = sys.argv[1:]
-to = staged.Publishing(top + "/shared", "step-10", "7", "0.1")
-seal = staged.read_seal(open(f"{top}/{node}.json").read())
+to = records.Publishing(top + "/shared", "step-10", "7", "0.1")
+seal = records.read_seal(open(f"{top}/{node}.json").read())
 while True:
     try:
         if publish.is_published(to.to, seal):
             break
         if not publish.has_part(to, node):
             publish.push(Disk(), to, seal, f"{top}/{node}/step-10", owner=b"{}", pace=lambda n: time.sleep(0.002))
-        if publish.finish(Disk(), to, ["n0", "n1"], node, keep.judge_of("")).state == publish.PUBLISHED:
+        if publish.finish(Disk(), to, ["n0", "n1"], node, publish.judge_of("")).state == publish.PUBLISHED:
             break
     except OSError:
         pass
@@ -385,7 +385,7 @@ def test_real_processes_that_are_killed_at_any_time_publish_whole_sets(tmp_path:
         top.mkdir()
         world = World(top, big)
         for node in world.nodes:
-            (top / f"{node}.json").write_text(staged.seal_json(world.seals[node]))
+            (top / f"{node}.json").write_text(records.seal_json(world.seals[node]))
         living: dict[str, subprocess.Popen[bytes]] = {}
         kills = 0
         until_s = time.monotonic() + 120

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import at_hand, keepbase, stageleft
+from ftrun.hooks.staging import inventory, workspace
 
 USER = 61234  # nobody's, and needs no entry anywhere
 SLEEPS = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
@@ -49,7 +49,7 @@ def open_folder() -> Iterator[Path]:
 
 def left(above: Path, name: str, told: str | None = None) -> Path:
     """The folder of a job whose keeper is gone."""
-    lock = keepbase.open_base(str(above / name))
+    lock = workspace.open_base(str(above / name))
     os.close(lock)
     (above / name / "stage").mkdir(exist_ok=True)
     (above / name / "stage" / "weights").write_bytes(b"w" * 9)
@@ -61,7 +61,7 @@ def left(above: Path, name: str, told: str | None = None) -> Path:
 def cleared(above: Path, own: Path | str = "") -> list[str]:
     """What is given back. A machine under load may not tell in time who is there: then nothing goes, and a later look is made."""
     give_up_s = time.monotonic() + 60
-    while not (names := keepbase.clear_dead(str(above), str(own))) and time.monotonic() < give_up_s:
+    while not (names := workspace.clear_dead(str(above), str(own))) and time.monotonic() < give_up_s:
         time.sleep(0.3)
     return names
 
@@ -77,7 +77,7 @@ def test_what_a_job_left_that_was_killed_with_its_keeper_goes_at_once(above: Pat
 def test_a_job_that_has_a_process_here_keeps_its_memory(above: Path, rank: subprocess.Popen[bytes]) -> None:
     """Its keeper was killed and is not there again yet: any process of the job counts."""
     there = left(above, "r-1.990071")
-    assert keepbase.clear_dead(str(above)) == []
+    assert workspace.clear_dead(str(above)) == []
     assert (there / "stage" / "weights").exists()
     rank.kill()
     rank.wait()
@@ -90,8 +90,8 @@ def test_a_folder_whose_lock_is_held_is_never_touched(above: Path) -> None:
     with (above / "r-1.990077" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.utime(above / "r-1.990077" / "lock", (1.0, 1.0))
-        assert keepbase.clear_dead(str(above), over="990077") == []
-    assert keepbase.clear_dead(str(above), over="990077") == ["r-1.990077"]
+        assert workspace.clear_dead(str(above), over="990077") == []
+    assert workspace.clear_dead(str(above), over="990077") == ["r-1.990077"]
 
 
 @pytest.mark.parametrize(("told", "is_dead"), [("{boot} 1", False), ("other-boot 1", True), ("", False)])
@@ -99,13 +99,13 @@ def test_what_was_made_in_another_container_is_left_for_a_day(told: str, is_dead
     """Its processes are not seen from here; but none outlives a start of the node, and Slurm knows when a job is over."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     there = left(above, "r-1.990077", told.format(boot=boot))
-    assert (cleared(above) if is_dead else keepbase.clear_dead(str(above))) == (
+    assert (cleared(above) if is_dead else workspace.clear_dead(str(above))) == (
         ["r-1.990077"] if is_dead else []
     )
     left(above, "r-1.990077", told.format(boot=boot))
-    assert keepbase.clear_dead(str(above), over="990077") == ["r-1.990077"]
+    assert workspace.clear_dead(str(above), over="990077") == ["r-1.990077"]
     left(above, "r-1.990077", told.format(boot=boot))
-    os.utime(there / "lock", (time.time() - keepbase.STALE_S - 9,) * 2)
+    os.utime(there / "lock", (time.time() - workspace.STALE_S - 9,) * 2)
     assert cleared(above) == ["r-1.990077"]
 
 
@@ -120,7 +120,7 @@ def test_links_lead_nowhere(above: Path, tmp_path: Path) -> None:
     (above / "r-2.990077" / "lock").symlink_to(kept / "lock")
     (tmp_path / "other").symlink_to(tmp_path / "kept")
     for folder in (above, tmp_path / "other"):
-        assert keepbase.clear_dead(str(folder), over="990077") == []
+        assert workspace.clear_dead(str(folder), over="990077") == []
     assert (kept / "lock").exists()
 
 
@@ -142,40 +142,40 @@ def test_the_epilog_takes_away_what_the_user_could_and_nothing_else(open_folder:
         os.chown(path, USER, USER, follow_symlinks=False)
     os.chown(above / "r-3.990077", 0, 0)
     os.utime(above / "r-2.990050" / "lock", (1.0, 1.0))
-    assert stageleft.clear(str(tmp_path), USER, "990077", 20.0) == ["r-1.990077", "r-2.990050"]
+    assert workspace.clear_as_user(str(tmp_path), USER, "990077", 20.0) == ["r-1.990077", "r-2.990050"]
     assert sorted(os.listdir(above)) == ["r-3.990077", "r-4.990077"]
     assert (precious / "lock").exists()
-    assert stageleft.clear(str(tmp_path), USER + 1, "990077", 20.0) == []
+    assert workspace.clear_as_user(str(tmp_path), USER + 1, "990077", 20.0) == []
     os.chown(above, USER + 1, USER)
-    assert stageleft.clear(str(tmp_path), USER, "990077", 20.0) == []
+    assert workspace.clear_as_user(str(tmp_path), USER, "990077", 20.0) == []
 
 
 def test_a_folder_that_fills_its_node_is_opened_again(above: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a keeper may drop itself counts as room; one that finds none, and holds nothing, says so."""
-    os.close(keepbase.open_base(str(above / "r-1.990077")))
+    os.close(workspace.open_base(str(above / "r-1.990077")))
     full = os.statvfs_result((4096, 4096, 1 << 20, 0, 0, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _path: full)
     with pytest.raises(OSError, match="less than 64 MiB of room"):
-        keepbase.open_base(str(above / "r-1.990077"))
-    monkeypatch.setattr(at_hand, "used_bytes", lambda _path: keepbase.LEAST_BYTES)
-    os.close(keepbase.open_base(str(above / "r-1.990077")))
+        workspace.open_base(str(above / "r-1.990077"))
+    monkeypatch.setattr(inventory, "used_bytes", lambda _path: workspace.LEAST_BYTES)
+    os.close(workspace.open_base(str(above / "r-1.990077")))
 
 
 def test_nodes_that_share_their_memory_are_told_what_to_do(
     above: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is another's: the reason names the folder, the setting, and the sandbox's option."""
-    monkeypatch.setattr(keepbase, "LOCK_TRIES", 1)
-    lock = keepbase.open_base(str(above / "r-1.990077"))
+    monkeypatch.setattr(workspace, "LOCK_TRIES", 1)
+    lock = workspace.open_base(str(above / "r-1.990077"))
     with pytest.raises(OSError, match=r"--ft-stage-dir .* ftrun sandbox up --shm MIB"):
-        keepbase.open_base(str(above / "r-1.990077"))
+        workspace.open_base(str(above / "r-1.990077"))
     os.close(lock)
 
 
 def test_the_folder_of_a_job_is_known_from_what_its_keepers_were_told(tmp_path: Path) -> None:
     """The words of the latest launch; nothing where checkpoints are not staged."""
-    assert keepbase.job_folder(str(tmp_path)) == ""
+    assert workspace.job_folder(str(tmp_path)) == ""
     (tmp_path / "stage").mkdir()
     for launch in (0, 1):
         (tmp_path / "stage" / f"words.{launch}").write_text(f"--job\n7\n--base\n/dev/shm/x/r.{launch}\n")
-    assert keepbase.job_folder(str(tmp_path)) == "/dev/shm/x/r.1"
+    assert workspace.job_folder(str(tmp_path)) == "/dev/shm/x/r.1"

@@ -6,10 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.hooks import amounts, hostlist, staged, union
-from ftrun.hooks.keeproom import Held, to_drop
-from ftrun.hooks.sealing import BROKEN, ENDED, GIVEN_UP, LIVE, SEAL, UNPROVEN, WAIT, Growth, Marks, verdict
-from ftrun.hooks.staged import File, Publishing, Seal
+from ftrun.hooks import amounts, hostlist
+from ftrun.hooks.staging import merge, records
+from ftrun.hooks.staging.local import DropCandidate, to_drop
+from ftrun.hooks.staging.records import File, Publishing, Seal
+from ftrun.hooks.staging.sealing import (
+    BROKEN,
+    ENDED,
+    GIVEN_UP,
+    LIVE,
+    SEAL,
+    UNPROVEN,
+    WAIT,
+    Growth,
+    Marks,
+    verdict,
+)
 
 FILES = {"a": File(3, 1, 1)}
 STILL = Growth(FILES, 2.0)
@@ -58,7 +70,7 @@ def test_the_newest_part_is_never_dropped_and_unpublished_ones_only_for_want_of_
     rows: list[tuple[int, bool]], keep: int, over: int, wanted: int
 ) -> None:
     """Whatever the node holds: the newest stays, what nobody published goes only where memory is short, oldest first."""
-    held = [Held("0.1", f"step-{n}", size, published) for n, (size, published) in enumerate(rows)]
+    held = [DropCandidate("0.1", f"step-{n}", size, published) for n, (size, published) in enumerate(rows)]
     gone = to_drop(held, keep=keep, over_bytes=over, wanted_bytes=wanted)
     assert len(set(gone)) == len(gone)
     assert (
@@ -126,7 +138,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_a_set_is_what_has_a_finished_name(name: str, is_set: bool) -> None:
     """Trackers, hidden and temporary names at the top of the folder are no checkpoints."""
-    assert staged.is_set_name(name) == is_set
+    assert records.is_set_name(name) == is_set
 
 
 NAMES = st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=20)
@@ -140,15 +152,15 @@ FACTS = st.builds(
 def test_a_seal_is_read_as_it_was_written(name: str, node: str, files: dict[str, File], proven: bool) -> None:
     """Every record comes back the same, and a torn one comes back as none."""
     seal = Seal(name, "0.1", node, files, proven=proven)
-    text = staged.seal_json(seal)
-    assert staged.read_seal(text) == seal
-    assert staged.read_seal(text[:-2]) is None
+    text = records.seal_json(seal)
+    assert records.read_seal(text) == seal
+    assert records.read_seal(text[:-2]) is None
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a//b", "./a"])
 def test_a_record_names_nothing_outside_its_set(path: str) -> None:
     """Whoever wrote the record, no file elsewhere is touched."""
-    assert staged.read_seal(staged.seal_json(Seal("s", "0.1", "n", {path: File(1)}))) is None
+    assert records.read_seal(records.seal_json(Seal("s", "0.1", "n", {path: File(1)}))) is None
 
 
 def test_the_folder_of_a_set_on_its_way_names_it() -> None:
@@ -161,13 +173,13 @@ def test_the_folder_of_a_set_on_its_way_names_it() -> None:
 def test_the_turn_to_publish_goes_by_name() -> None:
     """The first node at once, the others after it one by one, and a thousand nodes never all at once."""
     nodes = [f"n{number:04}" for number in range(1000)]
-    assert union.turn_s(nodes, "n0000") == 0
-    assert union.turn_s(nodes, "n0001") == union.TURN_S
-    assert union.turn_s(nodes, "n0999") is None
-    assert union.turn_s(nodes, "other") is None
+    assert merge.turn_s(nodes, "n0000") == 0
+    assert merge.turn_s(nodes, "n0001") == merge.TURN_S
+    assert merge.turn_s(nodes, "n0999") is None
+    assert merge.turn_s(nodes, "other") is None
 
 
 def test_a_file_that_is_a_folder_elsewhere_makes_no_set() -> None:
     """Two nodes that do not agree what a name is: refused with that name."""
     parts = {"a": Seal("s", "0.1", "a", {"x": File(1)}), "b": Seal("s", "0.1", "b", {"x/y": File(1)})}
-    assert union.union(parts, ["a", "b"]).why == "x is a file on one node and a folder on another"
+    assert merge.merge_parts(parts, ["a", "b"]).why == "x is a file on one node and a folder on another"

@@ -20,13 +20,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any, Optional
 
-from ftrun.hooks import openfiles, staged
+from ftrun.hooks import openfiles
 from ftrun.hooks.poke import poke
+from ftrun.hooks.staging import records
 
 __all__ = ["stage"]
 
@@ -45,7 +44,7 @@ def stage(
     outside a job of ftrun's. Raises OSError where the folder cannot be made; ValueError for a name that is no checkpoint's.
     """
     own = name or f"step-{step}"
-    if "/" in own or not staged.is_set(own, is_folder=True):
+    if "/" in own or not records.is_set(own, is_folder=True):
         raise ValueError(f"{own!r} is no name for a checkpoint")
     folder, marks = _places(own)
     if marks:
@@ -63,7 +62,7 @@ def _places(name: str) -> tuple[str, str]:
     above, kind = os.path.split(os.path.dirname(top))
     if not top or top == to or kind != "stage" or not os.path.isdir(top):
         return "", ""
-    return f"{top}/{name}", staged.Home(above).marks(os.path.basename(top), name)
+    return f"{top}/{name}", records.Home(above).marks(os.path.basename(top), name)
 
 
 @contextlib.contextmanager
@@ -74,17 +73,17 @@ def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Itera
     """
     os.makedirs(folder, exist_ok=True)
     rank = str(_number(RANKS, 0))
-    _say(marks, rank, staged.DONE, None)
-    _say(marks, rank, staged.FAILED, None)
+    _say(marks, rank, records.DONE, None)
+    _say(marks, rank, records.FAILED, None)
     save = hashlib.sha256(step.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     numbers = (os.getpid(), openfiles.began(os.getpid()), openfiles.space(), *ranks)
-    _say(marks, rank, staged.BEGIN, " ".join([*map(str, numbers), save]))
+    _say(marks, rank, records.BEGIN, " ".join([*map(str, numbers), save]))
     try:
         yield
     except BaseException:
-        _say(marks, rank, staged.FAILED, "")
+        _say(marks, rank, records.FAILED, "")
         raise
-    _say(marks, rank, staged.DONE, "")
+    _say(marks, rank, records.DONE, "")
     poke(marks.rsplit("/", 3)[0])
 
 
@@ -176,15 +175,3 @@ def _number(names: tuple[str, ...], usual: int) -> int:
         if text.isdigit():
             return int(text)
     return usual
-
-
-class Stage(ModuleType):
-    """This module: `stage(step)` calls its function of that name, however the module was imported."""
-
-    def __call__(
-        self, step: object, *, ranks: Optional[int] = None, name: str = "", to: str = "checkpoints"
-    ) -> contextlib.AbstractContextManager[str]:
-        return stage(step, ranks=ranks, name=name, to=to)
-
-
-sys.modules[__name__].__class__ = Stage

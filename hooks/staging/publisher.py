@@ -1,4 +1,17 @@
-"""The shared half of the keeper: what goes to the shared file system, and what is heard from there. (I/O)
+"""What a keeper knows of the other nodes at the end of a start: who still moves, and what may still come of those that are lost. (I/O)
+
+How it thinks. A node whose report does not change for long is not waited for, and one that the agent calls lost not at all. But whoever has its copies brings them out in
+its name, and that is waited for: as long as that node says that it has the copy, the part may still come.
+
+
+When a node that has nothing of a set says so. (pure)
+
+How it thinks. Nothing tells a node that saves nothing from one whose ranks are late. Once it says that it has nothing, a set whose format proves that it is whole can be published; of
+one that nothing proves it first says that something may still come, and says more only when it has waited long enough since others had sealed theirs, or when they went on to a
+set after it. A node that had nothing of an earlier set is believed soon; one that had something never that soon.
+
+
+The shared half of the keeper: what goes to the shared file system, and what is heard from there. (I/O)
 
 How it thinks. Any look at a shared file system may take for ever, so this runs in a thread of its own and everything is asked anew each round. What this node
 has goes out newest first: a start resumes from the newest. A node that has nothing of a set says so, but not at once: a rank may be slow. Whose turn it is
@@ -10,18 +23,128 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import agreeing, copying, keeptell, publish, sealing, union
-from ftrun.hooks.disk import Disk
-from ftrun.hooks.keeplook import Local, Part, Told
-from ftrun.hooks.keepothers import Others
-from ftrun.hooks.keepsilent import Silence
-from ftrun.hooks.staged import Publishing, Seal
-from ftrun.hooks.standing import Own
+from ftrun.hooks.staging import copy, merge, partner_map, publish, records, sealing, status_report
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.local import LocalPart, LocalState, StartPhases
+from ftrun.hooks.staging.records import Publishing, Seal
+from ftrun.hooks.staging.replace import Own
 from ftrun.hooks.tokens import token_of
 
-__all__ = ["Place", "Shared"]
+__all__ = [
+    "AFTER_GRACE_S",
+    "FIRST_GRACE_S",
+    "SILENT_S",
+    "USUAL_GRACE_S",
+    "EmptyParts",
+    "PeerNodes",
+    "Publisher",
+    "PublisherConfig",
+]
+
+SILENT_S = 15.0  # a node whose report does not change for so long is not waited for at the end
+
+
+class PeerNodes:
+    """The other nodes, by what lies in the attempt's folder; `look` reads anew who is lost. All raise OSError."""
+
+    def __init__(self, attempt_folder: str) -> None:
+        self._folder = attempt_folder
+        self._file = partner_map.RingFile(attempt_folder)
+        self._ring = partner_map.Ring()
+        self._reports: dict[str, tuple[str, float]] = {}
+
+    def look(self) -> None:
+        """Read what the agent told last."""
+        self._ring = self._file.look()
+
+    def move(self, node: str, now_s: float) -> bool:
+        """Whether a node is not known to be lost, and its report changed lately. `now_s`: monotonic."""
+        if node in self._ring.lost:
+            return False
+        text = status_report.read_text(records.report_path(self._folder, node))
+        known = self._reports.get(node)
+        if known is None or known[0] != text:
+            self._reports[node] = (text, now_s)
+            return True
+        return now_s - known[1] < SILENT_S
+
+    def may_bring(self, node: str, to: Publishing, now_s: float) -> bool:
+        """Whether a node's part of a set may still come: it moves, or it is lost and who has its copies is there."""
+        if node not in self._ring.lost:
+            return self.move(node, now_s)
+        holder = self._ring.kept.get(node, "")
+        if not holder or holder in self._ring.lost:
+            return False
+        return (node, to.token, to.name) in partner_map.read_copies(self._folder, holder).kept
+
+
+# ---------------------------------------------------------------------- keepsilent
+
+FIRST_GRACE_S = 10.0  # before a node that nothing is known of says that it may have nothing
+USUAL_GRACE_S = 2.0  # ... that had nothing of the sets before
+AFTER_GRACE_S = 1.0  # ... whose script is over
+
+SetKey = tuple[str, str]  # of a set: its start and name
+
+
+class EmptyParts:
+    """What one node has said of sets that it has nothing of. `wait_s`: how long ranks may be late."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._had: set[str] = set()  # starts
+        self._had_not: set[str] = set()
+        self._half: set[SetKey] = set()
+
+    def had(self, token: str) -> None:
+        """This node had something of a set of this start."""
+        self._had.add(token)
+
+    def said(self, key: SetKey, *, sure: bool) -> None:
+        """It has said that it has nothing of a set."""
+        if sure:
+            self._had_not.add(key[0])
+            self._half.discard(key)
+        else:
+            self._half.add(key)
+
+    def is_half(self, key: SetKey) -> bool:
+        """It has said that something may still come."""
+        return key in self._half
+
+    def word(
+        self, key: SetKey, now_s: float, since_s: float, phase: str, seen: Mapping[SetKey, float]
+    ) -> Optional[bool]:
+        """What it says now: True, there is nothing; False, something may still come; None, nothing yet, or nothing more.
+
+        `since_s`: when others were first seen to have something of it, or its start ended; `seen`: when any set was first seen.
+        """
+        token, waited_s = key[0], now_s - since_s
+        if phase == sealing.LIVE:
+            return self._live(key, waited_s, seen)
+        if waited_s < AFTER_GRACE_S:
+            return None
+        # Where a start broke down its ranks here may have been about to save.
+        sure = phase == sealing.ENDED or (token in self._had_not and token not in self._had)
+        return sure if sure or key not in self._half else None
+
+    def _live(self, key: SetKey, waited_s: float, seen: Mapping[SetKey, float]) -> Optional[bool]:
+        token = key[0]
+        if token not in self._had and token in self._had_not:
+            return True if waited_s >= USUAL_GRACE_S else None
+        if waited_s >= self._wait_s:
+            return True
+        if token in self._had or waited_s < FIRST_GRACE_S:
+            return None
+        if any(other[0] == token and at_s > seen[key] for other, at_s in seen.items()):
+            return True
+        return None if key in self._half else False
+
+
+# ---------------------------------------------------------------------- keepout
 
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 NODES_PER_S, PAUSE_S, NEAR_S = 256, 1.0, 0.25
@@ -30,7 +153,7 @@ JOIN_S = 3.0
 CHECK_S = 30.0
 
 
-class Place(NamedTuple):
+class PublisherConfig(NamedTuple):
     """What this is: the attempt's folder, the launch, the Slurm job, this node, the folder to publish to, whose it is, bytes per second (0: no limit).
 
     `wait_s`: how long the ranks of a node may be behind those of others, of a set that nothing proves.
@@ -46,13 +169,15 @@ class Place(NamedTuple):
     wait_s: float = 120.0
 
 
-class Shared:
+class Publisher:
     """Publishes what `local` has; `tend` is called about once a second."""
 
-    def __init__(self, place: Place, local: Local, judge: publish.Judge, disk: Optional[Disk] = None) -> None:
+    def __init__(
+        self, place: PublisherConfig, local: LocalState, judge: publish.Judge, disk: Optional[Disk] = None
+    ) -> None:
         self.place, self.local, self._judge = place, local, judge
         self._disk = disk or Disk()
-        self.told = Told(f"{place.launch}.1", {})
+        self.told = StartPhases(f"{place.launch}.1", {})
         self.why = ""
         self.flushed_bytes, self.flush_s = 0, 0.0
         self.copying = ""
@@ -62,32 +187,32 @@ class Shared:
         self._seen: dict[tuple[str, str], float] = {}  # pending -> since when
         self._whole: dict[tuple[str, str], float] = {}
         self._refused: dict[tuple[str, str], object] = {}
-        self._silence = Silence(place.wait_s)
+        self._silence = EmptyParts(place.wait_s)
         self._open: set[tuple[str, str]] = set()  # refused as long as a node may still have something of it
         self._failures, self._again_s = 0, 0.0
         self._run = Own.of(place.owner, "").run
         self._wanted: set[tuple[str, str]] = set()  # published, and to be brought once more
         self._checked: dict[tuple[str, str], float] = {}
-        self._asked: dict[agreeing.Asked, float] = {}
+        self._asked: dict[merge.ConsensusRequest, float] = {}
         self.refused: dict[str, str] = {}  # set -> why it was refused last
-        self._others = Others(place.attempt_folder)
+        self._others = PeerNodes(place.attempt_folder)
 
     def hear(self, now_s: float) -> None:
         """Which start is the present one, and which are over. Raises OSError."""
-        token = keeptell.link(f"{self.place.attempt_folder}/current")
+        token = status_report.read_link(f"{self.place.attempt_folder}/current")
         token = token if token_of(token) else self.told.token
         phases = dict(self.told.phases)
         for own in {token, self.told.token} - set(phases):
-            text = keeptell.text(f"{self.place.attempt_folder}/stage/over.{own}").strip()
+            text = status_report.read_text(f"{self.place.attempt_folder}/stage/over.{own}").strip()
             if text:
                 phases[own] = sealing.ENDED if text == "code=0" else sealing.BROKEN
                 self._over[own] = now_s
-        self.told = Told(token, phases)
+        self.told = StartPhases(token, phases)
 
     def end(self, now_s: float) -> None:
         """The present start is being ended: nobody will say so in a file."""
         self._over.setdefault(self.told.token, now_s)
-        self.told = Told(self.told.token, {self.told.token: sealing.BROKEN, **self.told.phases})
+        self.told = StartPhases(self.told.token, {self.told.token: sealing.BROKEN, **self.told.phases})
 
     def tend(self, now_s: float) -> bool:
         """One round at the time `now_s` (monotonic). True where something was done. Raises OSError."""
@@ -103,36 +228,36 @@ class Shared:
         except OSError as error:
             self._again_s = now_s + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
             self._failures += 1
-            self.why = keeptell.said(error, self.place.to)
+            self.why = status_report.error_text(error, self.place.to)
             return False
         self._failures, self.why = 0, ""
         return done
 
     # ------------------------------------------------------------------ this node's parts
 
-    def _bring(self, part: Part, now_s: float) -> bool:
+    def _bring(self, part: LocalPart, now_s: float) -> bool:
         """Bring a sealed part out, if that is still to be done. True where something was."""
         seal, key = part.seal, (part.token, part.name)
         if seal is None or self._is_settled(part, seal, now_s):
             return False
-        if len(os.fsencode(part.name)) > keeptell.NAME_MAX_BYTES:
+        if len(os.fsencode(part.name)) > status_report.NAME_MAX_BYTES:
             part.state, part.why = publish.REFUSED, "its name is too long for what is added to it"
             return False
         to = self._to(part)
         self._silence.had(part.token)
-        own = union.generation(seal)
+        own = merge.generation(seal)
         try:
             if key not in self._wanted and self._is_out(part, seal, now_s):
                 return True
             if self._pushed.get(key) == own:
                 if not os.path.isdir(to.folder):
-                    part.state, part.why = publish.REFUSED, keeptell.GONE
+                    part.state, part.why = publish.REFUSED, status_report.GONE
                     self._refused.pop(key, None)
                     return False
                 if publish.has_part(to, self.place.node):
                     return False
             self._push(part, seal, to)
-        except copying.Changed as error:
+        except copy.Changed as error:
             part.why = str(error)
             return False
         except FileNotFoundError:
@@ -145,9 +270,9 @@ class Shared:
         self._wanted.discard(key)
         return True
 
-    def _push(self, part: Part, seal: Seal, to: Publishing) -> None:
+    def _push(self, part: LocalPart, seal: Seal, to: Publishing) -> None:
         there = publish.part_of(to, self.place.node)
-        if there is not None and there.files and union.generation(there) == union.generation(seal):
+        if there is not None and there.files and merge.generation(there) == merge.generation(seal):
             self._note(part, there)
             return
         self.copying = part.name
@@ -159,7 +284,7 @@ class Shared:
             self.flush_s += time.monotonic() - began_s
         self._note(part, whole)
 
-    def _is_settled(self, part: Part, seal: Seal, now_s: float) -> bool:
+    def _is_settled(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
         """Nothing is to be done for it, as far as is known; whether a name that is saved again shows what it should is looked at now and then."""
         key = (part.token, part.name)
         if part.state == publish.REFUSED and key not in self._refused:
@@ -168,18 +293,20 @@ class Shared:
             return False
         return seal.save == 1 or now_s - self._checked.get(key, 0.0) < CHECK_S
 
-    def _is_out(self, part: Part, seal: Seal, now_s: float) -> bool:
+    def _is_out(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
         """Whether this very save is published."""
         if not seal.has_sums:
             return False  # its node says so when it has brought it
         found = publish.is_published(self.place.to, seal, self.place.owner)
         part.is_published = bool(found)
         if found:
-            part.why = keeptell.named(part.name, publish.published_path(self.place.to, part.name, self._run))
+            part.why = status_report.alias_note(
+                part.name, publish.published_path(self.place.to, part.name, self._run)
+            )
         self._checked[part.token, part.name] = now_s
         return part.is_published
 
-    def _to(self, part: Part) -> Publishing:
+    def _to(self, part: LocalPart) -> Publishing:
         return Publishing(self.place.to, part.name, self.place.job, part.token)
 
     def _withdraw(self) -> None:
@@ -190,14 +317,14 @@ class Shared:
                 self._disk.remove(self._to(part).part(self.place.node))
                 del self._pushed[key]
 
-    def _note(self, part: Part, seal: Seal) -> None:
-        if part.seal is not None and union.generation(part.seal) == union.generation(seal):
+    def _note(self, part: LocalPart, seal: Seal) -> None:
+        if part.seal is not None and merge.generation(part.seal) == merge.generation(seal):
             files = {
                 path: one._replace(sha256=seal.files[path].sha256) for path, one in part.seal.files.items()
             }
             self.local.note_sums(part, part.seal._replace(files=files))
 
-    def _pace(self) -> copying.Pace:
+    def _pace(self) -> copy.Pace:
         """Holds back what is done faster than it may be."""
         began_s, done = time.monotonic(), 0
 
@@ -220,7 +347,7 @@ class Shared:
     def expected(self, token: str) -> list[str]:
         """The nodes of a start; none where its record cannot be read."""
         if token not in self._expected:
-            known = keeptell.nodes(f"{self.place.attempt_folder}/begun.{token}")
+            known = status_report.nodes_of_start(f"{self.place.attempt_folder}/begun.{token}")
             if not known:
                 return []
             self._expected[token] = known
@@ -242,13 +369,13 @@ class Shared:
             return True
         said = self._agree(to, now_s)
         is_alone = self._is_alone(key)
-        turn_s = 0.0 if is_alone else union.turn_s(expected, self.place.node)
+        turn_s = 0.0 if is_alone else merge.turn_s(expected, self.place.node)
         if turn_s is None:
             return said
         if len(publish.heard_of(to)) < len(expected) and not is_alone:
             self._whole.pop(key, None)
             return said
-        names = keeptell.names(to.parts)
+        names = status_report.record_times(to.parts)
         if self._refused.get(key) == names or now_s - self._whole.setdefault(key, now_s) < turn_s:
             return said
         return self._finish(to, expected, names) or said
@@ -260,14 +387,14 @@ class Shared:
             self._disk, to, expected, self.place.node, self._judge, owner=self.place.owner
         )
         if outcome.is_unsure and self.told.phase(to.token) == sealing.BROKEN:
-            outcome = publish.Outcome(publish.REFUSED, keeptell.UNSURE)
+            outcome = publish.Outcome(publish.REFUSED, status_report.UNSURE)
         if outcome.for_good:
             self._disk.clear(to.folder)
         elif outcome.state == publish.REFUSED:
             self._refused[key] = names
         if outcome.state == publish.REFUSED and self._is_open(to):
             if part is not None:
-                part.why = keeptell.MAY_COME
+                part.why = status_report.MAY_COME
             return False
         self._open.discard(key)
         if outcome.state == publish.REFUSED:
@@ -293,7 +420,7 @@ class Shared:
 
     def _agree(self, to: Publishing, now_s: float) -> bool:
         """Give this node's word, where it is asked for, that its part is of the save that the others have. A start that broke down says no more."""
-        told = agreeing.asked(to, self.place.node)
+        told = merge.consensus_request(to, self.place.node)
         part = self.local.parts.get((to.token, to.name))
         phase = self.told.phase(to.token)
         if told is None or part is None or part.seal is None or phase == sealing.BROKEN:
@@ -301,9 +428,9 @@ class Shared:
         since_s = self._asked.setdefault(told, now_s)
         if phase == sealing.LIVE and now_s - since_s < (AGREE_S if told.is_even else sealing.LATE_S):
             return False
-        if union.generation(part.seal) != told.own or not self.local.is_still(part):
+        if merge.generation(part.seal) != told.own or not self.local.is_still(part):
             return False
-        agreeing.give(self._disk, to, self.place.node, told.word)
+        merge.confirm(self._disk, to, self.place.node, told.word)
         part.save = max(part.save, told.save)
         return True
 
@@ -335,7 +462,7 @@ class Shared:
         self._silence.said(key, sure=sure)
         return True
 
-    def _join(self, part: Part, to: Publishing, now_s: float) -> bool:
+    def _join(self, part: LocalPart, to: Publishing, now_s: float) -> bool:
         """Another node saves a set again, or late, whose part of this node is published: it is taken once more where it is still the same after long, or at the end."""
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.told.phase(to.token) == sealing.ENDED
@@ -375,7 +502,7 @@ class Shared:
                 return False
         return True
 
-    def _is_waiting(self, part: Part) -> bool:
+    def _is_waiting(self, part: LocalPart) -> bool:
         if part.seal is None:
             return part.state == sealing.WAIT and bool(part.files)
         return not (
@@ -389,7 +516,7 @@ class Shared:
 
     def report(self) -> dict[str, Any]:
         """What is written of this node's staged checkpoints."""
-        rows = keeptell.rows(list(self.local.parts.values()), dict(self.refused))
+        rows = status_report.rows(list(self.local.parts.values()), dict(self.refused))
         waiting = [row for row in rows if row["state"] in ("sealed", "writing")]
         return {
             "version": 1, "node": self.place.node, "launch": self.place.launch, "job": self.place.job, "pid": os.getpid(),

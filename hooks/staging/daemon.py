@@ -22,20 +22,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from ftrun.hooks import at_hand, keeproom, nodefile, publish, sealing, staged, standing
+from ftrun.hooks import nodefile
 from ftrun.hooks.amounts import amount_of, bytes_of
-from ftrun.hooks.disk import Disk
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.keepbase import STALE_S, clear_dead, come_last, open_base
-from ftrun.hooks.keeplook import Local, Part
-from ftrun.hooks.keepout import Place, Shared
 from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.poke import Ear
-from ftrun.hooks.staged import Home, Publishing
-from ftrun.hooks.standing import Own
+from ftrun.hooks.processes import come_last
+from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.local import LocalPart, LocalState
+from ftrun.hooks.staging.publisher import Publisher, PublisherConfig
+from ftrun.hooks.staging.records import Home, Publishing
+from ftrun.hooks.staging.replace import Own
+from ftrun.hooks.staging.workspace import STALE_S, clear_dead, open_base
 from ftrun.hooks.tokens import token_of
 
-__all__ = ["CANNOT", "Keeper", "main"]
+__all__ = ["CANNOT", "StagingDaemon", "main"]
 
 CANNOT = 3
 """The exit status that says: on this node nothing can be staged, do not start it again."""
@@ -46,21 +48,20 @@ REPORT_S = 5.0
 TERM_S = 20.0  # Slurm kills 30 s after TERM (KillWait)
 LEFT_S = 60.0
 LEAVES_S = 2.0  # for a word on the shared file system, which may hang
-JUDGE_S = 30.0
 
 
-class Keeper:
+class StagingDaemon:
     """All of it on one node. `words` are those of the command line."""
 
     def __init__(self, words: argparse.Namespace) -> None:
         self.words = words
         self.home = Home(words.base)
         run, attempt = os.path.split(words.attempt_folder)
-        self.run = standing.run_of(os.path.dirname(run))
+        self.run = replace.run_of(os.path.dirname(run))
         owner = {"run": self.run, "attempt": attempt, "launch": words.launch, "job": words.job}
         self.attempt = int(attempt) if attempt.isdigit() else 0
         self.owner = json.dumps(owner).encode()
-        self.place = Place(
+        self.place = PublisherConfig(
             words.attempt_folder,
             words.launch,
             words.job,
@@ -70,9 +71,9 @@ class Keeper:
             bytes_of(words.rate),
             words.wait,
         )
-        self.local = Local(self.home, words.node)
-        self.shared = Shared(self.place, self.local, judge_of(words.marker))
-        self.limit_bytes = amount_of(words.limit, at_hand.memory_bytes())
+        self.local = LocalState(self.home, words.node)
+        self.shared = Publisher(self.place, self.local, publish.judge_of(words.marker))
+        self.limit_bytes = amount_of(words.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
         self.flushed, self.is_leaving = "", False
@@ -94,15 +95,15 @@ class Keeper:
     def make_room(self) -> None:
         """Drop what must go."""
         sealed = self.local.sealed()
-        self.used_bytes = at_hand.used_bytes(self.home.base)
+        self.used_bytes = inventory.used_bytes(self.home.base)
         fact = os.statvfs(self.home.base)
         free = fact.f_bavail * fact.f_frsize
         newest = sealed[-1].size_bytes if sealed else 0
-        reserve = int(at_hand.RESERVE * fact.f_blocks * fact.f_frsize)
-        held = [keeproom.Held(one.token, one.name, one.size_bytes, _is_done(one)) for one in sealed]
+        reserve = int(inventory.RESERVE * fact.f_blocks * fact.f_frsize)
+        held = [local.DropCandidate(one.token, one.name, one.size_bytes, _is_done(one)) for one in sealed]
         over = max(self.used_bytes - self.limit_bytes, reserve - free)
         wanted = max(self.used_bytes + newest - self.limit_bytes, newest + reserve - free)
-        for one in keeproom.to_drop(held, keep=self.words.keep, over_bytes=over, wanted_bytes=wanted):
+        for one in local.to_drop(held, keep=self.words.keep, over_bytes=over, wanted_bytes=wanted):
             part = self.local.parts.get((one.token, one.name))
             if part is not None:
                 self.local.drop(part)
@@ -115,7 +116,7 @@ class Keeper:
         ):
             self.was_full = True
 
-    def _is_left_over(self, part: Part) -> bool:
+    def _is_left_over(self, part: LocalPart) -> bool:
         """What an earlier start left behind that nobody will resume from."""
         told = self.shared.told
         if (token_of(part.token) or (0, 0)) >= (token_of(told.token) or (0, 0)):
@@ -177,7 +178,7 @@ class Keeper:
             is_due = now_s - self._told_s >= REPORT_S and report != self._told
             if is_due or states != self._told.get("states"):
                 nodefile.write(
-                    staged.report_path(self.words.attempt_folder, self.words.node),
+                    records.report_path(self.words.attempt_folder, self.words.node),
                     {**report, "at_s": round(time.time(), 3)},
                 )
                 self._told, self._told_s = {**report, "states": states}, now_s
@@ -190,35 +191,10 @@ class Keeper:
             return bool(owner) and one.job != self.words.job and own < (self.attempt, self.words.launch)
 
         publish.clear_gone(Disk(), self.words.to, self.run, is_over)
-        standing.clear_sets(Disk(), self.words.to, Own.of(self.owner, f"{self.words.launch}.0"))
+        replace.clear_sets(Disk(), self.words.to, Own.of(self.owner, f"{self.words.launch}.0"))
 
 
-def judge_of(marker: str) -> publish.Judge:
-    """What a set must pass before it is published: nothing speaks against it, and where its parts are not proven something speaks for it."""
-
-    def judge(path: str, is_proven: bool) -> str:
-        from ftrun.hooks.checkpoints import find, model
-        from ftrun.hooks.checkpoints.judge import judge as looked
-
-        own = marker if marker and os.path.exists(os.path.join(path, marker)) else ""
-        level = model.RULE
-        with contextlib.suppress(Exception):  # what cannot be looked at is judged by who wrote it
-            seen = looked(
-                find.found_at(path), marker=own, now_s=time.time(), before_s=time.monotonic() + JUDGE_S
-            )
-            if seen.state != model.COMPLETE:
-                return f"{seen.state}: {seen.why}"
-            level = seen.level
-        if is_proven or own or level != model.RULE:
-            return ""
-        return (
-            "not all who wrote it were seen to be done, and nothing about its files says that they are whole"
-        )
-
-    return judge
-
-
-def _is_done(part: Part) -> bool:
+def _is_done(part: LocalPart) -> bool:
     """Nothing more is to become of it than to be resumed from."""
     return part.is_published or part.state == publish.REFUSED
 
@@ -242,14 +218,14 @@ def main(arguments: list[str]) -> int:
     ready = f"{words.attempt_folder}/stage/ready.{words.launch}.{words.node}"
     try:
         lock = open_base(words.base)
-        keeper = Keeper(words)
+        keeper = StagingDaemon(words)
         keeper.local.open_starts(_token(words))
         os.makedirs(words.to, exist_ok=True)
     except (OSError, ValueError) as error:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
     come_last()
-    life = _Life(keeper)
+    life = _DaemonLife(keeper)
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(words.base), words.base)
@@ -257,10 +233,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class _Life:
+class _DaemonLife:
     """The main thread: looks, and leaves when it is told to."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: StagingDaemon) -> None:
         self.keeper = keeper
         self.until_s: Optional[float] = None
         self.partner = 0
@@ -286,16 +262,18 @@ class _Life:
             with contextlib.suppress(OSError):
                 os.kill(self.partner, signal.SIGKILL)
         self.keeper.is_leaving = True
-        told = _aside(self.keeper.report, time.monotonic())
+        told = _in_background(self.keeper.report, time.monotonic())
         for _ in range(2):  # the other thread may be making the folder of a start
             shutil.rmtree(self.keeper.home.base, ignore_errors=True)
             time.sleep(0.02)
         words = self.keeper.words
         if os.environ.get("SLURM_JOB_ID") == words.job and os.environ.get("SLURM_NODEID") == "0":
             # The first node leaves with its job only; any other may be given back, and what it had brought counts.
-            _aside(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
+            _in_background(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
         told.join(LEAVES_S)
-        _aside(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(LEAVES_S)
+        _in_background(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(
+            LEAVES_S
+        )
         os._exit(0)
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
@@ -329,7 +307,7 @@ class _Life:
         )
 
 
-def _aside(act: Callable[..., object], *arguments: object) -> threading.Thread:
+def _in_background(act: Callable[..., object], *arguments: object) -> threading.Thread:
     """Begin something on the shared file system, which may hang, without depending on its end."""
 
     def acting() -> None:

@@ -24,23 +24,23 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest, names
 from ftrun.hooks.checkpoints.manifest import Entry
-from ftrun.hooks.disk import Disk, read
-from ftrun.hooks.staged import Publishing
+from ftrun.hooks.staging.copy import Disk, read
+from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "NEW",
     "SETS",
-    "New",
+    "NewSet",
+    "Occupant",
     "Own",
-    "Standing",
     "alias",
     "clear_sets",
-    "marked",
-    "place_of",
+    "marker_of",
+    "occupant_of",
     "replace",
     "run_of",
-    "standing",
+    "target_of",
 ]
 
 SETS = ".ftrun-sets"
@@ -83,7 +83,7 @@ class Own(NamedTuple):
         return _order({"attempt": self.attempt, "start": self.token})
 
 
-class Standing(NamedTuple):
+class Occupant(NamedTuple):
     """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS; `why`: in words, "" where the path is free.
 
     `listed`: the manifest that vouches for it, as it lies there; b"" where there is none.
@@ -100,7 +100,7 @@ class Standing(NamedTuple):
         return self.state in (FREE, OURS)
 
 
-class New(NamedTuple):
+class NewSet(NamedTuple):
     """A set that is to be published by `node`: where it lies, the manifest it gets, and whether it is one file."""
 
     data: str
@@ -122,12 +122,12 @@ def alias(name: str, run: str) -> str:
     return f"{stem}.{tag}.{ending}" if has_ending else f"{name}.{tag}"
 
 
-def place_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Standing:
+def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupant:
     """Where a set may be published: under its name, else under its alias; where neither will do, what stands under the name. Raises OSError."""
-    first = standing(to, to.name, own)
+    first = occupant_of(to, to.name, own)
     found = first
     for name in (to.name, alias(to.name, own.run)):
-        found = first if name == to.name else standing(to, name, own)
+        found = first if name == to.name else occupant_of(to, name, own)
         if found.state == FREE or (
             found.state == OURS and _may_be_replaced(disk, to, found, is_file=is_file)
         ):
@@ -137,11 +137,11 @@ def place_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Standing
     return first
 
 
-def standing(to: Publishing, name: str, own: Own) -> Standing:
+def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
     """What stands under a name. Raises OSError."""
     path = f"{to.to}/{name}"
     if not os.path.lexists(path):
-        return Standing(path, FREE)
+        return Occupant(path, FREE)
     listed = read(manifest.place_of(path, manifest.MANIFEST), MAX_BYTES)
     sources = [manifest.place_of(path, manifest.MANIFEST)]
     if listed is None and not os.path.isdir(
@@ -150,21 +150,21 @@ def standing(to: Publishing, name: str, own: Own) -> Standing:
         sources = [f"{to.folder}/{note}" for note in (OLD, NEW)]
     told = [(source, facts) for source in sources if (facts := _facts(read(source, MAX_BYTES))) is not None]
     if not told:
-        return Standing(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
+        return Occupant(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
     by = told[0][1]["by"]
     run = str(by.get("run", ""))
     if run != own.run:
         whose = f"run {run}" if run else "another run"
-        return Standing(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
+        return Occupant(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
     if _order(by) > own.order:
-        return Standing(path, LATER, f"{path} was saved by a later start", listed or b"")
+        return Occupant(path, LATER, f"{path} was saved by a later start", listed or b"")
     why = [_touched(path, facts, source) for source, facts in told]
     if all(why):
-        return Standing(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
-    return Standing(path, OURS, f"{path} was published before", listed or b"")
+        return Occupant(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
+    return Occupant(path, OURS, f"{path} was published before", listed or b"")
 
 
-def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
+def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
     """Put a set in the place of what stands `there`, or in a free one as a link. False where another node is at it. Raises OSError."""
     if new.is_file:
         _replace_file(disk, to, there, new)
@@ -177,7 +177,7 @@ def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
     except FileNotFoundError:
         return False
     # Another one may have taken what was put together here, and a third have begun to put it together anew.
-    if not _is_still(private, new.listed) or read(f"{private}/{manifest.MARKER}", MAX_BYTES) != marked(
+    if not _is_still(private, new.listed) or read(f"{private}/{manifest.MARKER}", MAX_BYTES) != marker_of(
         new.listed
     ):
         disk.clear(private)
@@ -200,7 +200,7 @@ def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
 OLD, NEW = "replaced.json", "replacing.json"  # manifests
 
 
-def _replace_file(disk: Disk, to: Publishing, there: Standing, new: New) -> None:
+def _replace_file(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> None:
     if there.listed:
         disk.put(f"{to.folder}/{OLD}", there.listed, new.node)
     disk.put(f"{to.folder}/{NEW}", new.listed, new.node)
@@ -217,7 +217,7 @@ def _is_still(path: str, listed: bytes) -> bool:
     return facts is not None and read(own, MAX_BYTES) == listed and not _touched(path, facts, own)
 
 
-def _link_to(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
+def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
     """The name is a link, and is made anew at once."""
     sets = f"{to.to}/{SETS}"
     name = os.path.basename(there.path)
@@ -236,7 +236,7 @@ def _link_to(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
     return True
 
 
-def _may_be_replaced(disk: Disk, to: Publishing, there: Standing, *, is_file: bool) -> bool:
+def _may_be_replaced(disk: Disk, to: Publishing, there: Occupant, *, is_file: bool) -> bool:
     """Whether what is ours can be replaced at once by a set of this kind."""
     if os.path.islink(there.path):
         return not is_file
@@ -245,7 +245,7 @@ def _may_be_replaced(disk: Disk, to: Publishing, there: Standing, *, is_file: bo
     return is_file or disk.can_exchange(to.to)
 
 
-def is_link_wanted(disk: Disk, to: Publishing, there: Standing) -> bool:
+def is_link_wanted(disk: Disk, to: Publishing, there: Occupant) -> bool:
     """Whether a folder that comes to stand at a free place should be a link, since it is going to be saved again."""
     if there.state == OURS:
         return os.path.islink(there.path)
@@ -253,7 +253,7 @@ def is_link_wanted(disk: Disk, to: Publishing, there: Standing) -> bool:
     return not is_once and not disk.can_exchange(to.to)
 
 
-def marked(listed: bytes) -> bytes:
+def marker_of(listed: bytes) -> bytes:
     """The content of the marker that goes with a manifest."""
     return hashlib.sha256(listed).hexdigest().encode() + b"\n"
 

@@ -14,11 +14,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.staged import File
+from ftrun.hooks.staging.records import File
 
 __all__ = [
-    "BROKEN", "ENDED", "GIVEN_UP", "LATE_S", "LIVE", "QUIET_S", "SEAL", "UNPROVEN", "WAIT", "Growth", "Marks", "Verdict", "verdict",
-]  # fmt: skip
+    "BROKEN",
+    "ENDED",
+    "GIVEN_UP",
+    "LATE_S",
+    "LIVE",
+    "QUIET_S",
+    "SEAL",
+    "UNPROVEN",
+    "WAIT",
+    "Growth",
+    "Marks",
+    "Verdict",
+    "verdict",
+]
 
 QUIET_S = 1.0
 LATE_S = 30.0

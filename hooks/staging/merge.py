@@ -1,0 +1,171 @@
+"""The parts of a set put together, by their records. (I/O)
+
+How it thinks. Every node that took part in a start says what it has of a set, or that it has nothing. A file that several nodes have must be the
+same on all of them. Whatever nodes put the parts together, and however often, they come to the same set.
+
+
+Whether the parts of a name that is saved again and again are all of one save. (I/O)
+
+How it thinks. Of a new name every part that is there belongs to it. Of `last`, which is written anew every few minutes, one node may show the save of now and another one
+still the save before; together they would look whole, and be none. Nothing in the files tells. But ranks save together: none begins the
+next save before all have done with this one. So whoever is about to put a set together first writes down which parts it has, and every node that has one
+gives its word that its part is that one, and still stands as it was sealed, some time after that was asked. A node that shows an older save would by then have begun
+with the newer one, which others had finished before anybody asked. Each node also counts the saves that it has seen; where they differ that time is long, since one of
+them may be late, or has missed one. Whoever gave its word counts on from the highest.
+
+A set that only one node has anything of needs no word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.records import File, Publishing, Seal
+
+__all__ = [
+    "ConsensusRequest",
+    "MergedSet",
+    "confirm",
+    "consensus_request",
+    "generation",
+    "merge_parts",
+    "turn_s",
+    "unconfirmed_nodes",
+]
+
+TURN_S = 5.0
+TURNS_MAX = 12
+
+
+class MergedSet(NamedTuple):
+    """A set: its files, the node that each is taken from, and which nodes have said nothing yet.
+
+    `why`: why it can never be published ("" where it can). `key` names this very union, for two of them never mix. `is_again`: its name was saved before
+    in this start, as far as any node saw.
+    """
+
+    files: Mapping[str, tuple[File, str]]
+    missing: Sequence[str]
+    is_file: bool
+    is_proven: bool
+    key: str
+    why: str = ""
+    is_again: bool = False
+
+    def is_whole(self) -> bool:
+        """Whether nothing is missing; of a single file one node is enough."""
+        return bool(self.files) and (self.is_file or not self.missing)
+
+
+def generation(seal: Seal) -> str:
+    """A short name for what a part holds: a part that is sealed anew with other content has another one."""
+    rows = [f"{path}\0{one.size_bytes}\0{one.mtime_ns}" for path, one in sorted(seal.files.items())]
+    return _digest([seal.name, seal.token, seal.node, str(seal.proven), *rows])
+
+
+def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet:
+    """What the parts of these nodes make, where those of the `expected` nodes make it whole. All sums are known."""
+    files: dict[str, tuple[File, str]] = {}
+    why = ""
+    for node in sorted(parts):
+        for path, one in parts[node].files.items():
+            known = files.setdefault(path, (one, node))
+            if (known[0].size_bytes, known[0].sha256) != (one.size_bytes, one.sha256):
+                why = why or f"{path or parts[node].name} is not the same on {known[1]} and {node}"
+    holders = [part for part in parts.values() if part.files]
+    if len({part.is_file for part in holders}) > 1:
+        why = why or "it is a file on one node and a folder on another"
+    why = why or _clash(files)
+    is_file = any(part.is_file for part in holders)
+    is_alone = len(holders) == 1 and holders[0].is_alone
+    missing = [node for node in expected if node not in parts and not is_alone]
+    key = _digest([f"{node}={generation(parts[node])}" for node in sorted(parts)])
+    return MergedSet(
+        files,
+        missing,
+        is_file,
+        all(part.proven for part in parts.values()),
+        key,
+        why,
+        any(part.save > 1 for part in holders),
+    )
+
+
+def turn_s(expected: Sequence[str], node: str) -> Optional[float]:
+    """After how many seconds it is this node's turn to publish a set that is whole; None for one that never does."""
+    names = sorted(expected)
+    if node not in names:
+        return None
+    place = names.index(node)
+    return TURN_S * place if place < TURNS_MAX else None
+
+
+def _clash(files: Mapping[str, object]) -> str:
+    """A name that is a file on one node and a folder on another."""
+    folders = {path[:end] for path in files for end, letter in enumerate(path) if letter == "/"}
+    both = sorted(folders & set(files))
+    return f"{both[0]} is a file on one node and a folder on another" if both else ""
+
+
+def _digest(words: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------------- agreeing
+
+
+def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], node: str) -> Sequence[str]:
+    """The nodes whose word is still to come, after having asked for it. Raises OSError."""
+    wanted = {name: [generation(part), part.save] for name, part in parts.items() if part.files}
+    if len(wanted) < 2:
+        return ()
+    text = json.dumps(wanted, sort_keys=True)
+    if _read(to.asked) != text:
+        disk.put(to.asked, text.encode(), node)
+    return [name for name in sorted(wanted) if _read(to.word(name)) != _word(text)]
+
+
+class ConsensusRequest(NamedTuple):
+    """What this node is asked: whether its part is `own` (`generation`); the `word` to give for it, whether all count as many saves, and the highest count."""
+
+    own: str
+    word: str
+    is_even: bool
+    save: int
+
+
+def consensus_request(to: Publishing, node: str) -> Optional[ConsensusRequest]:
+    """What this node is to give its word for; None where nobody asks, or has it. Raises OSError."""
+    text = _read(to.asked)
+    try:
+        wanted = {name: (str(own), int(save)) for name, (own, save) in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return None
+    if node not in wanted or _read(to.word(node)) == _word(text):
+        return None
+    saves = {save for _, save in wanted.values()}
+    return ConsensusRequest(wanted[node][0], _word(text), len(saves) == 1, max(saves))
+
+
+def confirm(disk: Disk, to: Publishing, node: str, word: str) -> None:
+    """This node's word. Raises OSError."""
+    disk.make(os.path.dirname(to.word(node)))
+    disk.put(to.word(node), word.encode(), node)
+
+
+def _word(text: str) -> str:
+    """For these very parts of all nodes: when one is another, all are asked anew."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
