@@ -1,9 +1,10 @@
 """Processes of this node: whose they are, what environment they have, and which priority ours take. (I/O)
 
-A process that hangs in the kernel may hold whoever reads its environment. So a child reads, says which one it begins with,
-and is left behind when it does not come back.
+A process that hangs in the kernel may hold whoever reads its environment. So a child reads, says which one it
+begins with, and is left behind when it does not come back.
 
-Checked against: /proc of Linux 6.1; the cgroup paths of Slurm 22.05 and later, `.../job_<id>/step_<id>/...` in both hierarchies.
+Checked against: /proc of Linux 6.1; the cgroup paths of Slurm 22.05 and later, `.../job_<id>/step_<id>/...`
+in both hierarchies.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def listed(root: str = "/proc", uid: Optional[int] = None) -> dict[int, Process]
 
 
 def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
-    """pid, environment, command line; one that hangs is left out, and, but for `empty`, one that may not be read or has none."""
+    """pid, environment, command line of each; one that hangs is left out.
+
+    So is, unless `empty`, one that may not be read or has no environment.
+    """
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:
         done = 0
@@ -147,10 +151,10 @@ def _text(path: str) -> str:
 
 
 def come_last(*, idle: bool = False) -> None:
-    """A low priority for the processor, and the lowest for disks where Linux tells them apart (ioprio_set(2)).
+    """A low priority for the processor, and the lowest for disks (ioprio_set(2)).
 
-    Not the very lowest: beside a trainer that keeps all cores busy that would be a hundredth of one, and what is staged would never get out. `idle`:
-    the very lowest of both, for what nobody waits for.
+    Not the very lowest: beside a trainer that keeps all cores busy that would be a hundredth of one, and what
+    is staged would never get out. `idle`: the very lowest of both, for what nobody waits for.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE_IDLE if idle else NICE)

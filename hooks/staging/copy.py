@@ -1,15 +1,15 @@
-"""What is done to a shared file system, one effect after the other. (I/O)
+"""Effects on a shared file system, one by one, and copies of files with their checksum. (I/O)
 
-How it thinks. A process may die, and a file system may fill up, behind every single effect. So each of them stands alone here and is announced
-before it happens: a test stops the world at any of them. What must be there after a crash is synchronised before anything names it.
+A process may die, and a file system may fill up, behind every single effect. So each of them stands alone
+(`Disk`) and is announced before it happens: a test stops the world at any of them. What must be there after a
+crash is synchronised before anything names it.
 
-
-One file to another file system, with its checksum, and safe there. (I/O)
-
-How it thinks. The trainer beside us is not to be disturbed, and most of what a copy costs is not the disk but the processor. So one thread reads and sums, another one writes, with four
-buffers between them, and both together take no more than one core. A large file goes past the page cache (O_DIRECT) where that is possible, which saves a copy and leaves
-nothing behind. Some file systems are much slower that way: so both ways are tried with real files, and what each brought is remembered. What goes through the page cache is written out and
-forgotten as it goes. A source that changes meanwhile is no copy of anything: that is seen by its size and times.
+The trainer beside us is not to be disturbed, and most of what a copy costs is not the disk but the processor.
+So one thread reads and sums, another one writes, with four buffers between them, and both together take no
+more than one core. A large file goes past the page cache (O_DIRECT) where that is possible, which saves a
+copy and leaves nothing behind. Some file systems are much slower that way, so both ways are tried with real
+files and their speeds remembered. What goes through the page cache is written out and dropped from it on the
+way. A source that changes meanwhile is no copy of anything: its size and times show it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class Disk:
             os.makedirs(folder, exist_ok=True)
 
     def put(self, path: str, content: bytes, writer: str) -> None:
-        """A small file, whole or not at all, and safe on disk. `writer` keeps two writers of one path apart."""
+        """A small file, whole or not at all, and safe on disk.
+
+        `writer` keeps two writers of one path apart.
+        """
         draft = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{writer}.tmp"
         self.effect(f"write {draft}")
         try:
@@ -113,7 +116,7 @@ class Disk:
         os.link(source, target)
 
     def settle(self, folder: str) -> None:
-        """The names in a folder are safe on disk; a file system that knows no such thing for folders is believed."""
+        """The names in a folder are safe on disk; a file system that cannot sync folders is believed."""
         self.effect(f"sync {folder}")
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -168,7 +171,7 @@ class Changed(Exception):
 
 
 class Ways:
-    """What writing past the page cache (`True`) and through it (`False`) brought on each device, in bytes a second."""
+    """Bytes per second of writing past the page cache (`True`) and through it (`False`), by device."""
 
     def __init__(self) -> None:
         self.brought: dict[tuple[int, bool], float] = {}
@@ -193,7 +196,10 @@ WAYS = Ways()
 
 
 def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -> str:
-    """Copy `source`, which has this size and time, to `target`; returns its SHA-256. Raises Changed, OSError."""
+    """Copy `source`, which has this size and time, to `target`; returns its SHA-256.
+
+    Raises Changed, OSError.
+    """
     with open(source, "rb", buffering=0) as reader:
         device, began_s = os.stat(os.path.dirname(target) or ".").st_dev, time.monotonic()
         writer = _Writer(target, WAYS.is_direct(device, size_bytes))
@@ -209,7 +215,10 @@ def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -
 
 
 def digest(source: str, size_bytes: int, mtime_ns: int, pace: Pace, cores: int = 1) -> str:
-    """The SHA-256 of a file that has this size and time; this process may take so many cores meanwhile. Raises Changed, OSError."""
+    """The SHA-256 of a file that has this size and time; this process may take so many cores meanwhile.
+
+    Raises Changed, OSError.
+    """
     with open(source, "rb", buffering=0) as reader:
         found = _through(reader.fileno(), pace, None, cores)
         _compare(source, reader.fileno(), size_bytes, mtime_ns)
@@ -330,7 +339,7 @@ class _Writer:
         self.is_direct = False
 
     def _write_out(self) -> None:
-        """Linux begins to write out what is not written out yet, and forgets the rest; now and then it is waited for."""
+        """Have Linux write out what is dirty and drop the rest; now and then wait for it."""
         self._forget(self._safe, self._written - self._safe)
         self._begun = self._written
         if self._written - self._safe >= SYNC_BYTES:

@@ -1,11 +1,12 @@
-"""`ftrun-hook keep`: looks after the checkpoints that a job stages in the memory of this node. (I/O)
+"""`ftrun-hook keep`, the staging daemon: looks after what a job stages in the memory of this node. (I/O)
 
-How it thinks. It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one core at most, the
-lowest priority for the processor and for disks, small buffers, nothing left in the page cache. Its life is that of the job on this node:
-the guard starts it again when it dies, it goes on from what is on record, and at the end it takes away what is left in memory.
+It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one
+core at most, a low priority for the processor and the lowest for disks, small buffers, nothing left in the
+page cache. It lives as long as the job on this node: the guard starts it again when it dies, it goes on from
+what is on record, and at the end it removes what is left in memory.
 
-USR2 says that the job is over and all has been said: it clears up and leaves. TERM says that somebody ends the job: what is done is still published, as far as
-the time goes that Slurm leaves before it kills.
+USR2 says that the job is over and everything is reported: it clears up and leaves. TERM says that the job is
+being ended: what is done is still published, as far as the time allows before Slurm kills.
 """
 
 from __future__ import annotations
@@ -139,14 +140,14 @@ class StagingDaemon:
                 done = self.shared.tend(now_s)
                 self._say_flushed(now_s)
                 self._say_full()
-            except Exception as error:  # noqa: BLE001  a mistake of ours must not end this thread: the next round may go well
+            except Exception as error:  # noqa: BLE001  our mistake must not end this thread
                 self.shared.why = f"{type(error).__name__}: {error}"
             if not done:
                 self.sealed.wait(self.shared.pause_s())
             self.sealed.clear()
 
     def tell(self) -> None:
-        """The life of a third thread: the report goes on while a large file is copied, for whoever waits for that."""
+        """The life of a third thread: the report goes on while a large file is copied."""
         while True:
             with contextlib.suppress(OSError):
                 self.report(time.monotonic())
@@ -163,7 +164,7 @@ class StagingDaemon:
             self.flushed = token
 
     def _say_full(self) -> None:
-        """A start broke down while memory was full: the next ones of this launch save to the shared file system."""
+        """A start broke down with full memory: the next ones of this launch save to the shared folder."""
         told = self.shared.told
         path = f"{self.words.attempt_folder}/stage/full.{self.words.launch}.{self.words.node}"
         if self.was_full and told.phase(told.token) == sealing.BROKEN and not os.path.exists(path):
@@ -184,7 +185,7 @@ class StagingDaemon:
                 self._told, self._told_s = {**report, "states": states}, now_s
 
     def _clear_earlier(self) -> None:
-        """What earlier attempts and launches of this run left half published; their nodes are no longer this run's."""
+        """Remove what earlier attempts and launches of this run left half published."""
 
         def is_over(owner: Mapping[str, object], one: Publishing) -> bool:
             own = (_number(owner.get("attempt")), _number(owner.get("launch")))
@@ -203,7 +204,7 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else -1
 
 
-# ---------------------------------------------------------------------- the life of a keeper
+# ---------------------------------------------------------------------- the life of a daemon
 
 
 def main(arguments: list[str]) -> int:
@@ -218,26 +219,26 @@ def main(arguments: list[str]) -> int:
     ready = f"{words.attempt_folder}/stage/ready.{words.launch}.{words.node}"
     try:
         lock = open_base(words.base)
-        keeper = StagingDaemon(words)
-        keeper.local.open_starts(_token(words))
+        daemon = StagingDaemon(words)
+        daemon.local.open_starts(_token(words))
         os.makedirs(words.to, exist_ok=True)
     except (OSError, ValueError) as error:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
     come_last()
-    life = _DaemonLife(keeper)
+    life = _DaemonLife(daemon)
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(words.base), words.base)
-    life.live(lock, _partner_words(words, keeper.owner) if words.partner == "auto" else [])
+    life.live(lock, _partner_words(words, daemon.owner) if words.partner == "auto" else [])
     return 0
 
 
 class _DaemonLife:
     """The main thread: looks, and leaves when it is told to."""
 
-    def __init__(self, keeper: StagingDaemon) -> None:
-        self.keeper = keeper
+    def __init__(self, daemon: StagingDaemon) -> None:
+        self.daemon = daemon
         self.until_s: Optional[float] = None
         self.partner = 0
 
@@ -253,22 +254,22 @@ class _DaemonLife:
         """Publish what is done and leave."""
         if self.until_s is None:
             now_s = time.monotonic()
-            self.until_s = now_s + min(TERM_S, self.keeper.words.wait)
-            self.keeper.shared.end(now_s)
+            self.until_s = now_s + min(TERM_S, self.daemon.words.wait)
+            self.daemon.shared.end(now_s)
 
     def leave(self) -> None:
         """Clear up and be gone: a thread that hangs in a file system is left to the kernel."""
         if self.partner:
             with contextlib.suppress(OSError):
                 os.kill(self.partner, signal.SIGKILL)
-        self.keeper.is_leaving = True
-        told = _in_background(self.keeper.report, time.monotonic())
+        self.daemon.is_leaving = True
+        told = _in_background(self.daemon.report, time.monotonic())
         for _ in range(2):  # the other thread may be making the folder of a start
-            shutil.rmtree(self.keeper.home.base, ignore_errors=True)
+            shutil.rmtree(self.daemon.home.base, ignore_errors=True)
             time.sleep(0.02)
-        words = self.keeper.words
+        words = self.daemon.words
         if os.environ.get("SLURM_JOB_ID") == words.job and os.environ.get("SLURM_NODEID") == "0":
-            # The first node leaves with its job only; any other may be given back, and what it had brought counts.
+            # The first node leaves with its job only; another may be given back, and its parts count.
             _in_background(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
         told.join(LEAVES_S)
         _in_background(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(
@@ -278,13 +279,13 @@ class _DaemonLife:
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Until somebody ends it, or whoever started it is gone."""
-        parent, touched_s, ear = os.getppid(), 0.0, Ear(self.keeper.home.base)
-        for life in (self.keeper.publish, self.keeper.tell):
+        parent, touched_s, ear = os.getppid(), 0.0, Ear(self.daemon.home.base)
+        for life in (self.daemon.publish, self.daemon.tell):
             threading.Thread(target=life, daemon=True).start()
         while os.getppid() == parent:
             now_s = time.monotonic()
             if self.until_s is not None and (
-                now_s > self.until_s or self.keeper.flushed == self.keeper.shared.told.token
+                now_s > self.until_s or self.daemon.flushed == self.daemon.shared.told.token
             ):
                 self.leave()
             if partner:
@@ -292,7 +293,7 @@ class _DaemonLife:
             if now_s - touched_s > STALE_S / 1000:
                 os.utime(lock)
                 touched_s = now_s
-            pause_s = self.keeper.look(now_s)
+            pause_s = self.daemon.look(now_s)
             took_s = time.monotonic() - now_s  # of a hundred thousand files that is long
             ear.wait(max(pause_s, min(LOOK_SHARE * took_s, LOOK_MAX_S)))
 
@@ -321,8 +322,8 @@ def _in_background(act: Callable[..., object], *arguments: object) -> threading.
 
 def _partner_words(words: argparse.Namespace, owner: bytes) -> list[str]:
     return [
-        "--base", words.base, "--attempt-folder", words.attempt_folder, "--job", words.job, "--to", words.to, "--owner", owner.decode(),
-        "--node", words.node,
+        "--base", words.base, "--attempt-folder", words.attempt_folder, "--job", words.job, "--to", words.to,
+        "--owner", owner.decode(), "--node", words.node,
     ]  # fmt: skip
 
 

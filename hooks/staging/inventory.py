@@ -1,7 +1,8 @@
-"""The staged checkpoints in the memory of this node: its own sealed parts and copies of others', and the room that is left. (I/O)
+"""Sealed parts in the memory of this node, its own and copies of others', and the room left. (I/O)
 
-A seal says what a part was when it was sealed. A file counts as that file as long as its size, modification time and inode
-are what the seal says: writing into a held file changes its time. So nothing is read in order to know that it is good.
+A seal says what a part was when it was sealed. A file counts as that file as long as its size, modification
+time and inode are what the seal says: writing into a held file changes its time. So nothing is read in order
+to know that it is good.
 """
 
 from __future__ import annotations
@@ -18,28 +19,19 @@ from ftrun.hooks.staging.records import File, Home, Seal, read_seal
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "StoredPart",
-    "file_path",
-    "first_changed",
-    "is_unchanged",
-    "listed",
-    "memory_bytes",
-    "own_parts",
-    "read_seal_file",
-    "remove",
-    "room_bytes",
-    "stored_part",
-    "stored_parts",
-    "summed",
-    "used_bytes",
-]
+    "StoredPart", "file_path", "first_changed", "is_unchanged", "listed", "memory_bytes", "own_parts",
+    "read_seal_file", "remove", "room_bytes", "stored_part", "stored_parts", "summed", "used_bytes",
+]  # fmt: skip
 
 SEAL_MAX_BYTES = 1 << 28
 RESERVE = 0.05  # of the file system, which stays free: a trainer that finds no room dies
 
 
 class StoredPart(NamedTuple):
-    """A part that lies here: its seal, and the folder of its files (or the file, where the set is one). `own`: this node wrote it."""
+    """A part that lies here: its seal, and the folder of its files (or the file, where the set is one).
+
+    `own`: this node wrote it.
+    """
 
     seal: Seal
     place: str
@@ -71,7 +63,10 @@ def own_parts(home: Home) -> Iterator[StoredPart]:
 
 
 def stored_part(home: Home, node: str, token: str, name: str) -> Optional[StoredPart]:
-    """The part of `node` in set `name` as it lies here, written here or copied; None where it is not here, or is not what it was."""
+    """The part of `node` in set `name` as it lies here, written here or copied.
+
+    None where it is not here, or is not what it was.
+    """
     for path, place, own in (
         (home.seal(token, name), home.held(token, name), True),
         (home.partner_seal(node, token, name), home.partner(node, token, name), False),
@@ -98,7 +93,9 @@ def first_changed(part: StoredPart) -> Optional[str]:
 
 
 def summed(part: StoredPart, cores: int = 1, only: Optional[Collection[str]] = None) -> StoredPart:
-    """The part with all its checksums, or with those of some files; what its seal does not tell is read, by so many threads. Raises OSError, copy.Changed."""
+    """The part with all its checksums, or with those of the files `only`; unknown ones are computed.
+
+    `cores`: how many threads read. Raises OSError, copy.Changed."""
     from concurrent import futures  # a sweep and an epilog sum nothing
 
     from ftrun.hooks.staging import copy
@@ -152,7 +149,9 @@ def used_bytes(folder: str) -> int:
 
 
 def room_bytes(home: Home, limit: str) -> int:
-    """How many bytes more may be put here: within `limit` (as 200G or 40% of the memory), and of what is free. Raises OSError, ValueError."""
+    """How many more bytes fit into `limit` (as 200G, or 40% of the memory) and into what is free.
+
+    Raises OSError, ValueError."""
     fact = os.statvfs(home.base)
     free = int(fact.f_bavail * fact.f_frsize - RESERVE * fact.f_blocks * fact.f_frsize)
     return max(0, min(free, amount_of(limit, memory_bytes()) - used_bytes(home.base)))

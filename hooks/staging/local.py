@@ -1,13 +1,16 @@
 """What a script saves in the memory of this node: which parts are sealed, and which of them must go. (I/O)
 
-It touches nothing but this node's memory, so a shared file system that hangs never keeps a finished part from being sealed.
-What is sealed is on record in files, so a daemon that is killed goes on where it was; a part without its record is not sealed.
+It touches nothing but this node's memory, so a shared file system that hangs never keeps a finished part from
+being sealed. What is sealed is on record in files, so a daemon that is killed goes on where it was; a part
+without its record is not sealed.
 
-A part that changes after it was sealed is not what was sealed: the seal is taken back. Where files were added, a rank was late;
-where a file is another one now, the script saves again under this name, and unchanged files may be left of the save before.
+A part that changes after it was sealed is not what was sealed: the seal is taken back. Where files were
+added, a rank was late; where a file is another one now, the script saves again under this name, and unchanged
+files may be left of the save before.
 
-A published part is worth a fast resume and no more: as many stay as were asked for, and fewer where room is short. An
-unpublished one goes only where room is short, the oldest first, since a newer one replaces it. The newest of all always stays.
+A published part is worth a fast resume and no more: as many stay as were asked for, and fewer where room is
+short. An unpublished one goes only where room is short, the oldest first, since a newer one replaces it. The
+newest of all always stays.
 """
 
 from __future__ import annotations
@@ -29,15 +32,8 @@ from ftrun.hooks.staging.sealing import Growth, Marks
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "AHEAD",
-    "DropCandidate",
-    "LocalPart",
-    "LocalState",
-    "StartPhases",
-    "read_marks",
-    "scan_set",
-    "to_drop",
-]
+    "AHEAD", "DropCandidate", "LocalPart", "LocalState", "StartPhases", "read_marks", "scan_set", "to_drop",
+]  # fmt: skip
 
 
 class DropCandidate(NamedTuple):
@@ -54,8 +50,8 @@ def to_drop(
 ) -> list[DropCandidate]:
     """The parts to drop, of `held` which is in order of age, oldest first.
 
-    `over_bytes`: by how much the node holds too much (<= 0: it does not). `wanted_bytes`: how much must go so that one more fits; for that
-    only what is published goes.
+    `over_bytes`: by how much the node holds too much (<= 0: it does not). `wanted_bytes`: how much must go so
+    that one more fits; for that only what is published goes.
     """
     published = [one for one in held if one.is_published]
     gone = published[: max(0, len(published) - keep)]
@@ -144,7 +140,10 @@ class LocalState:
             os.makedirs(self.home.stage(f"{launch}.{number}"), mode=0o700, exist_ok=True)
 
     def look(self, now_s: float, told: StartPhases) -> bool:
-        """One look at the time `now_s` (monotonic). True where something was sealed, or its seal taken back."""
+        """One look at the time `now_s` (monotonic).
+
+        True where something was sealed, or its seal taken back.
+        """
         seen = dict(self._sights())
         for key in [key for key, part in self.parts.items() if key not in seen and part.seal is None]:
             if self.parts[key].before:
@@ -187,7 +186,7 @@ class LocalState:
         self.parts.pop((part.token, part.name), None)
 
     def is_still(self, part: LocalPart) -> bool:
-        """Whether a sealed part lies there as it was sealed, now, and nobody writes anything under its name, be it one with an addition to it."""
+        """Whether a sealed part is unchanged and no process writes to a path that contains its name."""
         top = self.home.stage(part.token)
         try:
             writing = openfiles.writers(top)
@@ -217,7 +216,10 @@ class LocalState:
                     yield (token, name), files
 
     def _check(self, part: LocalPart, files: Mapping[str, File], now_s: float) -> bool:
-        """A sealed part that the script goes on writing to is no longer sealed. What it merely deletes is held."""
+        """A sealed part that the script goes on writing to is no longer sealed.
+
+        What it merely deletes is held.
+        """
         seal = part.seal
         assert seal is not None
         if not files or _is_within(files, seal):
@@ -315,7 +317,7 @@ class LocalState:
                     part.before, part.save = seal.files, seal.save
 
     def _drop_unsealed(self) -> None:
-        """What a keeper that was killed had begun to hold."""
+        """What a daemon that was killed had begun to hold."""
         for token in inventory.listed(f"{self.home.base}/held"):
             for name in inventory.listed(f"{self.home.base}/held/{token}"):
                 part = self.parts.get((token, name))
@@ -327,7 +329,10 @@ class LocalState:
 
 
 def scan_set(path: str) -> Optional[Mapping[str, File]]:
-    """The files of a set as it lies there, by their path inside ("" where it is a file); None where it is gone or is no set, as a link."""
+    """The files of a set as it lies there, by their path inside ("" where it is a file).
+
+    None where it is gone or is no set, as a link.
+    """
     try:
         fact = os.lstat(path)
         if not os.path.isdir(path):
@@ -358,7 +363,7 @@ def _is_same(one: File, other: File) -> bool:
 
 
 def _hold(source: str, target: str) -> None:
-    """A second name; a copy where there can be none, as of a file elsewhere, or another's, that a link in the set leads to. Raises OSError."""
+    """A hard link; a copy where there can be none: a link in the set leads elsewhere. Raises OSError."""
     try:
         os.link(source, target, follow_symlinks=True)
     except OSError as error:
@@ -373,7 +378,7 @@ def _is_within(files: Mapping[str, File], seal: Seal) -> bool:
 
 
 def read_marks(folder: str) -> Marks:
-    """What the ranks of this node said of a set; a rank that began and whose process is gone is dead unless it said more."""
+    """What the ranks of this node reported of a set; one that began and whose process is gone is dead."""
     begun: dict[str, Writer] = {}
     saves: dict[str, tuple[int, str]] = {}  # when each rank began, and with which save
     words: dict[str, set[str]] = {records.DONE: set(), records.FAILED: set()}

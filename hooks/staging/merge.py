@@ -1,19 +1,19 @@
-"""The parts of a set put together, by their records. (I/O)
+"""Which parts make up one set, and whether they are all of one save. (I/O)
 
-How it thinks. Every node that took part in a start says what it has of a set, or that it has nothing. A file that several nodes have must be the
-same on all of them. Whatever nodes put the parts together, and however often, they come to the same set.
+Every node that took part in a start says what it has of a set, or that it has nothing. A file that several
+nodes have must be the same on all of them. Whatever nodes merge the parts, and however often, the result is
+the same.
 
+Of a new name every part that is there belongs to it. Of `last`, which is written anew every few minutes, one
+node may show the save of now and another still the save before; together they would look whole, and be none.
+Nothing in the files tells them apart. But ranks save together: none begins the next save before all are done
+with this one. So the node that is about to put a set together first writes down which parts it has. Every
+node that has one of them confirms that its part is that one and is unchanged some time after the request. A
+node that shows an older save would by then have begun with the newer one, which others had finished before
+the request. Each node also counts the saves that it has seen. Where the counts differ that time is long,
+since one node may be late or may have missed a save; a node that has confirmed counts on from the highest.
 
-Whether the parts of a name that is saved again and again are all of one save. (I/O)
-
-How it thinks. Of a new name every part that is there belongs to it. Of `last`, which is written anew every few minutes, one node may show the save of now and another one
-still the save before; together they would look whole, and be none. Nothing in the files tells. But ranks save together: none begins the
-next save before all have done with this one. So whoever is about to put a set together first writes down which parts it has, and every node that has one
-gives its word that its part is that one, and still stands as it was sealed, some time after that was asked. A node that shows an older save would by then have begun
-with the newer one, which others had finished before anybody asked. Each node also counts the saves that it has seen; where they differ that time is long, since one of
-them may be late, or has missed one. Whoever gave its word counts on from the highest.
-
-A set that only one node has anything of needs no word.
+A set that only one node has anything of needs no confirmation.
 """
 
 from __future__ import annotations
@@ -28,15 +28,9 @@ from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.records import File, Publishing, Seal
 
 __all__ = [
-    "ConsensusRequest",
-    "MergedSet",
-    "confirm",
-    "consensus_request",
-    "generation",
-    "merge_parts",
-    "turn_s",
+    "ConsensusRequest", "MergedSet", "confirm", "consensus_request", "generation", "merge_parts", "turn_s",
     "unconfirmed_nodes",
-]
+]  # fmt: skip
 
 TURN_S = 5.0
 TURNS_MAX = 12
@@ -45,8 +39,8 @@ TURNS_MAX = 12
 class MergedSet(NamedTuple):
     """A set: its files, the node that each is taken from, and which nodes have said nothing yet.
 
-    `why`: why it can never be published ("" where it can). `key` names this very union, for two of them never mix. `is_again`: its name was saved before
-    in this start, as far as any node saw.
+    `why`: why it can never be published ("" where it can). `key` names this very union, for two of them never
+    mix. `is_again`: its name was saved before in this start, as far as any node saw.
     """
 
     files: Mapping[str, tuple[File, str]]
@@ -69,7 +63,10 @@ def generation(seal: Seal) -> str:
 
 
 def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet:
-    """What the parts of these nodes make, where those of the `expected` nodes make it whole. All sums are known."""
+    """What the parts of these nodes make, where those of the `expected` nodes make it whole.
+
+    All sums are known.
+    """
     files: dict[str, tuple[File, str]] = {}
     why = ""
     for node in sorted(parts):
@@ -97,7 +94,10 @@ def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet
 
 
 def turn_s(expected: Sequence[str], node: str) -> Optional[float]:
-    """After how many seconds it is this node's turn to publish a set that is whole; None for one that never does."""
+    """After how many seconds it is this node's turn to publish a set that is whole.
+
+    None for one that never does.
+    """
     names = sorted(expected)
     if node not in names:
         return None
@@ -131,7 +131,9 @@ def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], nod
 
 
 class ConsensusRequest(NamedTuple):
-    """What this node is asked: whether its part is `own` (`generation`); the `word` to give for it, whether all count as many saves, and the highest count."""
+    """What a node is asked to confirm: that its part is `own` (a `generation`).
+
+    `word` is the confirmation, `is_even` whether all nodes count as many saves, `save` the highest count."""
 
     own: str
     word: str

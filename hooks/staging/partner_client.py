@@ -1,17 +1,19 @@
 """`ftrun-hook partner`: keeps a copy of what this node has staged in the memory of another node. (I/O)
 
-It is a process of its own beside the staging daemon: a partner that is dead, or a network that stands still, holds up
-nothing else. Once a second it looks at what is sealed here and at `ring.json`, which says who keeps our copy and who is lost.
-The newest sealed part goes first, since a start resumes from it. A copy that the partner refuses, or that does not arrive,
-is reported and tried again after a growing pause.
+It is a process of its own beside the staging daemon: a partner that is dead, or a network that stands still,
+holds up nothing else. Once a second it looks at what is sealed here and at `ring.json`, which says who keeps
+our copy and who is lost. The newest sealed part goes first, since a start resumes from it. A copy that the
+partner refuses, or that does not arrive, is reported and tried again after a growing pause.
 
-It also looks after the copies that lie here. Where their node is lost it publishes them in that node's name. Copies go when
-their node gives its copies to another node; those of a lost node go when a checkpoint of a later start is published.
+It also looks after the copies that lie here. Where their node is lost it publishes them in that node's name.
+Copies go when their node gives its copies to another node; those of a lost node go when a checkpoint of a
+later start is published.
 
-There is one transport. The other end is `ftrun-hook receive` (partner_server), which a step of srun starts on that node;
-messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to this node (see direct).
-Where such a connection cannot be made they go through srun as well, which is slow: slurmstepd passes on a kilobyte at a time.
-A transfer that makes no progress is given up, and the part counts as not copied.
+There is one transport. The other end is `ftrun-hook receive` (partner_server), which a step of srun starts on
+that node; messages go through srun's stdin and stdout. Files go over a TCP connection that the step opens to
+this node (see direct). Where such a connection cannot be made they go through srun as well, which is slow:
+slurmstepd passes on a kilobyte at a time. A transfer that makes no progress is given up, and the part counts
+as not copied.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ AGAIN_S = (2.0, 5.0, 15.0, 60.0)  # after so many failures in a row
 
 
 class PartnerConfig(NamedTuple):
-    """Where this is: the job's folder on its nodes, the attempt's folder, this node, the Slurm job whose sets these are, and where they are published to."""
+    """Where copies lie and are published: `base` is the job's folder on its nodes."""
 
     base: str
     attempt_folder: str
@@ -76,7 +78,10 @@ class PartnerClient:
         self._failures, self._again_s, self._reported = 0, 0.0, False
 
     def tend(self, now_s: float) -> bool:
-        """One round at the time `now_s` (monotonic). True where a part was copied or published. Raises OSError (the attempt's folder)."""
+        """One round at the time `now_s` (monotonic). True where a part was copied or published.
+
+        Raises OSError (the attempt's folder).
+        """
         self._ring = self._file.look()
         done = self._publish_lost()
         self._clear()
@@ -91,7 +96,7 @@ class PartnerClient:
     # ------------------------------------------------------------------ giving
 
     def _worth(self) -> list[StoredPart]:
-        """The parts that a copy is worth something of, newest first: the newest, and what is not published yet. Others are on disk, and older."""
+        """The parts that are worth a copy, newest first: the newest, and what is not published yet."""
         own = sorted(inventory.own_parts(self.home), key=_newest, reverse=True)
         return [one for at, one in enumerate(own) if one.seal.files and (not at or not self._is_out(one))]
 
@@ -198,7 +203,7 @@ class PartnerClient:
                 inventory.remove(f"{self.home.views}/{name}")
 
     def _make_room(self) -> None:
-        """What this node stages itself goes first: where it holds too much, older copies go, each node's newest stays."""
+        """Where this node holds too much, older copies go; each node's newest stays."""
         kept = sorted(self._kept(), key=_newest, reverse=True)
         newest = {part.seal.node: part.place for part in reversed(kept)}
         spare = [part for part in kept if newest[part.seal.node] != part.place]
@@ -299,8 +304,8 @@ class PeerLost(Exception):
 class Target(NamedTuple):
     """Who is to keep the part: a node of Slurm job `job`.
 
-    `base` is the folder of the run's job on each node, `limit` how much it may take there, `keep` the (token, set) pairs that
-    the sender still has (None: what is there stays).
+    `base` is the folder of the run's job on each node, `limit` how much it may take there, `keep` the (token,
+    set) pairs that the sender still has (None: what is there stays).
     """
 
     node: str
@@ -311,7 +316,10 @@ class Target(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The result: `kept` there, else `why` not; bytes that were sent, bytes that were linked there, seconds, and the way."""
+    """The result.
+
+    `kept` there, else `why` not; bytes that were sent, bytes that were linked there, seconds, and the way.
+    """
 
     kept: bool
     why: str = ""
@@ -322,7 +330,10 @@ class Sent(NamedTuple):
 
 
 class Route:
-    """Whether files go over a connection of their own, and the speed of the last large part. `is_direct`: it may be tried."""
+    """Whether files go over a connection of their own, and the speed of the last large part.
+
+    `is_direct`: it may be tried.
+    """
 
     def __init__(self, *, is_direct: bool = True) -> None:
         self.bytes_per_s = 0.0
@@ -333,7 +344,7 @@ class Route:
         return (SOCKET, STREAM) if now_s >= self._rests_until_s else (STREAM,)
 
     def note(self, sent: Sent, failed: Sequence[str], now_s: float) -> None:
-        """A part arrived after the ways `failed`: where only srun's streams work no connection is tried for a while."""
+        """A part arrived after the ways `failed`; a connection that failed is not tried for a while."""
         if failed:
             self._rests_until_s = now_s + REST_S
         if sent.sent_bytes >= WORTH_BYTES and sent.seconds > 0:
@@ -341,7 +352,10 @@ class Route:
 
 
 def send(part: StoredPart, target: Target, route: Route) -> Sent:
-    """Bring a part, whose seal has all sums, to another node. Never raises for what goes wrong there, nor for a file that changed here."""
+    """Bring a part, whose seal has all sums, to another node.
+
+    Never raises for what goes wrong there, nor for a file that changed here.
+    """
     began_s, failed, why = time.monotonic(), [], ""
     for way in route.ways(began_s):
         try:
@@ -387,7 +401,10 @@ def _send_part(channel: _Channel, part: StoredPart, target: Target, way: str) ->
 
 
 def _connection(channel: _Channel, address: str) -> socket.socket:
-    """A connection of its own to the other end, which was started from this address of ours. Raises PeerLost, OSError."""
+    """A connection of its own to the other end, which was started from this address of ours.
+
+    Raises PeerLost, OSError.
+    """
     if not address:
         raise PeerLost("srun does not say where it is")
     with contextlib.closing(direct.Listener(address)) as listener:
@@ -408,7 +425,10 @@ def _send_file(line: socket.socket, path: str, size_bytes: int) -> None:
 
 
 class _Channel:
-    """A command with a pipe to it and one from it. Raises PeerLost where it is gone or says nothing for too long."""
+    """A command with a pipe to it and one from it.
+
+    Raises PeerLost where it is gone or says nothing for too long.
+    """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._child = subprocess.Popen(
@@ -496,20 +516,22 @@ def _remote_command(target: Target) -> list[str]:
         raise PeerLost("there is no srun here")
     # No GPU: a step of a job whose GPUs were counted in all (--gpus) would want them all.
     return [
-        srun, f"--jobid={target.job}", "--job-name=ftrun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={target.node}",
-        "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none", "--export=NONE", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet",
+        srun, f"--jobid={target.job}", "--job-name=ftrun", "--overlap", "--nodes=1", "--ntasks=1",
+        f"--nodelist={target.node}", "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none",
+        "--export=NONE", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet",
         "--unbuffered", "--chdir=/", "/bin/sh", "-c", line,
     ]  # fmt: skip
 
 
 def _hook_line(words: Sequence[str]) -> str:
-    """A line of sh that runs `ftrun-hook WORDS` on another node: the same file as ours, by whatever Python is there."""
+    """A line of sh that runs `ftrun-hook WORDS` on another node, from the same file, with its Python."""
     own = os.path.abspath(sys.argv[0])
     if not own.endswith(".pyz"):
         safe = "-P " * (sys.version_info >= (3, 11))  # the folder in which it starts is no place of modules
         return f"exec {shlex.quote(sys.executable)} {safe}-m ftrun.hooks.main {shlex.join(words)}"
     return (
-        f"PATH={USUAL_PATH}; export PATH; for p in /usr/bin/python3 python3 {shlex.quote(sys.executable)}; do "
+        f"PATH={USUAL_PATH}; export PATH; "
+        f"for p in /usr/bin/python3 python3 {shlex.quote(sys.executable)}; do "
         '"$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && '
         f'exec "$p" -IS -c {shlex.quote(RUNNER)} {shlex.quote(own)} {shlex.join(words)}; done'
     )

@@ -1,7 +1,8 @@
-"""Who keeps whose copy, as the agent of a job writes it for the nodes, and what each node reports of its copies. (I/O)
+"""Who keeps whose copy, written by the job's agent, and what each node reports of its copies. (I/O)
 
-One file in the attempt's folder, `ring.json`, is written whole by the agent whenever a start begins or nodes are lost. Each
-node answers with a file of its own, `copies/<node>.json`: which of its parts the partner has, and whose copies it keeps.
+One file in the attempt's folder, `ring.json`, is written whole by the agent whenever a start begins or nodes
+are lost. Each node answers with a file of its own, `copies/<node>.json`: which of its parts the partner has,
+and whose copies it keeps.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ BYTES_MAX = 1 << 24
 class Ring(NamedTuple):
     """What the agent tells the nodes.
 
-    `to`: node -> who keeps its copy; `jobs`: node -> the Slurm job that it lies in; `lost`: nodes that are gone, whose copies
-    are to be published; `kept`: lost node -> who has its copies; `token`: of the start that this was written for; `limit`: how
-    much of a node's memory may be taken.
+    `to`: node -> who keeps its copy; `jobs`: node -> the Slurm job that it lies in; `lost`: nodes that are
+    gone, whose copies are to be published; `kept`: lost node -> who has its copies; `token`: of the start
+    that this was written for; `limit`: how much of a node's memory may be taken.
     """
 
     token: str = ""
@@ -39,8 +40,8 @@ class Ring(NamedTuple):
 class Copies(NamedTuple):
     """What a node reports.
 
-    `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each. `way` is how the last part went, at
-    `bytes_per_s`; `why` is what went wrong last.
+    `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each. `way` is how the
+    last part went, at `bytes_per_s`; `why` is what went wrong last.
     """
 
     partner: str = ""

@@ -1,16 +1,18 @@
-"""`ftrun-hook receive`: takes a sealed part of a staged checkpoint from another node, into the memory of this one. (I/O)
+"""`ftrun-hook receive`: takes a sealed part from another node into the memory of this one. (I/O)
 
-It talks with the sender (partner_client) over its stdin and stdout: lines of JSON, and between them the bytes of files. The
-sender says what the part holds, with a checksum for each file. A file that lies here already under the same checksum is linked
-and not sent: replicas of a data-parallel job write the same files. What would not fit is refused before a byte is sent. Files
-may also come over a connection that we open to where the sender waits. Every file is summed here, from what was written; only
-a part that is whole and right gets its seal, and nothing without a seal is ever used. A sender that dies, or stalls, leaves
-an unsealed folder, which the next receiver removes.
+It talks with the sender (partner_client) over its stdin and stdout: lines of JSON, and between them the bytes
+of files. The sender says what the part holds, with a checksum for each file. A file that lies here already
+under the same checksum is linked and not sent: replicas of a data-parallel job write the same files. What
+would not fit is refused before a byte is sent. Files may also come over a connection that we open to where
+the sender waits. Every file is summed here, from what was written; only a part that is whole and right gets
+its seal, and nothing without a seal is ever used. A sender that dies, or stalls, leaves an unsealed folder,
+which the next receiver removes.
 
     sender: {"seal": TEXT, "keep": [[token, set], ...] or null, "limit": "40%"}
     here:   {"have": true} or {"refused": why} or {"want": [path, ...], "srun": address}
     sender: {"call": port, "secret": word}, where it waits for a connection
-            {"file": path, "size_bytes": n, "line": true} and n bytes over that connection; or "line": false and n bytes; ...
+            {"file": path, "size_bytes": n, "line": true} and n bytes over that connection, or
+            {"file": path, "size_bytes": n, "line": false} and n bytes; ...
             {"end": true}
     here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}
 """
@@ -81,7 +83,10 @@ class Reception:
         }
 
     def begin(self, limit: str) -> list[str]:
-        """The files that must be sent; those that lie here under the same checksum are linked. Raises Refused, OSError, ValueError."""
+        """The files that must be sent; those that lie here under the same checksum are linked.
+
+        Raises Refused, OSError, ValueError.
+        """
         wanted, found = [], {}
         for part in inventory.stored_parts(self.home):
             for inner, one in part.seal.files.items():
@@ -200,7 +205,10 @@ def receive(home: Home, told: Messages, say: BinaryIO) -> None:
 
 
 def _take_files(taking: Reception, told: Messages, address: str) -> None:
-    """All files that were wanted, by whatever way they come. Raises Refused, OSError, EOFError, ValueError, KeyError."""
+    """All files that were wanted, by whatever way they come.
+
+    Raises Refused, OSError, EOFError, ValueError, KeyError.
+    """
     with contextlib.ExitStack() as opened:
         line: Optional[Stream] = None
         while not (word := _message(told)).get("end"):
@@ -233,7 +241,10 @@ def _lives(pid: str) -> bool:
 
 
 def _message(stream: Messages) -> Mapping[str, Any]:
-    """The next line of the sender. Raises EOFError where there is none, ValueError where it makes no sense."""
+    """The next line of the sender.
+
+    Raises EOFError where there is none, ValueError where it makes no sense.
+    """
     line = stream.readline(LINE_MAX_BYTES)
     if not line.endswith(b"\n"):
         raise EOFError
@@ -277,7 +288,7 @@ def _give_up(_number: int, _frame: object) -> None:
 
 
 def _is_ours(base: str) -> bool:
-    """The folder of the job is there, made where it was not, and nobody else's: others may write into the memory of a node, too."""
+    """Whether the folder of the job, made where it was not there, is this user's own."""
     above = os.path.dirname(base)
     with contextlib.suppress(OSError):
         os.makedirs(base, mode=0o700, exist_ok=True)

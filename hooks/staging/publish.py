@@ -1,17 +1,17 @@
-"""The files of all parts under one folder. (I/O)
+"""A staged set becomes a checkpoint on the shared file system. (I/O)
 
-How it thinks. Each file of a set lies in some part, safe on disk. A second name costs nothing; where the file system has no hard links the file is renamed, and whoever
-comes too late for it finds it put together already. What is put together is never written into.
+Each node brings its own part to a folder beside the checkpoints and says so by one record. Whoever sees the
+records of all nodes may put the set together and rename it into place. Every step can be repeated by any node
+at any time, and two that do it at once end with the same: parts and sets are named by what they hold, so
+nothing is ever written into what another node reads. A set has its final name only when all of it is safe on
+disk, and its marker last. What stands under that name already is for `replace` to judge.
 
+The files of a set lie in its parts; each gets a second name in one folder by a hard link. Where the file
+system has no hard links the file is renamed, and a node that comes too late for it finds it in place. What
+was put together is never written to.
 
-A staged set becomes a checkpoint on the shared file system. (I/O)
-
-How it thinks. There is no leader. Each node brings its own part to a folder beside the checkpoints and says so by one record; whoever sees
-the records of all nodes puts the set together and renames it into place. Every step can be done again by anybody at any time, and two that do it at once end
-with the same: parts and sets are named by what they hold, so nothing is ever written into what another reads. A set has its
-final name only when all of it is safe on disk, and its marker last. What stands under that name already is `standing`'s to say.
-
-A process that dies behind any effect leaves the old complete set or the new one, and work that the next look takes up again.
+A process that dies behind any effect leaves the old complete set or the new one, and work that the next look
+takes up again.
 """
 
 from __future__ import annotations
@@ -33,31 +33,17 @@ from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import NewSet, Own
 
 __all__ = [
-    "PUBLISHED",
-    "REFUSED",
-    "WAITING",
-    "Outcome",
-    "clear_gone",
-    "clear_job",
-    "finish",
-    "has_all_files",
-    "has_part",
-    "heard_of",
-    "is_published",
-    "judge_of",
-    "link_file",
-    "link_tree",
-    "part_of",
-    "parts_of",
-    "pending",
-    "published_path",
-    "push",
-    "say_nothing",
-]
+    "PUBLISHED", "REFUSED", "WAITING", "Outcome", "clear_gone", "clear_job", "finish", "has_all_files",
+    "has_part", "heard_of", "is_published", "judge_of", "link_file", "link_tree", "part_of", "parts_of",
+    "pending", "published_path", "push", "say_nothing",
+]  # fmt: skip
 
 
 def link_tree(disk: Disk, to: Publishing, made: merge.MergedSet, parts: Mapping[str, Seal], data: str) -> str:
-    """All files under one folder, by hard links where the file system has them. Returns the node whose part is not there, else ""."""
+    """All files under one folder, by hard links where the file system has them.
+
+    Returns the node whose part is not there, else "".
+    """
     folders = {os.path.dirname(data)}
     disk.make(os.path.dirname(data))
     for path, (one, node) in sorted(made.files.items()):
@@ -78,7 +64,7 @@ def link_tree(disk: Disk, to: Publishing, made: merge.MergedSet, parts: Mapping[
 
 
 def has_all_files(made: merge.MergedSet, data: str) -> bool:
-    """Whether all files are there: who judges what another one has taken away, or begins anew, judges nothing."""
+    """Whether all files are there: what another node has just taken away cannot be judged."""
     return all(os.path.exists(f"{data}/{path}" if path else data) for path in made.files)
 
 
@@ -110,11 +96,11 @@ JUDGE_S = 30.0
 PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
 
 Judge = Callable[[str, bool], str]
-"""Called with the path of a set that is put together and whether its parts are proven; why it is no checkpoint, "" where it is one."""
+"""Called with the path of a merged set and whether its parts are proven; why it is no checkpoint, or ""."""
 
 
 def judge_of(marker: str) -> Judge:
-    """What a set must pass before it is published: nothing speaks against it, and where its parts are not proven something speaks for it."""
+    """The check before publishing: the format must not contradict, and must prove unproven parts."""
 
     def judge(path: str, is_proven: bool) -> str:
         from ftrun.hooks.checkpoints import find, model
@@ -139,7 +125,10 @@ def judge_of(marker: str) -> Judge:
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt to publish: one of PUBLISHED, WAITING, REFUSED, and why. `for_good`: nothing can change that. `is_unsure`: it waits for nodes to say that it is one save."""
+    """What became of an attempt to publish: one of PUBLISHED, WAITING, REFUSED, and why.
+
+    `for_good`: nothing can change that. `is_unsure`: it waits for nodes to say that it is one save.
+    """
 
     state: str
     why: str = ""
@@ -153,7 +142,8 @@ class Outcome(NamedTuple):
 def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace) -> Seal:
     """Bring a sealed part that lies at `source` to the shared file system; the seal with all sums.
 
-    `owner` is what is noted of whose set this is. Raises OSError; copy.Changed where the part is not what was sealed.
+    `owner` is what is noted of whose set this is. Raises OSError; copy.Changed where the part is not what was
+    sealed.
     """
     own = merge.generation(seal)
     target = to.incoming(seal.node, own)
@@ -177,7 +167,10 @@ def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, p
 
 
 def say_nothing(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
-    """Say that this node has nothing of a set; not `proven` where it may have been about to. Raises OSError."""
+    """Say that this node has nothing of a set; not `proven` where it may have been about to.
+
+    Raises OSError.
+    """
     push(disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None)
 
 
@@ -216,7 +209,10 @@ def finish(
     *,
     owner: bytes = b"{}",
 ) -> Outcome:
-    """Put a set together and publish it where all its parts are there. `owner` as in `push`. Raises OSError."""
+    """Put a set together and publish it where all its parts are there. `owner` as in `push`.
+
+    Raises OSError.
+    """
     own = Own.of(owner, to.token)
     parts = parts_of(to)
     there = [is_published(to.to, part, owner) for part in parts.values() if part.files]
@@ -295,7 +291,10 @@ def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge)
 
 
 def _replace(disk: Disk, making: _Making, place: replace.Occupant) -> bool:
-    """Put a newer set in the place of the older one, with all that vouches for it. False where another node is at it, or what was put together is old by now."""
+    """Put a newer set in the place of the older one, with all that vouches for it.
+
+    False where another node is at it, or what was put together is old by now.
+    """
     to, made, _, new = making
     if not made.is_file:
         disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
@@ -331,7 +330,11 @@ def _listed(name: str, made: merge.MergedSet, parts: Mapping[str, Seal], own: Ow
 
 
 def _place(disk: Disk, to: Publishing, final: str, new: NewSet) -> None:
-    """The final name, at once. What has come under that name meanwhile is left alone, and so is what another node took away to put it there."""
+    """The final name, at once.
+
+    What has come under that name meanwhile is left alone, and so is what another node took away to put it
+    there.
+    """
     disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
     if os.path.lexists(final):
         return
@@ -344,12 +347,15 @@ def _place(disk: Disk, to: Publishing, final: str, new: NewSet) -> None:
 
 
 def _conclude(disk: Disk, to: Publishing, final: str, made: merge.MergedSet, new: NewSet) -> Outcome:
-    """What stands under the final name is this set: say so, mark it and clear up. Else it is looked at again."""
+    """What stands under the final name is this set: say so, mark it and clear up.
+
+    Else it is looked at again.
+    """
     if not _is_there(to, final, made, new.listed):
         return Outcome(WAITING, "another node is at it")
     line = replace.marker_of(new.listed)
     at = f"{final}/" if os.path.isdir(final) else final
-    # The marker of a file comes first: without a manifest it means nothing, and a manifest without its own would say that the file is torn.
+    # The marker of a file comes first: a manifest without one would say that the file is torn.
     if read(at + manifest.MARKER) != line:
         disk.put(at + manifest.MARKER, line, new.node)
     if read(at + manifest.MANIFEST) != new.listed:
@@ -413,7 +419,9 @@ def parts_of(to: Publishing) -> dict[str, Seal]:
 
 
 def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
-    """Whether this part, whose sums are known, is in the published set of its name (`owner` as in `push`); False where another save of this run is, None where none is.
+    """Whether this part, whose sums are known, is in the published set of its name (`owner` as in `push`).
+
+    False where another save of this run is, None where none is.
 
     Raises OSError.
     """
@@ -424,7 +432,7 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
         except Damaged:
             continue  # its marker is still to come
         if there is None or there.by.get("run", "") != run:
-            continue  # nothing, a file that got its name before its manifest, or another's, which may go any time
+            continue  # nothing, a file without its manifest yet, or another run's, which may go any time
         own = {path or name: (one.size_bytes, one.sha256) for path, one in seal.files.items()}
         if all(path in there.files and tuple(there.files[path]) == facts for path, facts in own.items()):
             return True
@@ -433,7 +441,9 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
 
 
 def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
-    """Where the set of this run that is published under a name lies; "" where there is none that was saved since (Unix seconds). Raises OSError."""
+    """Where the set that this run published under a name lies; "" for none since `since_s` (Unix seconds).
+
+    Raises OSError."""
     for one in (name, replace.alias(name, run)):
         with contextlib.suppress(Damaged):
             there = manifest.read(f"{to}/{one}")
@@ -446,7 +456,9 @@ def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
 def clear_gone(
     disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
 ) -> None:
-    """Remove what was cleared half, and what earlier starts of this run left half published. Nothing is raised.
+    """Remove what was cleared half, and what earlier starts of this run left half published.
+
+    Nothing is raised.
 
     `is_over` is asked with what `owner.json` says of a set of this run, and decides.
     """
@@ -459,7 +471,7 @@ def clear_gone(
 
 
 def clear_job(disk: Disk, to: str, job: str, node: str) -> None:
-    """Remove all sets of a job that are on their way: the job is over, and nobody is left to bring the rest. Nothing is raised."""
+    """Remove the half published sets of a job that is over. Nothing is raised."""
     with contextlib.suppress(OSError):
         for one in pending(to, job):
             _clear(disk, one, node)

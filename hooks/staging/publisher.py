@@ -1,22 +1,20 @@
-"""What a keeper knows of the other nodes at the end of a start: who still moves, and what may still come of those that are lost. (I/O)
+"""What a node brings to the shared file system, and what it learns from there. (I/O)
 
-How it thinks. A node whose report does not change for long is not waited for, and one that the agent calls lost not at all. But whoever has its copies brings them out in
-its name, and that is waited for: as long as that node says that it has the copy, the part may still come.
+Any look at a shared file system may hang, so this runs in a thread of its own and asks everything anew each
+round. What this node has goes out newest first, since a start resumes from the newest. What fails is tried
+again after a growing pause and stays in memory meanwhile.
 
+The first node of a start, by name, is its coordinator: it puts together each set whose parts are all there.
+Every five seconds in which nothing happens the next node may do it as well, so no death holds up a set; two
+that do it at once do no harm.
 
-When a node that has nothing of a set says so. (pure)
+Nothing tells a node that saves nothing from one whose ranks are late. Once it has said that it has nothing, a
+set whose format proves that it is whole can be published. Of a set that nothing proves it first says that
+something may still come (`EmptyParts`).
 
-How it thinks. Nothing tells a node that saves nothing from one whose ranks are late. Once it says that it has nothing, a set whose format proves that it is whole can be published; of
-one that nothing proves it first says that something may still come, and says more only when it has waited long enough since others had sealed theirs, or when they went on to a
-set after it. A node that had nothing of an earlier set is believed soon; one that had something never that soon.
-
-
-The shared half of the keeper: what goes to the shared file system, and what is heard from there. (I/O)
-
-How it thinks. Any look at a shared file system may take for ever, so this runs in a thread of its own and everything is asked anew each round. What this node
-has goes out newest first: a start resumes from the newest. A node that has nothing of a set says so, but not at once: a rank may be slow. Whose turn it is
-to put a set together goes by name; the next one takes over when nothing happens. What fails is tried again, ever more seldom,
-and stays in memory meanwhile.
+At the end of a start a node whose report does not change for long is not waited for, nor one that the agent
+calls lost (`PeerNodes`). But the node that has a lost node's copies brings them out in its name, and is
+waited for while it has them.
 """
 
 from __future__ import annotations
@@ -34,21 +32,18 @@ from ftrun.hooks.staging.replace import Own
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "AFTER_GRACE_S",
-    "FIRST_GRACE_S",
-    "SILENT_S",
-    "USUAL_GRACE_S",
-    "EmptyParts",
-    "PeerNodes",
-    "Publisher",
+    "AFTER_GRACE_S", "FIRST_GRACE_S", "SILENT_S", "USUAL_GRACE_S", "EmptyParts", "PeerNodes", "Publisher",
     "PublisherConfig",
-]
+]  # fmt: skip
 
 SILENT_S = 15.0  # a node whose report does not change for so long is not waited for at the end
 
 
 class PeerNodes:
-    """The other nodes, by what lies in the attempt's folder; `look` reads anew who is lost. All raise OSError."""
+    """The other nodes, by what lies in the attempt's folder; `look` reads anew who is lost.
+
+    All raise OSError.
+    """
 
     def __init__(self, attempt_folder: str) -> None:
         self._folder = attempt_folder
@@ -72,7 +67,7 @@ class PeerNodes:
         return now_s - known[1] < SILENT_S
 
     def may_bring(self, node: str, to: Publishing, now_s: float) -> bool:
-        """Whether a node's part of a set may still come: it moves, or it is lost and who has its copies is there."""
+        """Whether a part may still come: its node moves, or is lost and the holder of its copies is there."""
         if node not in self._ring.lost:
             return self.move(node, now_s)
         holder = self._ring.kept.get(node, "")
@@ -118,9 +113,12 @@ class EmptyParts:
     def word(
         self, key: SetKey, now_s: float, since_s: float, phase: str, seen: Mapping[SetKey, float]
     ) -> Optional[bool]:
-        """What it says now: True, there is nothing; False, something may still come; None, nothing yet, or nothing more.
+        """What it says now: True, there is nothing; False, something may still come.
 
-        `since_s`: when others were first seen to have something of it, or its start ended; `seen`: when any set was first seen.
+        None, nothing yet, or nothing more.
+
+        `since_s`: when others were first seen to have something of it, or its start ended; `seen`: when any
+        set was first seen.
         """
         token, waited_s = key[0], now_s - since_s
         if phase == sealing.LIVE:
@@ -154,7 +152,7 @@ CHECK_S = 30.0
 
 
 class PublisherConfig(NamedTuple):
-    """What this is: the attempt's folder, the launch, the Slurm job, this node, the folder to publish to, whose it is, bytes per second (0: no limit).
+    """Where and for whom to publish; `rate` in bytes per second (0: no limit).
 
     `wait_s`: how long the ranks of a node may be behind those of others, of a set that nothing proves.
     """
@@ -285,7 +283,7 @@ class Publisher:
         self._note(part, whole)
 
     def _is_settled(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
-        """Nothing is to be done for it, as far as is known; whether a name that is saved again shows what it should is looked at now and then."""
+        """Whether nothing is to be done; a name that is saved again is checked now and then."""
         key = (part.token, part.name)
         if part.state == publish.REFUSED and key not in self._refused:
             return True
@@ -340,7 +338,7 @@ class Publisher:
     # ------------------------------------------------------------------ sets
 
     def pause_s(self) -> float:
-        """How long to wait between two rounds: not for long where a part is on its way, but a thousand nodes must not all look every second."""
+        """The pause between two rounds: short while a part is on its way, longer with many nodes."""
         near = {one.state for one in self.local.sealed() if not one.is_published} - {publish.REFUSED}
         return max(NEAR_S if near else PAUSE_S, len(self.expected(self.told.token)) / NODES_PER_S)
 
@@ -409,7 +407,7 @@ class Publisher:
         return outcome.state == publish.PUBLISHED
 
     def _is_open(self, to: Publishing) -> bool:
-        """Whether a set that nothing proves may still become whole: a node has said that something of it may come."""
+        """Whether a set that nothing proves may still become whole: a node said that a part may come."""
         if self.told.phase(to.token) == sealing.BROKEN:
             return False
         parts = publish.parts_of(to).values()
@@ -419,7 +417,10 @@ class Publisher:
         return False
 
     def _agree(self, to: Publishing, now_s: float) -> bool:
-        """Give this node's word, where it is asked for, that its part is of the save that the others have. A start that broke down says no more."""
+        """Confirm, where it is asked, that this node's part is of the same save.
+
+        A broken start confirms nothing.
+        """
         told = merge.consensus_request(to, self.place.node)
         part = self.local.parts.get((to.token, to.name))
         phase = self.told.phase(to.token)
@@ -435,7 +436,7 @@ class Publisher:
         return True
 
     def _is_hopeless(self, to: Publishing) -> bool:
-        """What did not become a checkpoint, and never will: its script ended well, or a checkpoint of a later start is published."""
+        """Whether a set will never become a checkpoint: its script ended, or a later start has published."""
         if to.token in self._over and self.told.phase(to.token) == sealing.ENDED:
             return (to.token, to.name) in set(self._refused) - self._open
         own = token_of(to.token) or (0, 0)
@@ -463,7 +464,9 @@ class Publisher:
         return True
 
     def _join(self, part: LocalPart, to: Publishing, now_s: float) -> bool:
-        """Another node saves a set again, or late, whose part of this node is published: it is taken once more where it is still the same after long, or at the end."""
+        """Another node saves a set again, or late, of which this node's part is published.
+
+        It is brought once more where it is still the same after long, or at the end."""
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.told.phase(to.token) == sealing.ENDED
         since_s = max(self._seen[to.token, to.name], over_s or 0.0)
@@ -472,7 +475,10 @@ class Publisher:
         return False
 
     def is_flushed(self, token: str, now_s: float) -> bool:
-        """Whether nothing of an ended start is still to be published, or can be. Nodes that say nothing any more are not waited for."""
+        """Whether nothing of an ended start is still to be published, or can be.
+
+        Nodes that say nothing any more are not waited for.
+        """
         if not self.is_done(token, now_s):
             return False
         said = set(os.listdir(f"{self.place.attempt_folder}/stage"))
@@ -482,7 +488,7 @@ class Publisher:
         )
 
     def is_done(self, token: str, now_s: float) -> bool:
-        """Whether this node has brought out all it had of an ended start, and no set that it hears of may still become whole."""
+        """Whether all of an ended start is brought out, and no pending set may still become whole."""
         over_s = self._over.get(token)
         if over_s is None or over_s >= self.local.looked_s:
             return False  # it runs, or saved something since the last look
@@ -519,7 +525,8 @@ class Publisher:
         rows = status_report.rows(list(self.local.parts.values()), dict(self.refused))
         waiting = [row for row in rows if row["state"] in ("sealed", "writing")]
         return {
-            "version": 1, "node": self.place.node, "launch": self.place.launch, "job": self.place.job, "pid": os.getpid(),
-            "start": self.told.token, "sets": rows, "backlog_bytes": sum(row["size_bytes"] for row in waiting), "copying": self.copying,
-            "dropped": self.local.dropped[-4:], "flushed_bytes": self.flushed_bytes, "flush_s": round(self.flush_s, 3), "why": self.why,
+            "version": 1, "node": self.place.node, "launch": self.place.launch, "job": self.place.job,
+            "pid": os.getpid(), "start": self.told.token, "sets": rows, "copying": self.copying,
+            "backlog_bytes": sum(row["size_bytes"] for row in waiting), "dropped": self.local.dropped[-4:],
+            "flushed_bytes": self.flushed_bytes, "flush_s": round(self.flush_s, 3), "why": self.why,
         }  # fmt: skip

@@ -1,17 +1,22 @@
-"""What stands under the name of a staged set on the shared file system, and how a newer save takes its place. (I/O)
+"""What occupies the name of a staged set, and how a newer save takes its place. (I/O)
 
-How it thinks. Only what this very run published, and nobody touched since, may be replaced, and only by a save of the same start or a later one. Whatever else stands
-there - another run's checkpoint, a file of the user's - is left alone: then the set gets a name that is free (`alias`). What is published says by
-whom in its manifest; what was written to after its manifest is no longer what was published.
+How it thinks. Only what this very run published, and nobody touched since, may be replaced, and only by a
+save of the same start or a later one. Whatever else stands there - another run's checkpoint, a file of the
+user's - is left alone: then the set gets a name that is free (`alias`). What is published says by whom in its
+manifest; what was written to after its manifest is no longer what was published.
 
-A reader must find the old set or the new one, whole, at every moment, and what a manifest vouches for must be what lies there:
+A reader must find the old set or the new one, whole, at every moment, and what a manifest vouches for must be
+what lies there:
 
-- a folder is exchanged for the new one, which has its manifest and marker already, in one step (renameat2(2), RENAME_EXCHANGE);
-- where the file system cannot do that, a name without a step (`last`, `best`), which will be saved again, is a link to a folder in `.ftrun-sets`, and the link is replaced,
-  which every file system does in one step. A folder that is there already cannot be replaced, so the new one takes the free name;
-- a file is renamed over the old one, in one step, after its manifest was taken away: a file without one is judged by its format. The new manifest comes last.
+- a folder is exchanged in one step for the new one, which has its manifest and marker already (renameat2(2));
+- where the file system cannot do that, a name without a step (`last`, `best`) is a link to a folder in `.ftrun-sets`,
+  and the link is replaced, which every file system does in one step. A folder that is there already cannot be
+  replaced, so the new one takes the free name;
+- a file is renamed over the old one, in one step, after its manifest was removed: a file without one is judged
+  by its format. The new manifest comes last.
 
-Before it touches anything, whoever replaces takes the new set to a name of its own: so no two replace with the same, and what came out is never taken for what was to go in.
+Before it touches anything, whoever replaces takes the new set to a name of its own: so no two replace with
+the same, and what came out is never taken for what was to go in.
 """
 
 from __future__ import annotations
@@ -29,19 +34,9 @@ from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "NEW",
-    "SETS",
-    "NewSet",
-    "Occupant",
-    "Own",
-    "alias",
-    "clear_sets",
-    "marker_of",
-    "occupant_of",
-    "replace",
-    "run_of",
-    "target_of",
-]
+    "NEW", "SETS", "NewSet", "Occupant", "Own", "alias", "clear_sets", "marker_of", "occupant_of",
+    "replace", "run_of", "target_of",
+]  # fmt: skip
 
 SETS = ".ftrun-sets"
 FREE, OURS, LATER, OTHERS = "free", "ours", "later", "others"
@@ -59,7 +54,7 @@ class Own(NamedTuple):
 
     @staticmethod
     def of(owner: bytes, token: str) -> Own:
-        """From what a keeper notes of whose its sets are."""
+        """From what a daemon notes of whose its sets are."""
         try:
             table = json.loads(owner)
         except ValueError:
@@ -84,7 +79,9 @@ class Own(NamedTuple):
 
 
 class Occupant(NamedTuple):
-    """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS; `why`: in words, "" where the path is free.
+    """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS.
+
+    `why`: in words, "" where the path is free.
 
     `listed`: the manifest that vouches for it, as it lies there; b"" where there is none.
     """
@@ -101,7 +98,7 @@ class Occupant(NamedTuple):
 
 
 class NewSet(NamedTuple):
-    """A set that is to be published by `node`: where it lies, the manifest it gets, and whether it is one file."""
+    """A set that `node` is to publish: where it lies, its manifest, and whether it is one file."""
 
     data: str
     listed: bytes
@@ -110,12 +107,14 @@ class NewSet(NamedTuple):
 
 
 def run_of(run_dir: str) -> str:
-    """What a run is called here: the name of its folder, which other users' runs may have as well, and the folder's number. Raises OSError."""
+    """What a run is called here: its folder's name and inode, since other users may have a run of that name.
+
+    Raises OSError."""
     return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
 
 
 def alias(name: str, run: str) -> str:
-    """The name that a set has beside one that is taken: the same for all sets of a run under this name, with the same step and ending."""
+    """The free name beside one that is taken: one for each name and run, with the same step and ending."""
     tag = "of-" + "".join(LETTERS[byte & 15] for byte in hashlib.sha256(run.encode()).digest()[:6])
     stem, dot, ending = name.rpartition(".")
     has_ending = bool(dot and stem) and ending.isalnum() and not ending.isdigit()
@@ -123,7 +122,9 @@ def alias(name: str, run: str) -> str:
 
 
 def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupant:
-    """Where a set may be published: under its name, else under its alias; where neither will do, what stands under the name. Raises OSError."""
+    """Where a set may be published: its name, else its alias; where neither will do, what has the name.
+
+    Raises OSError."""
     first = occupant_of(to, to.name, own)
     found = first
     for name in (to.name, alias(to.name, own.run)):
@@ -165,7 +166,10 @@ def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
 
 
 def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
-    """Put a set in the place of what stands `there`, or in a free one as a link. False where another node is at it. Raises OSError."""
+    """Put a set in the place of what stands `there`, or in a free one as a link.
+
+    False where another node is at it. Raises OSError.
+    """
     if new.is_file:
         _replace_file(disk, to, there, new)
         return True
@@ -246,7 +250,7 @@ def _may_be_replaced(disk: Disk, to: Publishing, there: Occupant, *, is_file: bo
 
 
 def is_link_wanted(disk: Disk, to: Publishing, there: Occupant) -> bool:
-    """Whether a folder that comes to stand at a free place should be a link, since it is going to be saved again."""
+    """Whether a folder at a free place should be a link, since it will be saved again."""
     if there.state == OURS:
         return os.path.islink(there.path)
     is_once = names.step_of(to.name) is not None and os.path.basename(there.path) == to.name

@@ -1,9 +1,12 @@
-"""`ftrun-hook restore`: what of staged checkpoints lies on this node, and the folder of links that a start here resumes from. (I/O)
+"""`ftrun-hook restore`: what is staged on this node, and the view that a start resumes from. (I/O)
 
-How it thinks. The agent of the job asks all nodes twice. First what they have (`--look`). Then, with a plan that it has written for all of them: a node that holds what another one needs
-sends it into that one's memory; a node that waits for a part waits until it lies there; then it makes its view: each file of the set that lies in
-its memory, unchanged and under the checksum that the published one has, by a hard link, which costs nothing and stays whatever is dropped meanwhile, and any other by a link to the published file. A view that would lack a file is not made: then
-the start is told the published checkpoint, and loses nothing but time. So nothing that is in memory is read from the shared file system.
+The agent of the job asks all nodes twice. First what they have (`--look`). Then, with a plan that it has
+written for all of them: a node that holds what another one needs sends it into that one's memory, and a node
+that waits for a part waits until it lies there. Then each node makes its view. A file of the set that lies in
+its memory, unchanged and with the checksum of the published one, is there by a hard link, which costs nothing
+and stays whatever is dropped meanwhile; any other file by a link to the published one. A view that would lack
+a file is not made: the start is then told the published checkpoint, and loses nothing but time. So nothing
+that is in memory is read from the shared file system.
 """
 
 from __future__ import annotations
@@ -38,9 +41,12 @@ TRACKERS = frozenset({"latest", "latest_universal"}) | TRACKERS_BY_STEP
 class Plan(NamedTuple):
     """What the next start resumes from, and who has to do what for it.
 
-    `start`: token of the start to come; `token`, `name`: the set, whose parts are those of `nodes`; `give`: (holder, node whose part it is, receiver); `need`: node ->
-    the nodes whose parts must lie there. `published`: the checkpoint on the shared file system, "" = none, then a view needs the parts of all `nodes`; `files`: its files with their SHA-256,
-    {"": sum} where it is one file; `trackers`: the names of TRACKERS that the script writes; `marker`: the file that it marks a checkpoint with. `jobs`, `limit`: as in `partner_map.Ring`; `limit_s`: how long parts may travel.
+    `start`: token of the start to come; `token`, `name`: the set, whose parts are those of `nodes`; `give`:
+    (holder, node whose part it is, receiver); `need`: node -> the nodes whose parts must lie there.
+    `published`: the checkpoint on the shared file system, "" = none, then a view needs the parts of all
+    `nodes`; `files`: its files with their SHA-256, {"": sum} where it is one file; `trackers`: the names of
+    TRACKERS that the script writes; `marker`: the file that it marks a checkpoint with. `jobs`, `limit`: as
+    in `partner_map.Ring`; `limit_s`: how long parts may travel.
     """
 
     start: str
@@ -59,7 +65,10 @@ class Plan(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A view, or `why` there is none ("" = there is). Files and bytes by where they are read from; `fetched_bytes` of those in memory came from other nodes now."""
+    """A view, or `why` there is none ("" = there is). Files and bytes by where they are read from.
+
+    `fetched_bytes` of those in memory came from other nodes now.
+    """
 
     view: str = ""
     why: str = ""
@@ -70,8 +79,11 @@ class Made(NamedTuple):
 
 
 def look(home: Home) -> dict[str, Any]:
-    """What lies here: a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole part, the trackers that the script wrote, and whether
-    anything is about to be sealed."""
+    """What lies here.
+
+    `parts` has a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole
+    part; `trackers` are those that the script wrote; `growing`: something is about to be sealed.
+    """
     rows, tokens = [], inventory.listed(f"{home.base}/stage")
     for part in inventory.stored_parts(home):
         seal = part.seal
@@ -100,7 +112,11 @@ def _is_growing(home: Home, token: str, name: str) -> bool:
 
 
 def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
-    """This node's part of a plan. `failed`: the beginning of the names of files that tell a receiver not to wait. Raises OSError, copy.Changed."""
+    """This node's part of a plan.
+
+    `failed`: the beginning of the names of files that tell a receiver not to wait. Raises OSError,
+    copy.Changed.
+    """
     give_up_s = time.monotonic() + plan.limit_s
     before = {of for of in plan.nodes if inventory.stored_part(home, of, plan.token, plan.name) is not None}
     _give(home, node, plan, failed)
@@ -124,7 +140,7 @@ def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
 
 
 def _speaks_against(view: str, plan: Plan, parts: Iterable[StoredPart]) -> str:
-    """Why a set that nobody has published is none, "" where it is one: what its keeper would ask before it publishes."""
+    """Why an unpublished set is no checkpoint, "" where it is one: the check before publishing."""
     from ftrun.hooks.staging.publish import judge_of
 
     return judge_of(plan.marker)(view, all(part.seal.proven for part in parts))
@@ -190,7 +206,9 @@ def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
 
 
 def _comparable(plan: Plan, parts: Sequence[StoredPart]) -> list[StoredPart]:
-    """The parts with the checksums of what is to be compared: with the published files, else a file of several parts with itself. Raises OSError, copy.Changed."""
+    """The parts with the checksums that are compared: with published files, or of files in several parts.
+
+    Raises OSError, copy.Changed."""
     several = Counter(inner for part in parts for inner in part.seal.files)
     twice = {inner for inner, times in several.items() if times > 1}
     only = plan.files.keys() if plan.published else twice
@@ -204,7 +222,7 @@ def _linked(link: Callable[[str, str], None], at: str, view: str, inner: str) ->
 
 
 def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
-    """The files by which frameworks find the newest checkpoint in a folder of them; a step is told without its zeros."""
+    """The files by which frameworks find the newest checkpoint; a step is written without its zeros."""
     for tracker in trackers:
         step = names.step_of(name) if tracker in TRACKERS_BY_STEP else None
         with open(f"{folder}/{tracker}", "w", encoding="utf-8") as stream:

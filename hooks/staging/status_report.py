@@ -1,6 +1,7 @@
-"""What a keeper tells of the staged checkpoints of its node, and the small things that it reads. (I/O)
+"""The report of a node on its staged checkpoints, and the small files that it reads. (I/O)
 
-How it thinks. A report is read by people who ask why there is no checkpoint. So what was refused stays in it with its reason, also after it had to make room.
+A report is read by people who ask why there is no checkpoint. So what was refused stays in it with its
+reason, also after it had to make room.
 """
 
 from __future__ import annotations
@@ -17,18 +18,9 @@ from ftrun.hooks.staging.local import LocalPart
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "GONE",
-    "MAY_COME",
-    "NAME_MAX_BYTES",
-    "UNSURE",
-    "alias_note",
-    "error_text",
-    "nodes_of_start",
-    "read_link",
-    "read_text",
-    "record_times",
-    "rows",
-]
+    "GONE", "MAY_COME", "NAME_MAX_BYTES", "UNSURE", "alias_note", "error_text", "nodes_of_start",
+    "read_link", "read_text", "record_times", "rows",
+]  # fmt: skip
 
 NAME_MAX_BYTES = 180  # most file systems know 255
 READ_MAX_BYTES = 1 << 24
@@ -38,7 +30,10 @@ UNSURE = "its start broke down before all nodes had said that their parts are of
 
 
 def rows(parts: Iterable[LocalPart], refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each part, in order of age. `refused`: set -> why, of those that were, and are perhaps no longer here."""
+    """A row for each part, in order of age.
+
+    `refused`: set -> why, of those that were, and are perhaps no longer here.
+    """
     found = [_row(part) for part in parts if part.files or part.seal]
     known = {row["set"] for row in found}
     gone = [
@@ -62,7 +57,10 @@ def _row(part: LocalPart) -> dict[str, Any]:
 
 
 def alias_note(name: str, path: str) -> str:
-    """That a set is published under another name than its own, if so; `path`: where, "" where another run's is the same."""
+    """That a set is published under another name than its own, if so.
+
+    `path`: where, "" where another run's is the same.
+    """
     own = os.path.basename(path)
     return f"it is published as {own}: {name} is not this run's there" if own not in ("", name) else ""
 

@@ -1,16 +1,16 @@
-"""The folder of a job in the memory of a node. (I/O)
+"""The folder of a job in the memory of a node, and the removal of those that dead jobs left behind. (I/O)
 
-How it thinks. The folder lies where everybody may make one, so it must be this user's own. A keeper holds a lock in it as long as it lives, and whoever
-may start it again is a process of the job. So a folder whose lock nobody holds, and of whose job no process of this user is left, is what a job left
-that was killed with its keeper: its memory is given back at once, by whoever comes by: the next keeper, a sweep, Slurm's Epilog.
+The folder lies where everybody may make one, so it must be this user's own. A staging daemon holds a lock in
+it as long as it lives, and whoever may start it again is a process of the job. So a folder whose lock is
+free, and of whose job no process of this user is left, was left by a job that was killed with its daemon. Its
+memory is given back by whoever comes first: the next daemon, a sweep, or Slurm's Epilog.
 
-Locks are seen from every container, processes are not. So a folder that was made where processes have other numbers is left alone until nobody has touched it for a day.
+Locks are seen from every container, processes are not. So a folder that was made where processes have other
+numbers is left alone until it has not been touched for a day.
 
-
-Slurm's Epilog gives back the memory that a job's staged checkpoints still hold on this node. (I/O)
-
-How it thinks. The Epilog is root, and the folders are a user's, who may put a link in the place of any of them at any moment. So a child becomes that user before it looks:
-whatever it is led to, it takes away nothing that the user could not. It is left behind when it does not come back in time.
+The Epilog is root, and the folders are a user's, who may put a link in the place of any of them at any
+moment. So a child becomes that user before it looks: wherever it is led, it removes nothing that the user
+could not remove.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _locked(base: str) -> int:
         time.sleep(LOCK_PAUSE_S)
     top = os.path.dirname(os.path.dirname(base))
     raise OSError(
-        f"another process looks after {base}: if the nodes share {top}, set --ft-stage-dir to a folder that each node has for itself"
+        f"another process looks after {base}: if the nodes share {top}, set --ft-stage-dir to a folder that"
+        " each node has for itself"
         " (in a sandbox: ftrun sandbox up --shm MIB)"
     )
 
@@ -82,7 +83,10 @@ def _room_bytes(base: str) -> int:
 
 
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
-    """Remove the folders in `above`, this user's, whose job is gone; never `own`. `over`: a job that Slurm says is over. Returns their names; nothing is raised."""
+    """Remove the folders in `above`, this user's, whose job is gone; never `own`.
+
+    `over`: a job that Slurm says is over. Returns their names; nothing is raised.
+    """
     found: list[str] = []
     if not is_own_folder(above):
         return found
@@ -146,7 +150,7 @@ class Living:
 
 
 def job_folder(attempt_folder: str) -> str:
-    """The folder of a job on its nodes, as its keepers were told; "" where they were not."""
+    """The folder of a job on its nodes, as its daemons were told; "" where they were not."""
     for name in reversed(inventory.listed(f"{attempt_folder}/stage")):
         if name.startswith("words."):
             words = _read_text(f"{attempt_folder}/stage/{name}").splitlines()
@@ -174,7 +178,10 @@ DEATH_S = 1.0  # a process that hangs in the kernel is left behind
 
 
 def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:
-    """Remove what jobs of this user that are gone left below `stage_dir`, that of `job` among them. Returns the names of the folders; nothing is raised."""
+    """Remove what jobs of this user that are gone left below `stage_dir`, that of `job` among them.
+
+    Returns the names of the folders; nothing is raised.
+    """
     above = f"{stage_dir.rstrip('/')}/ftrun-{uid}"
     try:
         fact = os.lstat(above)
