@@ -1,6 +1,6 @@
 """Staged checkpoints, as the agent of a job sees them: who copies for whom, what a start resumes from, and how long that is waited for. (I/O)
 
-How it thinks. The keepers on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
+How it thinks. The staging daemons on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
 which node copies to which (`ring.json`), which nodes are lost, and from which set the next start resumes. That is the newest one that can be had: as long as a newer
 one than what is on disk may still be published, or costs little to be brought together from the memory of the nodes, it is waited for, `stage-wait` at most. Then all
 nodes are asked to make their view of it. A view that is there on all of them wins; where anything fails, the start reads what is published, as it would without all this.

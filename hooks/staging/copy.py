@@ -28,7 +28,7 @@ import threading
 import time
 from typing import Callable, Optional
 
-__all__ = ["WAYS", "Changed", "Disk", "Ways", "copy", "digest", "is_full", "read"]
+__all__ = ["WAYS", "Changed", "Disk", "Ways", "copy", "digest", "is_full", "read", "read_text"]
 
 
 def is_full(error: OSError) -> bool:
@@ -43,6 +43,11 @@ def read(path: str, size_bytes: int = -1) -> Optional[bytes]:
             return stream.read(size_bytes)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
+
+
+def read_text(path: str, size_bytes: int = -1) -> str:
+    """The text of a file, `size_bytes` of it at most; "" where there is none. Raises OSError."""
+    return (read(path, size_bytes) or b"").decode("utf-8", "replace")
 
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2

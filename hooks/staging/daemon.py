@@ -1,4 +1,4 @@
-"""`ftrun-hook keep`, the staging daemon: looks after what a job stages in the memory of this node. (I/O)
+"""`ftrun-hook staging-daemon`: looks after what a job stages in the memory of this node. (I/O)
 
 It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one
 core at most, a low priority for the processor and the lowest for disks, small buffers, nothing left in the
@@ -344,7 +344,7 @@ def _put(path: str, text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ftrun-hook keep",
+        prog="ftrun-hook staging-daemon",
         description="Look after the checkpoints that a job stages in the memory of this node.",
     )
     parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")

@@ -24,16 +24,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.copy import Disk, read_text
 from ftrun.hooks.staging.records import File, Publishing, Seal
 
 __all__ = [
-    "ConsensusRequest", "MergedSet", "confirm", "consensus_request", "generation", "merge_parts", "turn_s",
+    "ConsensusRequest", "MergedSet", "confirm", "consensus_request", "generation", "merge_parts", "takeover_s",
     "unconfirmed_nodes",
 ]  # fmt: skip
 
-TURN_S = 5.0
-TURNS_MAX = 12
+TAKEOVER_S = 5.0
+TAKEOVERS_MAX = 12
 
 
 class MergedSet(NamedTuple):
@@ -93,16 +93,16 @@ def merge_parts(parts: Mapping[str, Seal], expected: Sequence[str]) -> MergedSet
     )
 
 
-def turn_s(expected: Sequence[str], node: str) -> Optional[float]:
-    """After how many seconds it is this node's turn to publish a set that is whole.
+def takeover_s(expected: Sequence[str], node: str) -> Optional[float]:
+    """How long a set must be whole and unpublished before this node puts it together; None for one that never does.
 
-    None for one that never does.
+    0 for the coordinator, which is the first node by name.
     """
     names = sorted(expected)
     if node not in names:
         return None
     place = names.index(node)
-    return TURN_S * place if place < TURNS_MAX else None
+    return TAKEOVER_S * place if place < TAKEOVERS_MAX else None
 
 
 def _clash(files: Mapping[str, object]) -> str:
@@ -125,9 +125,9 @@ def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], nod
     if len(wanted) < 2:
         return ()
     text = json.dumps(wanted, sort_keys=True)
-    if _read(to.asked) != text:
+    if read_text(to.asked) != text:
         disk.put(to.asked, text.encode(), node)
-    return [name for name in sorted(wanted) if _read(to.word(name)) != _word(text)]
+    return [name for name in sorted(wanted) if read_text(to.word(name)) != _word(text)]
 
 
 class ConsensusRequest(NamedTuple):
@@ -143,12 +143,12 @@ class ConsensusRequest(NamedTuple):
 
 def consensus_request(to: Publishing, node: str) -> Optional[ConsensusRequest]:
     """What this node is to give its word for; None where nobody asks, or has it. Raises OSError."""
-    text = _read(to.asked)
+    text = read_text(to.asked)
     try:
         wanted = {name: (str(own), int(save)) for name, (own, save) in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
         return None
-    if node not in wanted or _read(to.word(node)) == _word(text):
+    if node not in wanted or read_text(to.word(node)) == _word(text):
         return None
     saves = {save for _, save in wanted.values()}
     return ConsensusRequest(wanted[node][0], _word(text), len(saves) == 1, max(saves))
@@ -163,11 +163,3 @@ def confirm(disk: Disk, to: Publishing, node: str, word: str) -> None:
 def _word(text: str) -> str:
     """For these very parts of all nodes: when one is another, all are asked anew."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""

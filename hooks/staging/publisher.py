@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.staging import copy, merge, partner_map, publish, records, sealing, status_report
-from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.copy import Disk, read_text
 from ftrun.hooks.staging.local import LocalPart, LocalState, StartPhases
 from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import Own
@@ -59,7 +60,7 @@ class PeerNodes:
         """Whether a node is not known to be lost, and its report changed lately. `now_s`: monotonic."""
         if node in self._ring.lost:
             return False
-        text = status_report.read_text(records.report_path(self._folder, node))
+        text = read_text(records.report_path(self._folder, node))
         known = self._reports.get(node)
         if known is None or known[0] != text:
             self._reports[node] = (text, now_s)
@@ -167,6 +168,28 @@ class PublisherConfig(NamedTuple):
     wait_s: float = 120.0
 
 
+class SetState:
+    """What this node knows of one set.
+
+    `pushed`: the generation of its part that it has brought ("": none); `seen_s`, `whole_s`: since when it is pending, and since
+    when all parts are there; `refused`: the records with which it was refused last, `is_open`: a part may still come all the
+    same; `is_wanted`: its part is to be brought once more; `checked_s`: when it was last seen to be published.
+    """
+
+    def __init__(self) -> None:
+        self.pushed = ""
+        self.seen_s: Optional[float] = None
+        self.whole_s: Optional[float] = None
+        self.refused: object = None
+        self.is_open = self.is_wanted = False
+        self.checked_s = 0.0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was refused, and nothing has changed that since."""
+        return self.refused is not None
+
+
 class Publisher:
     """Publishes what `local` has; `tend` is called about once a second."""
 
@@ -181,16 +204,10 @@ class Publisher:
         self.copying = ""
         self._expected: dict[str, list[str]] = {}
         self._over: dict[str, float] = {}  # token -> when its end was first seen
-        self._pushed: dict[tuple[str, str], str] = {}  # -> generation
-        self._seen: dict[tuple[str, str], float] = {}  # pending -> since when
-        self._whole: dict[tuple[str, str], float] = {}
-        self._refused: dict[tuple[str, str], object] = {}
-        self._silence = EmptyParts(place.wait_s)
-        self._open: set[tuple[str, str]] = set()  # refused as long as a node may still have something of it
+        self._sets: dict[SetKey, SetState] = defaultdict(SetState)
+        self._empty = EmptyParts(place.wait_s)
         self._failures, self._again_s = 0, 0.0
         self._run = Own.of(place.owner, "").run
-        self._wanted: set[tuple[str, str]] = set()  # published, and to be brought once more
-        self._checked: dict[tuple[str, str], float] = {}
         self._asked: dict[merge.ConsensusRequest, float] = {}
         self.refused: dict[str, str] = {}  # set -> why it was refused last
         self._others = PeerNodes(place.attempt_folder)
@@ -201,7 +218,7 @@ class Publisher:
         token = token if token_of(token) else self.told.token
         phases = dict(self.told.phases)
         for own in {token, self.told.token} - set(phases):
-            text = status_report.read_text(f"{self.place.attempt_folder}/stage/over.{own}").strip()
+            text = read_text(f"{self.place.attempt_folder}/stage/over.{own}").strip()
             if text:
                 phases[own] = sealing.ENDED if text == "code=0" else sealing.BROKEN
                 self._over[own] = now_s
@@ -236,21 +253,22 @@ class Publisher:
     def _bring(self, part: LocalPart, now_s: float) -> bool:
         """Bring a sealed part out, if that is still to be done. True where something was."""
         seal, key = part.seal, (part.token, part.name)
+        state = self._sets[key]
         if seal is None or self._is_settled(part, seal, now_s):
             return False
         if len(os.fsencode(part.name)) > status_report.NAME_MAX_BYTES:
             part.state, part.why = publish.REFUSED, "its name is too long for what is added to it"
             return False
         to = self._to(part)
-        self._silence.had(part.token)
+        self._empty.had(part.token)
         own = merge.generation(seal)
         try:
-            if key not in self._wanted and self._is_out(part, seal, now_s):
+            if not state.is_wanted and self._is_out(part, seal, now_s):
                 return True
-            if self._pushed.get(key) == own:
+            if state.pushed == own:
                 if not os.path.isdir(to.folder):
                     part.state, part.why = publish.REFUSED, status_report.GONE
-                    self._refused.pop(key, None)
+                    state.refused = None
                     return False
                 if publish.has_part(to, self.place.node):
                     return False
@@ -264,8 +282,7 @@ class Publisher:
             return False  # it had to make room, or is saved again
         finally:
             self.copying = ""
-        self._pushed[key] = own
-        self._wanted.discard(key)
+        state.pushed, state.is_wanted = own, False
         return True
 
     def _push(self, part: LocalPart, seal: Seal, to: Publishing) -> None:
@@ -284,12 +301,12 @@ class Publisher:
 
     def _is_settled(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
         """Whether nothing is to be done; a name that is saved again is checked now and then."""
-        key = (part.token, part.name)
-        if part.state == publish.REFUSED and key not in self._refused:
+        state = self._sets[part.token, part.name]
+        if part.state == publish.REFUSED and not state.is_refused:
             return True
-        if not part.is_published or key in self._wanted:
+        if not part.is_published or state.is_wanted:
             return False
-        return seal.save == 1 or now_s - self._checked.get(key, 0.0) < CHECK_S
+        return seal.save == 1 or now_s - state.checked_s < CHECK_S
 
     def _is_out(self, part: LocalPart, seal: Seal, now_s: float) -> bool:
         """Whether this very save is published."""
@@ -301,7 +318,7 @@ class Publisher:
             part.why = status_report.alias_note(
                 part.name, publish.published_path(self.place.to, part.name, self._run)
             )
-        self._checked[part.token, part.name] = now_s
+        self._sets[part.token, part.name].checked_s = now_s
         return part.is_published
 
     def _to(self, part: LocalPart) -> Publishing:
@@ -309,11 +326,11 @@ class Publisher:
 
     def _withdraw(self) -> None:
         """What is no longer sealed is not to be published as it was."""
-        for key in list(self._pushed):
+        for key, state in self._sets.items():
             part = self.local.parts.get(key)
-            if part is not None and part.seal is None:
+            if state.pushed and part is not None and part.seal is None:
                 self._disk.remove(self._to(part).part(self.place.node))
-                del self._pushed[key]
+                state.pushed = ""
 
     def _note(self, part: LocalPart, seal: Seal) -> None:
         if part.seal is not None and merge.generation(part.seal) == merge.generation(seal):
@@ -357,30 +374,32 @@ class Publisher:
         expected = self.expected(to.token)
         if self.place.node not in expected:
             return False
-        self._seen.setdefault(key, now_s)
-        if not publish.has_part(to, self.place.node) or self._silence.is_half(key):
+        state = self._sets[key]
+        state.seen_s = now_s if state.seen_s is None else state.seen_s
+        if not publish.has_part(to, self.place.node) or self._empty.is_half(key):
             done = self._say_nothing(to, now_s)
-            if done or not self._silence.is_half(key):
+            if done or not self._empty.is_half(key):
                 return done
         if self._is_hopeless(to):
             self._disk.clear(to.folder)
             return True
         said = self._agree(to, now_s)
         is_alone = self._is_alone(key)
-        turn_s = 0.0 if is_alone else merge.turn_s(expected, self.place.node)
-        if turn_s is None:
+        takeover_s = 0.0 if is_alone else merge.takeover_s(expected, self.place.node)
+        if takeover_s is None:
             return said
         if len(publish.heard_of(to)) < len(expected) and not is_alone:
-            self._whole.pop(key, None)
+            state.whole_s = None
             return said
         names = status_report.record_times(to.parts)
-        if self._refused.get(key) == names or now_s - self._whole.setdefault(key, now_s) < turn_s:
+        state.whole_s = now_s if state.whole_s is None else state.whole_s
+        if state.refused == names or now_s - state.whole_s < takeover_s:
             return said
         return self._finish(to, expected, names) or said
 
     def _finish(self, to: Publishing, expected: list[str], names: object) -> bool:
         key = (to.token, to.name)
-        part = self.local.parts.get(key)
+        part, state = self.local.parts.get(key), self._sets[key]
         outcome = publish.finish(
             self._disk, to, expected, self.place.node, self._judge, owner=self.place.owner
         )
@@ -389,19 +408,20 @@ class Publisher:
         if outcome.for_good:
             self._disk.clear(to.folder)
         elif outcome.state == publish.REFUSED:
-            self._refused[key] = names
+            state.refused = names
         if outcome.state == publish.REFUSED and self._is_open(to):
             if part is not None:
                 part.why = status_report.MAY_COME
             return False
-        self._open.discard(key)
+        state.is_open = False
         if outcome.state == publish.REFUSED:
             self.refused[to.name] = outcome.why
             if part is not None:
                 part.state, part.why = publish.REFUSED, outcome.why
             return False
-        if self._refused.pop(key, None) is not None and part is not None:
+        if state.is_refused and part is not None:
             part.state, part.why = sealing.SEAL, ""
+        state.refused = None
         if outcome.state == publish.PUBLISHED:
             self.refused.pop(to.name, None)
         return outcome.state == publish.PUBLISHED
@@ -412,7 +432,7 @@ class Publisher:
             return False
         parts = publish.parts_of(to).values()
         if all(part.proven for part in parts if part.files) and not all(part.proven for part in parts):
-            self._open.add((to.token, to.name))
+            self._sets[to.token, to.name].is_open = True
             return True
         return False
 
@@ -438,7 +458,8 @@ class Publisher:
     def _is_hopeless(self, to: Publishing) -> bool:
         """Whether a set will never become a checkpoint: its script ended, or a later start has published."""
         if to.token in self._over and self.told.phase(to.token) == sealing.ENDED:
-            return (to.token, to.name) in set(self._refused) - self._open
+            state = self._sets[to.token, to.name]
+            return state.is_refused and not state.is_open
         own = token_of(to.token) or (0, 0)
         return any(
             part.is_published and (token_of(part.token) or (0, 0)) > own for part in self.local.sealed()
@@ -455,12 +476,13 @@ class Publisher:
         part = self.local.parts.get(key)
         if part is not None and (part.files or part.state == sealing.GIVEN_UP):
             return self._join(part, to, now_s)  # it is sealed or will be, or never
-        since_s = max(self._seen[key], self._over.get(to.token, 0.0))
-        sure = self._silence.word(key, now_s, since_s, self.told.phase(to.token), self._seen)
+        seen = {one: state.seen_s for one, state in self._sets.items() if state.seen_s is not None}
+        since_s = max(seen[key], self._over.get(to.token, 0.0))
+        sure = self._empty.word(key, now_s, since_s, self.told.phase(to.token), seen)
         if sure is None:
             return False
         publish.say_nothing(self._disk, to, self.place.node, self.place.owner, proven=sure)
-        self._silence.said(key, sure=sure)
+        self._empty.said(key, sure=sure)
         return True
 
     def _join(self, part: LocalPart, to: Publishing, now_s: float) -> bool:
@@ -469,9 +491,10 @@ class Publisher:
         It is brought once more where it is still the same after long, or at the end."""
         over_s = self._over.get(to.token)
         is_over = over_s is not None and self.told.phase(to.token) == sealing.ENDED
-        since_s = max(self._seen[to.token, to.name], over_s or 0.0)
+        state = self._sets[to.token, to.name]
+        since_s = max(state.seen_s or 0.0, over_s or 0.0)
         if part.is_published and now_s - since_s >= (JOIN_S if is_over else self.place.wait_s):
-            self._wanted.add((part.token, part.name))
+            state.is_wanted = True
         return False
 
     def is_flushed(self, token: str, now_s: float) -> bool:
@@ -498,8 +521,9 @@ class Publisher:
         for to in publish.pending(self.place.to, self.place.job):
             if to.token != token:
                 continue
-            if (to.token, to.name) in self._refused:
-                if self._is_hopeless(to) or (to.token, to.name) in self._open:
+            state = self._sets[to.token, to.name]
+            if state.is_refused:
+                if self._is_hopeless(to) or state.is_open:
                     return False
                 continue
             heard = publish.heard_of(to)
@@ -511,12 +535,8 @@ class Publisher:
     def _is_waiting(self, part: LocalPart) -> bool:
         if part.seal is None:
             return part.state == sealing.WAIT and bool(part.files)
-        return not (
-            part.is_published
-            or part.state == publish.REFUSED
-            or (part.token, part.name) in self._refused
-            or (part.token, part.name) in self._pushed
-        )
+        state = self._sets[part.token, part.name]
+        return not (part.is_published or part.state == publish.REFUSED or state.is_refused or state.pushed)
 
     # ------------------------------------------------------------------ telling
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from ftrun.hooks import hostlist
 from ftrun.hooks.staging import publish, sealing
-from ftrun.hooks.staging.copy import is_full
+from ftrun.hooks.staging.copy import is_full, read_text
 from ftrun.hooks.staging.local import LocalPart
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "GONE", "MAY_COME", "NAME_MAX_BYTES", "UNSURE", "alias_note", "error_text", "nodes_of_start",
-    "read_link", "read_text", "record_times", "rows",
+    "read_link", "record_times", "rows",
 ]  # fmt: skip
 
 NAME_MAX_BYTES = 180  # most file systems know 255
@@ -82,7 +82,9 @@ def record_times(folder: str) -> tuple[tuple[str, int], ...]:
 
 def nodes_of_start(path: str) -> list[str]:
     """The nodes that the record of a start names; none where it cannot be read. Raises OSError."""
-    told = next((line[6:] for line in read_text(path).splitlines() if line.startswith("nodes=")), "")
+    told = next(
+        (line[6:] for line in read_text(path, READ_MAX_BYTES).splitlines() if line.startswith("nodes=")), ""
+    )
     with contextlib.suppress(ValueError):
         return hostlist.expand(told) if told else []
     return []
@@ -92,14 +94,5 @@ def read_link(path: str) -> str:
     """Where a link leads to; "" where there is none. Raises OSError."""
     try:
         return os.readlink(path)
-    except FileNotFoundError:
-        return ""
-
-
-def read_text(path: str) -> str:
-    """The content of a small file; "" where there is none. Raises OSError."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(READ_MAX_BYTES)
     except FileNotFoundError:
         return ""

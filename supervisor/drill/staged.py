@@ -47,7 +47,7 @@ def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_
         path,
         {**state, "weights": part, "rank": rank, "of": size},
         padding(rank, int(state["step"]), pad_bytes),
-        lasting=False,  # that is the keeper's work
+        lasting=False,  # that is the staging daemon's work
     )
     return path
 

@@ -50,7 +50,7 @@ class Full(Disk):
 
 
 class Nodes:
-    """The nodes of one job, each with a keeper; a round is a second."""
+    """The nodes of one job, each with a daemon; a round is a second."""
 
     def __init__(self, top: Path, names: tuple[str, ...]) -> None:
         self.top, self.names, self.now_s = top, names, 100.0
@@ -78,7 +78,7 @@ class Nodes:
         (self.attempt / "stage" / f"over.{token}").write_text(f"code={code}\n")
 
     def restart(self, name: str) -> None:
-        """A new keeper, which knows what is on record."""
+        """A new daemon, which knows what is on record."""
         place = PublisherConfig(str(self.attempt), 0, JOB, name, str(self.to), b'{"run": "r-1"}')
         self.local[name] = LocalState(Home(str(self.top / name)), name)
         self.shared[name] = Publisher(place, self.local[name], publish.judge_of(""), self.disks[name])
@@ -95,7 +95,7 @@ class Nodes:
         return file
 
     def run(self, seconds: float, *names: str) -> None:
-        """Let the keepers of these nodes (all) work so long."""
+        """Let the daemons of these nodes (all) work so long."""
         for _ in range(int(seconds)):
             self.now_s += 1.0
             for name in names or self.names:
@@ -318,7 +318,7 @@ def test_a_full_file_system_costs_time_and_no_checkpoint(nodes: Nodes) -> None:
 
 
 def test_a_keeper_that_is_replaced_at_any_time_goes_on(nodes: Nodes) -> None:
-    """Each second another keeper dies and a new one begins: the sets are published once, whole."""
+    """Each second another staging daemon dies and a new one begins: the sets are published once, whole."""
     for step in (1, 2, 3):
         for number, name in enumerate(nodes.names):
             nodes.write(name, f"step-{step}/shard-{number}", bytes([step, number]))
@@ -420,7 +420,7 @@ def test_the_same_block_saves_without_a_job(tmp_path: Path, monkeypatch: pytest.
 # ---------------------------------------------------------------------- real processes
 
 
-KEEPER = ("ftrun.hooks.main", "keep")
+DAEMON = ("ftrun.hooks.main", "staging-daemon")
 
 
 def _words(top: Path) -> list[str]:
@@ -430,13 +430,13 @@ def _words(top: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _keeper(top: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", *KEEPER, *_words(top)])
+def _daemon(top: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", *DAEMON, *_words(top)])
 
 
 @contextlib.contextmanager
 def _keeping(top: Path) -> Iterator[subprocess.Popen[bytes]]:
-    one = _keeper(top)
+    one = _daemon(top)
     try:
         yield one
     finally:
@@ -445,14 +445,14 @@ def _keeping(top: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait(what: Path) -> None:
-    until_s = time.monotonic() + 240  # a keeper is as nice as can be, and others may take what there is
+    until_s = time.monotonic() + 240  # a daemon is as nice as can be, and others may take what there is
     while not what.exists():
         assert time.monotonic() < until_s, what
         time.sleep(0.05)
 
 
 def test_a_keeper_clears_up_behind_a_job_and_behind_others_that_could_not(tmp_path: Path) -> None:
-    """A killed keeper's successor publishes; TERM publishes what is done and gives the memory back; what dead jobs left goes, too. The report tells how all ended."""
+    """A killed daemon's successor publishes; TERM publishes what is done and gives the memory back; what dead jobs left goes, too. The report tells how all ended."""
     attempt = tmp_path / "runs" / "r-1" / "attempts" / "1"
     attempt.mkdir(parents=True)
     (attempt / "begun.0.1").write_text("nodes=n0\n")
@@ -485,8 +485,8 @@ def test_a_keeper_that_cannot_stage_says_why(tmp_path: Path) -> None:
     attempt = tmp_path / "runs" / "r-1" / "attempts" / "1"
     attempt.mkdir(parents=True)
     (tmp_path / "memory").write_text("in the way")
-    with _keeping(tmp_path) as keeper:
-        assert keeper.wait(timeout=240) == daemon.CANNOT
+    with _keeping(tmp_path) as process:
+        assert process.wait(timeout=240) == daemon.CANNOT
     assert (attempt / "stage" / "refused.0.n0").read_text()
 
 
@@ -496,12 +496,12 @@ def test_room_is_made_for_the_next_checkpoint(nodes: Nodes, tmp_path: Path) -> N
         "--attempt-folder", str(nodes.attempt), "--launch", "0", "--job", JOB, "--node", "n0", "--base", str(tmp_path / "n0"), "--to",
         str(nodes.to), "--limit", "100", "--keep", "2",
     ])  # fmt: skip
-    keeper = daemon.StagingDaemon(words)
-    nodes.local["n0"], nodes.shared["n0"] = keeper.local, keeper.shared
+    one = daemon.StagingDaemon(words)
+    nodes.local["n0"], nodes.shared["n0"] = one.local, one.shared
     for step in (1, 2, 3):
         nodes.write("n0", f"model-{step}.pt", b"x" * 60)
         nodes.run(4)
-        keeper.make_room()
+        one.make_room()
     assert list(nodes.published()) == ["model-1.pt", "model-2.pt", "model-3.pt"]
     assert nodes.states("n0") == {"model-3.pt": "published"}
     assert inventory.listed(str(nodes.stage("n0"))) == ["model-3.pt"]
@@ -518,7 +518,7 @@ def test_a_real_full_disk_keeps_the_old_checkpoint_and_loses_none(tmp_path: Path
     to.mkdir()
     if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "x", to], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
-    words = " ".join([*KEEPER, *_words(tmp_path)])
+    words = " ".join([*DAEMON, *_words(tmp_path)])
     script = f"mount -t tmpfs -o size=3m x {to} && head -c 1500000 /dev/zero >{to}/filler && exec {sys.executable} -m {words}"
     own = subprocess.Popen(["unshare", "-m", "sh", "-c", script])
     seen = Path(f"/proc/{own.pid}/root{to}")  # the file system that it sees
@@ -592,7 +592,7 @@ def test_a_folder_that_all_nodes_save_again_is_replaced_as_a_whole(nodes: Nodes)
 
 
 def test_saves_of_two_nodes_never_mix(nodes: Nodes) -> None:
-    """A node that begins late, one whose keeper sleeps, and one whose keeper was killed meanwhile: never a file of one save beside one of another."""
+    """A node that begins late, one whose daemon sleeps, and one whose daemon was killed meanwhile: never a file of one save beside one of another."""
     save(nodes, 1)
     nodes.run(8)
     for number in range(2, 8):
@@ -773,7 +773,7 @@ def _cancelled(top: Path, node: str, *more: str) -> list[str]:
     (attempt / "begun.0.1").write_text("nodes=n0\n")
     env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURM_NODEID": node}
     words = [*_words(top), "--rate", "1M", *more]
-    with subprocess.Popen([sys.executable, "-m", *KEEPER, *words], env=env) as keeper:
+    with subprocess.Popen([sys.executable, "-m", *DAEMON, *words], env=env) as process:
         try:
             _wait(attempt / "stage" / "ready.0.n0")
             stage = top / "memory" / "r-1.7" / "stage" / "0.1"
@@ -782,10 +782,10 @@ def _cancelled(top: Path, node: str, *more: str) -> list[str]:
             (stage / "model-2.pt").write_bytes(b"2" * (64 << 20))
             _wait(top / "shared" / records.PUBLISHING / f"model-2.pt.{JOB}.0.1" / "incoming")
             (stage / "model-3.pt").write_bytes(b"3" * 1000)
-            keeper.send_signal(signal.SIGTERM)
-            assert keeper.wait(timeout=240) == 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=240) == 0
         finally:
-            keeper.kill()
+            process.kill()
     assert os.listdir(top / "memory") == []
     return sorted(os.listdir(top / "shared"))
 

@@ -182,10 +182,10 @@ def test_the_folder_of_a_set_on_its_way_names_it() -> None:
 def test_the_turn_to_publish_goes_by_name() -> None:
     """The first node at once, the others after it one by one, and a thousand nodes never all at once."""
     nodes = [f"n{number:04}" for number in range(1000)]
-    assert merge.turn_s(nodes, "n0000") == 0
-    assert merge.turn_s(nodes, "n0001") == merge.TURN_S
-    assert merge.turn_s(nodes, "n0999") is None
-    assert merge.turn_s(nodes, "other") is None
+    assert merge.takeover_s(nodes, "n0000") == 0
+    assert merge.takeover_s(nodes, "n0001") == merge.TAKEOVER_S
+    assert merge.takeover_s(nodes, "n0999") is None
+    assert merge.takeover_s(nodes, "other") is None
 
 
 def test_a_file_that_is_a_folder_elsewhere_makes_no_set() -> None:
@@ -229,7 +229,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def left(above: Path, name: str, told: str | None = None) -> Path:
-    """The folder of a job whose keeper is gone."""
+    """The folder of a job whose daemon is gone."""
     lock = workspace.open_base(str(above / name))
     os.close(lock)
     (above / name / "stage").mkdir(exist_ok=True)
@@ -256,7 +256,7 @@ def test_what_a_job_left_that_was_killed_with_its_keeper_goes_at_once(above: Pat
 
 
 def test_a_job_that_has_a_process_here_keeps_its_memory(above: Path, rank: subprocess.Popen[bytes]) -> None:
-    """Its keeper was killed and is not there again yet: any process of the job counts."""
+    """Its daemon was killed and is not there again yet: any process of the job counts."""
     there = left(above, "r-1.990071")
     assert workspace.clear_dead(str(above)) == []
     assert (there / "stage" / "weights").exists()
@@ -332,7 +332,7 @@ def test_the_epilog_takes_away_what_the_user_could_and_nothing_else(open_folder:
 
 
 def test_a_folder_that_fills_its_node_is_opened_again(above: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a keeper may drop itself counts as room; one that finds none, and holds nothing, says so."""
+    """What a daemon may drop itself counts as room; one that finds none, and holds nothing, says so."""
     os.close(workspace.open_base(str(above / "r-1.990077")))
     full = os.statvfs_result((4096, 4096, 1 << 20, 0, 0, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _path: full)

@@ -62,7 +62,7 @@ class World:
         return Seal(NAME, TOKEN, node, files, is_file="" in files)
 
     def live(self, node: str, disk: Disk) -> None:
-        """What a keeper does, until the set is published."""
+        """What a daemon does, until the set is published."""
         for _ in range(60):
             seal = self.seals[node]
             if seal.files and os.path.lexists(self.to.final) and publish.is_published(self.to.to, seal):
@@ -478,7 +478,7 @@ class Again:
         return Here()
 
     def live(self, node: str, disk: Disk) -> None:
-        """What a keeper does, until this node's part is published."""
+        """What a daemon does, until this node's part is published."""
         for _ in range(200):
             seal = self.seals[node]
             try:
@@ -554,7 +554,7 @@ class Again:
 
     def check_end(self) -> None:
         """The newest save is published, marked, and nothing is left over."""
-        for node in self.nodes:  # a keeper looks again whether its part is the published one
+        for node in self.nodes:  # a daemon looks again whether its part is the published one
             self.live(node, self.disk())
         assert self.look() == len(self.saves)
         assert manifest.read(self.to.final) is not None
@@ -817,9 +817,19 @@ class Trial:
             for path, content in CONTENT[node].items():
                 (folder / path).write_bytes(content)
 
-    def keeper(self, node: str, effects: int = 0) -> subprocess.Popen[bytes]:
+    def daemon(self, node: str, effects: int = 0) -> subprocess.Popen[bytes]:
         """Start one; it dies before that effect (0: never)."""
-        words = ["keep", "--attempt-folder", str(self.attempt), "--launch", "0", "--job", JOB, "--node", node]
+        words = [
+            "staging-daemon",
+            "--attempt-folder",
+            str(self.attempt),
+            "--launch",
+            "0",
+            "--job",
+            JOB,
+            "--node",
+            node,
+        ]
         words += ["--base", self.home(node).base, "--to", str(self.to), "--limit", "1G", "--wait", "5"]
         return subprocess.Popen([sys.executable, "-c", DRIVER, str(effects), str(self.top / "last"), *words])
 
@@ -850,9 +860,9 @@ def _ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _killed_before(top: Path, effect: int) -> str:
-    """What the keeper was about to do when it was killed; "" where there was no such effect any more."""
+    """What the daemon was about to do when it was killed; "" where there was no such effect any more."""
     trial = Trial(top)
-    running = [trial.keeper("n0", effect), trial.keeper("n1")]
+    running = [trial.daemon("n0", effect), trial.daemon("n1")]
     died = ""
     with _ended(running):
         deadline = time.monotonic() + LIMIT_S
@@ -863,7 +873,7 @@ def _killed_before(top: Path, effect: int) -> str:
             assert time.monotonic() < deadline, f"not published after a kill before: {died}"
             if running[0].poll() is not None:
                 died = (top / "last").read_text()
-                running[0] = trial.keeper("n0")
+                running[0] = trial.daemon("n0")
             time.sleep(0.05)
         left = top / "to" / records.PUBLISHING
         while not died and running[0].poll() is None and any(left.iterdir()):

@@ -79,7 +79,7 @@ def said(staging: Attempt, *names: str) -> None:
 
 
 def test_each_start_has_a_folder_in_memory_of_its_own(staging: Attempt) -> None:
-    """Once all its nodes are ready; the keepers get their words, and hear how each start ended."""
+    """Once all its nodes are ready; the daemons get their words, and hear how each start ended."""
     said(staging, "ready.0.a", "ready.0.b", "flushed.0.2.a")
     plan(staging, "again|nodes=a,b", "end")
     code, out, err = staging.run(TELLS + "exit $((FTRUN_START + 4))\n")
