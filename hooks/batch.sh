@@ -783,7 +783,7 @@ _ft_dismiss_watch() {
         kill -USR2 "$_ft_watcher" 2>/dev/null
         sleep "$_ft_nap"
     done
-    [ -z "$_ft_keep" ] || _ft_sit_out_keepers
+    [ -z "$_ft_keep" ] || _ft_await_memory
     _ft_is_over "$_ft_watcher" || kill -9 "$_ft_watcher" 2>/dev/null
     _ft_watcher=
 }

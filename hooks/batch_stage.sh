@@ -7,7 +7,7 @@
 #
 # shellcheck shell=sh disable=SC1007,SC2034,SC2154,SC2015
 
-# Where checkpoints are published to, into _ft_stage_to, and the words for the keepers, one a line, into _ft_keep.
+# Where checkpoints are published to, into _ft_stage_to, and the words for the staging daemons, one a line, into _ft_keep.
 _ft_open_stage() {
     _ft_keep= _ft_staged= _ft_stage_to=
     [ -n "$_ft_stage" ] || return 0
@@ -108,7 +108,7 @@ _ft_await_flush() { # quarters of a second $1 at most
 }
 
 # Until the memory of the nodes is given back. A node that is lost keeps the step alive, and is not waited for.
-_ft_sit_out_keepers() {
+_ft_await_memory() {
     _ft_within 1 "$_ft_watcher"
     [ "$_ft_status" -eq 124 ] || return 0
     ( trap - EXIT; _ft_await_left ) </dev/null >/dev/null 2>&1 &

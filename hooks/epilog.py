@@ -68,9 +68,9 @@ def _staged(hook: Hook) -> None:
     for folder in told if isinstance(told, list) else ():
         if not os.path.isdir(f"{folder}/ftrun-{hook.job.uid}"):
             continue
-        from ftrun.hooks import stageleft  # few jobs stage anything
+        from ftrun.hooks.staging import workspace
 
-        gone = stageleft.clear(str(folder), hook.job.uid, hook.job.id, hook.left_s() / 2)
+        gone = workspace.clear_as_user(str(folder), hook.job.uid, hook.job.id, hook.left_s() / 2)
         if gone:
             hook.kept.log(
                 f"epilog job={hook.job.id}: gave back what was staged in {folder}: {' '.join(gone)}"

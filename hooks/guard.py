@@ -6,7 +6,7 @@ start, or the attempt is closed, it ends at once, by KILL, what is of an earlier
 that cannot be read, and a folder that is gone, say nothing.
 
 It holds next to nothing: whatever must be imported is imported by a child that looks, kills, and is gone; a child that hangs in the kernel
-is left behind. The watch over the node, which begins later, can be its child, and the keeper of staged checkpoints too, so that all need one step of
+is left behind. The watch over the node, which begins later, can be its child, and the staging daemon too, so that all need one step of
 Slurm.
 """
 
@@ -32,7 +32,7 @@ AGAIN_S = (1.0, 5.0, 30.0)
 """After a change: a process that was being forked, or hung, at the first look is found by a later one."""
 CHILD_S = 20.0
 LEAVE_S = 1.0  # how long its children are waited for when it is asked to leave
-KEEP_LEAVE_S = 25.0  # the keeper gives back memory
+KEEP_LEAVE_S = 25.0  # the staging daemon gives back memory
 GIVES_UP = 3
 USAGE = (
     "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--keep KEEP WORDS, ONE A LINE]\n"
@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> int:
     guard = Guard(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
     began_s = time.monotonic()
     watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
-    keep = _Child("keep", words.keep.splitlines(), began_s if words.keep else None, again=True)
+    keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
     caches = Tender(os.path.join(words.folder, "nodes"), words.launch, began_s)
     _hold_back(guard, watch, keep, caches)
     parent = os.getppid()
@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_done(keep: _Child) -> bool:
-    """Somebody ends the job, and the keeper has published what it could."""
+    """Somebody ends the job, and the staging daemon has published what it could."""
     return _Ending.asked and not keep.pid
 
 

@@ -22,7 +22,11 @@ COMMANDS = {
     "preflight": ("ftrun.hooks.preflight", "main", "check this node before a job's script starts"),
     "after": ("ftrun.hooks.after", "main", "check this node after a job on it has failed"),
     "watch": ("ftrun.hooks.watch", "main", "look after this node while a job runs on it"),
-    "keep": ("ftrun.hooks.keep", "main", "publish the checkpoints that a job stages on this node"),
+    "staging-daemon": (
+        "ftrun.hooks.staging.daemon",
+        "main",
+        "publish the checkpoints that a job stages on this node",
+    ),
     "guard": ("ftrun.hooks.guard", "main", "end ranks of an earlier start as soon as they show on this node"),
     "sweep": ("ftrun.hooks.sweep", "main", "end what earlier starts of a run left on this node"),
     "stacks": ("ftrun.hooks.stacks", "main", "write down what the ranks on this node are doing"),
@@ -41,15 +45,27 @@ COMMANDS = {
         "main",
         "read a run's newest checkpoint to its end, in the background",
     ),
-    "receive": ("ftrun.hooks.receive", "main", "take a staged checkpoint's part from another node"),
+    "receive": (
+        "ftrun.hooks.staging.partner_server",
+        "main",
+        "take a staged checkpoint's part from another node",
+    ),
     "cache": ("ftrun.hooks.cache", "main", "fill this node's compile caches, or merge them into the run's"),
-    "partner": ("ftrun.hooks.partner", "main", "keep a copy of staged checkpoints in another node's memory"),
-    "restore": ("ftrun.hooks.restore", "main", "make the folder that a start on this node resumes from"),
+    "partner": (
+        "ftrun.hooks.staging.partner_client",
+        "main",
+        "keep a copy of staged checkpoints in another node's memory",
+    ),
+    "restore": (
+        "ftrun.hooks.staging.restore",
+        "main",
+        "make the folder that a start on this node resumes from",
+    ),
     "pairs": ("ftrun.hooks.pairs", "main", "try the network between the nodes of a job, in pairs"),
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 
-AS_THE_USER = frozenset({"prolog", "epilog", "health", "install", "rank", "guard", "keep"})
+AS_THE_USER = frozenset({"prolog", "epilog", "health", "install", "rank", "guard", "staging-daemon"})
 """What has another umask than 077: for root, whose files others read, or above processes and checkpoints of the user's own."""
 
 EXIT_USAGE = 2
@@ -93,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 def _help() -> None:
     print("usage: ftrun-hook COMMAND [ARGS]\n\nRuns on the nodes of a job.  Commands:\n")
     for name, (_, _, line) in COMMANDS.items():
-        print(f"  {name:<12} {line}")
+        print(f"  {name:<14} {line}")
 
 
 if __name__ == "__main__":

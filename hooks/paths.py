@@ -66,14 +66,21 @@ ROWS = (
     Row("a run's caches", "{cache-base}/ftrun-<uid>/cache-*", 0o700, "run", SHARED, "caches.own"),
     # By the user's umask: nobody else gets there.
     Row("what frameworks compiled", "{cache-base}/ftrun-<uid>/cache-*/**", 0o777, "run"),
-    Row("user's folder for staging", "{stage-dir}/ftrun-<uid>", 0o700, "read", SHARED, "keepbase.open_base"),
+    Row(
+        "user's folder for staging",
+        "{stage-dir}/ftrun-<uid>",
+        0o700,
+        "read",
+        SHARED,
+        "staging.workspace.open_base",
+    ),
     Row(
         "a job's staged checkpoints",
         "{stage-dir}/ftrun-<uid>/*.*",
         0o700,
         "read",
         SHARED,
-        "keepbase.open_base",
+        "staging.workspace.open_base",
     ),
     Row("lock of all sandboxes", "{tmp}/ftrun-sandbox-ports.lock", 0o644, "read", SHARED, "ports"),
     Row("sockets of a sandbox", "{tmp}/ftrun-sandbox-*", 0o755, "run", SHARED, "made anew"),

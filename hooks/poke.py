@@ -1,6 +1,6 @@
-"""Tells the keeper of this node that there is something to look at: a byte through a named pipe in the job's folder. (I/O)
+"""Tells the staging daemon of this node that there is something to look at: a byte through a named pipe in the job's folder. (I/O)
 
-How it thinks. The keeper looks now and then in any case; who pokes it only spares the wait. So nothing that fails here matters to anybody.
+How it thinks. The staging daemon looks now and then in any case; who pokes it only spares the wait. So nothing that fails here matters to anybody.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Optional
 from ftrun.hooks import nodefile, stacktext, sweep
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.processes import environments, listed
 from ftrun.hooks.ranks import name_of, ranks_of
 from ftrun.hooks.starts import Here, Process, variables
 
@@ -89,15 +90,15 @@ def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -
 def ranks_here(here: Here, node: str) -> list[Rank]:
     """The ranks of the present start on this node."""
     members = {pid: one for pid, (one, start) in sweep.of_starts(here).items() if here.is_present(start)}
-    told = {pid: variables(text) for pid, text, _ in sweep.environments(sorted(members))}
+    told = {pid: variables(text) for pid, text, _ in environments(sorted(members))}
     ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
     return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
 
 
 def ranks_of_task(folder: str, token: str, job: str, node: str) -> list[Rank]:
     """The ranks of a task of an array on this node: it has no starts that could be fenced, so the environment alone tells who is its own."""
-    processes = sweep.listed()
-    told = {pid: variables(text) for pid, text, _ in sweep.environments(sorted(processes))}
+    processes = listed()
+    told = {pid: variables(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}
     ours = {
         pid: processes[pid]

@@ -4,8 +4,7 @@ How it thinks. Ranks of an earlier start may still write: the node was frozen, a
 are found by what they carry (`starts`), of this user only, and ended: TERM, a short grace, KILL; one that is stopped gets KILL at once, since
 it must not wake. Then it is looked again, because a process may have forked meanwhile. Whose number another process has by now is left alone.
 
-A process that hangs in the kernel may hold whoever reads its environment, so a child reads, says which one it begins with, and is left
-behind when it does not come back; such a process is known by its kin. What cannot die is told.
+A process that does not answer (`processes.environments`) is known by its kin. What cannot die is told.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from ftrun.hooks.errors import UsageError
+from ftrun.hooks.processes import environments, listed
 from ftrun.hooks.starts import (
     CLOSED,
     Here,
@@ -34,7 +33,7 @@ from ftrun.hooks.starts import (
     variables,
 )
 
-__all__ = ["Swept", "end", "environments", "here_of", "listed", "main", "of_starts", "sweep"]
+__all__ = ["Swept", "end", "here_of", "main", "of_starts", "sweep"]
 
 USUAL_GRACE_S = 1.0
 LAUNCHER_S = 0.3  # an srun that waits for a lost node hears no TERM; one that is killed leaves a process that ends its step
@@ -43,9 +42,6 @@ ROUNDS_MAX = 8
 PAUSE_S = (
     0.02  # after a kill it is looked twice: while a process becomes another program it has no environment
 )
-READ_S = 1.0
-HUNG_MAX = 8  # processes whose environment does not answer, after which no more are asked
-KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
 ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
 SPARED_WORDS = frozenset(
@@ -69,28 +65,6 @@ class Swept:
         if self.left:
             line["why"] = [f"{one.pid} {one.name} {one.state}" for one in self.left]
         return line
-
-
-def listed(root: str = "/proc", uid: Optional[int] = None) -> dict[int, Process]:
-    """The living processes of one user (default: ours) by pid, threads of the kernel left out."""
-    own = os.getuid() if uid is None else uid
-    found = {}
-    for name in os.listdir(root):
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if os.stat(f"{root}/{name}").st_uid != own:
-                continue
-            with open(f"{root}/{name}/stat", encoding="utf-8", errors="replace") as stream:
-                head, _, tail = stream.read().rpartition(")")
-            word = tail.split()
-            if int(word[6]) & KERNEL_THREAD or word[0] in "ZX":
-                continue
-            title, ticks = head.partition("(")[2], int(word[11]) + int(word[12])
-            found[int(name)] = Process(
-                int(name), int(word[1]), int(word[2]), word[0], int(word[19]), title, ticks
-            )
-    return found
 
 
 def here_of(folder: str, token: str, job: str, cluster: str) -> Here:
@@ -217,56 +191,6 @@ class _Jobs:
                             yield job_of_claim(os.readlink(os.path.join(place, name)))
 
 
-# ---------------------------------------------------------------------- reading, in a child
-
-
-def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
-    """pid, environment, command line; one that hangs is left out, and, but for `empty`, one that may not be read or has none."""
-    waiting, hung = list(pids), 0
-    while waiting and hung < HUNG_MAX:
-        done = 0
-        for pid, text, words in _read_in_child(waiting):
-            done += 1
-            if text or empty:
-                yield pid, text, words
-        hung += done < len(waiting)
-        waiting = waiting[done + 1 :]  # the one behind the last answer holds its reader
-
-
-def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _answer(pids, writer)
-    os.close(writer)
-    told = b""
-    try:
-        while select.select([reader], [], [], READ_S)[0]:
-            chunk = os.read(reader, 1 << 18)
-            if not chunk:
-                return
-            *lines, told = (told + chunk).split(b"\n")
-            for line in lines:
-                yield tuple(json.loads(line))
-    finally:
-        os.close(reader)
-        with contextlib.suppress(OSError):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, os.WNOHANG)
-
-
-def _answer(pids: Sequence[int], writer: int) -> None:
-    """The child's part: a line for each process."""
-    try:
-        with os.fdopen(writer, "wb") as stream:
-            for pid in pids:
-                line = [pid, _text(f"/proc/{pid}/environ"), _text(f"/proc/{pid}/cmdline")]
-                stream.write(json.dumps(line).encode() + b"\n")
-                stream.flush()
-    finally:
-        os._exit(0)
-
-
 def _text(path: str) -> str:
     try:
         with open(path, "rb") as stream:
@@ -322,10 +246,10 @@ def main(arguments: list[str]) -> int:
         line["unfit"] = _unfit(words.attempt_folder, swept)
     print(json.dumps(line), flush=True)
     if os.path.isdir(os.path.join(words.attempt_folder, "stage")):
-        from ftrun.hooks import keepbase  # only where checkpoints are staged
+        from ftrun.hooks.staging import workspace
 
-        own = keepbase.job_folder(words.attempt_folder)
-        keepbase.clear_dead(os.path.dirname(own), own)
+        own = workspace.job_folder(words.attempt_folder)
+        workspace.clear_dead(os.path.dirname(own), own)
     if os.path.exists(os.path.join(words.attempt_folder, "..", "..", "caches", "where")):
         from ftrun.hooks import cache  # only where the next start is told of caches
 

@@ -1,6 +1,6 @@
 """Staged checkpoints, as the agent of a job sees them: who copies for whom, what a start resumes from, and how long that is waited for. (I/O)
 
-How it thinks. The keepers on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
+How it thinks. The staging daemons on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
 which node copies to which (`ring.json`), which nodes are lost, and from which set the next start resumes. That is the newest one that can be had: as long as a newer
 one than what is on disk may still be published, or costs little to be brought together from the memory of the nodes, it is waited for, `stage-wait` at most. Then all
 nodes are asked to make their view of it. A view that is there on all of them wins; where anything fails, the start reads what is published, as it would without all this.
@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftrun.hooks import nodefile, publish, ring, staged, standing
+from ftrun.hooks import nodefile
 from ftrun.hooks.checkpoints import diverged, manifest
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.model import Damaged
-from ftrun.hooks.restore import Plan
-from ftrun.hooks.staged import Publishing
+from ftrun.hooks.staging import partner_map, publish, records, replace
+from ftrun.hooks.staging.records import Publishing
+from ftrun.hooks.staging.restore import Plan
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor import agent_release, checkpoints, context, partners, stagedsets, usable
 from ftrun.supervisor.agent_desk import Desk, say
@@ -66,10 +67,10 @@ class Stage:
         where, told = self.desk.where, str(self.settings.get("stage", ""))
         if told:
             run = os.path.basename(where.run_dir.rstrip("/"))
-            self._run = standing.run_of(where.run_dir)
+            self._run = replace.run_of(where.run_dir)
             self._to = os.path.join(context.cwd(where.run_dir), os.path.expanduser(told)).rstrip("/")
             folder = str(self.settings.get("stage-dir", "/dev/shm"))  # noqa: S108  a setting's default
-            self._base = staged.base_of(folder, os.getuid(), run, where.job)
+            self._base = records.base_of(folder, os.getuid(), run, where.job)
 
     # ------------------------------------------------------------------ while a start runs
 
@@ -104,17 +105,16 @@ class Stage:
 
     def _tell(self, token: str) -> None:
         where = self.desk.where
-        told = ring.Ring(
+        told = partner_map.Ring(
             token,
             self._pairs,
             self._jobs(),
             self._lost,
             str(self.settings.get("stage-limit", "40%")),
-            os.path.expanduser(str(self.settings.get("ssh-config", ""))),
             self._kept,
         )
         with contextlib.suppress(OSError):  # without it there are no copies, and the run goes on
-            ring.put_ring(where.place, told)
+            partner_map.put_ring(where.place, told)
 
     def _jobs(self) -> dict[str, str]:
         spans = (*self.desk.spans, *self.desk.coming)
@@ -257,14 +257,13 @@ class Stage:
             marker=str(self.settings.get("checkpoint-marker", "")),
             jobs=self._jobs(),
             limit=str(self.settings.get("stage-limit", "40%")),
-            ssh_config=os.path.expanduser(str(self.settings.get("ssh-config", ""))),
             limit_s=TRAVEL_S + min(3.0 * travel_s, TRAVEL_MAX_S) if found.give else 0.0,
         )
 
     def _bytes_per_s(self, wanted: stagedsets.Gives) -> float:
         """How fast those who give were last."""
         holders = {holder for holder, _, _ in wanted.give}
-        known = (ring.read_copies(self.desk.where.place, holder).bytes_per_s for holder in holders)
+        known = (partner_map.read_copies(self.desk.where.place, holder).bytes_per_s for holder in holders)
         return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
 
     def _wait_s(self) -> float:

@@ -81,7 +81,7 @@ BEGIN_WITH = (
     "slurm/test_diagnose_job.py",
     "slurm/test_nodes_of_a_job.py",
     "unit/test_growing.py",
-    "unit/test_publish_laws.py",
+    "unit/test_staging_publish.py",
     "slurm/test_probe.py",
     "unit/test_simulate.py",
     "unit/test_leaving.py",

@@ -28,7 +28,7 @@ from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING, Found
 from ftrun.hooks.checkpoints.selection import Request, select
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.keepbase import come_last
+from ftrun.hooks.processes import come_last
 
 __all__ = ["Verifier", "main", "verify_one"]
 

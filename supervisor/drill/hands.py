@@ -113,9 +113,9 @@ class Doer:
         """SIGKILL to the agent of this drill."""
         end_processes(_ours(self.home, b"ftrun.supervisor.agent"), signal.SIGKILL)
 
-    def kill_keepers(self) -> None:
-        """SIGKILL to every keeper of this drill."""
-        end_processes(_ours(self.home, b"keep"), signal.SIGKILL)
+    def kill_staging_daemons(self) -> None:
+        """SIGKILL to every staging daemon of this drill."""
+        end_processes(_ours(self.home, b"staging-daemon"), signal.SIGKILL)
 
     def fill_disk(self) -> None:
         """No byte of the disk that is published to is left."""

@@ -28,7 +28,7 @@ __all__ = [
     "held_twice",
     "in_state",
     "kill_agent",
-    "kill_keepers",
+    "kill_staging_daemons",
     "kill_supervisor",
     "lose_gpu",
     "lose_memory",
@@ -269,9 +269,11 @@ def kill_supervisor(when: When) -> Move:
     return Move("the supervisor is killed", when, lambda hands, sight: hands.kill_supervisor())
 
 
-def kill_keepers(when: When, *, repeats: bool = False) -> Move:
-    """kill -9 to the keeper of every node."""
-    return Move("the keepers are killed", when, lambda hands, _: hands.kill_keepers(), repeats=repeats)
+def kill_staging_daemons(when: When, *, repeats: bool = False) -> Move:
+    """kill -9 to the staging daemon of every node."""
+    return Move(
+        "the staging daemons are killed", when, lambda hands, _: hands.kill_staging_daemons(), repeats=repeats
+    )
 
 
 def fill_disk(when: When) -> Move:

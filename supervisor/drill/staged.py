@@ -29,8 +29,8 @@ def place(way: str, step: int) -> Iterator[str]:
     """The folder that the checkpoint of this step is written into: of the hook, or just a folder where checkpoints are kept."""
     if way == "hook":
         stage: Any = importlib.import_module(
-            "ftrun.hooks.stage"
-        )  # late: a trainer that stages nothing has none
+            "ftrun.hooks"
+        ).stage  # late: a trainer that stages nothing has none
         with stage(step) as folder:
             yield str(folder)
         return
@@ -47,7 +47,7 @@ def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_
         path,
         {**state, "weights": part, "rank": rank, "of": size},
         padding(rank, int(state["step"]), pad_bytes),
-        lasting=False,  # that is the keeper's work
+        lasting=False,  # that is the staging daemon's work
     )
     return path
 

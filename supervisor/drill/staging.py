@@ -17,7 +17,7 @@ from ftrun.supervisor.drill.moves import (
     free_disk,
     held_once,
     held_twice,
-    kill_keepers,
+    kill_staging_daemons,
     published,
 )
 from ftrun.supervisor.drill.terms import Expect, Fault, Scenario, Staging
@@ -90,7 +90,7 @@ STAGED: tuple[Scenario, ...] = (
         steps=100,
         every=10,
         stage=Staging(pad_kib=1024),
-        moves=(kill_keepers(both(at_step(10), after(1.7)), repeats=True),),
+        moves=(kill_staging_daemons(both(at_step(10), after(1.7)), repeats=True),),
         expect=Expect(classes=("unknown",), attempts=1, starts=2, rungs=("step",), steps_lost_max=40),
         needs_sandbox=True,
     ),

@@ -132,7 +132,7 @@ class Hands(Protocol):
     def submit_plain(self, *words: str) -> None:
         """Submit a job that is not ftrun's."""
 
-    def kill_keepers(self) -> None:
+    def kill_staging_daemons(self) -> None:
         """SIGKILL to whatever keeps staged checkpoints, on all nodes."""
 
     def fill_disk(self) -> None:

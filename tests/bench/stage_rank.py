@@ -82,7 +82,7 @@ class Rank:
 
     def staged(self, step: int) -> None:
         """The state through the hook."""
-        stage: Any = importlib.import_module("ftrun.hooks.stage")
+        stage: Any = importlib.import_module("ftrun.hooks").stage
         with stage(step) as folder:
             self.write(str(folder))
 
@@ -233,7 +233,7 @@ class Rank:
     def small(self, step: int) -> Iterator[str]:
         """The folder of a set: of the hook, or for torch's sets just a folder."""
         if step <= max(1, 2 * self.plan["rounds"]):
-            stage: Any = importlib.import_module("ftrun.hooks.stage")
+            stage: Any = importlib.import_module("ftrun.hooks").stage
             with stage(step) as folder:
                 yield str(folder)
         else:

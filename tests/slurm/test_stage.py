@@ -1,4 +1,4 @@
-"""Checkpoints that are staged in the memory of the nodes, on real Slurm: plain writes, a killed keeper, memory that is full, no agent."""
+"""Checkpoints that are staged in the memory of the nodes, on real Slurm: plain writes, a killed daemon, memory that is full, no agent."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ exit 5
 """
 
 
-def keeper(at: Post, node: str) -> int:
-    """The process of a node's keeper, by its report; 0 while there is none."""
+def daemon(at: Post, node: str) -> int:
+    """The process of a node's daemon, by its report; 0 while there is none."""
     path = Path(at.run_dir(), "attempts", "1", "stage", f"{node}.json")
     return int(json.loads(path.read_text())["pid"]) if path.exists() else 0
 
@@ -51,15 +51,15 @@ def in_memory(box: Sandbox, node: str) -> list[str]:
 def test_plain_writes_on_three_nodes_become_a_checkpoint_though_a_keeper_is_killed(
     make_sandbox: MakeBox, make_post: MakePost
 ) -> None:
-    """The folder is there before the script; a keeper dies by kill -9 in the middle, the set is published whole; the memory is given back."""
+    """The folder is there before the script; a staging daemon dies by kill -9 in the middle, the set is published whole; the memory is given back."""
     box = make_sandbox(nodes=3, shm_mib=512)
     at = make_post(box)
     at.sbatch(SAVES, f"--ft-stage={at.work}/published", "--ft-stage-rate=2M", "-N3", "--ntasks-per-node=1")
     at.supervise()
     at.until((at.work / "saved").exists, "all ranks saved")
     incoming = at.work / "published" / ".ftrun-publishing"
-    at.until(lambda: keeper(at, "n1") and list(incoming.glob("*/incoming/n1.*/*/.*")), "n1 publishes")
-    os.kill(keeper(at, "n1"), signal.SIGKILL)
+    at.until(lambda: daemon(at, "n1") and list(incoming.glob("*/incoming/n1.*/*/.*")), "n1 publishes")
+    os.kill(daemon(at, "n1"), signal.SIGKILL)
     at.until((at.work / "published/step-10/.ftrun-complete").exists, "it was published")
     (at.work / "go").touch()
     at.until_state("finished")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import ring
+from ftrun.hooks.staging import partner_map
 from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import journal
 from tests.slurm.apart import side_by_side
@@ -50,14 +50,14 @@ WIDE = 4
 
 def pairs(at: Post) -> dict[str, str]:
     """Who copies to whom now."""
-    found = ring.read_ring(str(Path(at.run_dir(), "attempts", "1")))
+    found = partner_map.read_ring(str(Path(at.run_dir(), "attempts", "1")))
     return dict(found.to) if found is not None else {}
 
 
 def copied(at: Post, start: int) -> bool:
     """Every part of the set of this start lies in two nodes."""
     place, now = str(Path(at.run_dir(), "attempts", "1")), pairs(at)
-    given = (ring.read_copies(place, node).given for node in now)
+    given = (partner_map.read_copies(place, node).given for node in now)
     return len(now) == WIDE and all((f"0.{start}", f"step-{start}0") in one for one in given)
 
 

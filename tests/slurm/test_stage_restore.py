@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import ring
+from ftrun.hooks.staging import partner_map
 from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import journal
 from tests.slurm.apart import side_by_side
@@ -56,7 +56,7 @@ def staged(at: Post, *words: str, nodes: int = 2, script: str = STAGES) -> str:
 
     def all_copied() -> bool:
         place = str(Path(at.run_dir(), "attempts", "1"))
-        told = (ring.read_copies(place, f"n{number}").given for number in range(nodes))
+        told = (partner_map.read_copies(place, f"n{number}").given for number in range(nodes))
         return all(("0.1", "step-10") in given for given in told)
 
     at.until(all_copied, "all parts were copied")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import ring, standing
 from ftrun.hooks.checkpoints import manifest
+from ftrun.hooks.staging import partner_map, replace
 from tests.unit.questions import Said
 from tests.unit.test_agent import TRANSIENT, Stage, make, quick
 
@@ -62,7 +62,7 @@ def staging(make: Make, tmp_path: Path, **chosen: Any) -> tuple[Stage, Memory, P
 def publish(stage: Stage, folder: Path, name: str = "step-10") -> None:
     (folder / name).mkdir()
     (folder / name / "rank-0").write_bytes(b"weights")
-    by = {"run": standing.run_of(stage.life.run_dir), "attempt": 1, "start": "0.1"}
+    by = {"run": replace.run_of(stage.life.run_dir), "attempt": 1, "start": "0.1"}
     manifest.write(str(folder / name), manifest.Manifest({"rank-0": manifest.Entry(7, "0" * 64)}, by=by))
     manifest.write_marker(str(folder / name))
 
@@ -103,7 +103,7 @@ def test_a_spare_gets_the_part_of_a_lost_node_from_its_partner(make: Make, tmp_p
     assert told["view"] == VIEW
     (plan,) = memory.plans
     assert (plan["give"], plan["need"]) == ([[first, lost, spare]], {spare: [lost]})
-    heard = ring.read_ring(stage.place)
+    heard = partner_map.read_ring(stage.place)
     assert heard is not None
     assert list(heard.lost) == [lost]
 
@@ -120,7 +120,7 @@ def test_a_job_that_is_given_up_is_kept_until_its_memory_is_published(
         (Path(stage.place, "stage")).mkdir()
         Path(stage.place, "stage", f"flushed.0.1.{first}").touch()
     assert stage.fails(1, "step 12 loss 2.0", TRANSIENT)["kind"] == "end"
-    told = ring.read_ring(stage.place)
+    told = partner_map.read_ring(stage.place)
     assert told is not None
     assert (list(told.lost), told.kept) == ([lost], {lost: first})
     assert [*stage.steps.kept] == ([] if flushed else [(first,)])
@@ -132,7 +132,7 @@ def test_what_would_travel_for_too_long_is_read_from_disk(make: Make, tmp_path: 
     stage, memory, folder = staging(make, tmp_path, wanted=3, active=2)
     first, lost, spare = stage.nodes
     memory.held = {first: [row(first), row(lost, 10 << 30)]}
-    ring.put_copies(stage.place, first, ring.Copies(bytes_per_s=20e6))
+    partner_map.put_copies(stage.place, first, partner_map.Copies(bytes_per_s=20e6))
     publish(stage, folder)
     stage.steps.silent = {lost}
     assert stage.fails(1, "step 12 loss 2.0", TRANSIENT)["view"] == VIEW

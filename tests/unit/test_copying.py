@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import copying
-from ftrun.hooks.copying import ALIGNED, CHUNK_BYTES, LARGE_BYTES, WORTH_BYTES, Changed, Ways
+from ftrun.hooks.staging import copy
+from ftrun.hooks.staging.copy import ALIGNED, CHUNK_BYTES, LARGE_BYTES, WORTH_BYTES, Changed, Ways
 
 PAST, THROUGH = {True: 2e9, False: 1e9}, {True: 1e9, False: 2e9}
 SIZES = (0, 1, ALIGNED, CHUNK_BYTES - 1, CHUNK_BYTES + 1, LARGE_BYTES, LARGE_BYTES + ALIGNED + 7)
@@ -25,9 +25,9 @@ def known(brought: dict[bool, float], folder: Path) -> Ways:
     return ways
 
 
-def copied(source: Path, target: Path, pace: copying.Pace = lambda _: None) -> str:
+def copied(source: Path, target: Path, pace: copy.Pace = lambda _: None) -> str:
     fact = source.stat()
-    return copying.copy(str(source), str(target), fact.st_size, fact.st_mtime_ns, pace)
+    return copy.copy(str(source), str(target), fact.st_size, fact.st_mtime_ns, pace)
 
 
 @pytest.mark.parametrize("brought", [PAST, THROUGH], ids=["past the page cache", "through it"])
@@ -35,9 +35,9 @@ def test_the_same_bytes_arrive_with_their_sum(
     brought: dict[bool, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the size, aligned or not, and whichever way; and what was in the file before is gone."""
-    monkeypatch.setattr(copying, "WAYS", known(brought, tmp_path))
-    monkeypatch.setattr(copying, "WINDOW_BYTES", 2 << 20)
-    monkeypatch.setattr(copying, "SYNC_BYTES", 4 << 20)
+    monkeypatch.setattr(copy, "WAYS", known(brought, tmp_path))
+    monkeypatch.setattr(copy, "WINDOW_BYTES", 2 << 20)
+    monkeypatch.setattr(copy, "SYNC_BYTES", 4 << 20)
     source, target = tmp_path / "source", tmp_path / "target"
     for size in SIZES:
         content = os.urandom(size)
@@ -47,7 +47,7 @@ def test_the_same_bytes_arrive_with_their_sum(
         assert copied(source, target, seen.append) == hashlib.sha256(content).hexdigest()
         assert target.read_bytes() == content
         assert sum(seen) == size
-        summed = copying.digest(str(source), size, fact.st_mtime_ns, lambda _: None)
+        summed = copy.digest(str(source), size, fact.st_mtime_ns, lambda _: None)
         assert summed == hashlib.sha256(content).hexdigest()
 
 

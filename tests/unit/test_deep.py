@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.hooks import keepbase
+from ftrun.hooks import processes
 from ftrun.hooks.checkpoints import cmd_verify, deep_results, listing, manifest
 from ftrun.hooks.checkpoints.inspection import tree_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN
@@ -336,4 +336,4 @@ def test_supervisor_and_show_know_what_was_found(tmp_path: Path, run_dir: Path) 
 
 def test_idle_is_a_class_of_its_own() -> None:
     """ioprio_set(2): the class in the upper bits, 3 for idle, 2 for best effort with its last place 7."""
-    assert (3, 2, 7) == (keepbase.IDLE >> 13, keepbase.BEST_EFFORT >> 13, keepbase.BEST_EFFORT & 7)
+    assert (3, 2, 7) == (processes.IDLE >> 13, processes.BEST_EFFORT >> 13, processes.BEST_EFFORT & 7)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrun.hooks import guard, main, sweep
+from ftrun.hooks import guard, main, processes, sweep
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.pack import archive
 from ftrun.hooks.starts import Here, Process, Start, job_of_claim, kin, start_of, token_of
@@ -100,7 +100,7 @@ def _until(ready: Callable[[], bool], limit_s: float = 60.0) -> bool:
 
 
 def _is_gone(pid: int) -> bool:
-    return pid not in sweep.listed()
+    return pid not in processes.listed()
 
 
 def test_what_an_earlier_start_left_is_ended(node: Node) -> None:
@@ -147,7 +147,7 @@ def test_nothing_else_is_touched(node: Node, token: str | None, variables: dict[
 def test_the_agent_and_a_supervisor_are_spared(node: Node) -> None:
     """What decides about starts is of none, whatever it inherited, and so is what it calls."""
     agent = node.rank("0.1", words=["sh", "-c", "sleep 300; :", "python", "-m", "ftrun.supervisor.agent"])
-    assert _until(lambda: any(_is_below(one, agent.pid) for one in sweep.listed().values()))
+    assert _until(lambda: any(_is_below(one, agent.pid) for one in processes.listed().values()))
 
     assert [] == sweep.sweep(node.here("0.2"), 0.0).killed
     assert agent.poll() is None
@@ -157,8 +157,8 @@ def test_a_process_without_its_environment_goes_with_its_kin(node: Node) -> None
     """`env -i` below an old rank, in its group, even after that rank has gone, does not hide a process."""
     shell = "env -i sleep 301 & env -i setsid sleep 302 & sleep 300 & exec sleep 303"
     rank = node.rank("0.1", words=["sh", "-c", shell], session=True)
-    assert _until(lambda: len([1 for one in sweep.listed().values() if _is_below(one, rank.pid)]) == 3)
-    below = [one.pid for one in sweep.listed().values() if _is_below(one, rank.pid)]
+    assert _until(lambda: len([1 for one in processes.listed().values() if _is_below(one, rank.pid)]) == 3)
+    below = [one.pid for one in processes.listed().values() if _is_below(one, rank.pid)]
 
     killed = sweep.sweep(node.here("0.2"), 0.5).killed
 
@@ -191,7 +191,7 @@ def test_a_stopped_rank_dies_without_waking(node: Node, tmp_path: Path) -> None:
     frozen = node.rank("0.1", words=[sys.executable, "-c", code])
     assert _until((tmp_path / "on").exists)
     frozen.send_signal(signal.SIGSTOP)
-    assert _until(lambda: sweep.listed()[frozen.pid].state == "T")
+    assert _until(lambda: processes.listed()[frozen.pid].state == "T")
 
     swept = sweep.sweep(node.here("0.2"), 5.0)
 
@@ -232,7 +232,7 @@ def test_ranks_of_an_earlier_attempt_are_known_by_its_claim(node: Node) -> None:
 def test_a_number_that_another_process_has_by_now_is_left_alone(node: Node) -> None:
     """A process is its number and when it began."""
     other = node.rank("0.1")
-    found = sweep.listed()[other.pid]
+    found = processes.listed()[other.pid]
 
     assert [] == sweep.end([found._replace(began=found.began - 1)], 0.0)
     assert other.poll() is None
@@ -430,7 +430,7 @@ def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Pa
     shell = f"FTRUN_START_TOKEN=0.1 sleep 300 & touch {tmp_path}/on; wait; touch {tmp_path}/went_on; sleep 60"
     script = node.rank(None, words=["sh", "-c", shell], session=True)
     assert _until((tmp_path / "on").exists)
-    assert _until(lambda: len([1 for one in sweep.listed().values() if _is_below(one, script.pid)]) == 1)
+    assert _until(lambda: len([1 for one in processes.listed().values() if _is_below(one, script.pid)]) == 1)
 
     assert 1 == len(sweep.sweep(node.here("0.2"), 0.0).killed)
     assert _until((tmp_path / "went_on").exists)
@@ -553,8 +553,8 @@ def test_the_watch_can_be_the_guards_child(node: Node, tmp_path: Path) -> None:
         str(tmp_path / "nothing"),
     ]
     with _guard(node, tmp_path, "--watch-after", "0.5", *watch) as one:
-        assert _until(lambda: [c.pid for c in sweep.listed().values() if c.parent == one.pid] != [])
-        child = next(c.pid for c in sweep.listed().values() if c.parent == one.pid)
+        assert _until(lambda: [c.pid for c in processes.listed().values() if c.parent == one.pid] != [])
+        child = next(c.pid for c in processes.listed().values() if c.parent == one.pid)
         assert _until(lambda: _handles(child, signal.SIGUSR2))
         one.send_signal(signal.SIGUSR2)
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import caches, compiled, keepbase, pack, paths
+from ftrun.hooks import caches, compiled, pack, paths
 from ftrun.hooks.ownership import RUNNER
+from ftrun.hooks.staging import workspace
 from ftrun.slurm.sandbox import boot, ports
 from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor import store
@@ -89,7 +90,7 @@ def _own(case: Case) -> bool:
 
 def _base(case: Case) -> bool:
     try:
-        os.close(keepbase.open_base(str(case.path / "run.1")))
+        os.close(workspace.open_base(str(case.path / "run.1")))
     except OSError:
         return False
     return stat.S_IMODE(case.path.stat().st_mode) == 0o700
@@ -126,7 +127,7 @@ def _expected_lock(_owner: str, _mode: int, *, link: bool) -> bool:
 FOLDERS: dict[str, tuple[Callable[[Case], bool], Callable[..., bool]]] = {
     "store.foreign_home": (_home, _expected_followed),
     "caches.own": (_own, _expected_private),
-    "keepbase.open_base": (_base, _expected_private),
+    "staging.workspace.open_base": (_base, _expected_private),
     "boot.is_foreign": (_sandbox, _expected_trusted),
     "ports": (_lock, _expected_lock),
 }

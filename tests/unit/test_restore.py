@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import at_hand, copying, publish, restore, transfer
-from ftrun.hooks.partner import Partner, Place
-from ftrun.hooks.restore import Plan
-from ftrun.hooks.ring import Ring, put_ring, read_copies
-from ftrun.hooks.staged import File, Home, Publishing, Seal, base_of, seal_json
+from ftrun.hooks.staging import copy, inventory, partner_client, publish, restore
+from ftrun.hooks.staging.partner_client import PartnerClient, PartnerConfig
+from ftrun.hooks.staging.partner_map import Ring, put_ring, read_copies
+from ftrun.hooks.staging.records import File, Home, Publishing, Seal, base_of, seal_json
+from ftrun.hooks.staging.restore import Plan
 
 
 class Node:
@@ -25,9 +25,9 @@ class Node:
         self.home = Home(base_of(str(at / name), os.getuid(), "run", "7"))
         self.attempt = at / "attempt"
         self.attempt.mkdir(exist_ok=True)
-        self.partner = Partner(
-            Place(self.home.base, str(self.attempt), name, "7", str(at / "published")),
-            transfer.Rates(("ssh",)),
+        self.partner = PartnerClient(
+            PartnerConfig(self.home.base, str(self.attempt), name, "7", str(at / "published")),
+            partner_client.Route(is_direct=False),
         )
 
     def save(self, name: str, files: dict[str, bytes], token: str = "0.1", *, sums: bool = False) -> None:
@@ -47,7 +47,9 @@ class Node:
         )
 
     def copies(self) -> list[tuple[str, str]]:
-        return [(part.seal.node, part.seal.name) for part in at_hand.parts(self.home) if not part.own]
+        return [
+            (part.seal.node, part.seal.name) for part in inventory.stored_parts(self.home) if not part.own
+        ]
 
     def tend(self) -> None:
         while self.partner.tend(time.monotonic()):
@@ -62,10 +64,10 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Node]:
     """Three nodes; whoever talks to one talks to a process that writes into its folder."""
     found = {name: Node(tmp_path, name) for name in ("n0", "n1", "n2")}
 
-    def words(_: str, target: transfer.Target) -> list[str]:
+    def words(target: partner_client.Target) -> list[str]:
         return [sys.executable, "-m", "ftrun.hooks.main", "receive", "--base", found[target.node].home.base]
 
-    monkeypatch.setattr(transfer, "_words", words)
+    monkeypatch.setattr(partner_client, "_remote_command", words)
     return found
 
 
@@ -126,7 +128,7 @@ def test_a_part_that_is_sealed_anew_is_copied_anew(nodes: dict[str, Node]) -> No
     time.sleep(0.01)
     nodes["n0"].save("step-1", {"rank-0": b"zero", "rank-1": b"one"})
     nodes["n0"].tend()
-    part = at_hand.part_of(nodes["n1"].home, "n0", "0.1", "step-1")
+    part = inventory.stored_part(nodes["n1"].home, "n0", "0.1", "step-1")
     assert part is not None
     assert sorted(part.seal.files) == ["rank-0", "rank-1"]
 
@@ -179,7 +181,7 @@ def test_a_partner_that_is_dead_costs_a_reason(
     nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried again later, and everything else goes on."""
-    monkeypatch.setattr(transfer, "_words", lambda *_: ["/bin/sh", "-c", "exit 1"])
+    monkeypatch.setattr(partner_client, "_remote_command", lambda *_: ["/bin/sh", "-c", "exit 1"])
     ring(nodes, n0="n1", n1="n0")
     nodes["n0"].save("step-1", {"a": b"1"})
     assert not nodes["n0"].partner.tend(time.monotonic())
@@ -307,13 +309,13 @@ def test_only_the_sums_that_are_asked_for_are_made(nodes: dict[str, Node]) -> No
     """By several threads at once; what the seal tells is believed, and what was changed is not summed."""
     files = {f"x{number}": os.urandom(100_000 * number) for number in range(5)}
     nodes["n0"].save("step-1", files)
-    (part,) = at_hand.own_parts(nodes["n0"].home)
-    some = restore.summed(part, 4, {"x1", "x3"})
+    (part,) = inventory.own_parts(nodes["n0"].home)
+    some = inventory.summed(part, 4, {"x1", "x3"})
     assert {inner: one.sha256 for inner, one in some.seal.files.items()} == {
         inner: sum_ if inner in ("x1", "x3") else "" for inner, sum_ in sums(files).items()
     }
     Path(part.place, "x1").write_bytes(b"changed")  # its sum is known, so it is not read
-    whole = restore.summed(some, 2, {"x0", "x2", "x4"})
+    whole = inventory.summed(some, 2, {"x0", "x2", "x4"})
     assert {inner: one.sha256 for inner, one in whole.seal.files.items()} == sums(files)
-    with pytest.raises(copying.Changed):
-        restore.summed(part)
+    with pytest.raises(copy.Changed):
+        inventory.summed(part)

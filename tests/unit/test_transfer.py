@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import at_hand, direct, transfer
-from ftrun.hooks.staged import File, Home, Seal, base_of, seal_json
-from ftrun.hooks.transfer import Rates, Sent, Target, send
+from ftrun.hooks import direct
+from ftrun.hooks.staging import inventory, partner_client
+from ftrun.hooks.staging.partner_client import Route, Sent, Target, send
+from ftrun.hooks.staging.records import File, Home, Seal, base_of, seal_json
 
 TOKEN = "0.1"
 
@@ -35,7 +36,9 @@ def here(tmp_path: Path) -> Home:
 def neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other node is a process beside us, which believes that srun has started it."""
     monkeypatch.setattr(
-        transfer, "_words", lambda _, target: started(target, SLURM_LAUNCH_NODE_IPADDR="127.0.0.1")
+        partner_client,
+        "_remote_command",
+        lambda target: started(target, SLURM_LAUNCH_NODE_IPADDR="127.0.0.1"),
     )
 
 
@@ -44,7 +47,7 @@ def started(target: Target, **env: str) -> list[str]:
     return ["env", *told, sys.executable, "-m", "ftrun.hooks.main", "receive", "--base", target.base]
 
 
-def sealed(home: Home, name: str, files: dict[str, bytes], node: str = "n0") -> at_hand.Part:
+def sealed(home: Home, name: str, files: dict[str, bytes], node: str = "n0") -> inventory.StoredPart:
     """A part that `node` has sealed."""
     held = Path(home.held(TOKEN, name))
     found = {}
@@ -58,24 +61,26 @@ def sealed(home: Home, name: str, files: dict[str, bytes], node: str = "n0") -> 
     path = Path(home.seal(TOKEN, name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(seal_json(seal))
-    return at_hand.Part(seal, str(held), own=True)
+    return inventory.StoredPart(seal, str(held), own=True)
 
 
-def sent(part: at_hand.Part, there: Home, limit: str = "1G", way: str = "ssh", **words: object) -> Sent:
-    return send(part, Target("n1", "7", there.base, limit, **words), Rates((way,)))  # type: ignore[arg-type]
+def sent(
+    part: inventory.StoredPart, there: Home, limit: str = "1G", way: str = "stream", **words: object
+) -> Sent:
+    return send(part, Target("n1", "7", there.base, limit, **words), Route(is_direct=way == "socket"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("way", ["ssh", "socket"])
+@pytest.mark.parametrize("way", ["stream", "socket"])
 def test_a_part_lies_there_as_it_lies_here(here: Home, there: Home, way: str) -> None:
     """Folders, large and empty files, and a set that is one file; within the talk, and over a connection of its own."""
     files = {"a/deep/x.pt": os.urandom(3_000_001), "metadata": b"", "y": b"y" * 70_000}
     for name, content in (("step-8", files), ("step-9.ckpt", {"": b"whole"})):
         done = sent(sealed(here, name, content), there, way=way)
         assert (done.kept, done.why, done.way) == (True, "", way)
-        part = at_hand.part_of(there, "n0", TOKEN, name)
+        part = inventory.stored_part(there, "n0", TOKEN, name)
         assert part is not None
         assert {
-            inner: Path(at_hand.file_path(part, inner)).read_bytes() for inner in part.seal.files
+            inner: Path(inventory.file_path(part, inner)).read_bytes() for inner in part.seal.files
         } == content
         assert not part.own
 
@@ -87,7 +92,7 @@ def test_what_lies_there_already_is_not_sent(here: Home, there: Home) -> None:
     part = sealed(here, "step-8", {"rank-0.pt": weights, "rng-0.pt": b"own"})
     done = sent(part, there)
     assert (done.kept, done.sent_bytes, done.linked_bytes) == (True, 3, 100_000)
-    assert at_hand.used_bytes(there.base) < 2 * len(weights)
+    assert inventory.used_bytes(there.base) < 2 * len(weights)
     again = sent(part, there)
     assert (again.kept, again.sent_bytes) == (True, 0)
 
@@ -98,7 +103,7 @@ def test_a_copy_whose_file_was_written_to_is_none(here: Home, there: Home) -> No
     assert sent(sealed(here, "step-8", {"rank-0.pt": b"weights"}), there).kept
     time.sleep(0.01)
     Path(own.place, "rank-1.pt").write_bytes(b"changed")
-    assert at_hand.part_of(there, "n0", TOKEN, "step-8") is None
+    assert inventory.stored_part(there, "n0", TOKEN, "step-8") is None
 
 
 def test_a_full_memory_refuses_before_a_byte_is_sent(here: Home, there: Home) -> None:
@@ -106,8 +111,8 @@ def test_a_full_memory_refuses_before_a_byte_is_sent(here: Home, there: Home) ->
     done = sent(sealed(here, "step-8", {"x": bytes(200_000)}), there, limit="100K")
     assert not done.kept
     assert done.why.startswith("no room in memory")
-    assert at_hand.used_bytes(there.base) == 0
-    assert list(at_hand.parts(there)) == []
+    assert inventory.used_bytes(there.base) == 0
+    assert list(inventory.stored_parts(there)) == []
 
 
 def test_bytes_that_are_not_what_the_seal_says_are_refused(here: Home, there: Home) -> None:
@@ -116,7 +121,7 @@ def test_bytes_that_are_not_what_the_seal_says_are_refused(here: Home, there: Ho
     Path(part.place, "x").write_bytes(b"wrong")
     done = sent(part, there)
     assert (done.kept, "checksum" in done.why) == (False, True)
-    assert list(at_hand.parts(there)) == []
+    assert list(inventory.stored_parts(there)) == []
     assert not list(Path(there.base).rglob("*incoming*"))
 
 
@@ -126,7 +131,7 @@ def test_a_sender_that_dies_half_way_leaves_nothing_that_counts(here: Home, ther
     Path(part.place, "x").write_bytes(b"cut")
     done = sent(part, there)
     assert (done.kept, "shorter" in done.why) == (False, True)
-    assert list(at_hand.parts(there)) == []
+    assert list(inventory.stored_parts(there)) == []
     left = Path(there.partner("n0", TOKEN, ".step-8.999999999.incoming"))
     left.mkdir(parents=True)
     assert sent(sealed(here, "step-8", {"x": b"new"}), there).kept
@@ -140,7 +145,7 @@ def test_copies_that_the_sender_has_dropped_go(here: Home, there: Home) -> None:
     assert sent(
         sealed(here, "step-10", {"x": b"10"}), there, keep=[(TOKEN, "step-9"), (TOKEN, "step-10")]
     ).kept
-    assert [part.seal.name for part in at_hand.parts(there)] == ["step-10", "step-9"]
+    assert [part.seal.name for part in inventory.stored_parts(there)] == ["step-10", "step-9"]
 
 
 @pytest.mark.parametrize("evil", ["../x", "/etc/x", "a/../../x", ""])
@@ -163,47 +168,44 @@ def test_a_folder_that_is_not_ours_is_not_written_to(tmp_path: Path, here: Home)
     assert not list((tmp_path / "elsewhere").rglob("x"))
 
 
-def test_an_untried_way_is_tried_and_then_the_fastest_goes_first() -> None:
-    """A stream through srun is tried where nothing else is left; a way that failed rests."""
-    rates = Rates()
-    assert rates.order(0.0) == ["socket", "sbcast", "ssh", "stream"]
-    rates.fail("socket", 0.0)
-    rates.note("sbcast", 1 << 30, 4.0)
-    assert rates.order(1.0) == ["ssh", "sbcast", "stream"]
-    rates.note("ssh", 1 << 30, 2.0)
-    assert rates.order(2.0) == ["ssh", "sbcast", "stream"]
-    rates.fail("ssh", 3.0)
-    assert rates.order(4.0) == ["sbcast", "stream"]
-    assert rates.order(4000.0) == ["socket", "ssh", "sbcast", "stream"]
-
-
 def test_a_node_that_is_not_there_costs_a_reason_and_no_more(
     here: Home, there: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever sends goes on with what it has."""
-    monkeypatch.setattr(transfer, "_words", lambda *_: ["/bin/sh", "-c", "exit 1"])
+    monkeypatch.setattr(partner_client, "_remote_command", lambda *_: ["/bin/sh", "-c", "exit 1"])
     done = sent(sealed(here, "step-8", {"x": b"x"}), there)
-    assert (done.kept, done.why) == (False, "ssh: it ended with 1")
+    assert (done.kept, done.why) == (False, "stream: it ended with 1")
 
 
-def test_a_connection_that_cannot_be_is_no_way(
+@pytest.mark.parametrize("address", ["", "192.0.2.1"])
+def test_where_no_connection_can_be_made_the_part_goes_through_srun(
+    here: Home, there: Home, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Where nobody says where srun is, or where that is no address of this node; the connection then rests for an hour."""
+    target = Target("n1", "7", there.base, "1G")
+    words = started(target, SLURM_LAUNCH_NODE_IPADDR=address)
+    monkeypatch.setattr(partner_client, "_remote_command", lambda _: words)
+    route = Route()
+    assert route.ways(0.0) == ("socket", "stream")
+    done = send(sealed(here, "step-8", {"x": b"x"}), target, route)
+    assert (done.kept, done.way) == (True, "stream")
+    now_s = time.monotonic()
+    assert route.ways(now_s) == ("stream",)
+    assert route.ways(now_s + 4000.0) == ("socket", "stream")
+
+
+def test_a_node_that_does_not_call_gets_the_part_through_srun_or_not_at_all(
     here: Home, there: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody says where srun is, where that is no address of this node, or where nobody calls, the part goes another way."""
-    monkeypatch.setattr(transfer, "CALLED_S", 0.2)
-    part = sealed(here, "step-8", {"x": b"x"})
-    silent = 'import sys\nsys.stdin.buffer.readline()\nprint(\'{"want": ["x"], "into": "/", "srun": "127.0.0.1"}\', flush=True)\nsys.stdin.buffer.read()'
-    for words in (
-        started(Target("n1", "7", there.base, "1G"), SLURM_LAUNCH_NODE_IPADDR=""),
-        started(Target("n1", "7", there.base, "1G"), SLURM_LAUNCH_NODE_IPADDR="192.0.2.1"),
-        [sys.executable, "-c", silent],
-    ):
-        monkeypatch.setattr(transfer, "_words", lambda *_, words=words: words)
-        rates = Rates(("socket",))
-        done = send(part, Target("n1", "7", there.base, "1G"), rates)
-        assert not done.kept
-        assert done.why.startswith("socket: ")
-        assert rates.order(time.monotonic()) == []
+    """What speaks against the node does not speak against the connection: only where the stream works it rests."""
+    monkeypatch.setattr(partner_client, "CALLED_S", 0.2)
+    silent = 'import sys\nsys.stdin.buffer.readline()\nprint(\'{"want": ["x"], "srun": "127.0.0.1"}\', flush=True)\nsys.stdin.buffer.read(40)'
+    monkeypatch.setattr(partner_client, "_remote_command", lambda _: [sys.executable, "-c", silent])
+    route = Route()
+    done = send(sealed(here, "step-8", {"x": b"x"}), Target("n1", "7", there.base, "1G"), route)
+    assert (done.kept, done.way) == (False, "")
+    assert done.why.startswith("stream: ")
+    assert route.ways(time.monotonic()) == ("socket", "stream")
 
 
 def test_only_who_knows_the_word_is_listened_to() -> None:
@@ -227,11 +229,11 @@ def test_a_partner_that_stands_still_in_mid_copy_is_given_up(
 ) -> None:
     """It neither takes nor says anything: whoever sends is not held for long, and what came there has no seal."""
     part = sealed(here, "step-8", {"x": bytes(8 << 20)})
-    line = 'import os, sys, time\nsys.stdin.buffer.readline()\nprint(\'{"want": ["x"], "into": "/"}\', flush=True)\ntime.sleep(300)'
-    monkeypatch.setattr(transfer, "_words", lambda *_: [sys.executable, "-c", line])
-    monkeypatch.setattr(transfer, "STALLS_S", 0.3)
+    line = 'import os, sys, time\nsys.stdin.buffer.readline()\nprint(\'{"want": ["x"], "srun": ""}\', flush=True)\ntime.sleep(300)'
+    monkeypatch.setattr(partner_client, "_remote_command", lambda *_: [sys.executable, "-c", line])
+    monkeypatch.setattr(partner_client, "STALLS_S", 0.3)
     began_s = time.monotonic()
     done = sent(part, there)
-    assert (done.kept, done.why) == (False, "ssh: it takes nothing")
+    assert (done.kept, done.why) == (False, "stream: it takes nothing")
     assert time.monotonic() - began_s < 250.0  # it did not wait for the partner
-    assert list(at_hand.parts(there)) == []
+    assert list(inventory.stored_parts(there)) == []

@@ -1,17 +1,22 @@
-"""What stands under the name of a staged set on the shared file system, and how a newer save takes its place. (I/O)
+"""What occupies the name of a staged set, and how a newer save takes its place. (I/O)
 
-How it thinks. Only what this very run published, and nobody touched since, may be replaced, and only by a save of the same start or a later one. Whatever else stands
-there - another run's checkpoint, a file of the user's - is left alone: then the set gets a name that is free (`alias`). What is published says by
-whom in its manifest; what was written to after its manifest is no longer what was published.
+How it thinks. Only what this very run published, and nobody touched since, may be replaced, and only by a
+save of the same start or a later one. Whatever else stands there - another run's checkpoint, a file of the
+user's - is left alone: then the set gets a name that is free (`alias`). What is published says by whom in its
+manifest; what was written to after its manifest is no longer what was published.
 
-A reader must find the old set or the new one, whole, at every moment, and what a manifest vouches for must be what lies there:
+A reader must find the old set or the new one, whole, at every moment, and what a manifest vouches for must be
+what lies there:
 
-- a folder is exchanged for the new one, which has its manifest and marker already, in one step (renameat2(2), RENAME_EXCHANGE);
-- where the file system cannot do that, a name without a step (`last`, `best`), which will be saved again, is a link to a folder in `.ftrun-sets`, and the link is replaced,
-  which every file system does in one step. A folder that is there already cannot be replaced, so the new one takes the free name;
-- a file is renamed over the old one, in one step, after its manifest was taken away: a file without one is judged by its format. The new manifest comes last.
+- a folder is exchanged in one step for the new one, which has its manifest and marker already (renameat2(2));
+- where the file system cannot do that, a name without a step (`last`, `best`) is a link to a folder in `.ftrun-sets`,
+  and the link is replaced, which every file system does in one step. A folder that is there already cannot be
+  replaced, so the new one takes the free name;
+- a file is renamed over the old one, in one step, after its manifest was removed: a file without one is judged
+  by its format. The new manifest comes last.
 
-Before it touches anything, whoever replaces takes the new set to a name of its own: so no two replace with the same, and what came out is never taken for what was to go in.
+Before it touches anything, whoever replaces takes the new set to a name of its own: so no two replace with
+the same, and what came out is never taken for what was to go in.
 """
 
 from __future__ import annotations
@@ -24,24 +29,14 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest, names
 from ftrun.hooks.checkpoints.manifest import Entry
-from ftrun.hooks.disk import Disk, read
-from ftrun.hooks.staged import Publishing
+from ftrun.hooks.staging.copy import Disk, read
+from ftrun.hooks.staging.records import Publishing
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "NEW",
-    "SETS",
-    "New",
-    "Own",
-    "Standing",
-    "alias",
-    "clear_sets",
-    "marked",
-    "place_of",
-    "replace",
-    "run_of",
-    "standing",
-]
+    "NEW", "SETS", "NewSet", "Occupant", "Own", "alias", "clear_sets", "marker_of", "occupant_of",
+    "replace", "run_of", "target_of",
+]  # fmt: skip
 
 SETS = ".ftrun-sets"
 FREE, OURS, LATER, OTHERS = "free", "ours", "later", "others"
@@ -59,7 +54,7 @@ class Own(NamedTuple):
 
     @staticmethod
     def of(owner: bytes, token: str) -> Own:
-        """From what a keeper notes of whose its sets are."""
+        """From what a daemon notes of whose its sets are."""
         try:
             table = json.loads(owner)
         except ValueError:
@@ -83,8 +78,10 @@ class Own(NamedTuple):
         return _order({"attempt": self.attempt, "start": self.token})
 
 
-class Standing(NamedTuple):
-    """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS; `why`: in words, "" where the path is free.
+class Occupant(NamedTuple):
+    """What stands at `path`: one of FREE, OURS (it may be replaced), LATER (a later start's), OTHERS.
+
+    `why`: in words, "" where the path is free.
 
     `listed`: the manifest that vouches for it, as it lies there; b"" where there is none.
     """
@@ -100,8 +97,8 @@ class Standing(NamedTuple):
         return self.state in (FREE, OURS)
 
 
-class New(NamedTuple):
-    """A set that is to be published by `node`: where it lies, the manifest it gets, and whether it is one file."""
+class NewSet(NamedTuple):
+    """A set that `node` is to publish: where it lies, its manifest, and whether it is one file."""
 
     data: str
     listed: bytes
@@ -110,24 +107,28 @@ class New(NamedTuple):
 
 
 def run_of(run_dir: str) -> str:
-    """What a run is called here: the name of its folder, which other users' runs may have as well, and the folder's number. Raises OSError."""
+    """What a run is called here: its folder's name and inode, since other users may have a run of that name.
+
+    Raises OSError."""
     return f"{os.path.basename(run_dir.rstrip('/'))}.{os.stat(run_dir).st_ino}"
 
 
 def alias(name: str, run: str) -> str:
-    """The name that a set has beside one that is taken: the same for all sets of a run under this name, with the same step and ending."""
+    """The free name beside one that is taken: one for each name and run, with the same step and ending."""
     tag = "of-" + "".join(LETTERS[byte & 15] for byte in hashlib.sha256(run.encode()).digest()[:6])
     stem, dot, ending = name.rpartition(".")
     has_ending = bool(dot and stem) and ending.isalnum() and not ending.isdigit()
     return f"{stem}.{tag}.{ending}" if has_ending else f"{name}.{tag}"
 
 
-def place_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Standing:
-    """Where a set may be published: under its name, else under its alias; where neither will do, what stands under the name. Raises OSError."""
-    first = standing(to, to.name, own)
+def target_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Occupant:
+    """Where a set may be published: its name, else its alias; where neither will do, what has the name.
+
+    Raises OSError."""
+    first = occupant_of(to, to.name, own)
     found = first
     for name in (to.name, alias(to.name, own.run)):
-        found = first if name == to.name else standing(to, name, own)
+        found = first if name == to.name else occupant_of(to, name, own)
         if found.state == FREE or (
             found.state == OURS and _may_be_replaced(disk, to, found, is_file=is_file)
         ):
@@ -137,11 +138,11 @@ def place_of(disk: Disk, to: Publishing, own: Own, *, is_file: bool) -> Standing
     return first
 
 
-def standing(to: Publishing, name: str, own: Own) -> Standing:
+def occupant_of(to: Publishing, name: str, own: Own) -> Occupant:
     """What stands under a name. Raises OSError."""
     path = f"{to.to}/{name}"
     if not os.path.lexists(path):
-        return Standing(path, FREE)
+        return Occupant(path, FREE)
     listed = read(manifest.place_of(path, manifest.MANIFEST), MAX_BYTES)
     sources = [manifest.place_of(path, manifest.MANIFEST)]
     if listed is None and not os.path.isdir(
@@ -150,22 +151,25 @@ def standing(to: Publishing, name: str, own: Own) -> Standing:
         sources = [f"{to.folder}/{note}" for note in (OLD, NEW)]
     told = [(source, facts) for source in sources if (facts := _facts(read(source, MAX_BYTES))) is not None]
     if not told:
-        return Standing(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
+        return Occupant(path, OTHERS, f"{path} is there already, and ftrun did not publish it")
     by = told[0][1]["by"]
     run = str(by.get("run", ""))
     if run != own.run:
         whose = f"run {run}" if run else "another run"
-        return Standing(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
+        return Occupant(path, OTHERS, f"{path} is a checkpoint of {whose}", listed or b"")
     if _order(by) > own.order:
-        return Standing(path, LATER, f"{path} was saved by a later start", listed or b"")
+        return Occupant(path, LATER, f"{path} was saved by a later start", listed or b"")
     why = [_touched(path, facts, source) for source, facts in told]
     if all(why):
-        return Standing(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
-    return Standing(path, OURS, f"{path} was published before", listed or b"")
+        return Occupant(path, OTHERS, f"{path} is there already: {why[0]}", listed or b"")
+    return Occupant(path, OURS, f"{path} was published before", listed or b"")
 
 
-def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
-    """Put a set in the place of what stands `there`, or in a free one as a link. False where another node is at it. Raises OSError."""
+def replace(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
+    """Put a set in the place of what stands `there`, or in a free one as a link.
+
+    False where another node is at it. Raises OSError.
+    """
     if new.is_file:
         _replace_file(disk, to, there, new)
         return True
@@ -177,7 +181,7 @@ def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
     except FileNotFoundError:
         return False
     # Another one may have taken what was put together here, and a third have begun to put it together anew.
-    if not _is_still(private, new.listed) or read(f"{private}/{manifest.MARKER}", MAX_BYTES) != marked(
+    if not _is_still(private, new.listed) or read(f"{private}/{manifest.MARKER}", MAX_BYTES) != marker_of(
         new.listed
     ):
         disk.clear(private)
@@ -200,7 +204,7 @@ def replace(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
 OLD, NEW = "replaced.json", "replacing.json"  # manifests
 
 
-def _replace_file(disk: Disk, to: Publishing, there: Standing, new: New) -> None:
+def _replace_file(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> None:
     if there.listed:
         disk.put(f"{to.folder}/{OLD}", there.listed, new.node)
     disk.put(f"{to.folder}/{NEW}", new.listed, new.node)
@@ -217,7 +221,7 @@ def _is_still(path: str, listed: bytes) -> bool:
     return facts is not None and read(own, MAX_BYTES) == listed and not _touched(path, facts, own)
 
 
-def _link_to(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
+def _link_to(disk: Disk, to: Publishing, there: Occupant, new: NewSet) -> bool:
     """The name is a link, and is made anew at once."""
     sets = f"{to.to}/{SETS}"
     name = os.path.basename(there.path)
@@ -236,7 +240,7 @@ def _link_to(disk: Disk, to: Publishing, there: Standing, new: New) -> bool:
     return True
 
 
-def _may_be_replaced(disk: Disk, to: Publishing, there: Standing, *, is_file: bool) -> bool:
+def _may_be_replaced(disk: Disk, to: Publishing, there: Occupant, *, is_file: bool) -> bool:
     """Whether what is ours can be replaced at once by a set of this kind."""
     if os.path.islink(there.path):
         return not is_file
@@ -245,15 +249,15 @@ def _may_be_replaced(disk: Disk, to: Publishing, there: Standing, *, is_file: bo
     return is_file or disk.can_exchange(to.to)
 
 
-def is_link_wanted(disk: Disk, to: Publishing, there: Standing) -> bool:
-    """Whether a folder that comes to stand at a free place should be a link, since it is going to be saved again."""
+def is_link_wanted(disk: Disk, to: Publishing, there: Occupant) -> bool:
+    """Whether a folder at a free place should be a link, since it will be saved again."""
     if there.state == OURS:
         return os.path.islink(there.path)
     is_once = names.step_of(to.name) is not None and os.path.basename(there.path) == to.name
     return not is_once and not disk.can_exchange(to.to)
 
 
-def marked(listed: bytes) -> bytes:
+def marker_of(listed: bytes) -> bytes:
     """The content of the marker that goes with a manifest."""
     return hashlib.sha256(listed).hexdigest().encode() + b"\n"
 

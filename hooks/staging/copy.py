@@ -1,25 +1,162 @@
-"""One file to another file system, with its checksum, and safe there. (I/O)
+"""Effects on a shared file system, one by one, and copies of files with their checksum. (I/O)
 
-How it thinks. The trainer beside us is not to be disturbed, and most of what a copy costs is not the disk but the processor. So one thread reads and sums, another one writes, with four
-buffers between them, and both together take no more than one core. A large file goes past the page cache (O_DIRECT) where that is possible, which saves a copy and leaves
-nothing behind. Some file systems are much slower that way: so both ways are tried with real files, and what each brought is remembered. What goes through the page cache is written out and
-forgotten as it goes. A source that changes meanwhile is no copy of anything: that is seen by its size and times.
+A process may die, and a file system may fill up, behind every single effect. So each of them stands alone
+(`Disk`) and is announced before it happens: a test stops the world at any of them. What must be there after a
+crash is synchronised before anything names it.
+
+The trainer beside us is not to be disturbed, and most of what a copy costs is not the disk but the processor.
+So one thread reads and sums, another one writes, with four buffers between them, and both together take no
+more than one core. A large file goes past the page cache (O_DIRECT) where that is possible, which saves a
+copy and leaves nothing behind. Some file systems are much slower that way, so both ways are tried with real
+files and their speeds remembered. What goes through the page cache is written out and dropped from it on the
+way. A source that changes meanwhile is no copy of anything: its size and times show it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
 import mmap
 import os
 import queue
+import shutil
+import tempfile
 import threading
 import time
 from typing import Callable, Optional
 
-__all__ = ["WAYS", "Changed", "Ways", "copy", "digest"]
+__all__ = ["WAYS", "Changed", "Disk", "Ways", "copy", "digest", "is_full", "read", "read_text"]
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room, or no more of it for this user."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def read(path: str, size_bytes: int = -1) -> Optional[bytes]:
+    """What stands in a file, `size_bytes` of it at most; None where there is no such file. Raises OSError."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(size_bytes)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def read_text(path: str, size_bytes: int = -1) -> str:
+    """The text of a file, `size_bytes` of it at most; "" where there is none. Raises OSError."""
+    return (read(path, size_bytes) or b"").decode("utf-8", "replace")
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+UNABLE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+_can_exchange: dict[int, bool] = {}  # by device
+
+
+class Disk:
+    """The effects. All raise OSError."""
+
+    def effect(self, what: str) -> None:
+        """Called before each effect; here it does nothing."""
+
+    def make(self, folder: str) -> None:
+        """A folder and those above it."""
+        if not os.path.isdir(folder):
+            self.effect(f"make {folder}")
+            os.makedirs(folder, exist_ok=True)
+
+    def put(self, path: str, content: bytes, writer: str) -> None:
+        """A small file, whole or not at all, and safe on disk.
+
+        `writer` keeps two writers of one path apart.
+        """
+        draft = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{writer}.tmp"
+        self.effect(f"write {draft}")
+        try:
+            with open(draft, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+        self.rename(draft, path)
+        self.settle(os.path.dirname(path))
+
+    def rename(self, source: str, target: str) -> None:
+        """By another name at once; a file there is replaced."""
+        self.effect(f"rename {source} {target}")
+        os.rename(source, target)
+
+    def exchange(self, one: str, other: str) -> bool:
+        """Two names change places at once; False where the file system cannot do that."""
+        self.effect(f"exchange {one} {other}")
+        return _exchange(one, other)
+
+    def can_exchange(self, folder: str) -> bool:
+        """Whether the file system of a folder can: tried once."""
+        device = os.stat(folder).st_dev
+        if device not in _can_exchange:
+            with tempfile.TemporaryDirectory(prefix=".ftrun-", dir=folder) as place:
+                for name in ("a", "b"):
+                    os.mkdir(f"{place}/{name}")
+                _can_exchange[device] = _exchange(f"{place}/a", f"{place}/b")
+        return _can_exchange[device]
+
+    def relink(self, target: str, path: str) -> None:
+        """A symbolic link, in the place of the one that is there."""
+        draft = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.uname().nodename}.{os.getpid()}.tmp"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
+        self.effect(f"symlink {draft}")
+        os.symlink(target, draft)
+        self.rename(draft, path)
+
+    def link(self, source: str, target: str) -> None:
+        """A second name. Raises FileExistsError."""
+        self.effect(f"link {source} {target}")
+        os.link(source, target)
+
+    def settle(self, folder: str) -> None:
+        """The names in a folder are safe on disk; a file system that cannot sync folders is believed."""
+        self.effect(f"sync {folder}")
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: str) -> None:
+        """A file; one that is gone is no error."""
+        self.effect(f"remove {path}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def clear(self, folder: str) -> None:
+        """A folder and all in it, as far as that goes."""
+        self.effect(f"clear {folder}")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchange(one: str, other: str) -> bool:
+    """renameat2(2) with RENAME_EXCHANGE. Raises OSError; False where there is no such thing here."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in UNABLE:
+        return False
+    raise OSError(number, os.strerror(number), other)
+
+
+# ---------------------------------------------------------------------- copying
 
 CHUNK_BYTES = 4 << 20
 BUFFERS = 4
@@ -39,7 +176,7 @@ class Changed(Exception):
 
 
 class Ways:
-    """What writing past the page cache (`True`) and through it (`False`) brought on each device, in bytes a second."""
+    """Bytes per second of writing past the page cache (`True`) and through it (`False`), by device."""
 
     def __init__(self) -> None:
         self.brought: dict[tuple[int, bool], float] = {}
@@ -64,7 +201,10 @@ WAYS = Ways()
 
 
 def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -> str:
-    """Copy `source`, which has this size and time, to `target`; returns its SHA-256. Raises Changed, OSError."""
+    """Copy `source`, which has this size and time, to `target`; returns its SHA-256.
+
+    Raises Changed, OSError.
+    """
     with open(source, "rb", buffering=0) as reader:
         device, began_s = os.stat(os.path.dirname(target) or ".").st_dev, time.monotonic()
         writer = _Writer(target, WAYS.is_direct(device, size_bytes))
@@ -80,7 +220,10 @@ def copy(source: str, target: str, size_bytes: int, mtime_ns: int, pace: Pace) -
 
 
 def digest(source: str, size_bytes: int, mtime_ns: int, pace: Pace, cores: int = 1) -> str:
-    """The SHA-256 of a file that has this size and time; this process may take so many cores meanwhile. Raises Changed, OSError."""
+    """The SHA-256 of a file that has this size and time; this process may take so many cores meanwhile.
+
+    Raises Changed, OSError.
+    """
     with open(source, "rb", buffering=0) as reader:
         found = _through(reader.fileno(), pace, None, cores)
         _compare(source, reader.fileno(), size_bytes, mtime_ns)
@@ -201,7 +344,7 @@ class _Writer:
         self.is_direct = False
 
     def _write_out(self) -> None:
-        """Linux begins to write out what is not written out yet, and forgets the rest; now and then it is waited for."""
+        """Have Linux write out what is dirty and drop the rest; now and then wait for it."""
         self._forget(self._safe, self._written - self._safe)
         self._begun = self._written
         if self._written - self._safe >= SYNC_BYTES:

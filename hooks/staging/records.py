@@ -1,13 +1,14 @@
 """Where staged checkpoints lie and what is written down of them: names, paths and records. (pure)
 
-How it thinks. A *set* is one checkpoint over all nodes: a name at the top of FTRUN_STAGE_DIR. What one node has of it is its *part*. Each start
-of the script has a folder of its own, so that ranks that outlive their start, and leftovers of one that died, never mix with what the next start
-saves. A part that will not change any more is *sealed*: a record says what is in it, and its files are held by hard links, which cost no
-memory; a script that deletes its old checkpoints deletes nothing that was not published yet.
+How it thinks. A *set* is one checkpoint over all nodes: a name at the top of FTRUN_STAGE_DIR. What one node
+has of it is its *part*. Each start of the script has a folder of its own, so that ranks that outlive their
+start, and leftovers of one that died, never mix with what the next start saves. A part that will not change
+any more is *sealed*: a record says what is in it, and its files are held by hard links, which cost no memory;
+a script that deletes its old checkpoints deletes nothing that was not published yet.
 
 On each node, below `<stage-dir>/ftrun-<uid>/<run>.<job>` (the same path on all of them, 0700):
 
-    stage/<token>/<set>                  what the script writes; FTRUN_STAGE_DIR is stage/<token>, token = <launch>.<start>
+    stage/<token>/<set>                  what the script writes into FTRUN_STAGE_DIR; token = <launch>.<start>
     marks/<token>/<set>/<rank>.<word>    what `with stage(step):` says of a rank: begin, done, failed
     held/<token>/<set>                   the sealed part, by hard links
     parts/<token>/<set>.json             its seal; written last; `.before` while the name is saved again
@@ -22,7 +23,7 @@ On the shared file system, below the folder that sets are published to:
         parts/<node>.json                the part is there, whole and safe on disk: its seal, with sums
         data.<key>/<set>                 the set while it is put together from just these parts
         asked.json, words/<node>         of a name that is saved again: whether all parts are of one save
-    .ftrun-sets/<set>.<sum>/             a set whose name is a link, where the file system cannot exchange folders
+    .ftrun-sets/<set>.<sum>/             a set whose name is a link (see replace)
     <set>/.ftrun-manifest.json, <set>/.ftrun-complete
 
 In the attempt's folder: `stage/<node>.json`, the report of a node.
@@ -37,22 +38,26 @@ from typing import Any, NamedTuple, Optional
 from ftrun.hooks.checkpoints.names import is_temporary
 
 __all__ = [
-    "BEGIN", "DONE", "FAILED", "PUBLISHING", "File", "Home", "Publishing", "Seal", "base_of", "is_inner_path", "is_set", "is_set_name",
-    "read_seal", "report_path", "seal_json",
+    "BEGIN", "DONE", "FAILED", "PUBLISHING", "File", "Home", "Publishing", "Seal", "base_of", "is_inner_path",
+    "is_set", "is_set_name", "read_seal", "report_path", "seal_json",
 ]  # fmt: skip
 
 VERSION = 1
 BEGIN, DONE, FAILED = "begin", "done", "failed"
 PUBLISHING = ".ftrun-publishing"
-# Top-level names that are no checkpoint: what frameworks note beside them. A start is given one of its own (views).
-TRACKERS = frozenset(
-    "latest latest_universal latest_checkpointed_iteration.txt checkpoint last meta.json progress.txt".split()  # noqa: SIM905
-)
+# Top-level names that are no checkpoint: frameworks note the newest one there. A view has its own.
+TRACKERS = frozenset({
+    "latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint", "last", "meta.json",
+    "progress.txt",
+})  # fmt: skip
 _OWN = (".ftrun-manifest.json", ".ftrun-complete")
 
 
 class File(NamedTuple):
-    """One file of a part. `mtime_ns` and `inode` are the staged file's own; `sha256` is "" until it is known."""
+    """One file of a part. `mtime_ns` and `inode` are the staged file's own.
+
+    `sha256` is "" until it is known.
+    """
 
     size_bytes: int
     mtime_ns: int = 0
@@ -61,11 +66,12 @@ class File(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """A part that will not change: the files of `node` in set `name`, by their path inside the set ("" where the set is one file).
+    """A part that will not change: the files of `node` in set `name`, by path ("" for a set of one file).
 
-    `is_file`: the set is a single file. `proven`: its ranks said so, or whoever wrote it lived on; else only its layout can tell that it
-    is whole. `sealed_s`: Unix seconds by the node's clock, for people only. `save`: how often this node has seen the name saved in this start. A part without
-    files says: nothing of this set is here. `is_alone`: its one rank saved for all nodes, so no other has anything of it.
+    `is_file`: the set is a single file. `proven`: its ranks said so, or whoever wrote it lived on; else only
+    its layout can tell that it is whole. `sealed_s`: Unix seconds by the node's clock, for people only.
+    `save`: how often this node has seen the name saved in this start. A part without files says: nothing of
+    this set is here. `is_alone`: its one rank saved for all nodes, so no other has anything of it.
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""What a keeper tells of the staged checkpoints of its node, and the small things that it reads. (I/O)
+"""The report of a node on its staged checkpoints, and the small files that it reads. (I/O)
 
-How it thinks. A report is read by people who ask why there is no checkpoint. So what was refused stays in it with its reason, also after it had to make room.
+A report is read by people who ask why there is no checkpoint. So what was refused stays in it with its
+reason, also after it had to make room.
 """
 
 from __future__ import annotations
@@ -10,24 +11,16 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ftrun.hooks import hostlist, publish, sealing
-from ftrun.hooks.disk import is_full
-from ftrun.hooks.keeplook import Part
+from ftrun.hooks import hostlist
+from ftrun.hooks.staging import publish, sealing
+from ftrun.hooks.staging.copy import is_full, read_text
+from ftrun.hooks.staging.local import LocalPart
 from ftrun.hooks.tokens import token_of
 
 __all__ = [
-    "GONE",
-    "MAY_COME",
-    "NAME_MAX_BYTES",
-    "UNSURE",
-    "link",
-    "named",
-    "names",
-    "nodes",
-    "rows",
-    "said",
-    "text",
-]
+    "GONE", "MAY_COME", "NAME_MAX_BYTES", "UNSURE", "alias_note", "error_text", "nodes_of_start",
+    "read_link", "record_times", "rows",
+]  # fmt: skip
 
 NAME_MAX_BYTES = 180  # most file systems know 255
 READ_MAX_BYTES = 1 << 24
@@ -36,8 +29,11 @@ GONE = "it did not become a checkpoint, and was cleared away"
 UNSURE = "its start broke down before all nodes had said that their parts are of the same save"
 
 
-def rows(parts: Iterable[Part], refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each part, in order of age. `refused`: set -> why, of those that were, and are perhaps no longer here."""
+def rows(parts: Iterable[LocalPart], refused: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each part, in order of age.
+
+    `refused`: set -> why, of those that were, and are perhaps no longer here.
+    """
     found = [_row(part) for part in parts if part.files or part.seal]
     known = {row["set"] for row in found}
     gone = [
@@ -48,7 +44,7 @@ def rows(parts: Iterable[Part], refused: Mapping[str, str]) -> list[dict[str, An
     return gone + sorted(found, key=lambda row: (token_of(row["start"]) or (0, 0), row["sealed_s"]))
 
 
-def _row(part: Part) -> dict[str, Any]:
+def _row(part: LocalPart) -> dict[str, Any]:
     state = "sealed" if part.seal is not None else "writing"
     if part.is_published:
         state = "published"
@@ -60,20 +56,23 @@ def _row(part: Part) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def named(name: str, path: str) -> str:
-    """That a set is published under another name than its own, if so; `path`: where, "" where another run's is the same."""
+def alias_note(name: str, path: str) -> str:
+    """That a set is published under another name than its own, if so.
+
+    `path`: where, "" where another run's is the same.
+    """
     own = os.path.basename(path)
     return f"it is published as {own}: {name} is not this run's there" if own not in ("", name) else ""
 
 
-def said(error: OSError, to: str) -> str:
+def error_text(error: OSError, to: str) -> str:
     """An error of the shared file system in words."""
     if is_full(error):
         return f"{to} is full ({error.strerror}): staged checkpoints stay in memory until there is room"
     return f"{to}: {error.strerror or error}"
 
 
-def names(folder: str) -> tuple[tuple[str, int], ...]:
+def record_times(folder: str) -> tuple[tuple[str, int], ...]:
     """The records in a folder, each with when it was written."""
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -81,26 +80,19 @@ def names(folder: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found))
 
 
-def nodes(path: str) -> list[str]:
+def nodes_of_start(path: str) -> list[str]:
     """The nodes that the record of a start names; none where it cannot be read. Raises OSError."""
-    told = next((line[6:] for line in text(path).splitlines() if line.startswith("nodes=")), "")
+    told = next(
+        (line[6:] for line in read_text(path, READ_MAX_BYTES).splitlines() if line.startswith("nodes=")), ""
+    )
     with contextlib.suppress(ValueError):
         return hostlist.expand(told) if told else []
     return []
 
 
-def link(path: str) -> str:
+def read_link(path: str) -> str:
     """Where a link leads to; "" where there is none. Raises OSError."""
     try:
         return os.readlink(path)
-    except FileNotFoundError:
-        return ""
-
-
-def text(path: str) -> str:
-    """The content of a small file; "" where there is none. Raises OSError."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(READ_MAX_BYTES)
     except FileNotFoundError:
         return ""

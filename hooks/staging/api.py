@@ -1,18 +1,20 @@
 """Training code saves a checkpoint at memory speed: `with ftrun.hooks.stage(step) as folder:`. (I/O)
 
     from ftrun.hooks import stage
-    with stage(step) as folder:                  # every rank, as it would call torch.distributed.checkpoint.save
+    with stage(step) as folder:              # every rank, as with torch.distributed.checkpoint.save
         torch.save(state, f"{folder}/rank-{rank}.pt")
-    with stage(step, ranks=1) as folder:         # where one rank saves for all
+    with stage(step, ranks=1) as folder:     # where one rank saves for all
         torch.save(model.state_dict(), f"{folder}/model.pt")
 
-How it thinks. Leaving the block is the whole pause: what is in `folder` lies in the memory of the node, and ftrun publishes it in the background. Nobody needs
-this who can name a folder: what is written into FTRUN_STAGE_DIR is published just the same. But here each rank says when it begins and when it is done, so
+How it thinks. Leaving the block is the whole pause: what is in `folder` lies in the memory of the node, and
+ftrun publishes it in the background. Nobody needs this who can name a folder: what is written into
+FTRUN_STAGE_DIR is published just the same. But here each rank says when it begins and when it is done, so
 that a part is known to be whole at once, and one of a rank that died is known not to be.
 
-Where nobody looks after FTRUN_STAGE_DIR (no job of ftrun's, no agent in it) the same block saves straight to the folder FTRUN_STAGE_TO, else
-`to`: into a folder beside it, which the last of all ranks renames when it is done. An error inside the block is the caller's; ftrun adds none of its own
-while the block runs, but where the folder cannot be made at all there is nothing to write to, and OSError is raised.
+Where nobody looks after FTRUN_STAGE_DIR (no job of ftrun's, no agent in it) the same block saves straight to
+the folder FTRUN_STAGE_TO, else `to`: into a folder beside it, which the last of all ranks renames when it is
+done. An error inside the block is the caller's; ftrun adds none of its own while the block runs, but where
+the folder cannot be made at all there is nothing to write to, and OSError is raised.
 """
 
 from __future__ import annotations
@@ -20,13 +22,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any, Optional
 
-from ftrun.hooks import openfiles, staged
+from ftrun.hooks import openfiles
 from ftrun.hooks.poke import poke
+from ftrun.hooks.staging import records
 
 __all__ = ["stage"]
 
@@ -41,11 +42,12 @@ def stage(
 ) -> Iterator[str]:
     """The folder to save the checkpoint of `step` into, as seen by this rank.
 
-    `ranks`: how many ranks save something (default: all of them). `name` of the checkpoint (default: step-<step>). `to`: where it is saved
-    outside a job of ftrun's. Raises OSError where the folder cannot be made; ValueError for a name that is no checkpoint's.
+    `ranks`: how many ranks save something (default: all of them). `name` of the checkpoint (default:
+    step-<step>). `to`: where it is saved outside a job of ftrun's. Raises OSError where the folder cannot be
+    made; ValueError for a name that is no checkpoint's.
     """
     own = name or f"step-{step}"
-    if "/" in own or not staged.is_set(own, is_folder=True):
+    if "/" in own or not records.is_set(own, is_folder=True):
         raise ValueError(f"{own!r} is no name for a checkpoint")
     folder, marks = _places(own)
     if marks:
@@ -58,33 +60,35 @@ def stage(
 
 
 def _places(name: str) -> tuple[str, str]:
-    """The folder of a set in this node's memory and that of its marks; "" for both where nobody looks after them."""
+    """The folder of a set in this node's memory and that of its marks; "" for both without a daemon."""
     top, to = os.environ.get("FTRUN_STAGE_DIR", ""), os.environ.get("FTRUN_STAGE_TO", "")
     above, kind = os.path.split(os.path.dirname(top))
     if not top or top == to or kind != "stage" or not os.path.isdir(top):
         return "", ""
-    return f"{top}/{name}", staged.Home(above).marks(os.path.basename(top), name)
+    return f"{top}/{name}", records.Home(above).marks(os.path.basename(top), name)
 
 
 @contextlib.contextmanager
 def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Iterator[None]:
-    """Say that this rank begins with the save of a step, is done, or failed; what cannot be said is not said, and the part is sealed as if nobody spoke.
+    """Mark that this rank begins to save a step, is done, or failed.
+
+    Where a mark cannot be written the part is sealed as if no rank had reported.
 
     `ranks`: how many of this node save something, and whether this one does so for all nodes.
     """
     os.makedirs(folder, exist_ok=True)
     rank = str(_number(RANKS, 0))
-    _say(marks, rank, staged.DONE, None)
-    _say(marks, rank, staged.FAILED, None)
+    _say(marks, rank, records.DONE, None)
+    _say(marks, rank, records.FAILED, None)
     save = hashlib.sha256(step.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     numbers = (os.getpid(), openfiles.began(os.getpid()), openfiles.space(), *ranks)
-    _say(marks, rank, staged.BEGIN, " ".join([*map(str, numbers), save]))
+    _say(marks, rank, records.BEGIN, " ".join([*map(str, numbers), save]))
     try:
         yield
     except BaseException:
-        _say(marks, rank, staged.FAILED, "")
+        _say(marks, rank, records.FAILED, "")
         raise
-    _say(marks, rank, staged.DONE, "")
+    _say(marks, rank, records.DONE, "")
     poke(marks.rsplit("/", 3)[0])
 
 
@@ -176,15 +180,3 @@ def _number(names: tuple[str, ...], usual: int) -> int:
         if text.isdigit():
             return int(text)
     return usual
-
-
-class Stage(ModuleType):
-    """This module: `stage(step)` calls its function of that name, however the module was imported."""
-
-    def __call__(
-        self, step: object, *, ranks: Optional[int] = None, name: str = "", to: str = "checkpoints"
-    ) -> contextlib.AbstractContextManager[str]:
-        return stage(step, ranks=ranks, name=name, to=to)
-
-
-sys.modules[__name__].__class__ = Stage

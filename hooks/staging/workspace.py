@@ -1,10 +1,16 @@
-"""The folder of a job in the memory of a node, and the place of a process behind all others. (I/O)
+"""The folder of a job in the memory of a node, and the removal of those that dead jobs left behind. (I/O)
 
-How it thinks. The folder lies where everybody may make one, so it must be this user's own. A keeper holds a lock in it as long as it lives, and whoever
-may start it again is a process of the job. So a folder whose lock nobody holds, and of whose job no process of this user is left, is what a job left
-that was killed with its keeper: its memory is given back at once, by whoever comes by: the next keeper, a sweep, Slurm's Epilog.
+The folder lies where everybody may make one, so it must be this user's own. A staging daemon holds a lock in
+it as long as it lives, and whoever may start it again is a process of the job. So a folder whose lock is
+free, and of whose job no process of this user is left, was left by a job that was killed with its daemon. Its
+memory is given back by whoever comes first: the next daemon, a sweep, or Slurm's Epilog.
 
-Locks are seen from every container, processes are not. So a folder that was made where processes have other numbers is left alone until nobody has touched it for a day.
+Locks are seen from every container, processes are not. So a folder that was made where processes have other
+numbers is left alone until it has not been touched for a day.
+
+The Epilog is root, and the folders are a user's, who may put a link in the place of any of them at any
+moment. So a child becomes that user before it looks: wherever it is led, it removes nothing that the user
+could not remove.
 """
 
 from __future__ import annotations
@@ -12,22 +18,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import shutil
+import signal
+import stat
 import time
 
-from ftrun.hooks import at_hand, openfiles
+from ftrun.hooks import openfiles
 from ftrun.hooks.ownership import NotPrivate, exposed, is_own_folder, private_folder
+from ftrun.hooks.processes import environments, listed
+from ftrun.hooks.staging import inventory
 
-__all__ = ["STALE_S", "clear_dead", "come_last", "job_folder", "open_base"]
+__all__ = ["STALE_S", "clear_as_user", "clear_dead", "job_folder", "open_base"]
 
 STALE_S = 86_400.0
 LEAST_BYTES = 64 << 20
-NICE = 10  # a tenth of a core where all are busy
-NICE_IDLE = 19
-BEST_EFFORT, IDLE = (
-    (2 << 13) | 7,
-    3 << 13,
-)  # the last place of the one class of ioprio_set(2), and the other class
 LOCK_TRIES, LOCK_PAUSE_S = 10, 0.2
 GONE = ".gone."
 
@@ -62,7 +67,8 @@ def _locked(base: str) -> int:
         time.sleep(LOCK_PAUSE_S)
     top = os.path.dirname(os.path.dirname(base))
     raise OSError(
-        f"another process looks after {base}: if the nodes share {top}, set --ft-stage-dir to a folder that each node has for itself"
+        f"another process looks after {base}: if the nodes share {top}, set --ft-stage-dir to a folder that"
+        " each node has for itself"
         " (in a sandbox: ftrun sandbox up --shm MIB)"
     )
 
@@ -70,31 +76,34 @@ def _locked(base: str) -> int:
 def _room_bytes(base: str) -> int:
     """What is free, and what this folder holds itself and may drop."""
     room = os.statvfs(base)
-    return room.f_bavail * room.f_frsize + at_hand.used_bytes(base)
+    return room.f_bavail * room.f_frsize + inventory.used_bytes(base)
 
 
 # ---------------------------------------------------------------------- what dead jobs left
 
 
 def clear_dead(above: str, own: str = "", *, over: str = "") -> list[str]:
-    """Remove the folders in `above`, this user's, whose job is gone; never `own`. `over`: a job that Slurm says is over. Returns their names; nothing is raised."""
+    """Remove the folders in `above`, this user's, whose job is gone; never `own`.
+
+    `over`: a job that Slurm says is over. Returns their names; nothing is raised.
+    """
     found: list[str] = []
     if not is_own_folder(above):
         return found
     living: list[Living] = []
-    for name in at_hand.listed(above):
+    for name in inventory.listed(above):
         base = f"{above}/{name}"
         with contextlib.suppress(OSError):
             if base == own or not is_own_folder(base):
                 continue
             if name.startswith(GONE):
                 shutil.rmtree(base, ignore_errors=True)
-            elif _clear(above, name, over, living):
+            elif _clear_job(above, name, over, living):
                 found.append(name)
     return found
 
 
-def _clear(above: str, name: str, over: str, living: list[Living]) -> bool:
+def _clear_job(above: str, name: str, over: str, living: list[Living]) -> bool:
     lock = os.open(f"{above}/{name}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,12 +135,10 @@ class Living:
     """The jobs that processes of this user belong to."""
 
     def __init__(self) -> None:
-        from ftrun.hooks.sweep import environments, listed
-
         own = {os.getpid(), os.getppid()}
         pids = [pid for pid in listed() if pid not in own]
         self._words = {pid: environment for pid, environment, _ in environments(pids, empty=True)}
-        self._groups = "\n".join(_text(f"/proc/{pid}/cgroup") for pid in pids)
+        self._groups = "\n".join(_read_text(f"/proc/{pid}/cgroup") for pid in pids)
         self._is_sure = all(pid in self._words or not openfiles.began(pid) for pid in pids)
 
     def has(self, job: str) -> bool:
@@ -143,10 +150,10 @@ class Living:
 
 
 def job_folder(attempt_folder: str) -> str:
-    """The folder of a job on its nodes, as its keepers were told; "" where they were not."""
-    for name in reversed(at_hand.listed(f"{attempt_folder}/stage")):
+    """The folder of a job on its nodes, as its daemons were told; "" where they were not."""
+    for name in reversed(inventory.listed(f"{attempt_folder}/stage")):
         if name.startswith("words."):
-            words = _text(f"{attempt_folder}/stage/{name}").splitlines()
+            words = _read_text(f"{attempt_folder}/stage/{name}").splitlines()
             told = dict(zip(words[0::2], words[1::2]))
             return told.get("--base", "")
     return ""
@@ -154,10 +161,10 @@ def job_folder(attempt_folder: str) -> str:
 
 def _here() -> str:
     """Where processes have the numbers that they have here: this life of the node, and the namespace."""
-    return f"{_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {openfiles.space()}"
+    return f"{_read_text('/proc/sys/kernel/random/boot_id').strip() or '-'} {openfiles.space()}"
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read(1 << 20)
@@ -165,21 +172,54 @@ def _text(path: str) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------- behind all others
+# ---------------------------------------------------------------------- stageleft
+
+DEATH_S = 1.0  # a process that hangs in the kernel is left behind
 
 
-def come_last(*, idle: bool = False) -> None:
-    """A low priority for the processor, and the lowest for disks where Linux tells them apart (ioprio_set(2)).
+def clear_as_user(stage_dir: str, uid: int, job: str, limit_s: float) -> list[str]:
+    """Remove what jobs of this user that are gone left below `stage_dir`, that of `job` among them.
 
-    Not the very lowest: beside a trainer that keeps all cores busy that would be a hundredth of one, and what is staged would never get out. `idle`:
-    the very lowest of both, for what nobody waits for.
+    Returns the names of the folders; nothing is raised.
     """
-    with contextlib.suppress(OSError):
-        os.nice(NICE_IDLE if idle else NICE)
-    numbers = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}
-    number = numbers.get(os.uname().machine)
-    if number is not None:
-        import ctypes
+    above = f"{stage_dir.rstrip('/')}/ftrun-{uid}"
+    try:
+        fact = os.lstat(above)
+    except OSError:
+        return []
+    if uid < 0 or not stat.S_ISDIR(fact.st_mode) or fact.st_uid != uid or os.geteuid() not in (0, uid):
+        return []
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become_user(above, uid, fact.st_gid, job, writer)
+    os.close(writer)
+    told = b""
+    try:
+        while select.select([reader], [], [], max(0.0, limit_s))[0]:
+            piece = os.read(reader, 1 << 16)
+            if not piece:
+                break
+            told += piece
+    finally:
+        os.close(reader)
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+            give_up_s = time.monotonic() + DEATH_S
+            while os.waitpid(child, os.WNOHANG)[0] == 0 and time.monotonic() < give_up_s:
+                time.sleep(0.01)
+    return told.decode("utf-8", "replace").split()
 
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).syscall(number, 1, 0, IDLE if idle else BEST_EFFORT)  # this process
+
+def _become_user(above: str, uid: int, gid: int, job: str, writer: int) -> None:
+    """The child's part: it never returns."""
+    try:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+        if os.getuid() == uid and os.geteuid() == uid:
+            gone = clear_dead(above, over=job)
+            os.write(writer, " ".join(gone).encode("utf-8", "replace"))
+    finally:
+        os._exit(0)

@@ -1,11 +1,17 @@
 """A staged set becomes a checkpoint on the shared file system. (I/O)
 
-How it thinks. There is no leader. Each node brings its own part to a folder beside the checkpoints and says so by one record; whoever sees
-the records of all nodes puts the set together and renames it into place. Every step can be done again by anybody at any time, and two that do it at once end
-with the same: parts and sets are named by what they hold, so nothing is ever written into what another reads. A set has its
-final name only when all of it is safe on disk, and its marker last. What stands under that name already is `standing`'s to say.
+Each node brings its own part to a folder beside the checkpoints and says so by one record. Whoever sees the
+records of all nodes may put the set together and rename it into place. Every step can be repeated by any node
+at any time, and two that do it at once end with the same: parts and sets are named by what they hold, so
+nothing is ever written into what another node reads. A set has its final name only when all of it is safe on
+disk, and its marker last. What stands under that name already is for `replace` to judge.
 
-A process that dies behind any effect leaves the old complete set or the new one, and work that the next look takes up again.
+The files of a set lie in its parts; each gets a second name in one folder by a hard link. Where the file
+system has no hard links the file is renamed, and a node that comes too late for it finds it in place. What
+was put together is never written to.
+
+A process that dies behind any effect leaves the old complete set or the new one, and work that the next look
+takes up again.
 """
 
 from __future__ import annotations
@@ -16,29 +22,113 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Callable, NamedTuple, Optional
 
-from ftrun.hooks import agreeing, assemble, copying, staged, standing, union
 from ftrun.hooks.checkpoints import manifest, names
 from ftrun.hooks.checkpoints.model import Damaged
-from ftrun.hooks.disk import Disk, read
-from ftrun.hooks.staged import Publishing, Seal
-from ftrun.hooks.standing import New, Own
+from ftrun.hooks.staging import copy, merge, records, replace
+from ftrun.hooks.staging.copy import Disk, read
+from ftrun.hooks.staging.records import Publishing, Seal
+from ftrun.hooks.staging.replace import NewSet, Own
 
 __all__ = [
-    "PUBLISHED", "REFUSED", "WAITING", "Outcome", "clear_gone", "clear_job", "finish", "has_part", "heard_of", "is_published", "part_of", "parts_of", "pending", "published_path",
-    "push", "say_nothing",
+    "PUBLISHED", "REFUSED", "WAITING", "Outcome", "clear_gone", "clear_job", "finish", "has_all_files",
+    "has_part", "heard_of", "is_published", "judge_of", "link_file", "link_tree", "part_of", "parts_of",
+    "pending", "published_path", "push", "say_nothing",
 ]  # fmt: skip
 
+
+def link_tree(disk: Disk, to: Publishing, made: merge.MergedSet, parts: Mapping[str, Seal], data: str) -> str:
+    """All files under one folder, by hard links where the file system has them.
+
+    Returns the node whose part is not there, else "".
+    """
+    folders = {os.path.dirname(data)}
+    disk.make(os.path.dirname(data))
+    for path, (one, node) in sorted(made.files.items()):
+        target = f"{data}/{path}" if path else data
+        source = to.incoming(node, merge.generation(parts[node])) + (f"/{path}" if path else "")
+        disk.make(os.path.dirname(target))
+        folders |= {*_above(target, os.path.dirname(data))}
+        try:
+            link_file(disk, source, target)
+        except FileNotFoundError:
+            if not os.path.exists(target):
+                return node
+        if os.stat(target).st_size != one.size_bytes:
+            return node
+    for folder in sorted(folders):
+        disk.settle(folder)
+    return ""
+
+
+def has_all_files(made: merge.MergedSet, data: str) -> bool:
+    """Whether all files are there: what another node has just taken away cannot be judged."""
+    return all(os.path.exists(f"{data}/{path}" if path else data) for path in made.files)
+
+
+def _above(path: str, top: str) -> Iterator[str]:
+    folder = os.path.dirname(path)
+    while len(folder) > len(top):
+        yield folder
+        folder = os.path.dirname(folder)
+
+
+def link_file(disk: Disk, source: str, target: str) -> None:
+    """A second name for a file, else another one. Raises OSError."""
+    if os.path.exists(target):
+        return
+    try:
+        disk.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as error:
+        # Some file systems have no hard links, or none from folder to folder.
+        if error.errno not in (errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        disk.rename(source, target)
+
+
+# ---------------------------------------------------------------------- publish
+
+JUDGE_S = 30.0
 PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
 
 Judge = Callable[[str, bool], str]
-"""Called with the path of a set that is put together and whether its parts are proven; why it is no checkpoint, "" where it is one."""
+"""Called with the path of a merged set and whether its parts are proven; why it is no checkpoint, or ""."""
+
+
+def judge_of(marker: str) -> Judge:
+    """The check before publishing: the format must not contradict, and must prove unproven parts."""
+
+    def judge(path: str, is_proven: bool) -> str:
+        from ftrun.hooks.checkpoints import find, model
+        from ftrun.hooks.checkpoints.inspection import inspect as looked
+
+        own = marker if marker and os.path.exists(os.path.join(path, marker)) else ""
+        level = model.RULE
+        with contextlib.suppress(Exception):  # what cannot be looked at is judged by who wrote it
+            seen = looked(
+                find.found_at(path), marker=own, now_s=time.time(), before_s=time.monotonic() + JUDGE_S
+            )
+            if seen.state != model.COMPLETE:
+                return f"{seen.state}: {seen.why}"
+            level = seen.level
+        if is_proven or own or level != model.RULE:
+            return ""
+        return (
+            "not all who wrote it were seen to be done, and nothing about its files says that they are whole"
+        )
+
+    return judge
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt to publish: one of PUBLISHED, WAITING, REFUSED, and why. `for_good`: nothing can change that. `is_unsure`: it waits for nodes to say that it is one save."""
+    """What became of an attempt to publish: one of PUBLISHED, WAITING, REFUSED, and why.
+
+    `for_good`: nothing can change that. `is_unsure`: it waits for nodes to say that it is one save.
+    """
 
     state: str
     why: str = ""
@@ -49,12 +139,13 @@ class Outcome(NamedTuple):
 # ---------------------------------------------------------------------- one node's part
 
 
-def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copying.Pace) -> Seal:
+def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, pace: copy.Pace) -> Seal:
     """Bring a sealed part that lies at `source` to the shared file system; the seal with all sums.
 
-    `owner` is what is noted of whose set this is. Raises OSError; copying.Changed where the part is not what was sealed.
+    `owner` is what is noted of whose set this is. Raises OSError; copy.Changed where the part is not what was
+    sealed.
     """
-    own = union.generation(seal)
+    own = merge.generation(seal)
     target = to.incoming(seal.node, own)
     disk.make(to.parts)
     if not os.path.exists(to.owner):
@@ -71,31 +162,34 @@ def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, p
     for folder in sorted(folders):
         disk.settle(folder)
     whole = seal._replace(files=files)
-    disk.put(to.part(seal.node), staged.seal_json(whole).encode(), seal.node)
+    disk.put(to.part(seal.node), records.seal_json(whole).encode(), seal.node)
     return whole
 
 
 def say_nothing(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
-    """Say that this node has nothing of a set; not `proven` where it may have been about to. Raises OSError."""
+    """Say that this node has nothing of a set; not `proven` where it may have been about to.
+
+    Raises OSError.
+    """
     push(disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None)
 
 
-def _bring(disk: Disk, source: str, target: str, one: staged.File, pace: copying.Pace) -> str:
+def _bring(disk: Disk, source: str, target: str, one: records.File, pace: copy.Pace) -> str:
     """One file, whole under its name or not at all; its checksum."""
     with contextlib.suppress(FileNotFoundError):
         if (
             os.stat(target).st_size == one.size_bytes
         ):  # brought before this process began; only its sum is not known
-            return one.sha256 or copying.digest(source, one.size_bytes, one.mtime_ns, pace)
+            return one.sha256 or copy.digest(source, one.size_bytes, one.mtime_ns, pace)
     # A partner may bring the same file at the same time, and a name may be as long as names can be.
     writer = f"{os.uname().nodename}.{os.getpid()}"
     draft = f"{os.path.dirname(target)}/.{hashlib.sha256(os.fsencode(target)).hexdigest()[:16]}.{writer}.tmp"
     disk.effect(f"copy {draft}")
     try:
-        found = copying.copy(source, draft, one.size_bytes, one.mtime_ns, pace)
+        found = copy.copy(source, draft, one.size_bytes, one.mtime_ns, pace)
         if one.sha256 and one.sha256 != found:
-            raise copying.Changed(f"{source} is not what was sealed")
-    except (OSError, copying.Changed):
+            raise copy.Changed(f"{source} is not what was sealed")
+    except (OSError, copy.Changed):
         with contextlib.suppress(OSError):
             os.unlink(draft)  # also the room that it took
         raise
@@ -115,32 +209,39 @@ def finish(
     *,
     owner: bytes = b"{}",
 ) -> Outcome:
-    """Put a set together and publish it where all its parts are there. `owner` as in `push`. Raises OSError."""
+    """Put a set together and publish it where all its parts are there. `owner` as in `push`.
+
+    Raises OSError.
+    """
     own = Own.of(owner, to.token)
     parts = parts_of(to)
     there = [is_published(to.to, part, owner) for part in parts.values() if part.files]
     if all(there) and (there or _is_left_over(to, parts)):
         _clear(disk, to, node)  # to the end, or what a late hand made again
         return Outcome(PUBLISHED)
-    made = union.union(parts, expected)
+    made = merge.merge_parts(parts, expected)
     if made.why:
         return Outcome(REFUSED, made.why)
     if not made.is_whole():
         missing = ", ".join(made.missing[:4]) + (", ..." if len(made.missing) > 4 else "")
         return Outcome(WAITING, f"for the parts of {missing}" if made.missing else "nothing of it is there")
-    for name in (to.name, standing.alias(to.name, own.run)):
+    for name in (to.name, replace.alias(to.name, own.run)):
         listed = _listed(name, made, parts, own)
         if _is_there(to, f"{to.to}/{name}", made, listed):
-            new = New(to.data(made.key), listed, node, made.is_file)
+            new = NewSet(to.data(made.key), listed, node, made.is_file)
             return _conclude(disk, to, f"{to.to}/{name}", made, new)
-    place = standing.place_of(disk, to, own, is_file=made.is_file)
+    place = replace.target_of(disk, to, own, is_file=made.is_file)
     if not place.is_usable:
         return Outcome(REFUSED, place.why, for_good=True)
-    silent = agreeing.missing(disk, to, parts, node) if place.state != standing.FREE or made.is_again else ()
+    silent = (
+        merge.unconfirmed_nodes(disk, to, parts, node) if place.state != replace.FREE or made.is_again else ()
+    )
     if silent:
         why = f"for the word of {', '.join(silent[:4])} that it is the same save"
         return Outcome(WAITING, why, is_unsure=True)
-    new = New(to.data(made.key), _listed(os.path.basename(place.path), made, parts, own), node, made.is_file)
+    new = NewSet(
+        to.data(made.key), _listed(os.path.basename(place.path), made, parts, own), node, made.is_file
+    )
     return _publish(disk, _Making(to, made, parts, new), place, judge)
 
 
@@ -148,9 +249,9 @@ class _Making(NamedTuple):
     """A set that is being published."""
 
     to: Publishing
-    made: union.Union
+    made: merge.MergedSet
     parts: Mapping[str, Seal]
-    new: New
+    new: NewSet
 
 
 def _is_left_over(to: Publishing, parts: Mapping[str, Seal]) -> bool:
@@ -162,10 +263,10 @@ def _is_left_over(to: Publishing, parts: Mapping[str, Seal]) -> bool:
     return True
 
 
-def _publish(disk: Disk, making: _Making, place: standing.Standing, judge: Judge) -> Outcome:
+def _publish(disk: Disk, making: _Making, place: replace.Occupant, judge: Judge) -> Outcome:
     """Put together, judge, and bring into place what is whole."""
     to, made, parts, new = making
-    lost = assemble.put_together(disk, to, made, parts, new.data)
+    lost = link_tree(disk, to, made, parts, new.data)
     if lost:
         if not _is_there(to, place.path, made, new.listed):
             disk.remove(to.part(lost))  # its node brings it again
@@ -173,41 +274,44 @@ def _publish(disk: Disk, making: _Making, place: standing.Standing, judge: Judge
     # Whoever wrote its manifest had judged it; with that and no marker it would look half published for ever.
     is_judged = not made.is_file and read(f"{new.data}/{manifest.MANIFEST}") == new.listed
     why = "" if is_judged else judge(new.data, made.is_proven)
-    if why and (_is_there(to, place.path, made, new.listed) or not assemble.is_whole(made, new.data)):
+    if why and (_is_there(to, place.path, made, new.listed) or not has_all_files(made, new.data)):
         return Outcome(WAITING, "another node is at it")  # it took away what was judged
     if why:
         return Outcome(REFUSED, why)
-    if place.state == standing.FREE and made.is_file:
-        disk.put(f"{to.folder}/{standing.NEW}", new.listed, new.node)
+    if place.state == replace.FREE and made.is_file:
+        disk.put(f"{to.folder}/{replace.NEW}", new.listed, new.node)
         with contextlib.suppress(FileNotFoundError):
-            assemble.link(disk, new.data, place.path)
+            link_file(disk, new.data, place.path)
         disk.settle(to.to)
-    elif place.state == standing.FREE and not standing.is_link_wanted(disk, to, place):
+    elif place.state == replace.FREE and not replace.is_link_wanted(disk, to, place):
         _place(disk, to, place.path, new)
     elif not _replace(disk, making, place):
         return Outcome(WAITING, "another node is at it")
     return _conclude(disk, to, place.path, made, new)
 
 
-def _replace(disk: Disk, making: _Making, place: standing.Standing) -> bool:
-    """Put a newer set in the place of the older one, with all that vouches for it. False where another node is at it, or what was put together is old by now."""
+def _replace(disk: Disk, making: _Making, place: replace.Occupant) -> bool:
+    """Put a newer set in the place of the older one, with all that vouches for it.
+
+    False where another node is at it, or what was put together is old by now.
+    """
     to, made, _, new = making
     if not made.is_file:
         disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
-        disk.put(f"{new.data}/{manifest.MARKER}", standing.marked(new.listed), new.node)
-    if union.union(parts_of(to), ()).key != made.key:
+        disk.put(f"{new.data}/{manifest.MARKER}", replace.marker_of(new.listed), new.node)
+    if merge.merge_parts(parts_of(to), ()).key != made.key:
         return False
-    return standing.replace(disk, to, place, new)
+    return replace.replace(disk, to, place, new)
 
 
-def _is_there(to: Publishing, path: str, made: union.Union, listed: bytes) -> bool:
+def _is_there(to: Publishing, path: str, made: merge.MergedSet, listed: bytes) -> bool:
     """Whether what stands there is this set, be it marked yet or not."""
     if not os.path.lexists(path):
         return False
     known = read(manifest.place_of(path, manifest.MANIFEST))
     if known is None:  # a file gets its name before its manifest
-        is_noted = read(f"{to.folder}/{standing.NEW}") == listed
-        is_marked = read(path + manifest.MARKER) == standing.marked(
+        is_noted = read(f"{to.folder}/{replace.NEW}") == listed
+        is_marked = read(path + manifest.MARKER) == replace.marker_of(
             listed
         )  # a late hand took its manifest away
         is_ours = made.is_file and os.path.isfile(path) and (is_noted or is_marked)
@@ -215,7 +319,7 @@ def _is_there(to: Publishing, path: str, made: union.Union, listed: bytes) -> bo
     return known == listed
 
 
-def _listed(name: str, made: union.Union, parts: Mapping[str, Seal], own: Own) -> bytes:
+def _listed(name: str, made: merge.MergedSet, parts: Mapping[str, Seal], own: Own) -> bytes:
     """The manifest of a set that gets this name: the same bytes whoever makes it."""
     files = {
         path or name: manifest.Entry(one.size_bytes, one.sha256) for path, (one, _) in made.files.items()
@@ -225,8 +329,12 @@ def _listed(name: str, made: union.Union, parts: Mapping[str, Seal], own: Own) -
     return manifest.content(manifest.Manifest(files, names.step_of(name), None, nodes, by=own.by))
 
 
-def _place(disk: Disk, to: Publishing, final: str, new: New) -> None:
-    """The final name, at once. What has come under that name meanwhile is left alone, and so is what another node took away to put it there."""
+def _place(disk: Disk, to: Publishing, final: str, new: NewSet) -> None:
+    """The final name, at once.
+
+    What has come under that name meanwhile is left alone, and so is what another node took away to put it
+    there.
+    """
     disk.put(f"{new.data}/{manifest.MANIFEST}", new.listed, new.node)
     if os.path.lexists(final):
         return
@@ -238,13 +346,16 @@ def _place(disk: Disk, to: Publishing, final: str, new: New) -> None:
     disk.settle(to.to)
 
 
-def _conclude(disk: Disk, to: Publishing, final: str, made: union.Union, new: New) -> Outcome:
-    """What stands under the final name is this set: say so, mark it and clear up. Else it is looked at again."""
+def _conclude(disk: Disk, to: Publishing, final: str, made: merge.MergedSet, new: NewSet) -> Outcome:
+    """What stands under the final name is this set: say so, mark it and clear up.
+
+    Else it is looked at again.
+    """
     if not _is_there(to, final, made, new.listed):
         return Outcome(WAITING, "another node is at it")
-    line = standing.marked(new.listed)
+    line = replace.marker_of(new.listed)
     at = f"{final}/" if os.path.isdir(final) else final
-    # The marker of a file comes first: without a manifest it means nothing, and a manifest without its own would say that the file is torn.
+    # The marker of a file comes first: a manifest without one would say that the file is torn.
     if read(at + manifest.MARKER) != line:
         disk.put(at + manifest.MARKER, line, new.node)
     if read(at + manifest.MANIFEST) != new.listed:
@@ -253,13 +364,13 @@ def _conclude(disk: Disk, to: Publishing, final: str, made: union.Union, new: Ne
     return Outcome(PUBLISHED)
 
 
-def _is_same_file(path: str, one: staged.File) -> bool:
+def _is_same_file(path: str, one: records.File) -> bool:
     return os.path.getsize(path) == one.size_bytes and manifest.sha256(path) == one.sha256
 
 
 def _clear(disk: Disk, to: Publishing, node: str) -> None:
     """All at once out of sight first: nobody is to find half of it."""
-    gone = f"{to.to}/{staged.PUBLISHING}/.gone.{os.path.basename(to.folder)}.{node}.{time.time_ns()}"
+    gone = f"{to.to}/{records.PUBLISHING}/.gone.{os.path.basename(to.folder)}.{node}.{time.time_ns()}"
     with contextlib.suppress(FileNotFoundError):
         disk.rename(to.folder, gone)
         disk.clear(gone)
@@ -271,7 +382,7 @@ def _clear(disk: Disk, to: Publishing, node: str) -> None:
 def pending(to: str, job: str) -> list[Publishing]:
     """The sets of a job that are on their way. Raises OSError where that cannot be seen."""
     try:
-        entries = os.listdir(f"{to}/{staged.PUBLISHING}")
+        entries = os.listdir(f"{to}/{records.PUBLISHING}")
     except FileNotFoundError:
         return []
     found = (Publishing.of(to, name) for name in sorted(entries))
@@ -295,7 +406,7 @@ def heard_of(to: Publishing) -> set[str]:
 def part_of(to: Publishing, node: str) -> Optional[Seal]:
     """The part of one node that is there; None where it is not, or its record makes no sense."""
     text = read(to.part(node))
-    seal = staged.read_seal(text.decode("utf-8", "surrogateescape")) if text else None
+    seal = records.read_seal(text.decode("utf-8", "surrogateescape")) if text else None
     if seal is None or not seal.has_sums:
         return None
     return seal if (seal.name, seal.token, seal.node) == (to.name, to.token, node) else None
@@ -308,18 +419,20 @@ def parts_of(to: Publishing) -> dict[str, Seal]:
 
 
 def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
-    """Whether this part, whose sums are known, is in the published set of its name (`owner` as in `push`); False where another save of this run is, None where none is.
+    """Whether this part, whose sums are known, is in the published set of its name (`owner` as in `push`).
+
+    False where another save of this run is, None where none is.
 
     Raises OSError.
     """
     run, found = Own.of(owner, seal.token).run, None
-    for name in (seal.name, standing.alias(seal.name, run)):
+    for name in (seal.name, replace.alias(seal.name, run)):
         try:
             there = manifest.read(f"{to}/{name}")
         except Damaged:
             continue  # its marker is still to come
         if there is None or there.by.get("run", "") != run:
-            continue  # nothing, a file that got its name before its manifest, or another's, which may go any time
+            continue  # nothing, a file without its manifest yet, or another run's, which may go any time
         own = {path or name: (one.size_bytes, one.sha256) for path, one in seal.files.items()}
         if all(path in there.files and tuple(there.files[path]) == facts for path, facts in own.items()):
             return True
@@ -328,12 +441,14 @@ def is_published(to: str, seal: Seal, owner: bytes = b"{}") -> Optional[bool]:
 
 
 def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
-    """Where the set of this run that is published under a name lies; "" where there is none that was saved since (Unix seconds). Raises OSError."""
-    for one in (name, standing.alias(name, run)):
+    """Where the set that this run published under a name lies; "" for none since `since_s` (Unix seconds).
+
+    Raises OSError."""
+    for one in (name, replace.alias(name, run)):
         with contextlib.suppress(Damaged):
             there = manifest.read(f"{to}/{one}")
             is_ours = there is not None and there.by.get("run", "") == run
-            if there is not None and is_ours and there.written_s + standing.SLACK_S >= since_s:
+            if there is not None and is_ours and there.written_s + replace.SLACK_S >= since_s:
                 return f"{to}/{one}"
     return ""
 
@@ -341,20 +456,22 @@ def published_path(to: str, name: str, run: str, since_s: float = 0.0) -> str:
 def clear_gone(
     disk: Disk, to: str, run: str, is_over: Callable[[Mapping[str, object], Publishing], bool]
 ) -> None:
-    """Remove what was cleared half, and what earlier starts of this run left half published. Nothing is raised.
+    """Remove what was cleared half, and what earlier starts of this run left half published.
+
+    Nothing is raised.
 
     `is_over` is asked with what `owner.json` says of a set of this run, and decides.
     """
     with contextlib.suppress(OSError):
-        for name in os.listdir(f"{to}/{staged.PUBLISHING}"):
-            path = f"{to}/{staged.PUBLISHING}/{name}"
+        for name in os.listdir(f"{to}/{records.PUBLISHING}"):
+            path = f"{to}/{records.PUBLISHING}/{name}"
             one = Publishing.of(to, name)
             if name.startswith(".gone.") or (one is not None and is_over(_owner(path, run), one)):
                 disk.clear(path)
 
 
 def clear_job(disk: Disk, to: str, job: str, node: str) -> None:
-    """Remove all sets of a job that are on their way: the job is over, and nobody is left to bring the rest. Nothing is raised."""
+    """Remove the half published sets of a job that is over. Nothing is raised."""
     with contextlib.suppress(OSError):
         for one in pending(to, job):
             _clear(disk, one, node)

@@ -1,10 +1,16 @@
-"""The local half of the keeper: what lies in the memory of this node, what of it is done, and what must go. (I/O)
+"""What a script saves in the memory of this node: which parts are sealed, and which of them must go. (I/O)
 
-How it thinks. It touches nothing but this node's memory, so that a shared file system that stands still never keeps a finished part from being sealed. What
-is sealed is on record in files, so a keeper that is killed goes on where it was; a part without its record was not sealed.
+It touches nothing but this node's memory, so a shared file system that hangs never keeps a finished part from
+being sealed. What is sealed is on record in files, so a daemon that is killed goes on where it was; a part
+without its record is not sealed.
 
-A part that changes after it was sealed is not what was sealed: the seal is taken back. Where files came to it, a rank was late; where a file is another one now,
-the script saves again under this name, and what is as it was may be left of the save before.
+A part that changes after it was sealed is not what was sealed: the seal is taken back. Where files were
+added, a rank was late; where a file is another one now, the script saves again under this name, and unchanged
+files may be left of the save before.
+
+A published part is worth a fast resume and no more: as many stay as were asked for, and fewer where room is
+short. An unpublished one goes only where room is short, the oldest first, since a newer one replaces it. The
+newest of all always stays.
 """
 
 from __future__ import annotations
@@ -14,22 +20,58 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks import at_hand, openfiles, sealing, staged
+from ftrun.hooks import openfiles
 from ftrun.hooks.openfiles import Writer
-from ftrun.hooks.sealing import Growth, Marks
-from ftrun.hooks.staged import File, Home, Seal
+from ftrun.hooks.staging import inventory, records, sealing
+from ftrun.hooks.staging.inventory import own_parts, remove
+from ftrun.hooks.staging.records import File, Home, Seal
+from ftrun.hooks.staging.sealing import Growth, Marks
 from ftrun.hooks.tokens import token_of
 
-__all__ = ["AHEAD", "Local", "Part", "read_marks", "sight"]
+__all__ = [
+    "AHEAD", "DropCandidate", "LocalPart", "LocalState", "StartPhases", "read_marks", "scan_set", "to_drop",
+]  # fmt: skip
+
+
+class DropCandidate(NamedTuple):
+    """A sealed part: its start and name, what it takes, and whether its set is published."""
+
+    token: str
+    name: str
+    size_bytes: int
+    is_published: bool
+
+
+def to_drop(
+    held: Sequence[DropCandidate], *, keep: int, over_bytes: int, wanted_bytes: int = 0
+) -> list[DropCandidate]:
+    """The parts to drop, of `held` which is in order of age, oldest first.
+
+    `over_bytes`: by how much the node holds too much (<= 0: it does not). `wanted_bytes`: how much must go so
+    that one more fits; for that only what is published goes.
+    """
+    published = [one for one in held if one.is_published]
+    gone = published[: max(0, len(published) - keep)]
+    newest = held[-1:]
+    for is_published, aim in ((True, max(over_bytes, wanted_bytes)), (False, over_bytes)):
+        for one in held:
+            if one.is_published != is_published or one in gone or one in newest:
+                continue
+            if sum(other.size_bytes for other in gone) < aim:
+                gone.append(one)
+    return gone
+
+
+# ---------------------------------------------------------------------- what lies there
 
 AHEAD = 4
 """So many later starts have their folder already: a start may begin before anybody here has heard of it."""
 
 
-class Part:
+class LocalPart:
     """One part on this node: its state in words, its seal once it has one, what was seen of it before."""
 
     def __init__(self, token: str, name: str) -> None:
@@ -64,7 +106,7 @@ class Part:
         return sum(one.size_bytes for one in self.files.values())
 
 
-class Told(NamedTuple):
+class StartPhases(NamedTuple):
     """What the other half knows: the present start, and the phase of every earlier one that is known."""
 
     token: str
@@ -76,16 +118,16 @@ class Told(NamedTuple):
         return self.phases.get(token, sealing.LIVE if own >= now else sealing.BROKEN)
 
 
-class Local:
+class LocalState:
     """All parts of this node, by start and name; `look` brings them up to date."""
 
     def __init__(self, home: Home, node: str) -> None:
         self.home, self.node = home, node
-        self.parts: dict[tuple[str, str], Part] = {}
+        self.parts: dict[tuple[str, str], LocalPart] = {}
         self.looked_s = 0.0
         self.dropped: list[str] = []
-        for one in at_hand.own_parts(home):
-            part = self.parts[one.seal.token, one.seal.name] = Part(one.seal.token, one.seal.name)
+        for one in own_parts(home):
+            part = self.parts[one.seal.token, one.seal.name] = LocalPart(one.seal.token, one.seal.name)
             part.seal, part.files, part.state = one.seal, one.seal.files, sealing.SEAL
             part.before, part.save = one.seal.files, one.seal.save
         self._read_before()
@@ -97,8 +139,11 @@ class Local:
         for number in range(start, start + AHEAD):
             os.makedirs(self.home.stage(f"{launch}.{number}"), mode=0o700, exist_ok=True)
 
-    def look(self, now_s: float, told: Told) -> bool:
-        """One look at the time `now_s` (monotonic). True where something was sealed, or its seal taken back."""
+    def look(self, now_s: float, told: StartPhases) -> bool:
+        """One look at the time `now_s` (monotonic).
+
+        True where something was sealed, or its seal taken back.
+        """
         seen = dict(self._sights())
         for key in [key for key, part in self.parts.items() if key not in seen and part.seal is None]:
             if self.parts[key].before:
@@ -109,7 +154,7 @@ class Local:
         writing = openfiles.writers(f"{self.home.base}/stage") if unsealed else {}
         changed = False
         for key, files in seen.items():
-            part = self.parts.setdefault(key, Part(*key))
+            part = self.parts.setdefault(key, LocalPart(*key))
             if part.seal is not None:
                 changed |= key[0] == told.token and self._check(part, files, now_s)
             else:
@@ -122,26 +167,26 @@ class Local:
         parts = list(self.parts.values())
         return any(part.seal is None and part.files and part.state == sealing.WAIT for part in parts)
 
-    def sealed(self) -> list[Part]:
+    def sealed(self) -> list[LocalPart]:
         """The parts that are sealed, oldest first."""
         found = [part for part in list(self.parts.values()) if part.seal is not None]
         return sorted(
             found, key=lambda one: (token_of(one.token) or (0, 0), one.seal.sealed_s if one.seal else 0)
         )
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: LocalPart) -> None:
         """A part leaves this node's memory, its record first."""
         if not part.is_published:
             self.dropped.append(part.name)
         if part.seal is not None:
-            _remove(self.home.seal(part.token, part.name))
-        _remove(self.home.seal_before(part.token, part.name))
+            remove(self.home.seal(part.token, part.name))
+        remove(self.home.seal_before(part.token, part.name))
         for path in (self.home.held(part.token, part.name), f"{self.home.stage(part.token)}/{part.name}"):
-            _remove(path)
+            remove(path)
         self.parts.pop((part.token, part.name), None)
 
-    def is_still(self, part: Part) -> bool:
-        """Whether a sealed part lies there as it was sealed, now, and nobody writes anything under its name, be it one with an addition to it."""
+    def is_still(self, part: LocalPart) -> bool:
+        """Whether a sealed part is unchanged and no process writes to a path that contains its name."""
         top = self.home.stage(part.token)
         try:
             writing = openfiles.writers(top)
@@ -149,10 +194,10 @@ class Local:
             return False
         if any(part.name in path[len(top) :] for path in writing):
             return False
-        files = sight(f"{top}/{part.name}")
+        files = scan_set(f"{top}/{part.name}")
         return part.seal is not None and (not files or _is_within(files, part.seal))
 
-    def note_sums(self, part: Part, seal: Seal) -> None:
+    def note_sums(self, part: LocalPart, seal: Seal) -> None:
         """The sums of a part are known now. Raises OSError."""
         if part.seal is not None and part.seal != seal:
             self._write_seal(seal)
@@ -161,24 +206,27 @@ class Local:
     # ------------------------------------------------------------------ one part
 
     def _sights(self) -> Iterator[tuple[tuple[str, str], Mapping[str, File]]]:
-        for token in at_hand.listed(f"{self.home.base}/stage"):
+        for token in inventory.listed(f"{self.home.base}/stage"):
             if token_of(token) is None:
                 continue
-            for name in at_hand.listed(self.home.stage(token)):
+            for name in inventory.listed(self.home.stage(token)):
                 path = f"{self.home.stage(token)}/{name}"
-                files = sight(path) if staged.is_set(name, is_folder=os.path.isdir(path)) else None
+                files = scan_set(path) if records.is_set(name, is_folder=os.path.isdir(path)) else None
                 if files is not None:
                     yield (token, name), files
 
-    def _check(self, part: Part, files: Mapping[str, File], now_s: float) -> bool:
-        """A sealed part that the script goes on writing to is no longer sealed. What it merely deletes is held."""
+    def _check(self, part: LocalPart, files: Mapping[str, File], now_s: float) -> bool:
+        """A sealed part that the script goes on writing to is no longer sealed.
+
+        What it merely deletes is held.
+        """
         seal = part.seal
         assert seal is not None
         if not files or _is_within(files, seal):
             return False
         with contextlib.suppress(OSError):
             os.replace(self.home.seal(part.token, part.name), self.home.seal_before(part.token, part.name))
-        _remove(self.home.held(part.token, part.name))
+        remove(self.home.held(part.token, part.name))
         part.before, part.save = seal.files, seal.save
         part.seal, part.state, part.changed_s = None, sealing.WAIT, now_s
         part.files, part.writers, part.is_published, part.why = files, set(), False, ""
@@ -186,7 +234,7 @@ class Local:
 
     def _follow(
         self,
-        part: Part,
+        part: LocalPart,
         files: Mapping[str, File],
         writing: Mapping[str, set[Writer]],
         now_s: float,
@@ -220,15 +268,15 @@ class Local:
             return False
         return True
 
-    def _seal(self, part: Part, now_s: float, *, proven: bool, alone: bool) -> None:
+    def _seal(self, part: LocalPart, now_s: float, *, proven: bool, alone: bool) -> None:
         top = f"{self.home.stage(part.token)}/{part.name}"
         held = self.home.held(part.token, part.name)
-        _remove(held)
+        remove(held)
         for path in part.files:
             target = f"{held}/{path}" if path else held
             os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
             _hold(f"{top}/{path}" if path else top, target)
-        if sight(top) != part.files:
+        if scan_set(top) != part.files:
             part.changed_s = now_s
             raise OSError(0, "it changed meanwhile")
         save = max(1, part.save + part.is_again)
@@ -244,7 +292,7 @@ class Local:
             alone,
         )
         self._write_seal(seal)
-        _remove(self.home.seal_before(part.token, part.name))
+        remove(self.home.seal_before(part.token, part.name))
         part.seal, part.before, part.save = seal, part.files, save
 
     def _write_seal(self, seal: Seal) -> None:
@@ -252,36 +300,43 @@ class Local:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         draft = f"{os.path.dirname(path)}/.{os.getpid()}.tmp"
         with open(draft, "w", encoding="utf-8", errors="surrogateescape") as stream:
-            stream.write(staged.seal_json(seal))
+            stream.write(records.seal_json(seal))
         os.replace(draft, path)
 
     def _read_before(self) -> None:
         """What had been sealed of names that the script saves again."""
-        for token in at_hand.listed(f"{self.home.base}/parts"):
-            for name in at_hand.listed(self.home.seals(token)):
-                seal = _seal_of(f"{self.home.seals(token)}/{name}") if name.endswith(".before") else None
+        for token in inventory.listed(f"{self.home.base}/parts"):
+            for name in inventory.listed(self.home.seals(token)):
+                seal = (
+                    inventory.read_seal_file(f"{self.home.seals(token)}/{name}")
+                    if name.endswith(".before")
+                    else None
+                )
                 if seal is not None and (token, seal.name) not in self.parts:
-                    part = self.parts[token, seal.name] = Part(token, seal.name)
+                    part = self.parts[token, seal.name] = LocalPart(token, seal.name)
                     part.before, part.save = seal.files, seal.save
 
     def _drop_unsealed(self) -> None:
-        """What a keeper that was killed had begun to hold."""
-        for token in at_hand.listed(f"{self.home.base}/held"):
-            for name in at_hand.listed(f"{self.home.base}/held/{token}"):
+        """What a daemon that was killed had begun to hold."""
+        for token in inventory.listed(f"{self.home.base}/held"):
+            for name in inventory.listed(f"{self.home.base}/held/{token}"):
                 part = self.parts.get((token, name))
                 if part is None or part.seal is None:
-                    _remove(self.home.held(token, name))
+                    remove(self.home.held(token, name))
 
 
 # ---------------------------------------------------------------------- looking
 
 
-def sight(path: str) -> Optional[Mapping[str, File]]:
-    """The files of a set as it lies there, by their path inside ("" where it is a file); None where it is gone or is no set, as a link."""
+def scan_set(path: str) -> Optional[Mapping[str, File]]:
+    """The files of a set as it lies there, by their path inside ("" where it is a file).
+
+    None where it is gone or is no set, as a link.
+    """
     try:
         fact = os.lstat(path)
         if not os.path.isdir(path):
-            return {"": _file(fact)} if os.path.isfile(path) and not os.path.islink(path) else None
+            return {"": _file_of(fact)} if os.path.isfile(path) and not os.path.islink(path) else None
         return {} if os.path.islink(path) else dict(_walk(path, ""))
     except OSError:  # it is being taken away
         return None
@@ -296,10 +351,10 @@ def _walk(top: str, inner: str) -> Iterator[tuple[str, File]]:
             elif os.path.isfile(
                 entry.path
             ):  # a link to a file counts as the file; one that leads nowhere, or round, is none
-                yield path, _file(entry.stat())
+                yield path, _file_of(entry.stat())
 
 
-def _file(fact: os.stat_result) -> File:
+def _file_of(fact: os.stat_result) -> File:
     return File(fact.st_size, fact.st_mtime_ns, fact.st_ino)
 
 
@@ -308,7 +363,7 @@ def _is_same(one: File, other: File) -> bool:
 
 
 def _hold(source: str, target: str) -> None:
-    """A second name; a copy where there can be none, as of a file elsewhere, or another's, that a link in the set leads to. Raises OSError."""
+    """A hard link; a copy where there can be none: a link in the set leads elsewhere. Raises OSError."""
     try:
         os.link(source, target, follow_symlinks=True)
     except OSError as error:
@@ -323,14 +378,14 @@ def _is_within(files: Mapping[str, File], seal: Seal) -> bool:
 
 
 def read_marks(folder: str) -> Marks:
-    """What the ranks of this node said of a set; a rank that began and whose process is gone is dead unless it said more."""
+    """What the ranks of this node reported of a set; one that began and whose process is gone is dead."""
     begun: dict[str, Writer] = {}
     saves: dict[str, tuple[int, str]] = {}  # when each rank began, and with which save
-    words: dict[str, set[str]] = {staged.DONE: set(), staged.FAILED: set()}
+    words: dict[str, set[str]] = {records.DONE: set(), records.FAILED: set()}
     local, alone = 0, False
-    for entry in at_hand.listed(folder):
+    for entry in inventory.listed(folder):
         rank, _, word = entry.rpartition(".")
-        if word == staged.BEGIN:
+        if word == records.BEGIN:
             with contextlib.suppress(OSError, ValueError):
                 with open(f"{folder}/{entry}", encoding="ascii") as stream:
                     *numbers, save = stream.read(200).split()
@@ -345,24 +400,8 @@ def read_marks(folder: str) -> Marks:
     now = max(saves.values(), default=(0, ""))[1]
     old = {rank for rank, (_, save) in saves.items() if save != now}
     begun = {rank: one for rank, one in begun.items() if rank not in old}
-    done, failed = words[staged.DONE] - old, words[staged.FAILED] - old
+    done, failed = words[records.DONE] - old, words[records.FAILED] - old
     dead = {
         rank for rank, one in begun.items() if rank not in done and one.pid and not openfiles.is_alive(one)
     }
     return Marks(set(begun) | done, done, failed, dead, local, alone)
-
-
-def _seal_of(path: str) -> Optional[Seal]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
-            return staged.read_seal(stream.read(at_hand.SEAL_MAX_BYTES))
-    except OSError:
-        return None
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            os.unlink(path)

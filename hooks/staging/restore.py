@@ -1,9 +1,12 @@
-"""`ftrun-hook restore`: what of staged checkpoints lies on this node, and the folder of links that a start here resumes from. (I/O)
+"""`ftrun-hook restore`: what is staged on this node, and the view that a start resumes from. (I/O)
 
-How it thinks. The agent of the job asks all nodes twice. First what they have (`--look`). Then, with a plan that it has written for all of them: a node that holds what another one needs
-sends it into that one's memory; a node that waits for a part waits until it lies there; then it makes its view: each file of the set that lies in
-its memory, unchanged and under the checksum that the published one has, by a hard link, which costs nothing and stays whatever is dropped meanwhile, and any other by a link to the published file. A view that would lack a file is not made: then
-the start is told the published checkpoint, and loses nothing but time. So nothing that is in memory is read from the shared file system.
+The agent of the job asks all nodes twice. First what they have (`--look`). Then, with a plan that it has
+written for all of them: a node that holds what another one needs sends it into that one's memory, and a node
+that waits for a part waits until it lies there. Then each node makes its view. A file of the set that lies in
+its memory, unchanged and with the checksum of the published one, is there by a hard link, which costs nothing
+and stays whatever is dropped meanwhile; any other file by a link to the published one. A view that would lack
+a file is not made: the start is then told the published checkpoint, and loses nothing but time. So nothing
+that is in memory is read from the shared file system.
 """
 
 from __future__ import annotations
@@ -14,19 +17,17 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from ftrun.hooks import at_hand, copying
-from ftrun.hooks.at_hand import Part
 from ftrun.hooks.checkpoints import names
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.receive import remove
-from ftrun.hooks.staged import File, Home, is_inner_path, is_set
-from ftrun.hooks.transfer import Rates, Target, send
+from ftrun.hooks.staging import copy, inventory
+from ftrun.hooks.staging.inventory import StoredPart
+from ftrun.hooks.staging.partner_client import Route, Target, send
+from ftrun.hooks.staging.records import File, Home, is_inner_path, is_set
 
-__all__ = ["Made", "Plan", "look", "main", "read_plan", "restore", "summed"]
+__all__ = ["Made", "Plan", "look", "main", "read_plan", "restore"]
 
 LOOK_EVERY_S = 0.1
 SEALS_S = 3.0  # what does not change any more is sealed within this
@@ -40,9 +41,12 @@ TRACKERS = frozenset({"latest", "latest_universal"}) | TRACKERS_BY_STEP
 class Plan(NamedTuple):
     """What the next start resumes from, and who has to do what for it.
 
-    `start`: token of the start to come; `token`, `name`: the set, whose parts are those of `nodes`; `give`: (holder, node whose part it is, receiver); `need`: node ->
-    the nodes whose parts must lie there. `published`: the checkpoint on the shared file system, "" = none, then a view needs the parts of all `nodes`; `files`: its files with their SHA-256,
-    {"": sum} where it is one file; `trackers`: the names of TRACKERS that the script writes; `marker`: the file that it marks a checkpoint with. `jobs`, `limit`, `ssh_config`: as in `ring.Ring`; `limit_s`: how long parts may travel.
+    `start`: token of the start to come; `token`, `name`: the set, whose parts are those of `nodes`; `give`:
+    (holder, node whose part it is, receiver); `need`: node -> the nodes whose parts must lie there.
+    `published`: the checkpoint on the shared file system, "" = none, then a view needs the parts of all
+    `nodes`; `files`: its files with their SHA-256, {"": sum} where it is one file; `trackers`: the names of
+    TRACKERS that the script writes; `marker`: the file that it marks a checkpoint with. `jobs`, `limit`: as
+    in `partner_map.Ring`; `limit_s`: how long parts may travel.
     """
 
     start: str
@@ -57,12 +61,14 @@ class Plan(NamedTuple):
     marker: str = ""
     jobs: Mapping[str, str] = {}
     limit: str = "40%"
-    ssh_config: str = ""
     limit_s: float = 60.0
 
 
 class Made(NamedTuple):
-    """A view, or `why` there is none ("" = there is). Files and bytes by where they are read from; `fetched_bytes` of those in memory came from other nodes now."""
+    """A view, or `why` there is none ("" = there is). Files and bytes by where they are read from.
+
+    `fetched_bytes` of those in memory came from other nodes now.
+    """
 
     view: str = ""
     why: str = ""
@@ -73,19 +79,22 @@ class Made(NamedTuple):
 
 
 def look(home: Home) -> dict[str, Any]:
-    """What lies here: a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole part, the trackers that the script wrote, and whether
-    anything is about to be sealed."""
-    rows, tokens = [], at_hand.listed(f"{home.base}/stage")
-    for part in at_hand.parts(home):
+    """What lies here.
+
+    `parts` has a row [node, token, set, bytes, proven, is one file, sealed at (Unix seconds)] for each whole
+    part; `trackers` are those that the script wrote; `growing`: something is about to be sealed.
+    """
+    rows, tokens = [], inventory.listed(f"{home.base}/stage")
+    for part in inventory.stored_parts(home):
         seal = part.seal
-        if at_hand.changed(part) is None:
+        if inventory.first_changed(part) is None:
             # Whether two nodes show the same save of a name is only known once it is published (`agreeing`).
             proven = seal.proven and (seal.save == 1 or seal.is_file)
             facts = (seal.size_bytes, proven, seal.is_file, seal.sealed_s)
             rows.append([seal.node, seal.token, seal.name, *facts])
-    beside = {name for token in tokens for name in at_hand.listed(home.stage(token)) if name in TRACKERS}
+    beside = {name for token in tokens for name in inventory.listed(home.stage(token)) if name in TRACKERS}
     growing = any(
-        _is_growing(home, token, name) for token in tokens for name in at_hand.listed(home.stage(token))
+        _is_growing(home, token, name) for token in tokens for name in inventory.listed(home.stage(token))
     )
     return {"parts": rows, "trackers": sorted(beside), "growing": growing}
 
@@ -103,17 +112,21 @@ def _is_growing(home: Home, token: str, name: str) -> bool:
 
 
 def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
-    """This node's part of a plan. `failed`: the beginning of the names of files that tell a receiver not to wait. Raises OSError, copying.Changed."""
+    """This node's part of a plan.
+
+    `failed`: the beginning of the names of files that tell a receiver not to wait. Raises OSError,
+    copy.Changed.
+    """
     give_up_s = time.monotonic() + plan.limit_s
-    before = {of for of in plan.nodes if at_hand.part_of(home, of, plan.token, plan.name) is not None}
+    before = {of for of in plan.nodes if inventory.stored_part(home, of, plan.token, plan.name) is not None}
     _give(home, node, plan, failed)
     waiting = [of for of in plan.need.get(node, ()) if of not in before]
     while waiting and time.monotonic() < give_up_s:
-        waiting = [of for of in waiting if at_hand.part_of(home, of, plan.token, plan.name) is None]
+        waiting = [of for of in waiting if inventory.stored_part(home, of, plan.token, plan.name) is None]
         waiting = [of for of in waiting if not os.path.exists(f"{failed}.{of}.{node}")]
         if waiting:
             time.sleep(LOOK_EVERY_S)
-    found = {of: at_hand.part_of(home, of, plan.token, plan.name) for of in plan.nodes}
+    found = {of: inventory.stored_part(home, of, plan.token, plan.name) for of in plan.nodes}
     parts = {of: part for of, part in found.items() if part is not None}
     missing = [of for of in plan.nodes if of not in parts]
     if not plan.published and missing:
@@ -126,33 +139,11 @@ def restore(home: Home, node: str, plan: Plan, failed: str) -> Made:
     return made._replace(fetched_bytes=fetched)
 
 
-def _speaks_against(view: str, plan: Plan, parts: Iterable[Part]) -> str:
-    """Why a set that nobody has published is none, "" where it is one: what its keeper would ask before it publishes."""
-    from ftrun.hooks.keep import judge_of
+def _speaks_against(view: str, plan: Plan, parts: Iterable[StoredPart]) -> str:
+    """Why an unpublished set is no checkpoint, "" where it is one: the check before publishing."""
+    from ftrun.hooks.staging.publish import judge_of
 
     return judge_of(plan.marker)(view, all(part.seal.proven for part in parts))
-
-
-def summed(part: Part, cores: int = 1, only: Optional[Collection[str]] = None) -> Part:
-    """The part with all its checksums, or with those of some files; what its seal does not tell is read, by so many threads. Raises OSError, copying.Changed."""
-    missing = [
-        inner for inner, one in part.seal.files.items() if not one.sha256 and (only is None or inner in only)
-    ]
-    if not missing:
-        return part
-
-    def summing(inner: str) -> str:
-        one = part.seal.files[inner]
-        path = at_hand.file_path(part, inner)
-        return copying.digest(path, one.size_bytes, one.mtime_ns, lambda _: None, cores)
-
-    with futures.ThreadPoolExecutor(cores) as threads:
-        sums = dict(zip(missing, threads.map(summing, missing)))
-    files = {
-        inner: one._replace(sha256=one.sha256 or sums.get(inner, ""))
-        for inner, one in part.seal.files.items()
-    }
-    return part._replace(seal=part.seal._replace(files=files))
 
 
 def _all_cores() -> int:
@@ -162,20 +153,18 @@ def _all_cores() -> int:
 
 def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
     """Send what others need, and tell those who wait in vain."""
-    rates = Rates()
+    route = Route()
     for holder, of, receiver in plan.give:
         if holder != node:
             continue
         why = "it is not here any more"
-        part = at_hand.part_of(home, of, plan.token, plan.name)
+        part = inventory.stored_part(home, of, plan.token, plan.name)
         if part is not None:
-            target = Target(
-                receiver, plan.jobs.get(receiver, ""), home.base, plan.limit, None, plan.ssh_config
-            )
+            target = Target(receiver, plan.jobs.get(receiver, ""), home.base, plan.limit)
             try:
-                sent = send(summed(part, _all_cores()), target, rates)
+                sent = send(inventory.summed(part, _all_cores()), target, route)
                 why = "" if sent.kept else sent.why
-            except (OSError, copying.Changed) as error:
+            except (OSError, copy.Changed) as error:
                 why = str(error)
         if why:
             with (
@@ -188,16 +177,16 @@ def _give(home: Home, node: str, plan: Plan, failed: str) -> None:
 # ---------------------------------------------------------------------- the view
 
 
-def _view(home: Home, plan: Plan, parts: Sequence[Part]) -> Made:
-    """The folder of links, made anew. Raises OSError, copying.Changed."""
+def _view(home: Home, plan: Plan, parts: Sequence[StoredPart]) -> Made:
+    """The folder of links, made anew. Raises OSError, copy.Changed."""
     folder = f"{home.views}/{plan.start}"
-    remove(folder)
+    inventory.remove(folder)
     os.makedirs(folder, mode=0o700)
     view = f"{folder}/{plan.name}"
     is_file = "" in plan.files or any(part.seal.is_file for part in parts)
     if not is_file:
         os.mkdir(view, 0o700)
-    done: dict[str, tuple[Part, File]] = {}
+    done: dict[str, tuple[StoredPart, File]] = {}
     for part in _comparable(plan, parts):
         for inner, one in part.seal.files.items():
             if plan.published:
@@ -207,7 +196,7 @@ def _view(home: Home, plan: Plan, parts: Sequence[Part]) -> Made:
                 if done[inner][1].sha256 != one.sha256:
                     return Made(why=f"{inner or plan.name} is not the same on all nodes")
                 continue
-            _linked(os.link, at_hand.file_path(part, inner), view, inner)
+            _linked(os.link, inventory.file_path(part, inner), view, inner)
             done[inner] = part, one
     left = [inner for inner in plan.files if inner not in done and is_inner_path(inner)]
     for inner in left:
@@ -216,12 +205,14 @@ def _view(home: Home, plan: Plan, parts: Sequence[Part]) -> Made:
     return Made(view, "", len(done), sum(one.size_bytes for _, one in done.values()), len(left))
 
 
-def _comparable(plan: Plan, parts: Sequence[Part]) -> list[Part]:
-    """The parts with the checksums of what is to be compared: with the published files, else a file of several parts with itself. Raises OSError, copying.Changed."""
+def _comparable(plan: Plan, parts: Sequence[StoredPart]) -> list[StoredPart]:
+    """The parts with the checksums that are compared: with published files, or of files in several parts.
+
+    Raises OSError, copy.Changed."""
     several = Counter(inner for part in parts for inner in part.seal.files)
     twice = {inner for inner, times in several.items() if times > 1}
     only = plan.files.keys() if plan.published else twice
-    return [summed(part, _all_cores(), only) for part in parts]
+    return [inventory.summed(part, _all_cores(), only) for part in parts]
 
 
 def _linked(link: Callable[[str, str], None], at: str, view: str, inner: str) -> None:
@@ -231,7 +222,7 @@ def _linked(link: Callable[[str, str], None], at: str, view: str, inner: str) ->
 
 
 def _track(folder: str, name: str, trackers: Sequence[str]) -> None:
-    """The files by which frameworks find the newest checkpoint in a folder of them; a step is told without its zeros."""
+    """The files by which frameworks find the newest checkpoint; a step is written without its zeros."""
     for tracker in trackers:
         step = names.step_of(name) if tracker in TRACKERS_BY_STEP else None
         with open(f"{folder}/{tracker}", "w", encoding="utf-8") as stream:
@@ -246,7 +237,7 @@ def read_plan(path: str) -> Optional[Plan]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as stream:
             told = json.loads(stream.read(PLAN_MAX_BYTES))
-        plan = Plan(**told)
+        plan = Plan(**{name: told[name] for name in Plan._fields if name in told})
         give = [(str(holder), str(of), str(receiver)) for holder, of, receiver in plan.give]
     except (OSError, ValueError, TypeError):
         return None
@@ -275,7 +266,7 @@ def main(arguments: list[str]) -> int:
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     try:
         made = restore(home, node, plan, words.plan.removesuffix(".json"))
-    except (OSError, copying.Changed) as error:
+    except (OSError, copy.Changed) as error:
         made = Made(why=f"the view could not be made: {getattr(error, 'strerror', None) or error}")
     print(json.dumps(made._asdict()), flush=True)
     return 0

@@ -1,15 +1,19 @@
-"""`ftrun-hook receive`: takes a sealed part of a staged checkpoint from another node, into the memory of this one. (I/O)
+"""`ftrun-hook receive`: takes a sealed part from another node into the memory of this one. (I/O)
 
-How it thinks. It talks with the sender over its stdin and stdout: lines of JSON, and between them the bytes of files. The sender says what the part holds, with a checksum
-for each file. What lies here already under the same checksum is linked and not sent: replicas of a data-parallel job write the same files. What would not fit is
-refused before a byte is sent. A file may also come by another way: straight into the folder that we name, or over a connection that we open to where the sender waits. Every file is summed up here, from what was written;
-only a part that is whole and right gets its seal, and nothing that has no seal is ever used. A sender that dies, or stalls, leaves an unsealed
-folder, which the next receiver removes.
+It talks with the sender (partner_client) over its stdin and stdout: lines of JSON, and between them the bytes
+of files. The sender says what the part holds, with a checksum for each file. A file that lies here already
+under the same checksum is linked and not sent: replicas of a data-parallel job write the same files. What
+would not fit is refused before a byte is sent. Files may also come over a connection that we open to where
+the sender waits. Every file is summed here, from what was written; only a part that is whole and right gets
+its seal, and nothing without a seal is ever used. A sender that dies, or stalls, leaves an unsealed folder,
+which the next receiver removes.
 
     sender: {"seal": TEXT, "keep": [[token, set], ...] or null, "limit": "40%"}
-    here:   {"have": true} or {"refused": why} or {"want": [path, ...], "into": folder, "step": id, "srun": address}
-    sender: {"file": path, "size_bytes": n} and n bytes; or {"file": path, "lies": name}; ...; {"end": true}
-            {"call": port, "secret": word}, and then {"file": path, "size_bytes": n, "line": true} and n bytes over that connection
+    here:   {"have": true} or {"refused": why} or {"want": [path, ...], "srun": address}
+    sender: {"call": port, "secret": word}, where it waits for a connection
+            {"file": path, "size_bytes": n, "line": true} and n bytes over that connection, or
+            {"file": path, "size_bytes": n, "line": false} and n bytes; ...
+            {"end": true}
     here:   {"done": true, "linked_bytes": n} or {"done": false, "why": why}
 """
 
@@ -21,7 +25,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -29,11 +32,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Optional, Protocol
 
-from ftrun.hooks import at_hand, direct
+from ftrun.hooks import direct
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.staged import File, Home, Seal, is_inner_path, read_seal, seal_json
+from ftrun.hooks.staging import inventory
+from ftrun.hooks.staging.records import File, Home, Seal, is_inner_path, read_seal, seal_json
 
-__all__ = ["Taking", "main", "take"]
+__all__ = ["Reception", "main", "receive"]
 
 PIECE = 1 << 20
 LINE_MAX_BYTES = 1 << 28
@@ -51,14 +55,14 @@ class Stream(Protocol):
         """So many bytes are there now; 0 at the end."""
 
 
-class Told(Stream, Protocol):
+class Messages(Stream, Protocol):
     """What the sender says; both raise EOFError where it is gone without a word."""
 
     def readline(self, size: int, /) -> bytes:
         """A line."""
 
 
-class Taking:
+class Reception:
     """One part on its way: `seal` as the sender has it, `into` where its files are gathered."""
 
     def __init__(self, home: Home, seal: Seal) -> None:
@@ -71,7 +75,7 @@ class Taking:
 
     def is_here(self) -> bool:
         """This very part lies here already."""
-        known = at_hand.part_of(self.home, self.seal.node, self.seal.token, self.seal.name)
+        known = inventory.stored_part(self.home, self.seal.node, self.seal.token, self.seal.name)
         if known is None or known.own:
             return False
         return {path: one.sha256 for path, one in known.seal.files.items()} == {
@@ -79,18 +83,25 @@ class Taking:
         }
 
     def begin(self, limit: str) -> list[str]:
-        """The files that must be sent; those that lie here under the same checksum are linked. Raises Refused, OSError, ValueError."""
+        """The files that must be sent; those that lie here under the same checksum are linked.
+
+        Raises Refused, OSError, ValueError.
+        """
         wanted, found = [], {}
-        for part in at_hand.parts(self.home):
+        for part in inventory.stored_parts(self.home):
             for inner, one in part.seal.files.items():
-                path = at_hand.file_path(part, inner)
-                if one.sha256 and (one.sha256, one.size_bytes) not in found and at_hand.is_same(path, one):
+                path = inventory.file_path(part, inner)
+                if (
+                    one.sha256
+                    and (one.sha256, one.size_bytes) not in found
+                    and inventory.is_unchanged(path, one)
+                ):
                     found[one.sha256, one.size_bytes] = path
         wanted = [
             inner for inner, one in self.seal.files.items() if (one.sha256, one.size_bytes) not in found
         ]
         needed = sum(self.seal.files[inner].size_bytes for inner in wanted)
-        room = at_hand.room_bytes(self.home, limit)
+        room = inventory.room_bytes(self.home, limit)
         if needed > room:
             raise Refused(f"no room in memory: {needed >> 20} MiB are needed, {room >> 20} may be taken")
         os.makedirs(self.into, mode=0o700)
@@ -113,18 +124,6 @@ class Taking:
                 left -= len(piece)
         self._taken(inner, path, digest.hexdigest())
 
-    def adopt(self, inner: str, name: str) -> None:
-        """Take a file that was put into our folder by another way. Raises Refused, OSError."""
-        lies, path = f"{self.into}/{name}", self._made(inner)
-        if "/" in name or not os.path.isfile(lies):
-            raise Refused(f"{name} did not come")
-        digest = hashlib.sha256()
-        with open(lies, "rb") as stream:
-            while piece := stream.read(PIECE):
-                digest.update(piece)
-        os.replace(lies, path)
-        self._taken(inner, path, digest.hexdigest())
-
     def finish(self) -> None:
         """The part is whole: it gets its place and its seal. Raises Refused, OSError."""
         missing = next((inner for inner in self.seal.files if inner not in self._files), None)
@@ -133,7 +132,7 @@ class Taking:
         own = f"{self.place}.json"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(own)
-        remove(self.place)
+        inventory.remove(self.place)
         os.rename(self._made("") if self.seal.is_file else self._root, self.place)
         with open(f"{self.into}.seal", "w", encoding="utf-8", errors="surrogateescape") as stream:
             stream.write(seal_json(self.seal._replace(files=self._files)))
@@ -141,8 +140,8 @@ class Taking:
 
     def clear(self) -> None:
         """Nothing of what is half done is left."""
-        remove(self.into)
-        remove(f"{self.into}.seal")
+        inventory.remove(self.into)
+        inventory.remove(f"{self.into}.seal")
 
     @property
     def _root(self) -> str:
@@ -175,38 +174,29 @@ class Taking:
         self._files[inner] = told._replace(mtime_ns=fact.st_mtime_ns, inode=fact.st_ino)
 
 
-def remove(path: str) -> None:
-    """A file or a folder with all that is in it; nothing where it is gone. Raises OSError."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-def take(home: Home, told: Told, say: BinaryIO) -> None:
+def receive(home: Home, told: Messages, say: BinaryIO) -> None:
     """One talk with a sender, to its end. Raises OSError where the sender is gone."""
-    taking: Optional[Taking] = None
+    taking: Optional[Reception] = None
     try:
-        hello = _heard(told)
+        hello = _message(told)
         seal = read_seal(str(hello.get("seal", "")))
         if seal is None or not seal.has_sums or not all(is_inner_path(inner) for inner in seal.files):
             raise Refused("the sender's seal cannot be read, or has no checksums")
         _clear_away(home, seal.node, hello.get("keep"))
-        taking = Taking(home, seal)
+        taking = Reception(home, seal)
         if taking.is_here():
-            _say(say, {"have": True})
+            _answer(say, {"have": True})
             return
         os.makedirs(os.path.dirname(taking.place), mode=0o700, exist_ok=True)
         wanted = taking.begin(str(hello.get("limit", "40%")))
-        there = {"step": os.environ.get("SLURM_STEP_ID", ""), "srun": direct.address_of_srun()}
-        _say(say, {"want": wanted, "into": taking.into, **there})
-        _take_files(taking, told, there["srun"])
+        address = direct.address_of_srun()
+        _answer(say, {"want": wanted, "srun": address})
+        _take_files(taking, told, address)
         taking.finish()
-        _say(say, {"done": True, "linked_bytes": taking.linked_bytes})
+        _answer(say, {"done": True, "linked_bytes": taking.linked_bytes})
     except (Refused, OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        _say(say, {"refused": why, "done": False, "why": why})
+        _answer(say, {"refused": why, "done": False, "why": why})
     except EOFError:
         pass
     finally:
@@ -214,19 +204,20 @@ def take(home: Home, told: Told, say: BinaryIO) -> None:
             taking.clear()
 
 
-def _take_files(taking: Taking, told: Told, address: str) -> None:
-    """All files that were wanted, by whatever way they come. Raises Refused, OSError, EOFError, ValueError, KeyError."""
+def _take_files(taking: Reception, told: Messages, address: str) -> None:
+    """All files that were wanted, by whatever way they come.
+
+    Raises Refused, OSError, EOFError, ValueError, KeyError.
+    """
     with contextlib.ExitStack() as opened:
         line: Optional[Stream] = None
-        while not (word := _heard(told)).get("end"):
+        while not (word := _message(told)).get("end"):
             if "call" in word:
                 called = direct.call(address, int(word["call"]), str(word["secret"]), STALLS_S)
                 line = _Line(opened.enter_context(called))
                 continue
             inner = str(word.get("file", ""))
-            if "lies" in word:
-                taking.adopt(inner, str(word["lies"]))
-            elif word.get("line") and line is not None:
+            if word.get("line") and line is not None:
                 taking.write(inner, line, int(word["size_bytes"]))
             else:
                 taking.write(inner, told, int(word["size_bytes"]))
@@ -235,22 +226,25 @@ def _take_files(taking: Taking, told: Told, address: str) -> None:
 def _clear_away(home: Home, node: str, keep: Any) -> None:
     """Copies of a node that it does not have any more itself, and what receivers before us left half done."""
     kept = None if keep is None else {(str(token), str(name)) for token, name in keep}
-    for token in at_hand.listed(f"{home.base}/partner/{node}"):
+    for token in inventory.listed(f"{home.base}/partner/{node}"):
         folder = f"{home.base}/partner/{node}/{token}"
-        for name in at_hand.listed(folder):
+        for name in inventory.listed(folder):
             if name.endswith((".incoming", ".incoming.seal")):
                 if not _lives(name.split(".incoming")[0].rpartition(".")[2]):
-                    remove(f"{folder}/{name}")
+                    inventory.remove(f"{folder}/{name}")
             elif kept is not None and (token, name[:-5] if name.endswith(".json") else name) not in kept:
-                remove(f"{folder}/{name}")
+                inventory.remove(f"{folder}/{name}")
 
 
 def _lives(pid: str) -> bool:
     return pid.isdigit() and os.path.exists(f"/proc/{pid}")
 
 
-def _heard(stream: Told) -> Mapping[str, Any]:
-    """The next line of the sender. Raises EOFError where there is none, ValueError where it makes no sense."""
+def _message(stream: Messages) -> Mapping[str, Any]:
+    """The next line of the sender.
+
+    Raises EOFError where there is none, ValueError where it makes no sense.
+    """
     line = stream.readline(LINE_MAX_BYTES)
     if not line.endswith(b"\n"):
         raise EOFError
@@ -258,7 +252,7 @@ def _heard(stream: Told) -> Mapping[str, Any]:
     return {**word}
 
 
-def _say(stream: BinaryIO, word: Mapping[str, Any]) -> None:
+def _answer(stream: BinaryIO, word: Mapping[str, Any]) -> None:
     stream.write(json.dumps(word).encode() + b"\n")
     stream.flush()
 
@@ -294,7 +288,7 @@ def _give_up(_number: int, _frame: object) -> None:
 
 
 def _is_ours(base: str) -> bool:
-    """The folder of the job is there, made where it was not, and nobody else's: others may write into the memory of a node, too."""
+    """Whether the folder of the job, made where it was not there, is this user's own."""
     above = os.path.dirname(base)
     with contextlib.suppress(OSError):
         os.makedirs(base, mode=0o700, exist_ok=True)
@@ -320,5 +314,5 @@ def main(arguments: list[str]) -> int:
     if not _is_ours(words.base):
         raise UsageError(f"{words.base} is not, or not only, this user's own")
     with contextlib.suppress(OSError), open(0, "rb", closefd=False) as told:
-        take(Home(words.base), _Watched(told), sys.stdout.buffer)
+        receive(Home(words.base), _Watched(told), sys.stdout.buffer)
     return 0

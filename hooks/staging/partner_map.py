@@ -1,7 +1,8 @@
-"""Who keeps whose copy, as the agent of a job writes it down for the nodes, and what each node says of its copies. (I/O)
+"""Who keeps whose copy, written by the job's agent, and what each node reports of its copies. (I/O)
 
-How it thinks. One file in the attempt's folder, `ring.json`, written whole by the agent of the job whenever a start begins or nodes are lost. Each node answers with a
-file of its own, `copies/<node>.json`: what its partner has of it, and of whom it has copies itself.
+One file in the attempt's folder, `ring.json`, is written whole by the agent whenever a start begins or nodes
+are lost. Each node answers with a file of its own, `copies/<node>.json`: which of its parts the partner has,
+and whose copies it keeps.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ BYTES_MAX = 1 << 24
 
 
 class Ring(NamedTuple):
-    """`to`: node -> who keeps its copy; `jobs`: node -> the Slurm job that it lies in; `lost`: nodes that are gone, whose copies are to be published;
-    `kept`: lost node -> who has its copies; `token`: of the start that this was written for. `limit`: how much of a node's memory may be taken, `ssh_config` a file for
-    ssh ("" = its own).
+    """What the agent tells the nodes.
+
+    `to`: node -> who keeps its copy; `jobs`: node -> the Slurm job that it lies in; `lost`: nodes that are
+    gone, whose copies are to be published; `kept`: lost node -> who has its copies; `token`: of the start
+    that this was written for; `limit`: how much of a node's memory may be taken.
     """
 
     token: str = ""
@@ -31,13 +34,14 @@ class Ring(NamedTuple):
     jobs: Mapping[str, str] = {}
     lost: Sequence[str] = ()
     limit: str = "40%"
-    ssh_config: str = ""
     kept: Mapping[str, str] = {}
 
 
 class Copies(NamedTuple):
-    """What a node says. `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each. `way` is how the last part went, at so many bytes a second; `why`
-    is what went wrong last.
+    """What a node reports.
+
+    `partner` has `given`, (token, set) each; the node has `kept`, (node, token, set) each. `way` is how the
+    last part went, at `bytes_per_s`; `why` is what went wrong last.
     """
 
     partner: str = ""
@@ -58,13 +62,16 @@ def read_ring(attempt_folder: str) -> Optional[Ring]:
     """What the agent told last; None where it has told nothing that is understood."""
     told = _read(f"{attempt_folder}/ring.json")
     try:
-        return Ring(**told) if told else None
+        return Ring(**{name: told[name] for name in Ring._fields if name in told}) if told else None
     except TypeError:
         return None
 
 
 class RingFile:
-    """What the agent told last, for who looks once a second: a thousand nodes do, and it hardly ever changes. To open the file makes a network file system look anew."""
+    """What the agent wrote last, read again only when it changed: a thousand nodes look once a second.
+
+    Opening the file makes a network file system look anew.
+    """
 
     def __init__(self, attempt_folder: str) -> None:
         self._folder = attempt_folder

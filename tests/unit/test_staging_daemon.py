@@ -1,4 +1,4 @@
-"""Keepers of several nodes: what is sealed, published, kept, dropped and taken away, with the clock in the test's hands."""
+"""Staging daemons of several nodes: what is sealed, published, kept, dropped and taken away, with the clock in the test's hands."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import (
-    at_hand,
-    keep,
-    keepbase,
-    keepothers,
-    keepsilent,
-    keeptell,
-    publish,
-    ring,
-    sealing,
-    stage,
-    staged,
-)
+from ftrun.hooks import stage
 from ftrun.hooks.checkpoints import manifest
-from ftrun.hooks.disk import Disk
-from ftrun.hooks.keeplook import Local
-from ftrun.hooks.keepout import Place, Shared
-from ftrun.hooks.staged import Home
+from ftrun.hooks.staging import (
+    daemon,
+    inventory,
+    partner_map,
+    publish,
+    publisher,
+    records,
+    replace,
+    sealing,
+    status_report,
+    workspace,
+)
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.local import LocalState
+from ftrun.hooks.staging.publisher import Publisher, PublisherConfig
+from ftrun.hooks.staging.records import Home, Publishing, Seal
 
 JOB = "7"
 
@@ -49,7 +50,7 @@ class Full(Disk):
 
 
 class Nodes:
-    """The nodes of one job, each with a keeper; a round is a second."""
+    """The nodes of one job, each with a daemon; a round is a second."""
 
     def __init__(self, top: Path, names: tuple[str, ...]) -> None:
         self.top, self.names, self.now_s = top, names, 100.0
@@ -58,8 +59,8 @@ class Nodes:
         self.to = top / "shared"
         self.to.mkdir()
         self.disks = {name: Full() for name in names}
-        self.local: dict[str, Local] = {}
-        self.shared: dict[str, Shared] = {}
+        self.local: dict[str, LocalState] = {}
+        self.shared: dict[str, Publisher] = {}
         self.start("0.1")
         for name in names:
             self.restart(name)
@@ -77,10 +78,10 @@ class Nodes:
         (self.attempt / "stage" / f"over.{token}").write_text(f"code={code}\n")
 
     def restart(self, name: str) -> None:
-        """A new keeper, which knows what is on record."""
-        place = Place(str(self.attempt), 0, JOB, name, str(self.to), b'{"run": "r-1"}')
-        self.local[name] = Local(Home(str(self.top / name)), name)
-        self.shared[name] = Shared(place, self.local[name], keep.judge_of(""), self.disks[name])
+        """A new daemon, which knows what is on record."""
+        place = PublisherConfig(str(self.attempt), 0, JOB, name, str(self.to), b'{"run": "r-1"}')
+        self.local[name] = LocalState(Home(str(self.top / name)), name)
+        self.shared[name] = Publisher(place, self.local[name], publish.judge_of(""), self.disks[name])
 
     def stage(self, name: str, token: str = "0.1") -> Path:
         """FTRUN_STAGE_DIR of a node."""
@@ -94,7 +95,7 @@ class Nodes:
         return file
 
     def run(self, seconds: float, *names: str) -> None:
-        """Let the keepers of these nodes (all) work so long."""
+        """Let the daemons of these nodes (all) work so long."""
         for _ in range(int(seconds)):
             self.now_s += 1.0
             for name in names or self.names:
@@ -138,7 +139,7 @@ def test_what_all_nodes_write_into_a_folder_becomes_one_checkpoint(nodes: Nodes)
     assert (there.step, there.nodes) == (10, nodes.names)
     assert all(entry.sha256 for entry in there.files.values())
     assert {nodes.states(name)["step-10"] for name in nodes.names} == {"published"}
-    assert os.listdir(nodes.to / staged.PUBLISHING) == []
+    assert os.listdir(nodes.to / records.PUBLISHING) == []
 
 
 def test_a_node_that_is_late_with_a_set_that_nothing_proves_is_waited_for(nodes: Nodes) -> None:
@@ -147,7 +148,7 @@ def test_a_node_that_is_late_with_a_set_that_nothing_proves_is_waited_for(nodes:
     nodes.run(40)
     assert nodes.published() == {}
     assert nodes.states("n0") == {"step-10": "sealed"}
-    assert nodes.local["n0"].parts["0.1", "step-10"].why == keeptell.MAY_COME
+    assert nodes.local["n0"].parts["0.1", "step-10"].why == status_report.MAY_COME
     for number in (1, 2):
         nodes.write(f"n{number}", f"step-10/shard-{number}", b"%d" % number)
     nodes.run(10)
@@ -157,7 +158,7 @@ def test_a_node_that_is_late_with_a_set_that_nothing_proves_is_waited_for(nodes:
 def test_nodes_that_have_nothing_are_waited_for_once(nodes: Nodes) -> None:
     """Where one rank saves for all, the others' nodes are waited for until the ranks go on to the next set, and hardly any more after that."""
     nodes.write("n0", "step-10/model.pt", b"w")
-    nodes.run(keepsilent.FIRST_GRACE_S + 5)
+    nodes.run(publisher.FIRST_GRACE_S + 5)
     assert nodes.published() == {}
     nodes.write("n0", "step-20/model.pt", b"w")
     nodes.run(14)
@@ -252,7 +253,7 @@ def test_the_end_waits_for_each_node_that_is_alive(nodes: Nodes) -> None:
     assert nodes.shared["n0"].is_flushed("0.1", nodes.now_s)
     (nodes.attempt / "stage" / "done.0.1.n2").unlink()
     assert not nodes.shared["n0"].is_flushed("0.1", nodes.now_s)
-    assert nodes.shared["n0"].is_flushed("0.1", nodes.now_s + keepothers.SILENT_S)
+    assert nodes.shared["n0"].is_flushed("0.1", nodes.now_s + publisher.SILENT_S)
 
 
 def test_the_end_waits_for_the_copy_of_a_lost_node_and_not_for_the_node(nodes: Nodes) -> None:
@@ -264,15 +265,15 @@ def test_the_end_waits_for_the_copy_of_a_lost_node_and_not_for_the_node(nodes: N
     nodes.over("0.1", 1)
     nodes.run(3, "n0", "n1")
     (nodes.attempt / "stage" / "done.0.1.n1").touch()
-    told = ring.Ring("0.1", lost=["n2"], kept={"n2": "n1"})
-    ring.put_ring(folder, told)
-    ring.put_copies(folder, "n1", ring.Copies(kept=[("n2", "0.1", "step-10")]))
+    told = partner_map.Ring("0.1", lost=["n2"], kept={"n2": "n1"})
+    partner_map.put_ring(folder, told)
+    partner_map.put_copies(folder, "n1", partner_map.Copies(kept=[("n2", "0.1", "step-10")]))
     assert not end("0.1", nodes.now_s)
-    assert not end("0.1", nodes.now_s + 10 * keepothers.SILENT_S)
-    ring.put_ring(folder, told._replace(lost=["n2", "n1"]))
+    assert not end("0.1", nodes.now_s + 10 * publisher.SILENT_S)
+    partner_map.put_ring(folder, told._replace(lost=["n2", "n1"]))
     assert end("0.1", nodes.now_s)
-    ring.put_ring(folder, told)
-    ring.put_copies(folder, "n1", ring.Copies())
+    partner_map.put_ring(folder, told)
+    partner_map.put_copies(folder, "n1", partner_map.Copies())
     assert end("0.1", nodes.now_s)
 
 
@@ -317,7 +318,7 @@ def test_a_full_file_system_costs_time_and_no_checkpoint(nodes: Nodes) -> None:
 
 
 def test_a_keeper_that_is_replaced_at_any_time_goes_on(nodes: Nodes) -> None:
-    """Each second another keeper dies and a new one begins: the sets are published once, whole."""
+    """Each second another staging daemon dies and a new one begins: the sets are published once, whole."""
     for step in (1, 2, 3):
         for number, name in enumerate(nodes.names):
             nodes.write(name, f"step-{step}/shard-{number}", bytes([step, number]))
@@ -343,7 +344,7 @@ def test_starts_never_mix_what_they_save(nodes: Nodes) -> None:
     nodes.run(12, "n1", "n2")  # the node that holds the half is slow
     nodes.run(12)
     assert nodes.published()["step-10"] == {f"shard-{n}": b"second start" for n in range(3)}
-    assert os.listdir(nodes.to / staged.PUBLISHING) == []
+    assert os.listdir(nodes.to / records.PUBLISHING) == []
 
 
 @pytest.fixture
@@ -419,7 +420,7 @@ def test_the_same_block_saves_without_a_job(tmp_path: Path, monkeypatch: pytest.
 # ---------------------------------------------------------------------- real processes
 
 
-KEEPER = ("ftrun.hooks.main", "keep")
+DAEMON = ("ftrun.hooks.main", "staging-daemon")
 
 
 def _words(top: Path) -> list[str]:
@@ -429,13 +430,13 @@ def _words(top: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _keeper(top: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", *KEEPER, *_words(top)])
+def _daemon(top: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", *DAEMON, *_words(top)])
 
 
 @contextlib.contextmanager
 def _keeping(top: Path) -> Iterator[subprocess.Popen[bytes]]:
-    one = _keeper(top)
+    one = _daemon(top)
     try:
         yield one
     finally:
@@ -444,20 +445,20 @@ def _keeping(top: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait(what: Path) -> None:
-    until_s = time.monotonic() + 240  # a keeper is as nice as can be, and others may take what there is
+    until_s = time.monotonic() + 240  # a daemon is as nice as can be, and others may take what there is
     while not what.exists():
         assert time.monotonic() < until_s, what
         time.sleep(0.05)
 
 
 def test_a_keeper_clears_up_behind_a_job_and_behind_others_that_could_not(tmp_path: Path) -> None:
-    """A killed keeper's successor publishes; TERM publishes what is done and gives the memory back; what dead jobs left goes, too. The report tells how all ended."""
+    """A killed daemon's successor publishes; TERM publishes what is done and gives the memory back; what dead jobs left goes, too. The report tells how all ended."""
     attempt = tmp_path / "runs" / "r-1" / "attempts" / "1"
     attempt.mkdir(parents=True)
     (attempt / "begun.0.1").write_text("nodes=n0\n")
     base = tmp_path / "memory" / "r-1.7"
     for name in ("r-0.990003", "r-0.990004"):
-        os.close(keepbase.open_base(str(tmp_path / "memory" / name)))
+        os.close(workspace.open_base(str(tmp_path / "memory" / name)))
     with (tmp_path / "memory" / "r-0.990004" / "lock").open() as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
         with _keeping(tmp_path):
@@ -484,26 +485,26 @@ def test_a_keeper_that_cannot_stage_says_why(tmp_path: Path) -> None:
     attempt = tmp_path / "runs" / "r-1" / "attempts" / "1"
     attempt.mkdir(parents=True)
     (tmp_path / "memory").write_text("in the way")
-    with _keeping(tmp_path) as keeper:
-        assert keeper.wait(timeout=240) == keep.CANNOT
+    with _keeping(tmp_path) as process:
+        assert process.wait(timeout=240) == daemon.CANNOT
     assert (attempt / "stage" / "refused.0.n0").read_text()
 
 
 def test_room_is_made_for_the_next_checkpoint(nodes: Nodes, tmp_path: Path) -> None:
     """Of what is published as much stays as was asked for; the newest stays whatever the limit says."""
-    words = keep._parser().parse_args([
+    words = daemon._parser().parse_args([
         "--attempt-folder", str(nodes.attempt), "--launch", "0", "--job", JOB, "--node", "n0", "--base", str(tmp_path / "n0"), "--to",
         str(nodes.to), "--limit", "100", "--keep", "2",
     ])  # fmt: skip
-    keeper = keep.Keeper(words)
-    nodes.local["n0"], nodes.shared["n0"] = keeper.local, keeper.shared
+    one = daemon.StagingDaemon(words)
+    nodes.local["n0"], nodes.shared["n0"] = one.local, one.shared
     for step in (1, 2, 3):
         nodes.write("n0", f"model-{step}.pt", b"x" * 60)
         nodes.run(4)
-        keeper.make_room()
+        one.make_room()
     assert list(nodes.published()) == ["model-1.pt", "model-2.pt", "model-3.pt"]
     assert nodes.states("n0") == {"model-3.pt": "published"}
-    assert at_hand.listed(str(nodes.stage("n0"))) == ["model-3.pt"]
+    assert inventory.listed(str(nodes.stage("n0"))) == ["model-3.pt"]
     assert publish.pending(str(nodes.to), JOB) == []
 
 
@@ -517,7 +518,7 @@ def test_a_real_full_disk_keeps_the_old_checkpoint_and_loses_none(tmp_path: Path
     to.mkdir()
     if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "x", to], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
-    words = " ".join([*KEEPER, *_words(tmp_path)])
+    words = " ".join([*DAEMON, *_words(tmp_path)])
     script = f"mount -t tmpfs -o size=3m x {to} && head -c 1500000 /dev/zero >{to}/filler && exec {sys.executable} -m {words}"
     own = subprocess.Popen(["unshare", "-m", "sh", "-c", script])
     seen = Path(f"/proc/{own.pid}/root{to}")  # the file system that it sees
@@ -540,3 +541,275 @@ def test_a_real_full_disk_keeps_the_old_checkpoint_and_loses_none(tmp_path: Path
     finally:
         own.kill()
         own.wait()
+
+
+# ---------------------------------------------------------------------- one name, again and again
+
+
+def save(nodes: Nodes, number: int, *names: str, token: str = "0.1") -> None:
+    """The ranks of these nodes (all) save `last`, as a framework does: into files that are there, which are cut first."""
+    for name in names or nodes.names:
+        for file in ("model", "optimizer"):
+            nodes.write(name, f"last/{file}-{name}", f"{file} of save {number}".encode(), token)
+
+
+def whole(nodes: Nodes) -> int:
+    """Which save is published; 0 for none. It must be one save, of all nodes."""
+    there = nodes.published().get("last")
+    if there is None:
+        return 0
+    found = {content.decode().rpartition(" ")[2] for content in there.values()}
+    assert len(found) == 1, there
+    assert len(there) == 2 * len(nodes.names)
+    return int(found.pop())
+
+
+def test_a_file_that_is_saved_again_is_published_again(nodes: Nodes) -> None:
+    """`checkpoint.pt`, written in place or renamed over: each save that is done replaces the one before on the shared file system."""
+    for number in range(1, 5):
+        path = nodes.stage("n0") / "checkpoint.pt"
+        if number % 2:
+            path.write_bytes(b"save %d" % number)
+        else:
+            (path.parent / "checkpoint.pt.tmp").write_bytes(b"save %d" % number)
+            os.rename(path.parent / "checkpoint.pt.tmp", path)
+        nodes.run(5)
+        assert nodes.published() == {"checkpoint.pt": {".": b"save %d" % number}}
+        assert nodes.states("n0") == {"checkpoint.pt": "published"}
+
+
+def test_a_folder_that_all_nodes_save_again_is_replaced_as_a_whole(nodes: Nodes) -> None:
+    """`last`, again and again, in place: at each second what is published is one save of all nodes, and it follows."""
+    seen = []
+    for number in (1, 2, 3):
+        save(nodes, number)
+        for _ in range(14):
+            nodes.run(1)
+            seen.append(whole(nodes))
+        assert seen[-1] == number
+    assert seen == sorted(seen)
+    assert os.listdir(nodes.to / ".ftrun-publishing") == []
+
+
+def test_saves_of_two_nodes_never_mix(nodes: Nodes) -> None:
+    """A node that begins late, one whose daemon sleeps, and one whose daemon was killed meanwhile: never a file of one save beside one of another."""
+    save(nodes, 1)
+    nodes.run(8)
+    for number in range(2, 8):
+        save(nodes, number, "n0")
+        nodes.run(1 + number % 3)
+        save(nodes, number, "n1")
+        assert whole(nodes) in range(1, number)
+        awake = nodes.names if number % 2 else ("n0", "n1")
+        nodes.run(number, *awake)
+        save(nodes, number, "n2")
+        nodes.restart(nodes.names[number % 3])
+        for _ in range(number):
+            nodes.run(1)
+            whole(nodes)
+    nodes.run(12)
+    assert whole(nodes) == 7
+
+
+def test_a_start_that_breaks_down_while_it_saves_again_leaves_the_save_before(nodes: Nodes) -> None:
+    """One node had saved and the other had only begun: the save before stays published, and the report says why there is none of the new one."""
+    save(nodes, 1)
+    nodes.run(9)
+    save(nodes, 2, "n0", "n1")
+    nodes.write("n2", "last/model-n2", b"model of save 2")
+    nodes.over("0.1", 1)
+    nodes.run(40)
+    assert whole(nodes) == 1
+    assert "saved again" in nodes.local["n2"].parts["0.1", "last"].why
+
+
+def test_a_start_that_breaks_down_behind_a_save_of_one_node_leaves_the_save_before(nodes: Nodes) -> None:
+    """Nothing changes any more, so standing still says nothing: without the word of all nodes from before it is refused."""
+    save(nodes, 1)
+    nodes.run(9)
+    save(nodes, 2, "n0")
+    save(nodes, 2, "n1", "n2")
+    nodes.run(3)
+    nodes.over("0.1", 1)
+    nodes.run(30)
+    assert whole(nodes) in (1, 2)
+    assert all(nodes.shared[name].is_done("0.1", nodes.now_s) for name in nodes.names)
+    if whole(nodes) == 1:
+        assert any(row["why"] == status_report.UNSURE for row in nodes.shared["n0"].report()["sets"])
+
+
+def test_the_next_start_saves_over_what_the_one_before_published(nodes: Nodes) -> None:
+    """Another start of the same run, the same name: replaced, and what the earlier one still had is not."""
+    save(nodes, 1)
+    nodes.run(9)
+    nodes.over("0.1", 1)
+    nodes.start("0.2")
+    save(nodes, 2, token="0.2")
+    nodes.run(12)
+    assert whole(nodes) == 2
+
+
+def test_a_rank_that_comes_after_all_was_published_is_joined_at_the_end(nodes: Nodes) -> None:
+    """A file is added when the set is out already: when the script has ended the set is published anew with it."""
+    for name in nodes.names:
+        nodes.write(name, f"step-1/{name}.0", b"first")
+    nodes.run(6)
+    assert sorted(nodes.published()["step-1"]) == ["n0.0", "n1.0", "n2.0"]
+    nodes.write("n1", "step-1/n1.1", b"late")
+    nodes.run(6)
+    nodes.over("0.1", 0)
+    nodes.run(12)
+    assert sorted(nodes.published()["step-1"]) == ["n0.0", "n1.0", "n1.1", "n2.0"]
+    assert all(nodes.shared[name].is_done("0.1", nodes.now_s) for name in nodes.names)
+
+
+def test_a_name_of_another_run_is_left_alone_and_told(nodes: Nodes) -> None:
+    """Two runs publish into one folder: what the first has published stays, the second's comes beside it under a free name, and its report says so."""
+    theirs = nodes.to / "last"
+    theirs.mkdir()
+    (theirs / "weights").write_bytes(b"theirs")
+    manifest.write(
+        str(theirs),
+        manifest.Manifest({"weights": manifest.Entry(6)}, by={"run": "r-9", "attempt": 1, "start": "0.1"}),
+    )
+    manifest.write_marker(str(theirs))
+    for number in (1, 2):
+        save(nodes, number)
+        nodes.run(16)
+        found = nodes.published()
+        own = replace.alias("last", "r-1")
+        assert found["last"] == {"weights": b"theirs"}
+        assert set(found[own].values()) == {b"model of save %d" % number, b"optimizer of save %d" % number}
+    rows = [row for name in nodes.names for row in nodes.shared[name].report()["sets"]]
+    assert {row["state"] for row in rows} == {"published"}
+    assert {row["why"] for row in rows} == {f"it is published as {own}: last is not this run's there"}
+
+
+def test_ranks_that_speak_are_believed_for_each_save_of_a_name(
+    ranks: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`with stage(step, name="last")`: what a rank said of the save before does not count for this one."""
+    for step in (10, 20):
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            with stage(step, name="last") as folder:
+                Path(folder, rank).write_bytes(b"%d" % step)
+            ranks.run(6)
+            if rank == "0":
+                assert set(ranks.published().get("last", {"": b"10"}).values()) == {b"10"}
+        assert ranks.published() == {"last": {"0": b"%d" % step, "1": b"%d" % step}}
+
+
+def test_a_tracker_is_a_checkpoint_only_where_it_is_a_folder(nodes: Nodes) -> None:
+    """`last` as a file or a link names a checkpoint; as a folder it is one."""
+    nodes.write("n0", "last", b"step-10")
+    nodes.write("n0", "checkpoint/model", b"w")
+    nodes.over("0.1", 0)
+    nodes.run(9)
+    assert list(nodes.published()) == ["checkpoint"]
+
+
+def test_what_is_saved_again_waits_for_files_that_are_as_before(nodes: Nodes) -> None:
+    """A rank of the same node is late: its file is still the one of the save before, so the part is not sealed yet."""
+    nodes.names = ("n0",)
+    nodes.start("0.1")
+    for file in ("a", "b"):
+        nodes.write("n0", f"last/{file}", b"1")
+    nodes.run(4)
+    nodes.write("n0", "last/a", b"22")
+    nodes.run(10)
+    assert nodes.local["n0"].parts["0.1", "last"].state == sealing.WAIT
+    assert set(nodes.published()["last"].values()) == {b"1"}
+    nodes.write("n0", "last/b", b"22")
+    nodes.run(10)
+    assert set(nodes.published()["last"].values()) == {b"22"}
+
+
+def test_links_in_a_set_are_published_as_the_files_they_lead_to(nodes: Nodes, tmp_path: Path) -> None:
+    """Also one that leads to another file system; one that leads nowhere, or to itself, is none and is in nobody's way."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as elsewhere:
+        elsewhere.write(b"far")
+        elsewhere.flush()
+        (tmp_path / "near").write_bytes(b"near")
+        for name in nodes.names:
+            nodes.write(name, f"step-1/{name}", b"w")
+        links = {"far": elsewhere.name, "near": str(tmp_path / "near"), "gone": "nowhere", "round": "round"}
+        for name, target in links.items():
+            (nodes.stage("n0") / "step-1" / name).symlink_to(target)
+        nodes.run(8)
+    assert nodes.published()["step-1"] == {"far": b"far", "near": b"near", "n0": b"w", "n1": b"w", "n2": b"w"}
+
+
+def test_a_name_that_cannot_be_there_holds_nobody_up(nodes: Nodes) -> None:
+    """It fits in memory, and is too long with what is added to it: refused with that reason, and the others are published."""
+    nodes.write("n0", "model-1.pt", b"1")
+    nodes.write("n0", "m" * 245 + ".pt", b"2")
+    nodes.run(8)
+    assert list(nodes.published()) == ["model-1.pt"]
+    why = {row["set"][:5]: row["why"] for row in nodes.shared["n0"].report()["sets"]}
+    assert why["mmmmm"] == "its name is too long for what is added to it"
+
+
+def test_names_may_be_anything_that_a_file_can_have(nodes: Nodes) -> None:
+    """Line ends, quotes, and bytes that are no text: published as they are."""
+    inner = [b"a\nb", b"q'\"\\", b"\xff\xfe", b" "]
+    for name in nodes.names:
+        folder = os.fsencode(nodes.stage(name)) + b"/step\n1"
+        os.makedirs(folder)
+        for one in inner:
+            Path(os.fsdecode(folder + b"/" + name.encode() + one)).write_bytes(one)
+    nodes.run(8)
+    found = {os.fsencode(path): content for path, content in nodes.published()["step\n1"].items()}
+    assert found == {name.encode() + one: one for name in nodes.names for one in inner}
+
+
+# ---------------------------------------------------------------------- a job is cancelled
+
+
+def _cancelled(top: Path, node: str, *more: str) -> list[str]:
+    """A small set and then a large one are saved, and the job is cancelled while the large one is copied at 1 MiB/s; the names in the shared folder."""
+    attempt = top / "runs" / "r-1" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "begun.0.1").write_text("nodes=n0\n")
+    env = {**os.environ, "SLURM_JOB_ID": JOB, "SLURM_NODEID": node}
+    words = [*_words(top), "--rate", "1M", *more]
+    with subprocess.Popen([sys.executable, "-m", *DAEMON, *words], env=env) as process:
+        try:
+            _wait(attempt / "stage" / "ready.0.n0")
+            stage = top / "memory" / "r-1.7" / "stage" / "0.1"
+            (stage / "model-1.pt").write_bytes(b"1" * 1000)
+            _wait(top / "shared" / "model-1.pt.ftrun-complete")
+            (stage / "model-2.pt").write_bytes(b"2" * (64 << 20))
+            _wait(top / "shared" / records.PUBLISHING / f"model-2.pt.{JOB}.0.1" / "incoming")
+            (stage / "model-3.pt").write_bytes(b"3" * 1000)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=240) == 0
+        finally:
+            process.kill()
+    assert os.listdir(top / "memory") == []
+    return sorted(os.listdir(top / "shared"))
+
+
+def test_a_cancelled_job_leaves_nothing_half_visible(tmp_path: Path) -> None:
+    """What does not get out in the time that Slurm leaves is given up: no name of it, nothing half copied, and the memory is given back."""
+    names = _cancelled(tmp_path, "0", "--wait", "0.3")
+    assert [name for name in names if not name.startswith("model-1.pt")] == [records.PUBLISHING]
+    assert os.listdir(tmp_path / "shared" / records.PUBLISHING) == []
+
+
+@pytest.mark.drills
+def test_a_node_that_is_given_back_takes_nothing_along(tmp_path: Path) -> None:
+    """Only the first node leaves with its job for sure; what another one has brought the rest of the job still needs."""
+    names = _cancelled(tmp_path, "1", "--wait", "0.3")
+    assert [name for name in names if not name.startswith("model-1.pt")] == [records.PUBLISHING]
+    assert os.listdir(tmp_path / "shared" / records.PUBLISHING) == [f"model-2.pt.{JOB}.0.1"]
+
+
+@pytest.mark.parametrize("job", ["8", "71"])
+def test_a_job_that_is_over_leaves_what_others_bring(job: str, tmp_path: Path) -> None:
+    """Into the same folder another job publishes: its sets stay on their way."""
+    for one in ("7", job):
+        to = Publishing(str(tmp_path), "step-1", one, "0.1")
+        publish.push(Disk(), to, Seal("step-1", "0.1", "n0", {}), "", owner=b"{}", pace=lambda _size: None)
+    publish.clear_job(Disk(), str(tmp_path), "7", "n0")
+    assert os.listdir(tmp_path / records.PUBLISHING) == [f"step-1.{job}.0.1"]

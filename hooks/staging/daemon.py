@@ -1,11 +1,12 @@
-"""`ftrun-hook keep`: looks after the checkpoints that a job stages in the memory of this node. (I/O)
+"""`ftrun-hook staging-daemon`: looks after what a job stages in the memory of this node. (I/O)
 
-How it thinks. It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one core at most, the
-lowest priority for the processor and for disks, small buffers, nothing left in the page cache. Its life is that of the job on this node:
-the guard starts it again when it dies, it goes on from what is on record, and at the end it takes away what is left in memory.
+It seals what is done, publishes it in the background and makes room. The trainer beside it comes first: one
+core at most, a low priority for the processor and the lowest for disks, small buffers, nothing left in the
+page cache. It lives as long as the job on this node: the guard starts it again when it dies, it goes on from
+what is on record, and at the end it removes what is left in memory.
 
-USR2 says that the job is over and all has been said: it clears up and leaves. TERM says that somebody ends the job: what is done is still published, as far as
-the time goes that Slurm leaves before it kills.
+USR2 says that the job is over and everything is reported: it clears up and leaves. TERM says that the job is
+being ended: what is done is still published, as far as the time allows before Slurm kills.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from ftrun.hooks import at_hand, keeproom, nodefile, publish, sealing, staged, standing
+from ftrun.hooks import nodefile
 from ftrun.hooks.amounts import amount_of, bytes_of
-from ftrun.hooks.disk import Disk
 from ftrun.hooks.errors import UsageError
-from ftrun.hooks.keepbase import STALE_S, clear_dead, come_last, open_base
-from ftrun.hooks.keeplook import Local, Part
-from ftrun.hooks.keepout import Place, Shared
 from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.poke import Ear
-from ftrun.hooks.staged import Home, Publishing
-from ftrun.hooks.standing import Own
+from ftrun.hooks.processes import come_last
+from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing
+from ftrun.hooks.staging.copy import Disk
+from ftrun.hooks.staging.local import LocalPart, LocalState
+from ftrun.hooks.staging.publisher import Publisher, PublisherConfig
+from ftrun.hooks.staging.records import Home, Publishing
+from ftrun.hooks.staging.replace import Own
+from ftrun.hooks.staging.workspace import STALE_S, clear_dead, open_base
 from ftrun.hooks.tokens import token_of
 
-__all__ = ["CANNOT", "Keeper", "main"]
+__all__ = ["CANNOT", "StagingDaemon", "main"]
 
 CANNOT = 3
 """The exit status that says: on this node nothing can be staged, do not start it again."""
@@ -46,21 +49,20 @@ REPORT_S = 5.0
 TERM_S = 20.0  # Slurm kills 30 s after TERM (KillWait)
 LEFT_S = 60.0
 LEAVES_S = 2.0  # for a word on the shared file system, which may hang
-JUDGE_S = 30.0
 
 
-class Keeper:
+class StagingDaemon:
     """All of it on one node. `words` are those of the command line."""
 
     def __init__(self, words: argparse.Namespace) -> None:
         self.words = words
         self.home = Home(words.base)
         run, attempt = os.path.split(words.attempt_folder)
-        self.run = standing.run_of(os.path.dirname(run))
+        self.run = replace.run_of(os.path.dirname(run))
         owner = {"run": self.run, "attempt": attempt, "launch": words.launch, "job": words.job}
         self.attempt = int(attempt) if attempt.isdigit() else 0
         self.owner = json.dumps(owner).encode()
-        self.place = Place(
+        self.place = PublisherConfig(
             words.attempt_folder,
             words.launch,
             words.job,
@@ -70,9 +72,9 @@ class Keeper:
             bytes_of(words.rate),
             words.wait,
         )
-        self.local = Local(self.home, words.node)
-        self.shared = Shared(self.place, self.local, judge_of(words.marker))
-        self.limit_bytes = amount_of(words.limit, at_hand.memory_bytes())
+        self.local = LocalState(self.home, words.node)
+        self.shared = Publisher(self.place, self.local, publish.judge_of(words.marker))
+        self.limit_bytes = amount_of(words.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
         self.flushed, self.is_leaving = "", False
@@ -94,15 +96,15 @@ class Keeper:
     def make_room(self) -> None:
         """Drop what must go."""
         sealed = self.local.sealed()
-        self.used_bytes = at_hand.used_bytes(self.home.base)
+        self.used_bytes = inventory.used_bytes(self.home.base)
         fact = os.statvfs(self.home.base)
         free = fact.f_bavail * fact.f_frsize
         newest = sealed[-1].size_bytes if sealed else 0
-        reserve = int(at_hand.RESERVE * fact.f_blocks * fact.f_frsize)
-        held = [keeproom.Held(one.token, one.name, one.size_bytes, _is_done(one)) for one in sealed]
+        reserve = int(inventory.RESERVE * fact.f_blocks * fact.f_frsize)
+        held = [local.DropCandidate(one.token, one.name, one.size_bytes, _is_done(one)) for one in sealed]
         over = max(self.used_bytes - self.limit_bytes, reserve - free)
         wanted = max(self.used_bytes + newest - self.limit_bytes, newest + reserve - free)
-        for one in keeproom.to_drop(held, keep=self.words.keep, over_bytes=over, wanted_bytes=wanted):
+        for one in local.to_drop(held, keep=self.words.keep, over_bytes=over, wanted_bytes=wanted):
             part = self.local.parts.get((one.token, one.name))
             if part is not None:
                 self.local.drop(part)
@@ -115,7 +117,7 @@ class Keeper:
         ):
             self.was_full = True
 
-    def _is_left_over(self, part: Part) -> bool:
+    def _is_left_over(self, part: LocalPart) -> bool:
         """What an earlier start left behind that nobody will resume from."""
         told = self.shared.told
         if (token_of(part.token) or (0, 0)) >= (token_of(told.token) or (0, 0)):
@@ -138,14 +140,14 @@ class Keeper:
                 done = self.shared.tend(now_s)
                 self._say_flushed(now_s)
                 self._say_full()
-            except Exception as error:  # noqa: BLE001  a mistake of ours must not end this thread: the next round may go well
+            except Exception as error:  # noqa: BLE001  our mistake must not end this thread
                 self.shared.why = f"{type(error).__name__}: {error}"
             if not done:
                 self.sealed.wait(self.shared.pause_s())
             self.sealed.clear()
 
     def tell(self) -> None:
-        """The life of a third thread: the report goes on while a large file is copied, for whoever waits for that."""
+        """The life of a third thread: the report goes on while a large file is copied."""
         while True:
             with contextlib.suppress(OSError):
                 self.report(time.monotonic())
@@ -162,7 +164,7 @@ class Keeper:
             self.flushed = token
 
     def _say_full(self) -> None:
-        """A start broke down while memory was full: the next ones of this launch save to the shared file system."""
+        """A start broke down with full memory: the next ones of this launch save to the shared folder."""
         told = self.shared.told
         path = f"{self.words.attempt_folder}/stage/full.{self.words.launch}.{self.words.node}"
         if self.was_full and told.phase(told.token) == sealing.BROKEN and not os.path.exists(path):
@@ -177,48 +179,23 @@ class Keeper:
             is_due = now_s - self._told_s >= REPORT_S and report != self._told
             if is_due or states != self._told.get("states"):
                 nodefile.write(
-                    staged.report_path(self.words.attempt_folder, self.words.node),
+                    records.report_path(self.words.attempt_folder, self.words.node),
                     {**report, "at_s": round(time.time(), 3)},
                 )
                 self._told, self._told_s = {**report, "states": states}, now_s
 
     def _clear_earlier(self) -> None:
-        """What earlier attempts and launches of this run left half published; their nodes are no longer this run's."""
+        """Remove what earlier attempts and launches of this run left half published."""
 
         def is_over(owner: Mapping[str, object], one: Publishing) -> bool:
             own = (_number(owner.get("attempt")), _number(owner.get("launch")))
             return bool(owner) and one.job != self.words.job and own < (self.attempt, self.words.launch)
 
         publish.clear_gone(Disk(), self.words.to, self.run, is_over)
-        standing.clear_sets(Disk(), self.words.to, Own.of(self.owner, f"{self.words.launch}.0"))
+        replace.clear_sets(Disk(), self.words.to, Own.of(self.owner, f"{self.words.launch}.0"))
 
 
-def judge_of(marker: str) -> publish.Judge:
-    """What a set must pass before it is published: nothing speaks against it, and where its parts are not proven something speaks for it."""
-
-    def judge(path: str, is_proven: bool) -> str:
-        from ftrun.hooks.checkpoints import find, model
-        from ftrun.hooks.checkpoints.inspection import inspect as looked
-
-        own = marker if marker and os.path.exists(os.path.join(path, marker)) else ""
-        level = model.RULE
-        with contextlib.suppress(Exception):  # what cannot be looked at is judged by who wrote it
-            seen = looked(
-                find.found_at(path), marker=own, now_s=time.time(), before_s=time.monotonic() + JUDGE_S
-            )
-            if seen.state != model.COMPLETE:
-                return f"{seen.state}: {seen.why}"
-            level = seen.level
-        if is_proven or own or level != model.RULE:
-            return ""
-        return (
-            "not all who wrote it were seen to be done, and nothing about its files says that they are whole"
-        )
-
-    return judge
-
-
-def _is_done(part: Part) -> bool:
+def _is_done(part: LocalPart) -> bool:
     """Nothing more is to become of it than to be resumed from."""
     return part.is_published or part.state == publish.REFUSED
 
@@ -227,7 +204,7 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else -1
 
 
-# ---------------------------------------------------------------------- the life of a keeper
+# ---------------------------------------------------------------------- the life of a daemon
 
 
 def main(arguments: list[str]) -> int:
@@ -242,26 +219,26 @@ def main(arguments: list[str]) -> int:
     ready = f"{words.attempt_folder}/stage/ready.{words.launch}.{words.node}"
     try:
         lock = open_base(words.base)
-        keeper = Keeper(words)
-        keeper.local.open_starts(_token(words))
+        daemon = StagingDaemon(words)
+        daemon.local.open_starts(_token(words))
         os.makedirs(words.to, exist_ok=True)
     except (OSError, ValueError) as error:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
     come_last()
-    life = _Life(keeper)
+    life = _DaemonLife(daemon)
     life.listen()
     _put(ready, "")
     clear_dead(os.path.dirname(words.base), words.base)
-    life.live(lock, _partner_words(words, keeper.owner) if words.partner == "auto" else [])
+    life.live(lock, _partner_words(words, daemon.owner) if words.partner == "auto" else [])
     return 0
 
 
-class _Life:
+class _DaemonLife:
     """The main thread: looks, and leaves when it is told to."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
+    def __init__(self, daemon: StagingDaemon) -> None:
+        self.daemon = daemon
         self.until_s: Optional[float] = None
         self.partner = 0
 
@@ -277,36 +254,38 @@ class _Life:
         """Publish what is done and leave."""
         if self.until_s is None:
             now_s = time.monotonic()
-            self.until_s = now_s + min(TERM_S, self.keeper.words.wait)
-            self.keeper.shared.end(now_s)
+            self.until_s = now_s + min(TERM_S, self.daemon.words.wait)
+            self.daemon.shared.end(now_s)
 
     def leave(self) -> None:
         """Clear up and be gone: a thread that hangs in a file system is left to the kernel."""
         if self.partner:
             with contextlib.suppress(OSError):
                 os.kill(self.partner, signal.SIGKILL)
-        self.keeper.is_leaving = True
-        told = _aside(self.keeper.report, time.monotonic())
+        self.daemon.is_leaving = True
+        told = _in_background(self.daemon.report, time.monotonic())
         for _ in range(2):  # the other thread may be making the folder of a start
-            shutil.rmtree(self.keeper.home.base, ignore_errors=True)
+            shutil.rmtree(self.daemon.home.base, ignore_errors=True)
             time.sleep(0.02)
-        words = self.keeper.words
+        words = self.daemon.words
         if os.environ.get("SLURM_JOB_ID") == words.job and os.environ.get("SLURM_NODEID") == "0":
-            # The first node leaves with its job only; any other may be given back, and what it had brought counts.
-            _aside(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
+            # The first node leaves with its job only; another may be given back, and its parts count.
+            _in_background(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
         told.join(LEAVES_S)
-        _aside(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(LEAVES_S)
+        _in_background(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(
+            LEAVES_S
+        )
         os._exit(0)
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Until somebody ends it, or whoever started it is gone."""
-        parent, touched_s, ear = os.getppid(), 0.0, Ear(self.keeper.home.base)
-        for life in (self.keeper.publish, self.keeper.tell):
+        parent, touched_s, ear = os.getppid(), 0.0, Ear(self.daemon.home.base)
+        for life in (self.daemon.publish, self.daemon.tell):
             threading.Thread(target=life, daemon=True).start()
         while os.getppid() == parent:
             now_s = time.monotonic()
             if self.until_s is not None and (
-                now_s > self.until_s or self.keeper.flushed == self.keeper.shared.told.token
+                now_s > self.until_s or self.daemon.flushed == self.daemon.shared.told.token
             ):
                 self.leave()
             if partner:
@@ -314,7 +293,7 @@ class _Life:
             if now_s - touched_s > STALE_S / 1000:
                 os.utime(lock)
                 touched_s = now_s
-            pause_s = self.keeper.look(now_s)
+            pause_s = self.daemon.look(now_s)
             took_s = time.monotonic() - now_s  # of a hundred thousand files that is long
             ear.wait(max(pause_s, min(LOOK_SHARE * took_s, LOOK_MAX_S)))
 
@@ -329,7 +308,7 @@ class _Life:
         )
 
 
-def _aside(act: Callable[..., object], *arguments: object) -> threading.Thread:
+def _in_background(act: Callable[..., object], *arguments: object) -> threading.Thread:
     """Begin something on the shared file system, which may hang, without depending on its end."""
 
     def acting() -> None:
@@ -343,8 +322,8 @@ def _aside(act: Callable[..., object], *arguments: object) -> threading.Thread:
 
 def _partner_words(words: argparse.Namespace, owner: bytes) -> list[str]:
     return [
-        "--base", words.base, "--attempt-folder", words.attempt_folder, "--job", words.job, "--to", words.to, "--owner", owner.decode(),
-        "--node", words.node,
+        "--base", words.base, "--attempt-folder", words.attempt_folder, "--job", words.job, "--to", words.to,
+        "--owner", owner.decode(), "--node", words.node,
     ]  # fmt: skip
 
 
@@ -365,7 +344,7 @@ def _put(path: str, text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ftrun-hook keep",
+        prog="ftrun-hook staging-daemon",
         description="Look after the checkpoints that a job stages in the memory of this node.",
     )
     parser.add_argument("--attempt-folder", required=True, help="the folder of the present attempt")

@@ -1,12 +1,15 @@
 """When a node's part of a staged checkpoint is done and will not change any more. (pure)
 
-How it thinks. Ranks that say what they do (`with stage(step):`) are believed. Of a script that only writes files it is known who has one open for
-writing, and when anything last changed: a part is done when nothing is open and nothing changed for a while. That alone does not tell a
-writer that was done from one that died in the middle, whose files the kernel closed. So a part whose writers are gone, or whose start broke down, is
-sealed as *unproven*: it becomes a checkpoint only where its layout proves that it is whole, or the script as a whole ended well.
+Ranks that report what they do (`with stage(step):`) are believed. Of a script that only writes files it is
+known who has one open for writing, and when anything last changed: a part is done when nothing is open and
+nothing changed for a while. That alone does not tell a writer that was done from one that died in the middle,
+whose files the kernel closed. So a part whose writers are gone, or whose start broke down, is sealed as
+*unproven*: it becomes a checkpoint only where its layout proves that it is whole, or where the script ended
+well.
 
-A name that is saved again has all its files already, so nothing is missing that would tell that a rank is still to come: files that are still those of the save before
-are waited for, and a start that breaks down then leaves the checkpoint before.
+A name that is saved again has all its files already, so nothing is missing that would show that a rank is
+still to come. So files that are still those of the save before are waited for, and a start that breaks down
+then leaves the checkpoint before.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.staged import File
+from ftrun.hooks.staging.records import File
 
 __all__ = [
-    "BROKEN", "ENDED", "GIVEN_UP", "LATE_S", "LIVE", "QUIET_S", "SEAL", "UNPROVEN", "WAIT", "Growth", "Marks", "Verdict", "verdict",
+    "BROKEN", "ENDED", "GIVEN_UP", "LATE_S", "LIVE", "QUIET_S", "SEAL", "UNPROVEN", "WAIT", "Growth",
+    "Marks", "Verdict", "verdict",
 ]  # fmt: skip
 
 QUIET_S = 1.0
@@ -33,7 +37,9 @@ WAIT, SEAL, UNPROVEN, GIVEN_UP = "wait", "seal", "unproven", "given up"
 
 
 class Marks(NamedTuple):
-    """What the ranks of this node said of a set. `local`: how many of them will say something (0: not known); `dead`: begun, and gone.
+    """What the ranks of this node said of a set.
+
+    `local`: how many of them will say something (0: not known); `dead`: begun, and gone.
 
     `is_alone`: one rank said that it saves for all nodes.
     """
@@ -47,9 +53,12 @@ class Marks(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What was seen of a part over time. `still_s`: how long nothing of it changed; `open_by`: who has something of it open for writing.
+    """What was seen of a part over time. `still_s`: how long nothing of it changed.
 
-    `has_lost_writer`: somebody who was seen writing it is gone. `stale`: of a name that is saved again, how many files are still those of the save before.
+    `open_by`: who has something of it open for writing.
+
+    `has_lost_writer`: somebody who was seen writing it is gone. `stale`: of a name that is saved again, how
+    many files are still those of the save before.
     """
 
     files: Mapping[str, File]
