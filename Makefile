@@ -47,7 +47,7 @@ test-accounting:
 
 simulate:
 	.ci/env dev
-	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1
+	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1 --deadline-s 0
 
 bench:
 	.ci/env dev
