@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
 
 check:
 	.ci/env dev
@@ -44,6 +44,11 @@ test-slurm-matrix:
 test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
+
+# How far one fault and one submission walk through the code: functions, files, changes of file. WALK="--list" names them, WALK=--json.
+walk:
+	.ci/env dev
+	.venv/bin/python -m tests.walk $(WALK)
 
 simulate:
 	.ci/env dev
