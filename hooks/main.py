@@ -38,7 +38,11 @@ COMMANDS = {
     "pick": ("ftrun.hooks.pick", "main", "say which checkpoint a start is to load, and why"),
     "deepen": ("ftrun.hooks.deepen", "main", "read a run's newest checkpoint to its end, in the background"),
     "receive": ("ftrun.hooks.receive", "main", "take a staged checkpoint's part from another node"),
-    "cache": ("ftrun.hooks.cache", "main", "fill this node's compile caches, or merge them into the run's"),
+    "cache": (
+        "ftrun.hooks.compile_cache.cmd",
+        "main",
+        "fill this node's compile caches, or merge them into the run's",
+    ),
     "partner": ("ftrun.hooks.partner", "main", "keep a copy of staged checkpoints in another node's memory"),
     "restore": ("ftrun.hooks.restore", "main", "make the folder that a start on this node resumes from"),
     "pairs": ("ftrun.hooks.pairs", "main", "try the network between the nodes of a job, in pairs"),
