@@ -5,7 +5,7 @@ MIB ?= 1024
 RUNS ?= 10000
 HOURS ?= 1
 
-.PHONY: check test demo drills proofs simulate bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
+.PHONY: check test demo drills proofs simulate walk bench bench-inplace bench-elastic bench-caches bench-stage bench-poll bench-scale soak test-pyslurm false-alarms hang-alarms straggler-alarms docs lock test-formats test-slurm-matrix test-accounting
 
 check:
 	.ci/env dev
@@ -45,9 +45,14 @@ test-accounting:
 	.ci/env accounting
 	.venv/bin/python -m pytest -q -m accounting tests/slurm
 
+# How far one fault and one submission walk through the code: functions, files, changes of file. WALK="--list" names them, WALK=--json.
+walk:
+	.ci/env dev
+	.venv/bin/python -m tests.walk $(WALK)
+
 simulate:
 	.ci/env dev
-	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1
+	.venv/bin/python -m pytest -q tests/simulation --seeds $(SEEDS) --from $(FROM) --stride 1 --deadline-s 0
 
 bench:
 	.ci/env dev

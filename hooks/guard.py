@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 
-from ftrun.hooks.cachetend import TENDED, Tender
+from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.ownership import RUNNER
 
@@ -187,7 +187,7 @@ class _Child:
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, *flags, *own, self.name, *self.words],
-                {**os.environ, TENDED: "1"},
+                {**os.environ, HAS_MERGER: "1"},
             )
         if self.pid:
             try:
@@ -212,7 +212,7 @@ def main(arguments: list[str]) -> int:
     began_s = time.monotonic()
     watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
     keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
-    caches = Tender(os.path.join(words.folder, "nodes"), words.launch, began_s)
+    caches = PeriodicMerge(os.path.join(words.folder, "nodes"), words.launch, began_s)
     _hold_back(guard, watch, keep, caches)
     parent = os.getppid()
     while os.getppid() == parent and not _is_done(keep):
@@ -220,7 +220,7 @@ def main(arguments: list[str]) -> int:
         guard.look(now_s)
         watch.tend(now_s)
         keep.tend(now_s)
-        caches.tend(now_s)
+        caches.poll(now_s)
         time.sleep(PERIOD_S)
     return 0
 
@@ -236,11 +236,11 @@ class _Ending:
     asked = False
 
 
-def _hold_back(guard: Guard, watch: _Child, keep: _Child, caches: Tender) -> None:
+def _hold_back(guard: Guard, watch: _Child, keep: _Child, caches: PeriodicMerge) -> None:
     """Leave without a word when asked to, the watch first; signals that are meant for the job's own steps do nothing here."""
 
     def leave(number: int, _frame: object) -> None:
-        caches.leave()
+        caches.stop()
         try:
             for child in (watch, keep):
                 if child.pid:

@@ -50,7 +50,11 @@ COMMANDS = {
         "main",
         "take a staged checkpoint's part from another node",
     ),
-    "cache": ("ftrun.hooks.cache", "main", "fill this node's compile caches, or merge them into the run's"),
+    "cache": (
+        "ftrun.hooks.compile_cache.cmd",
+        "main",
+        "fill this node's compile caches, or merge them into the run's",
+    ),
     "partner": (
         "ftrun.hooks.staging.partner_client",
         "main",

@@ -62,8 +62,22 @@ ROWS = (
     Row("script's folder", "{tmp}/ftrun.??????/**", 0o700, "run", SHARED, "made anew"),
     Row("what checks ask in common", "{tmp}/ftrun-check-*/**", 0o600, "read", SHARED, "made anew"),
     Row("crash report", "{tmp}/ftrun-crash-*.txt", 0o600, "write", SHARED, "made anew"),
-    Row("user's folder for caches", "{cache-base}/ftrun-<uid>", 0o700, "run", SHARED, "caches.own"),
-    Row("a run's caches", "{cache-base}/ftrun-<uid>/cache-*", 0o700, "run", SHARED, "caches.own"),
+    Row(
+        "user's folder for caches",
+        "{cache-base}/ftrun-<uid>",
+        0o700,
+        "run",
+        SHARED,
+        "compile_cache.node.ensure_private",
+    ),
+    Row(
+        "a run's caches",
+        "{cache-base}/ftrun-<uid>/cache-*",
+        0o700,
+        "run",
+        SHARED,
+        "compile_cache.node.ensure_private",
+    ),
     # By the user's umask: nobody else gets there.
     Row("what frameworks compiled", "{cache-base}/ftrun-<uid>/cache-*/**", 0o777, "run"),
     Row(

@@ -251,7 +251,7 @@ def main(arguments: list[str]) -> int:
         own = workspace.job_folder(words.attempt_folder)
         workspace.clear_dead(os.path.dirname(own), own)
     if os.path.exists(os.path.join(words.attempt_folder, "..", "..", "caches", "where")):
-        from ftrun.hooks import cache  # only where the next start is told of caches
+        from ftrun.hooks.compile_cache import cmd as cache  # only where the next start is told of caches
 
         cache.mend(words.attempt_folder)
     return 0

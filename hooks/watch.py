@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks import nodefile
-from ftrun.hooks.cachetend import Tender
 from ftrun.hooks.checks import catalogue, kernel_log_reader, thresholds
+from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.findings import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
 from ftrun.hooks.growth import Growth
@@ -262,10 +262,10 @@ def _ask(checks: Sequence[Check], thresholds: Any, root: str) -> _Asked:
 
 
 class _Living:
-    """The child that is asking now, and who tends the caches, for the handler of signals."""
+    """The child that is asking now, and who merges the caches, for the handler of signals."""
 
     child = 0
-    tender = Tender("", "", 0.0)
+    merger = PeriodicMerge("", "", 0.0)
 
 
 def _let_go(child: int, *, hung: bool) -> float:
@@ -342,10 +342,10 @@ def main(arguments: list[str]) -> int:
     root = words.root.replace("{node}", node)
     watch = Watch(root=root, period_s=words.period, began_s=time.time(), settings=settings)
     parent = os.getppid()
-    _Living.tender = tender = Tender(words.folder, str(words.launch), time.monotonic())
+    _Living.merger = merger = PeriodicMerge(words.folder, str(words.launch), time.monotonic())
     while True:
         now_s = time.time()
-        tender.tend(time.monotonic())
+        merger.poll(time.monotonic())
         if watch.look(now_s):
             with contextlib.suppress(OSError):  # told again at the next change; the job goes on either way
                 nodefile.put(words.folder, words.launch, watch.report(node, now_s))
@@ -366,7 +366,7 @@ def _hold_back() -> None:
     """Come last for the processor and go first when memory is short; leave without a word when asked to."""
 
     def leave(_number: int, _frame: object) -> None:
-        _Living.tender.leave()
+        _Living.merger.stop()
         if _Living.child:
             with contextlib.suppress(OSError):
                 os.killpg(_Living.child, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """What lies in the compile caches of a run, as its folder tells: packs by class of nodes, and the reports of the nodes. (I/O)
 
-How it thinks. The packs say what is in them (`hooks.cachepack`), so only their headers are read. What became of it on the nodes is in the reports
+How it thinks. The packs say what is in them (`hooks.compile_cache.packs`), so only their headers are read. What became of it on the nodes is in the reports
 that they leave with the attempts; those of the last launch that has any say how warm its start was. Clearing removes the packs and counts up a
 number that every node compares: one that holds entries of before throws them away, and a pack that comes late is not believed.
 """
@@ -12,8 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ftrun.hooks import cachepack
-from ftrun.hooks.cachekinds import kind_of
+from ftrun.hooks.compile_cache.packs import Damaged, kind_of, open_pack, pack_names
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import nodereports, store
 
@@ -98,9 +97,7 @@ def clear(run_dir: str) -> int:
     store.write_atomically(os.path.join(place, "epoch"), f"{number}\n".encode())
     freed = 0
     for name in _listed(place):
-        for pack in (
-            cachepack.names(os.path.join(place, name)) if os.path.isdir(os.path.join(place, name)) else ()
-        ):
+        for pack in pack_names(os.path.join(place, name)) if os.path.isdir(os.path.join(place, name)) else ():
             path = os.path.join(place, name, pack)
             freed += os.stat(path).st_size
             os.unlink(path)
@@ -115,12 +112,12 @@ def _class_of(place: str, name: str) -> NodeClass:
     damaged, written_s = [], None
     shares: dict[str, list[int]] = {}
     seen: set[str] = set()
-    packs = cachepack.names(os.path.join(place, name))
+    packs = pack_names(os.path.join(place, name))
     for pack in packs:
         try:
-            with open(os.path.join(place, name, pack), "rb") as stream:
-                header = cachepack.read_header(stream)
-        except (cachepack.Damaged, OSError) as error:
+            with open_pack(os.path.join(place, name), pack) as (_, header):
+                pass
+        except (Damaged, OSError) as error:
             damaged.append(f"{pack}: {error}")
             continue
         facts, writers = facts or header.facts, {**header.writers, **writers}

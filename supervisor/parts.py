@@ -289,6 +289,11 @@ class Incident:
         """The agent decided it, to go on inside the allocation."""
         return "rung" in self.decision
 
+    @property
+    def awaits_launch(self) -> bool:
+        """It was decided that a new launch follows. While the agent still decides, what the supervisor sees late is of the launch that failed."""
+        return self.decided_at_s is not None and not self.inside
+
 
 def higher(one: int | None, other: int | None) -> int | None:
     """The higher of two steps that may be unknown."""

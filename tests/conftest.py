@@ -7,11 +7,13 @@ Side by side (`./test`) the files that take longest begin first, so that none of
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,11 @@ settings.register_profile("hundred", deadline=None, suppress_health_check=[Healt
 settings.register_profile("any machine", settings.get_profile("hundred"), max_examples=40)
 settings.load_profile("any machine")
 
-# Whoever was started in the background of a script ignores these two, and so does all that it starts: no shell can trap them then.
-for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
-    if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, _usual)
-
 # No test takes the power away, so what waits for a disk in this process proves nothing; where many write it waits for minutes in all.
 for _name in ("fsync", "fdatasync"):
     setattr(os, _name, lambda _descriptor: None)
+
+DEADLINE_S = 900.0  # of one test, of its fixtures and of its clean-up: some five times what the longest takes on a machine with 2 busy cores
 
 LEFT_OUT = ("drills", "formats", "accounting")  # markers of what takes minutes
 
@@ -103,6 +102,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=6, help="simulation: how many lives")
     parser.addoption("--stride", type=int, default=12, help="simulation: every Nth place at which to die")
     parser.addoption("--from", type=int, default=0, help="simulation: the seed of the first of them")
+    parser.addoption(
+        "--deadline-s", type=float, default=DEADLINE_S, help="a test that takes longer fails; 0 = none"
+    )
     parser.addoption("--seed", type=int, default=None, help="simulation: replay this life and tell its story")
 
 
@@ -122,6 +124,64 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):
         # xdist would begin with the files of most tests, which are short.
         config.option.loadscopereorder = False
+    if not getattr(
+        config.option, "numprocesses", None
+    ):  # this process runs tests: xdist's controller runs none
+        _trap_ignored_signals()
+
+
+def _trap_ignored_signals() -> None:
+    """Let children have each signal as a terminal's child has it: a shell cannot trap what was ignored when it began.
+
+    `nohup` ignores SIGHUP, a script's background SIGINT and SIGQUIT. A handler is not inherited across exec, so a child begins
+    with the default; this process still outlives the signal. Python itself ignores SIGPIPE and SIGXFSZ, and resets them for children.
+    """
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            usual = signal.default_int_handler if number is signal.SIGINT else lambda *_: None
+            signal.signal(number, usual)
+
+
+@contextlib.contextmanager
+def _deadline(item: pytest.Item) -> Iterator[None]:
+    """A test that waits for ever fails with the line where it waits. What takes minutes has no limit (LEFT_OUT)."""
+    limit_s = item.config.getoption("--deadline-s")
+    long = any(item.get_closest_marker(name) for name in LEFT_OUT)
+    if long or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"not over after {limit_s:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 30.0)  # again where its clean-up waits, too
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Give its fixtures a deadline."""
+    with _deadline(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Give the test itself a deadline."""
+    with _deadline(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Give its clean-up a deadline."""
+    with _deadline(item):
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ftrun.hooks import cachepack
+from ftrun.hooks.compile_cache import packs
 from ftrun.supervisor import cache_exports
 from tests.bench.figures import Figure, percentiles, ratio
 
@@ -208,7 +208,7 @@ def _filling(runs: int) -> Figure:
             stand.hook("merge")
             shutil.copytree(stand.local, stand.folder / "plain")
             sizes.append(
-                sum(path.stat().st_size for path in stand.folder.glob(f"run/caches/*/*{cachepack.SUFFIX}"))
+                sum(path.stat().st_size for path in stand.folder.glob(f"run/caches/*/*{packs.SUFFIX}"))
             )
             ours.append(stand.other_node())
             began = time.perf_counter()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import zstandard
 
-from ftrun.hooks import cachemerge, caches
-from ftrun.hooks.caches import Index, Where
+from ftrun.hooks.compile_cache import exchange
+from ftrun.hooks.compile_cache import node as node_cache
+from ftrun.hooks.compile_cache.node import Index, Location
 
 FOREVER_S = 1e12
 LIMIT_BYTES = 64 << 20
@@ -50,9 +51,9 @@ class Node:
         self.run = folder / "run"
         self.local = folder / f"ftrun-cache-{name}"
         (self.run / "caches").mkdir(parents=True, exist_ok=True)
-        self.where = Where(str(self.local), limit_bytes, str(self.run / "caches"), 0)
+        self.where = Location(str(self.local), limit_bytes, str(self.run / "caches"), 0)
         self.index = Index(0, "c", {})
-        caches.own(str(self.local))
+        node_cache.ensure_private(str(self.local))
 
     def compile(self, entries: dict[str, bytes], age_s: float = 60.0) -> None:
         """What a framework leaves."""
@@ -64,18 +65,22 @@ class Node:
 
     def give(self, **writers: str) -> dict[str, object]:
         """Merge into the run's packs."""
-        giver = cachemerge.Giver(self.name, self.leads, writers, {"arch": "x"}, time.time(), FOREVER_S)
-        self.index, told = cachemerge.merge(self.where, self.index, giver)
+        contributor = exchange.Contributor(
+            self.name, self.leads, writers, {"arch": "x"}, time.time(), FOREVER_S
+        )
+        self.index, told = exchange.merge(self.where, self.index, contributor)
         return told
 
     def take(self) -> list[str]:
         """Fill from them; what went wrong."""
-        self.index, trouble = caches.fill(self.where, self.index, FOREVER_S)
+        self.index, trouble = exchange.fill(self.where, self.index, FOREVER_S)
         return trouble
 
     def has(self) -> dict[str, bytes]:
         """The entries that lie here."""
-        return {path: (self.local / path).read_bytes() for path, _ in caches.listed(str(self.local))}
+        return {
+            path: (self.local / path).read_bytes() for path, _ in node_cache.list_entries(str(self.local))
+        }
 
     def packs(self) -> list[Path]:
         """The packs of the run."""

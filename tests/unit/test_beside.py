@@ -685,6 +685,38 @@ def test_a_start_that_its_agent_set_out_to_end_was_ended_by_it_should_the_agent_
         assert start.by_us is by_us
 
 
+PHASES = (
+    "ended_at_s",
+    "diagnosed_at_s",
+    "decided_at_s",
+    "stopped_at_s",
+    "placed_at_s",
+    "running_again_at_s",
+    "first_step_at_s",
+)
+
+
+@pytest.mark.parametrize("late", range(9))
+def test_what_a_supervisor_sees_late_of_a_start_that_failed_is_no_phase_of_going_on(late: int) -> None:
+    """On a busy machine its look at the first launch may come while the agent still decides: the incident has the agent's times alone, in their order."""
+    agent = _agents(2)[:6]  # to the begin of start 2
+    for kind in ("start.placed", "start.first-step"):
+        agent.insert(
+            5 if kind == "start.placed" else len(agent),
+            {"kind": kind, "start": 1, "data": {"incident": "1.0.1"}},
+        )
+    for number, record in enumerate(agent):
+        record["data"] |= {"agent_seq": number, "at_s": 100.0 + number}
+    seen = [
+        {"kind": "job.started", "data": {"nodes": ["n0", "n1"]}, "at": 104.5},
+        {"kind": "launch.progress", "data": {"step": 1, "loss": 2.5, "first_step": True}, "at": 104.6},
+    ]
+    (incident,) = _folded([*BEFORE[:3], *agent[:late], *seen, *agent[late:]]).incidents
+    phases = [getattr(incident, name) for name in PHASES]
+
+    assert phases == [101.0, 102.0, 103.0, 104.0, 105.0, 106.0, 107.0]
+
+
 def _costs(run: events.Run) -> tuple[Any, ...]:
     incidents = [(i.id, i.decision.get("kind"), i.stopped_at_s) for i in run.incidents]
     return dict(run.spent), run.retries, dict(run.rungs), run.excluded, run.best_step, incidents

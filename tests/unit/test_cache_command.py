@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import cache, cacheclass, cachekinds, cachepack, caches, cachetend, main
+from ftrun.hooks import main
+from ftrun.hooks.compile_cache import cmd, exchange, packs, periodic_merge
+from ftrun.hooks.compile_cache import node as node_cache
 from ftrun.supervisor import cache_exports
 from tests.unit.cache_nodes import ENTRIES, LIMIT_BYTES, Node, attempt_of
 
@@ -28,9 +30,9 @@ def test_a_folder_of_somebody_else_is_refused_for_the_whole_run(tmp_path: Path) 
 
     status = main.main(["cache", "fill", "--folder", str(nodes)])
 
-    assert status == cache.EXIT_FOREIGN
+    assert status == cmd.EXIT_FOREIGN
     assert "belongs to user 12345" in (node.run / "caches" / "refused").read_text()
-    assert caches.where_of(str(nodes.parent)) is None
+    assert node_cache.locate(str(nodes.parent)) is None
 
 
 @pytest.mark.parametrize("mode", [0o777, pytest.param(0o770, marks=ROOT_ONLY)])
@@ -59,7 +61,7 @@ def test_a_private_group_may_write_as_its_user_may(tmp_path: Path) -> None:
     node = Node(tmp_path, "n1")
     node.local.chmod(0o775)
 
-    assert caches.own(str(node.local))
+    assert node_cache.ensure_private(str(node.local))
 
 
 def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -67,8 +69,8 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(caches.Foreign):
-        caches.own(str(tmp_path / "link"))
+    with pytest.raises(node_cache.ForeignFolder):
+        node_cache.ensure_private(str(tmp_path / "link"))
 
 
 # ---------------------------------------------------------------------- the command
@@ -121,7 +123,7 @@ def test_a_fill_ends_in_time_with_what_it_has(tmp_path: Path) -> None:
     first.compile(ENTRIES)
     first.give()
 
-    index, trouble = caches.fill(second.where, second.index, time.monotonic() - 1.0)
+    index, trouble = exchange.fill(second.where, second.index, time.monotonic() - 1.0)
 
     assert trouble
     assert index.packs == {}
@@ -131,7 +133,7 @@ def test_a_fill_ends_in_time_with_what_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "inductor/../../x", "", "a//b", "a/\0"])
 def test_a_pack_cannot_lead_out_of_the_folder(path: str) -> None:
     """Whatever its header says."""
-    assert not cachepack.is_safe(path)
+    assert not packs.is_safe(path)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_pack_cannot_lead_out_of_the_folder(path: str) -> None:
 )
 def test_locks_drafts_and_the_users_own_files_do_not_travel(path: str) -> None:
     """Only what a framework finished, below a folder that it was told."""
-    assert not cachekinds.is_entry(path)
+    assert not packs.is_entry(path)
 
 
 def test_a_node_with_npus_has_the_folder_that_cann_wants_to_be_there(
@@ -157,7 +159,7 @@ def test_a_node_with_npus_has_the_folder_that_cann_wants_to_be_there(
     node = Node(tmp_path, "n1")
     nodes = attempt_of(node)
     (tmp_path / "davinci_manager").touch()
-    monkeypatch.setattr(cache, "NPUS", str(tmp_path / "davinci_manager"))
+    monkeypatch.setattr(cmd, "NPUS", str(tmp_path / "davinci_manager"))
 
     main.main(["cache", "fill", "--folder", str(nodes)])
 
@@ -182,14 +184,14 @@ def test_nodes_with_another_driver_or_processor_share_nothing(tmp_path: Path) ->
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
     )
 
-    facts = cacheclass.facts_of_node(str(root))
+    facts = node_cache.node_facts(str(root))
 
     assert facts["instructions"] == "avx2 avx512f"
     assert (facts["nvidia"], facts["gpus"]) == ("550.54.15", "NVIDIA H100 80GB HBM3")
     (root / "proc/cpuinfo").write_text("processor : 0\nflags\t\t: fpu avx2 avx512f mds\ncpu MHz : 3600.0\n")
-    assert cacheclass.facts_of_node(str(root)) == facts
+    assert node_cache.node_facts(str(root)) == facts
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build\n")
-    assert cacheclass.class_of(cacheclass.facts_of_node(str(root))) != cacheclass.class_of(facts)
+    assert node_cache.node_class_of(node_cache.node_facts(str(root))) != node_cache.node_class_of(facts)
 
 
 def test_versions_are_learned_from_those_who_use_the_cache(tmp_path: Path) -> None:
@@ -209,20 +211,23 @@ def test_versions_are_learned_from_those_who_use_the_cache(tmp_path: Path) -> No
         )
         (proc / pid / "exe").symlink_to("/usr/bin/python3.12")
 
-    assert cacheclass.writers("/tmp/ftrun-cache-1", str(proc)) == {"torch": "2.9.1+cu128", "python": "3.12"}
-    assert cacheclass.writers("/tmp/ftrun-cache-2", str(proc)) == {}
+    assert node_cache.framework_versions("/tmp/ftrun-cache-1", str(proc)) == {
+        "torch": "2.9.1+cu128",
+        "python": "3.12",
+    }
+    assert node_cache.framework_versions("/tmp/ftrun-cache-2", str(proc)) == {}
 
 
 # ---------------------------------------------------------------------- while the script runs
 
 
 class Looks:
-    """A tender whose looks are counted instead of made."""
+    """A merger whose merges are counted instead of made."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[list[str]] = []
-        monkeypatch.setattr(cachetend, "_begin", self._begin)
-        self.tender = cachetend.Tender(str(folder), "0", 1000.0)
+        monkeypatch.setattr(periodic_merge, "_begin", self._begin)
+        self.merger = periodic_merge.PeriodicMerge(str(folder), "0", 1000.0)
 
     def _begin(self, words: list[str]) -> int:
         self.made.append(words)
@@ -231,7 +236,7 @@ class Looks:
     def over(self, seconds: int) -> int:
         """How many looks there were, `seconds` after the step began."""
         for second in range(0, seconds, 5):
-            self.tender.tend(1000.0 + second)
+            self.merger.poll(1000.0 + second)
         return len(self.made)
 
 
@@ -249,7 +254,7 @@ def test_a_run_without_caches_costs_no_process(tmp_path: Path, monkeypatch: pyte
     (nodes.parents[2] / "caches" / "where").unlink()
     without = Looks(nodes, monkeypatch).over(3600)
     (nodes.parents[2] / "caches" / "where").write_text("1 /tmp/x\n")
-    monkeypatch.setenv(cachetend.TENDED, "1")
+    monkeypatch.setenv(periodic_merge.HAS_MERGER, "1")
 
     assert (without, Looks(nodes, monkeypatch).over(3600)) == (0, 0)
 
@@ -263,14 +268,14 @@ def test_the_nodes_of_a_large_job_come_behind_the_first_one_by_one(
     due = []
     for place in (0, 1, 2, 999):
         monkeypatch.setenv("SLURM_PROCID", str(place))
-        due.append(cachetend.Tender(str(nodes), "0", 0.0).due_s())
+        due.append(periodic_merge.PeriodicMerge(str(nodes), "0", 0.0).due_s())
 
     assert (
-        due[0] + cachetend.BEHIND_S
+        due[0] + periodic_merge.BEHIND_S
         <= due[1]
         < due[2]
         < due[3]
-        <= due[0] + cachetend.BEHIND_S + cachetend.APART_MAX_S
+        <= due[0] + periodic_merge.BEHIND_S + periodic_merge.APART_MAX_S
     )
     assert due[2] - due[1] >= 0.4
 
@@ -279,12 +284,12 @@ def test_between_two_starts_a_node_drops_what_is_torn_and_takes_what_is_new(tmp_
     """The sweep that ends old ranks is where this happens, so it costs no step of its own."""
     first, second = Node(tmp_path, "n1"), Node(tmp_path, "n2")
     nodes = attempt_of(second)
-    first.index = first.index._replace(node_class=cacheclass.class_of(cacheclass.facts_of_node()))
+    first.index = first.index._replace(node_class=node_cache.node_class_of(node_cache.node_facts()))
     first.compile({"jax/a-cache": ENTRIES["jax/jit_net-12ab-cache"]})
     first.give()
     second.compile({"inductor/ab/cab.main.so": b"\x7fELF cut"})
 
-    cache.mend(str(nodes.parent))
+    cmd.mend(str(nodes.parent))
 
     assert list(second.has()) == ["jax/a-cache"]
 
@@ -297,11 +302,11 @@ def test_what_a_living_rank_is_writing_is_not_taken_for_torn(tmp_path: Path) -> 
     node.compile({"inductor/ab/cab.main.so": b"\x7fELF cut"})
     told = {"PATH": os.environ["PATH"], "TORCHINDUCTOR_CACHE_DIR": str(node.local / "inductor")}
     with subprocess.Popen(["sleep", "60"], env=told) as rank:
-        cache.mend(str(nodes.parent))
+        cmd.mend(str(nodes.parent))
         stays = half.exists()
         rank.kill()
 
-    cache.mend(str(nodes.parent))
+    cmd.mend(str(nodes.parent))
 
     assert (stays, half.exists()) == (True, False)
 

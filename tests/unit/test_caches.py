@@ -11,8 +11,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.hooks import cachemerge, caches
-from ftrun.hooks.caches import Index
+from ftrun.hooks.compile_cache import exchange
+from ftrun.hooks.compile_cache import node as node_cache
+from ftrun.hooks.compile_cache.node import Index
 from tests.unit.cache_nodes import ENTRIES, FOREVER_S, Node, elf
 
 
@@ -28,7 +29,7 @@ def test_what_one_node_compiled_another_one_has_before_its_start(tmp_path: Path)
     assert len(first.packs()) == 1
     assert [
         p
-        for p, fact in caches.listed(str(second.local))
+        for p, fact in node_cache.list_entries(str(second.local))
         if fact.st_mtime_ns != os.stat(first.local / p).st_mtime_ns
     ] == []
 
@@ -77,7 +78,7 @@ def test_what_a_killed_compiler_left_is_neither_given_nor_started_with(
     node.compile({**ENTRIES, path: content})
 
     node.give()
-    torn = caches.drop_torn(node.where, Index(0, "c", {}), FOREVER_S)
+    torn = node_cache.remove_torn(node.where, Index(0, "c", {}), FOREVER_S)
 
     assert [line.partition(":")[0] for line in torn] == [path]
     assert not (node.local / path).exists()
@@ -92,7 +93,7 @@ def test_no_whole_entry_is_taken_for_torn(tmp_path: Path) -> None:
     node = Node(tmp_path, "n1")
     node.compile(ENTRIES)
 
-    assert caches.drop_torn(node.where, node.index, FOREVER_S) == []
+    assert node_cache.remove_torn(node.where, node.index, FOREVER_S) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,9 +130,9 @@ def test_what_is_no_index_counts_as_none(tmp_path_factory: pytest.TempPathFactor
     """A torn index costs a look at the packs, never a start."""
     node = Node(tmp_path_factory.mktemp("index"), "n1")
     node.compile(ENTRIES)
-    (node.local / caches.INDEX).write_bytes(content)
+    (node.local / node_cache.INDEX).write_bytes(content)
 
-    assert caches.load(node.where, "c").packs == {}
+    assert node_cache.load_index(node.where, "c").packs == {}
 
 
 def test_a_damaged_pack_is_replaced_by_the_leader(tmp_path: Path) -> None:
@@ -139,9 +140,10 @@ def test_a_damaged_pack_is_replaced_by_the_leader(tmp_path: Path) -> None:
     first = Node(tmp_path, "n1")
     first.compile({"jax/a-cache": ENTRIES["jax/jit_net-12ab-cache"]})
     first.give()
+    (damaged,) = first.packs()
     first.compile({"jax/b-cache": ENTRIES["jax/jit_net-12ab-cache"]})
     first.give()
-    first.packs()[0].write_bytes(b"ftrun-cache 1 7 ")
+    damaged.write_bytes(b"ftrun-cache 1 7 ")
     newcomer = Node(tmp_path, "n2")
 
     told = newcomer.give()
@@ -155,7 +157,7 @@ def test_a_damaged_pack_is_replaced_by_the_leader(tmp_path: Path) -> None:
 def test_many_packs_become_one_and_keep_all_entries(tmp_path: Path) -> None:
     """A node that comes later reads one file."""
     node = Node(tmp_path, "n1")
-    for number in range(cachemerge.PACKS_MAX + 1):
+    for number in range(exchange.PACKS_MAX + 1):
         node.compile({f"jax/{number}-cache": zlib.compress(b"%d" % number)})
         node.give()
 
@@ -164,7 +166,7 @@ def test_many_packs_become_one_and_keep_all_entries(tmp_path: Path) -> None:
     assert len(node.packs()) == 1
     other = Node(tmp_path, "n2")
     other.take()
-    assert len(other.has()) == cachemerge.PACKS_MAX + 1
+    assert len(other.has()) == exchange.PACKS_MAX + 1
 
 
 def test_what_cannot_be_read_at_all_stops_nothing(tmp_path: Path) -> None:
@@ -196,9 +198,9 @@ def test_a_thousand_nodes_with_entries_of_their_own_leave_no_thousand_packs(tmp_
     leader.give()
     given = sum(int(str(other.give()["given"])) for other in others)
 
-    assert crowd <= cachemerge.CROWD + 1
+    assert crowd <= exchange.CROWD + 1
     assert given == len(others) - (crowd - 1)
-    assert len(leader.packs()) <= cachemerge.CROWD
+    assert len(leader.packs()) <= exchange.CROWD
 
 
 def test_the_oldest_entries_go_first_when_the_limit_is_reached(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_entries_of_a_framework_that_was_replaced_are_dropped(tmp_path: Path) ->
     node = Node(tmp_path, "n1")
     node.compile({"inductor/aa/a.py": b"old\n", "jax/a-cache": zlib.compress(b"a")})
     node.give(torch="2.8.0", jax="0.5")
-    for number in range(cachemerge.PACKS_MAX + 1):
+    for number in range(exchange.PACKS_MAX + 1):
         node.compile({f"inductor/bb/{number}.py": b"new\n"})
         node.give(torch="2.9.0", jax="0.5")
 
@@ -247,10 +249,10 @@ def test_hits_are_the_entries_that_were_read_since_they_came(tmp_path: Path) -> 
     first.compile(ENTRIES)
     first.give()
     second.take()
-    before = caches.tally(second.where, second.index)["hits"]
+    before = node_cache.summary(second.where, second.index)["hits"]
     (second.local / "inductor/ab/cab.main.so").read_bytes()
 
-    after = caches.tally(second.where, second.index)["hits"]
+    after = node_cache.summary(second.where, second.index)["hits"]
 
     assert (before, after) in {(0, 1), (None, None)}
-    assert caches.tally(first.where, first.index)["hits"] in {0, None}  # what it compiled itself
+    assert node_cache.summary(first.where, first.index)["hits"] in {0, None}  # what it compiled itself

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import caches, compiled, pack, paths
+from ftrun.hooks import compiled, pack, paths
+from ftrun.hooks.compile_cache import node as node_cache
 from ftrun.hooks.ownership import RUNNER
 from ftrun.hooks.staging import workspace
 from ftrun.slurm.sandbox import boot, ports
@@ -82,8 +83,8 @@ def _home(case: Case) -> bool:
 
 def _own(case: Case) -> bool:
     try:
-        caches.own(str(case.path / "cache-1"))
-    except caches.Foreign:
+        node_cache.ensure_private(str(case.path / "cache-1"))
+    except node_cache.ForeignFolder:
         return False
     return stat.S_IMODE(case.path.stat().st_mode) == 0o700
 
@@ -126,7 +127,7 @@ def _expected_lock(_owner: str, _mode: int, *, link: bool) -> bool:
 
 FOLDERS: dict[str, tuple[Callable[[Case], bool], Callable[..., bool]]] = {
     "store.foreign_home": (_home, _expected_followed),
-    "caches.own": (_own, _expected_private),
+    "compile_cache.node.ensure_private": (_own, _expected_private),
     "staging.workspace.open_base": (_base, _expected_private),
     "boot.is_foreign": (_sandbox, _expected_trusted),
     "ports": (_lock, _expected_lock),

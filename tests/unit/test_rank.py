@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -126,14 +127,22 @@ def _running(hook: str, folder: Path, script: str, wait_s: float = 300) -> Itera
         yield one
     finally:
         one.kill()
-        one.wait()
+        one.wait(timeout=60)
         assert one.stdout is not None
         one.stdout.close()
 
 
-def _line(one: subprocess.Popen[bytes]) -> str:
+def _line(one: subprocess.Popen[bytes], limit_s: float = 60.0) -> str:
+    """The next line of its output, which is to come within the limit. Read unbuffered: `select` knows nothing of a buffer."""
     assert one.stdout is not None
-    return one.stdout.readline().decode().strip()
+    line, give_up_s = b"", time.monotonic() + limit_s
+    while not line.endswith(b"\n"):
+        assert select.select([one.stdout], [], [], max(0.0, give_up_s - time.monotonic()))[0], line
+        byte = os.read(one.stdout.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode().strip()
 
 
 def _answer(folder: Path, number: int, word: str) -> None:

@@ -1,8 +1,8 @@
-"""When a node gives to its run's compile caches while the script runs. (I/O)
+"""When a node merges into its run's compile caches while the script runs. (I/O)
 
-How it thinks. Most is compiled in the first minutes, so the first looks come soon and the later ones seldom. The first node of the job goes first; the others
-come after it, spread over a time that grows with their number, so that a thousand of them neither write the same entries nor read one
-folder at once. Each look is a process of its own, the least important one on the node, which is left behind where it hangs.
+How it thinks. Frameworks compile most in the first minutes, so the first merges come early and later ones seldom. The first node of the job
+goes first; the others follow, spread over a time that grows with their number, so that a thousand nodes neither write the same entries nor
+read one folder at once. Each merge is a process of its own with the lowest priority; one that hangs is abandoned.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 
 from ftrun.hooks.ownership import RUNNER
 
-__all__ = ["TENDED", "Tender"]
+__all__ = ["HAS_MERGER", "PeriodicMerge"]
 
-TENDED = "FTRUN_TENDED"
-"""The variable that tells a process of ours that the one above it looks already."""
+HAS_MERGER = "FTRUN_TENDED"
+"""Environment variable: a parent process of ours merges already."""
 
-LOOKS_S = (45.0, 180.0, 600.0)
+MERGES_S = (45.0, 180.0, 600.0)
 THEN_S = 1800.0
 BEHIND_S = 20.0  # how long after the first node the others begin
 APART_S = 0.5  # for each node of the job
@@ -26,8 +26,8 @@ APART_MAX_S = 600.0
 LIMIT_S = 180.0
 
 
-class Tender:
-    """Looks of one node; `tend` is called now and then, and costs nothing where the run has no caches."""
+class PeriodicMerge:
+    """The merges of one node. Call `poll` now and then; it costs nothing where the run has no caches."""
 
     def __init__(self, folder: str, launch: str, now_s: float) -> None:
         """`folder`: `nodes` of the attempt; `now_s`: monotonic, when the step began."""
@@ -35,26 +35,26 @@ class Tender:
         run = os.path.dirname(os.path.dirname(os.path.dirname(folder.rstrip("/"))))
         self._where = os.path.join(run, "caches", "where")
         self._began_s, self._behind_s = now_s, _behind_s()
-        self._looks = 0
+        self._merges = 0
         self.pid, self._until_s = 0, 0.0
 
     def due_s(self) -> float:
-        """When the next look is due."""
-        if self._looks < len(LOOKS_S):
-            return self._began_s + self._behind_s + LOOKS_S[self._looks]
-        return self._began_s + self._behind_s + LOOKS_S[-1] + THEN_S * (self._looks - len(LOOKS_S) + 1)
+        """When the next merge is due (monotonic)."""
+        if self._merges < len(MERGES_S):
+            return self._began_s + self._behind_s + MERGES_S[self._merges]
+        return self._began_s + self._behind_s + MERGES_S[-1] + THEN_S * (self._merges - len(MERGES_S) + 1)
 
-    def tend(self, now_s: float) -> None:
-        """Collect a look that is over, begin one that is due."""
+    def poll(self, now_s: float) -> None:
+        """Reap a merge that has ended; start one that is due."""
         if self.pid:
             self._collect(now_s)
         elif now_s >= self.due_s():
-            self._looks += 1
-            if TENDED not in os.environ and os.path.exists(self._where):
+            self._merges += 1
+            if HAS_MERGER not in os.environ and os.path.exists(self._where):
                 self.pid, self._until_s = _begin(self._words), now_s + LIMIT_S
 
-    def leave(self) -> None:
-        """End a look that is going on: what it was writing is left out."""
+    def stop(self) -> None:
+        """Kill a running merge; what it was writing is dropped."""
         if self.pid:
             try:
                 os.kill(self.pid, signal.SIGKILL)
@@ -68,13 +68,13 @@ class Tender:
             if os.waitpid(self.pid, os.WNOHANG)[0]:
                 self.pid = 0
             elif now_s > self._until_s:
-                self.leave()
+                self.stop()
         except ChildProcessError:
             self.pid = 0
 
 
 def _behind_s() -> float:
-    """How long after the first node of the job this one looks, by its place among them."""
+    """How long after the first node of the job this one begins, by its place among them."""
     place, count = (os.environ.get(name, "") for name in ("SLURM_PROCID", "SLURM_NTASKS"))
     if not place.isdigit() or not count.isdigit() or not int(place):
         return 0.0

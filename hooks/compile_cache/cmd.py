@@ -11,8 +11,9 @@ import os
 import time
 from typing import Any
 
-from ftrun.hooks import cacheclass, cachemerge, caches, nodefile
-from ftrun.hooks.caches import Foreign, Index, Where
+from ftrun.hooks import nodefile
+from ftrun.hooks.compile_cache import exchange, node
+from ftrun.hooks.compile_cache.node import ForeignFolder, Index, Location
 from ftrun.hooks.errors import UsageError
 
 __all__ = ["EXIT_FOREIGN", "main", "mend"]
@@ -41,86 +42,88 @@ def main(arguments: list[str]) -> int:
     if not words.get("--folder"):
         raise UsageError("--folder is missing; " + USAGE)
     folder = os.path.abspath(words["--folder"])
-    where = caches.where_of(os.path.dirname(folder))
-    if where is None:  # then nobody knows whether the folder is ours
+    location = node.locate(os.path.dirname(folder))
+    if location is None:  # then nobody knows whether the folder is ours
         return EXIT_FOREIGN if arguments[0] == "fill" else 0
     with contextlib.suppress(OSError):
         os.nice(19 if arguments[0] == "merge" else 0)
     seconds = float(words.get("--seconds", FILL_S if arguments[0] == "fill" else MERGE_S))
     work = _fill if arguments[0] == "fill" else _merge
     try:
-        caches.own(where.local)
-        told = work(where, time.monotonic() + seconds)
-    except Foreign as error:
+        node.ensure_private(location.local)
+        told = work(location, time.monotonic() + seconds)
+    except ForeignFolder as error:
         with contextlib.suppress(OSError):
-            caches.refuse(where, f"{_node()}: {error}")
+            node.refuse(location, f"{_node()}: {error}")
         return EXIT_FOREIGN
     except OSError as error:
-        told = {"trouble": [f"{error.filename or where.local}: {error.strerror or error}"]}
+        told = {"trouble": [f"{error.filename or location.local}: {error.strerror or error}"]}
     _report(folder, int(words.get("--launch", "0")), told)
     return 0
 
 
 def mend(attempt_folder: str, seconds: float = MEND_S) -> None:
     """Between two starts of one allocation: what the one before left half written is removed, and a node that is new here is filled. Never raises."""
-    where = caches.where_of(attempt_folder)
-    if where is None:
+    location = node.locate(attempt_folder)
+    if location is None:
         return
     try:
-        caches.own(where.local)
-        if os.listdir(where.local) or any(one.is_dir() for one in os.scandir(where.shared)):
-            _fill(where, time.monotonic() + seconds)  # most scripts compile nothing
-    except Foreign as error:
+        node.ensure_private(location.local)
+        if os.listdir(location.local) or any(one.is_dir() for one in os.scandir(location.shared)):
+            _fill(location, time.monotonic() + seconds)  # most scripts compile nothing
+    except ForeignFolder as error:
         with contextlib.suppress(OSError):
-            caches.refuse(where, f"{_node()}: {error}")
+            node.refuse(location, f"{_node()}: {error}")
     except (OSError, ValueError):
         pass  # the start compiles what it does not find
 
 
-def _fill(where: Where, until_s: float) -> dict[str, Any]:
+def _fill(location: Location, until_s: float) -> dict[str, Any]:
     began_s = time.monotonic()
-    is_used = cacheclass.is_used(where.local)
-    if not caches.own(where.local):
-        if is_used:
+    in_use = node.in_use(location.local)
+    if not node.ensure_private(location.local):
+        if in_use:
             return {"trouble": [DOUBTED]}
-        caches.empty(where.local)
-    facts = cacheclass.facts_of_node()
-    index = caches.load(where, cacheclass.class_of(facts))
+        node.empty_folder(location.local)
+    facts = node.node_facts()
+    index = node.load_index(location, node.node_class_of(facts))
     # A rank that lives may be in the middle of a file, which only looks torn.
-    torn = [] if is_used else caches.drop_torn(where, index, until_s)
-    index, trouble = caches.fill(where, index, until_s)
+    torn = [] if in_use else node.remove_torn(location, index, until_s)
+    index, trouble = exchange.fill(location, index, until_s)
     if os.path.exists(NPUS):  # CANN wants its folder to be there
-        os.makedirs(os.path.join(where.local, "ascend"), mode=0o700, exist_ok=True)
-    caches.store(where, index)
-    _drop_litter(where.local)
+        os.makedirs(os.path.join(location.local, "ascend"), mode=0o700, exist_ok=True)
+    node.store_index(location, index)
+    _drop_litter(location.local)
     return {
-        **_state(where, index, facts),
+        **_state(location, index, facts),
         "torn": torn[:16],
         "trouble": trouble[:16],
         "fill_s": round(time.monotonic() - began_s, 3),
     }
 
 
-def _merge(where: Where, until_s: float) -> dict[str, Any]:
+def _merge(location: Location, until_s: float) -> dict[str, Any]:
     began_s = time.monotonic()
-    if not caches.own(where.local):
+    if not node.ensure_private(location.local):
         return {"trouble": [DOUBTED]}
-    facts = cacheclass.facts_of_node()
-    index = caches.load(where, cacheclass.class_of(facts))
+    facts = node.node_facts()
+    index = node.load_index(location, node.node_class_of(facts))
     leads = os.environ.get("SLURM_PROCID", "0") == "0"
-    giver = cachemerge.Giver(_node(), leads, cacheclass.writers(where.local), facts, time.time(), until_s)
-    index, told = cachemerge.merge(where, index, giver)
-    caches.store(where, index)
+    contributor = exchange.Contributor(
+        _node(), leads, node.framework_versions(location.local), facts, time.time(), until_s
+    )
+    index, told = exchange.merge(location, index, contributor)
+    node.store_index(location, index)
     return {
-        **_state(where, index, facts),
+        **_state(location, index, facts),
         **told,
-        "writers": dict(giver.writers),
+        "writers": dict(contributor.writers),
         "merge_s": round(time.monotonic() - began_s, 3),
     }
 
 
-def _state(where: Where, index: Index, facts: dict[str, str]) -> dict[str, Any]:
-    return {"class": index.node_class, "facts": facts, **caches.tally(where, index)}
+def _state(location: Location, index: Index, facts: dict[str, str]) -> dict[str, Any]:
+    return {"class": index.node_class, "facts": facts, **node.summary(location, index)}
 
 
 def _report(folder: str, launch: int, told: dict[str, Any]) -> None:
@@ -145,7 +148,7 @@ def _drop_litter(local: str) -> None:
                 continue
             with contextlib.suppress(OSError):
                 fact = one.stat(follow_symlinks=False)
-                newest = max(fact.st_mtime, _time_of(os.path.join(one.path, caches.INDEX)))
+                newest = max(fact.st_mtime, _time_of(os.path.join(one.path, node.INDEX)))
                 if fact.st_uid == os.geteuid() and time.time() - newest > LITTER_S:
                     shutil.rmtree(one.path, ignore_errors=True)
 

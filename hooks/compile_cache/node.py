@@ -1,0 +1,406 @@
+"""The compile caches of a run on one node: the folder, its owner, its entries, and the class of nodes that may share them. (I/O)
+
+How it thinks. Every start of a run gets the same folder on its node (`local`); the frameworks write there. Compiled code is run, so it is
+believed only from a folder that nobody else could write to: a folder of another owner is refused for the whole run. To count hits, a filled
+entry gets 1970 as its time of access: a later time means that a framework has read it.
+
+Frameworks put much of their surroundings into the name of an entry, but not all: code compiled for one processor can be loaded on another,
+where it dies of an illegal instruction. So nodes share only with nodes of the same processor, instruction sets, C library, accelerators and
+drivers. A node cannot know the versions of Python and of the frameworks before the script runs: they are read from the processes that use
+the cache.
+
+Places: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version, /usr/local/Ascend/driver/version.info.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Container, Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks import nodefile
+from ftrun.hooks.compile_cache.packs import READ_BYTES_MAX, Entry, is_entry, is_safe, kind_of, torn_reason
+from ftrun.hooks.ownership import NotPrivate, distrust, exposed, is_own_folder, private_folder
+
+__all__ = [
+    "INDEX",
+    "NEVER_NS",
+    "ForeignFolder",
+    "Index",
+    "Known",
+    "Location",
+    "empty_folder",
+    "ensure_private",
+    "framework_versions",
+    "in_use",
+    "list_entries",
+    "load_index",
+    "locate",
+    "node_class_of",
+    "node_facts",
+    "refuse",
+    "remove_torn",
+    "store_index",
+    "summary",
+    "torn_reason_of_file",
+]
+
+INDEX = ".ftrun-index.json"
+DOUBTED = ".ftrun-doubted"  # others could write here until we closed the folder: nothing in it is given, and a fill begins anew
+FILES_MAX = 200_000
+NEVER_NS = 0
+
+
+class ForeignFolder(Exception):
+    """The folder on this node belongs to somebody else. One line."""
+
+
+class Location(NamedTuple):
+    """The folder on the node, how many bytes the run's packs may take, the run's `caches`, and how often these were cleared."""
+
+    local: str
+    limit_bytes: int
+    shared: str
+    epoch: int
+
+
+class Known(NamedTuple):
+    """One file as a pack has it."""
+
+    size: int
+    mtime_ns: int
+
+
+class Index(NamedTuple):
+    """What a node knows of the packs: by pack, its files; under "" those of packs that are gone, which are not given again.
+
+    `taken`: the packs that have nothing for this node any more; `filled`, `filled_bytes`: what was taken out of them here.
+    """
+
+    epoch: int
+    node_class: str
+    packs: dict[str, dict[str, Known]]
+    taken: frozenset[str] = frozenset()
+    filled: frozenset[str] = frozenset()
+    filled_bytes: int = 0
+
+    def with_pack(self, name: str, entries: Iterable[Entry]) -> Index:
+        """The index with this pack in it."""
+        return self._replace(
+            packs={**self.packs, name: {one.path: Known(one.size, one.mtime_ns) for one in entries}}
+        )
+
+    def only(self, there: Container[str]) -> Index:
+        """The index with these packs alone; what was in others is not given again."""
+        kept = {name: files for name, files in self.packs.items() if name in there}
+        gone = dict(self.packs.get("", {}))
+        for name in sorted(self.packs.keys() - kept.keys()):
+            gone.update(self.packs[name])
+        return self._replace(packs={**kept, "": gone})
+
+    def files(self) -> dict[str, Known]:
+        """All files of all packs; of two with one path the newer pack's."""
+        found: dict[str, Known] = {}
+        for name in sorted(self.packs):
+            found.update(self.packs[name])
+        return found
+
+
+def locate(attempt_folder: str) -> Optional[Location]:
+    """What batch.sh noted of the run's caches; None where its starts are told of none."""
+    shared = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(attempt_folder))), "caches")
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(os.path.join(shared, "where"), encoding="utf-8", errors="surrogateescape") as stream,
+    ):
+        limit, _, local = stream.readline().rstrip("\n").partition(" ")
+        if os.path.isabs(local) and not os.path.exists(os.path.join(shared, "refused")):
+            return Location(local, int(limit), shared, _epoch(shared))
+    return None
+
+
+def _epoch(shared: str) -> int:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(os.path.join(shared, "epoch"), encoding="ascii") as stream,
+    ):
+        return int(stream.readline())
+    return 0
+
+
+def refuse(location: Location, why: str) -> None:
+    """No start of this run is told of caches any more. Raises OSError."""
+    nodefile.write(os.path.join(location.shared, "refused"), {"why": why})
+
+
+def ensure_private(local: str) -> bool:
+    """Make sure that the folder, and the user's that it lies in, are there, ours, and closed to others from now on. Raises ForeignFolder.
+
+    Whether nobody else could write into it before. Where neither can be had, whoever makes it later may be anybody: that is foreign, too.
+    """
+    above = os.path.dirname(local)
+    try:
+        open_before = (is_own_folder(above) and distrust(above)) or (is_own_folder(local) and distrust(local))
+        private_folder(above)
+        if why := exposed(above):
+            raise ForeignFolder(why)
+        private_folder(local)
+        doubted = os.path.join(local, DOUBTED)
+        if open_before:
+            os.close(os.open(doubted, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return not os.path.lexists(doubted)
+    except OSError as error:
+        raise ForeignFolder(
+            str(error) if isinstance(error, NotPrivate) else f"{local}: {error.strerror}"
+        ) from None
+
+
+# ---------------------------------------------------------------------- what a node has and knows
+
+
+def list_entries(local: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The entries below the folder by path, with their facts: regular files of this user, by their names complete."""
+    seen = 0
+    for folder, below, names in os.walk(local):
+        below.sort()
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(folder, name), local)
+            seen += 1
+            if seen > FILES_MAX or not is_entry(path) or not is_safe(path):
+                continue
+            with contextlib.suppress(OSError):
+                fact = os.lstat(os.path.join(folder, name))
+                if stat.S_ISREG(fact.st_mode) and fact.st_uid == os.geteuid():
+                    yield path, fact
+
+
+def load_index(location: Location, node_class: str) -> Index:
+    """What the node knows of the packs. A folder that is from before the caches were cleared, or of another class of nodes, is emptied. Raises OSError."""
+    table: Any = None
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(os.path.join(location.local, INDEX), encoding="utf-8") as stream,
+    ):
+        table = json.load(stream)
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        packs = {
+            str(name): {str(path): Known(int(size), int(mtime)) for path, size, mtime in rows}
+            for name, rows in table["packs"].items()
+        }
+        found = Index(
+            int(table["epoch"]),
+            str(table["class"]),
+            packs,
+            frozenset(map(str, table["taken"])),
+            frozenset(map(str, table["filled"])),
+            int(table["filled_bytes"]),
+        )
+        if (found.epoch, found.node_class) == (location.epoch, node_class):
+            return found
+    if isinstance(table, dict) or location.epoch:
+        empty_folder(location.local)
+    return Index(location.epoch, node_class, {})
+
+
+def store_index(location: Location, index: Index) -> None:
+    """Keep what the node knows. Raises OSError."""
+    rows = {name: [[path, *known] for path, known in files.items()] for name, files in index.packs.items()}
+    table = {
+        "epoch": index.epoch,
+        "class": index.node_class,
+        "packs": rows,
+        "taken": sorted(index.taken),
+        "filled": sorted(index.filled),
+        "filled_bytes": index.filled_bytes,
+    }
+    draft = os.path.join(location.local, f"{INDEX}.{os.getpid()}.tmp")  # nodes of a sandbox share the folder
+    with open(
+        os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
+    ) as stream:
+        json.dump(table, stream)
+    os.replace(draft, os.path.join(location.local, INDEX))
+
+
+def empty_folder(local: str) -> None:
+    """Remove all that lies in the folder. Raises OSError."""
+    for name in os.listdir(local):
+        path = os.path.join(local, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+def summary(location: Location, index: Index) -> dict[str, Any]:
+    """Entries and bytes by kind, and how many of those that were filled in have been read since: None where the file system does not tell."""
+    kinds: dict[str, list[int]] = {}
+    known = index.files()
+    hits = 0
+    for path, fact in list_entries(location.local):
+        kind = kind_of(path)
+        row = kinds.setdefault(kind.folder if kind else "", [0, 0])
+        row[0] += 1
+        row[1] += fact.st_size
+        hits += (
+            path in index.filled
+            and path in known
+            and known[path] == Known(fact.st_size, fact.st_mtime_ns)
+            and fact.st_atime_ns > NEVER_NS
+        )
+    silent = bool(os.statvfs(location.local).f_flag & getattr(os, "ST_NOATIME", 1024))
+    told = {name: {"entries": count, "bytes": size} for name, (count, size) in sorted(kinds.items())}
+    return {
+        "local": told,
+        "filled": len(index.filled),
+        "filled_bytes": index.filled_bytes,
+        "hits": None if silent else hits,
+    }
+
+
+def torn_reason_of_file(local: str, path: str, size: int) -> str:
+    """What shows that an entry below the folder is not whole; "" for nothing. Raises OSError."""
+    whole = os.path.join(local, path)
+    with open(os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as stream:
+        return torn_reason(path, stream.read(READ_BYTES_MAX), size)
+
+
+def remove_torn(location: Location, index: Index, until_s: float) -> list[str]:
+    """Remove what is visibly not whole, and say what it was, until `until_s` (monotonic). Nobody may be writing here.
+
+    What came whole out of a pack is not read again. What was written last comes first: that is what was being written when its writer died.
+    """
+    known = index.files()
+    unknown = [
+        (fact.st_mtime_ns, path, fact.st_size)
+        for path, fact in list_entries(location.local)
+        if known.get(path) != Known(fact.st_size, fact.st_mtime_ns)
+    ]
+    dropped = []
+    for _, path, size in sorted(unknown, reverse=True):
+        if time.monotonic() >= until_s:
+            break
+        with contextlib.suppress(OSError):
+            if why := torn_reason_of_file(location.local, path, size):
+                os.unlink(os.path.join(location.local, path))
+                dropped.append(f"{path}: {why}")
+    return dropped
+
+
+# ---------------------------------------------------------------------- which nodes share
+
+TEXT_BYTES_MAX = 1 << 20
+PROCESSES_MAX = 64
+# What compilers ask a processor for. Other flags come and go with kernels and their mitigations.
+INSTRUCTIONS = re.compile(
+    r"(?:avx\w*|sse\w*|ssse3|fma\d?|bmi\d|amx\w*|f16c|aes|vaes|gfni|adx|popcnt|lzcnt|abm|movbe|sha_ni|asimd\w*|sve\w*|bf16|i8mm|fphp|atomics)"
+)
+# A part of a mapped file's path -> the framework, and where its version stands beside it.
+_LIBRARIES = (
+    (re.compile(r"^(.*/torch)/lib/libtorch"), "torch", "version.py"),
+    (re.compile(r"^(.*/jaxlib)/"), "jax", "version.py"),
+    (re.compile(r"^(.*/triton)/_C/"), "triton", "__init__.py"),
+    (re.compile(r"^(.*/mindspore)/(?:lib/|_c_expression)"), "mindspore", "version.py"),
+)
+_VERSION = r"""(?m)^_{0,2}version_{0,2}\s*(?::\s*\w+\s*)?=\s*["']([\w.+-]{1,60})["']"""
+
+
+def node_facts(root: str = "/") -> dict[str, str]:
+    """What tells this node from others: by name, only what is there."""
+    told = {
+        "arch": os.uname().machine,
+        "libc": _libc(),
+        "instructions": _instructions(_text(root, "proc/cpuinfo")),
+        "nvidia": _first(r"Module +(?:for \w+ +)?(\d[\d.]+)", _text(root, "proc/driver/nvidia/version")),
+        "gpus": _models(root),
+        "amdgpu": _text(root, "sys/module/amdgpu/version").strip(),
+        "ascend": _first(r"(?im)^Version=(\S+)", _text(root, "usr/local/Ascend/driver/version.info")),
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def node_class_of(facts: dict[str, str]) -> str:
+    """12 hexadecimal digits: the same for nodes with the same facts."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):  # another C library
+        return ""
+
+
+def _instructions(cpuinfo: str) -> str:
+    line = _first(r"(?m)^(?:flags|Features)\s*:(.*)$", cpuinfo)
+    return " ".join(sorted({word for word in line.split() if INSTRUCTIONS.fullmatch(word)}))
+
+
+def _models(root: str) -> str:
+    paths = glob.glob(os.path.join(root, "proc/driver/nvidia/gpus/*/information"))
+    models = {_first(r"(?m)^Model:\s*(.*?)\s*$", _text("", path)) for path in paths}
+    return ", ".join(sorted(models - {""}))
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1].strip() if found else ""
+
+
+def _text(root: str, path: str) -> str:
+    with contextlib.suppress(OSError), open(os.path.join(root, path), "rb") as stream:
+        return stream.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
+    return ""
+
+
+def in_use(local: str, root: str = "/proc") -> bool:
+    """Whether a process of this user lives that was told of the cache folder `local`."""
+    return next(_users(local, root), None) is not None
+
+
+def framework_versions(local: str, root: str = "/proc") -> dict[str, str]:
+    """Framework -> version, of the processes of this user that were told of the cache folder `local`; what cannot be read says nothing."""
+    found: dict[str, str] = {}
+    for place in islice(_users(local, root), PROCESSES_MAX):
+        maps = _text(place, "maps")
+        for path in {line[line.index("/") :] for line in maps.splitlines() if "/" in line}:
+            _note_library(path, found)
+        with contextlib.suppress(OSError):
+            _note_python(os.readlink(f"{place}/exe"), found)
+    return found
+
+
+def _users(local: str, root: str) -> Iterator[str]:
+    """Their places below /proc, ours left out."""
+    for name in os.listdir(root):
+        place = f"{root}/{name}"
+        with contextlib.suppress(OSError):
+            if (
+                name.isdigit()
+                and name != str(os.getpid())
+                and os.stat(place).st_uid == os.getuid()
+                and local in _text(place, "environ")
+            ):
+                yield place
+
+
+def _note_library(path: str, found: dict[str, str]) -> None:
+    for pattern, framework, beside in _LIBRARIES:
+        hit = pattern.match(path) if framework not in found else None
+        version = _first(_VERSION, _text(hit[1], beside)) if hit else ""
+        if version:
+            found[framework] = version
+
+
+def _note_python(program: str, found: dict[str, str]) -> None:
+    version = _first(r"/python(\d\.\d+)$", program)
+    if version:
+        found["python"] = version
