@@ -1,1 +1,1 @@
-"""Drills: a real training job on a real Slurm, hurt on purpose, carried to its end by ftrun. (pure)"""
+"""Drills: fault injection on a real Slurm. A training job is hurt on purpose, ftrun carries it to its end, a verdict follows. (pure)"""

@@ -56,7 +56,7 @@ def of_ours(ours: Any, hours: float) -> dict[str, Any]:
             for law, looks in ours.laws.looks.items()
         ],
         "checksum": {
-            "seen": [line["checksum"] for line in ours.ledger().finals],
+            "seen": [line["checksum"] for line in ours.trace().finals],
             "right": ours.right_checksum(),
         },
         "attempts": len(run.attempts),

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Optional
 
-from ftrun.supervisor.drill.weights import PACKED
+from ftrun.supervisor.drill_trainer.toy_model import PACKED
 
 __all__ = ["Group", "PeerLost", "TimedOut", "address_towards"]
 

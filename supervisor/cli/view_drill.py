@@ -14,8 +14,9 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from ftrun.supervisor.cli import output
-from ftrun.supervisor.drill.scenarios import SCENARIOS
-from ftrun.supervisor.drill.terms import Event, Result, Row
+from ftrun.supervisor.drill.runner import Result
+from ftrun.supervisor.drill.scenario import Scenario
+from ftrun.supervisor.drill.timeline import Event, Row
 
 __all__ = ["View", "as_json", "live", "show_list", "show_results"]
 
@@ -136,11 +137,11 @@ def _end(result: Result) -> Event:
     return Event(result.name, result.took_s, "as expected" if result.held else "NOT as expected")
 
 
-def show_list() -> None:
-    """The drills there are."""
+def show_list(scenarios: Sequence[Scenario]) -> None:
+    """Name, title, and where it can be held."""
     output.table(
         ["NAME", "WHAT HAPPENS", "WHERE"],
-        [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in SCENARIOS],
+        [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in scenarios],
     )
 
 
