@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor.drill.runner import USUAL, user_scenarios
+from ftrun.supervisor.drill.runner import user_scenarios
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
+from ftrun.supervisor.drill.workload import USUAL
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
 HEAD = """\

@@ -1,6 +1,7 @@
 """What a person sees of drills: a live view while they run, a table at the end. (I/O)
 
-On a terminal rich keeps a line for each drill under way and lets what happened scroll above; in a pipe there are plain lines.
+On a terminal rich keeps a line for each drill under way and lets what happened scroll above; in a pipe there
+are plain lines.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def show_list(scenarios: Sequence[Scenario]) -> None:
 
 
 def show_results(results: Sequence[Result]) -> None:
-    """The table, then for each drill that went otherwise what was wanted, what was seen, and where to look."""
+    """The table; then for each drill that failed what was wanted, what was seen, and where to look."""
     output.table(
         COLUMNS, [_cells(result, row, first=not n) for result in results for n, row in enumerate(result.rows)]
     )

@@ -1,1 +1,1 @@
-"""Drills: fault injection on a real Slurm. A training job is hurt on purpose, ftrun carries it to its end, a verdict follows. (pure)"""
+"""Drills: fault injection into a training job on a real Slurm, and a verdict on its recovery. (pure)"""

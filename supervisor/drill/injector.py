@@ -30,7 +30,7 @@ class NoSandbox(Exception):
 
 
 class Injector:
-    """Acts on the sandbox and the jobs of one drill. Commands run as the submitting user in the drill's folder."""
+    """Acts on the sandbox and the jobs of one drill. Commands run as the user in the drill's folder."""
 
     def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
         self._box, self.folder, self.home, self.env = box, folder, home, dict(env)
@@ -50,17 +50,19 @@ class Injector:
             assert seen.run.attempt is not None
             self.scancel(seen.run.attempt.job)
         elif action.do == "occupy":
-            self.submit_plain(f"-N{action.nodes}", "--exclusive", f"--job-name={STRANGERS}", "--output=/dev/null",
-                              "--wrap=sleep 900")  # fmt: skip
+            self._occupy(action.nodes, f"--job-name={STRANGERS}", "--wrap=sleep 900")
         elif action.do == "vacate":
             self.scancel_named(STRANGERS)
         elif action.do == "urgent_job":
-            self.submit_plain("--partition=urgent", f"-N{len(self.box.node_names)}", "--exclusive", "--output=/dev/null",
-                              "--wrap=sleep 4")  # fmt: skip
+            self._occupy(len(self.box.node_names), "--partition=urgent", "--wrap=sleep 4")
         elif action.has_target:
             getattr(self, action.do)(target_node(action, seen))
         else:
             getattr(self, action.do)()
+
+    def _occupy(self, nodes: int, *words: str) -> None:
+        """Somebody else's job takes so many nodes."""
+        self.submit_plain(f"-N{nodes}", "--exclusive", "--output=/dev/null", *words)
 
     # ---- nodes and the controller
 
@@ -77,7 +79,7 @@ class Injector:
         self.box.mend(node)
 
     def counters(self, nodes: Sequence[str]) -> str:
-        """Give these nodes a memory controller without errors; returns what `ftrun-hook watch --root` takes."""
+        """Give these nodes a memory controller without errors; the folder for `ftrun-hook watch --root`."""
         for node in nodes:
             self._controller(node).mkdir(parents=True, exist_ok=True)
             self._count(node, 0)
@@ -104,8 +106,9 @@ class Injector:
 
     def _gpus(self, node: str, temperature: str) -> None:
         path = sshd.tools(self.box.plan, node) / "nvidia-smi"
-        gpu = f"<gpu id='00000000:3B:00.0'><uuid>GPU-1</uuid><temperature><gpu_temp>{temperature}</gpu_temp></temperature></gpu>"
-        log = f"<nvidia_smi_log><driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>{gpu}</nvidia_smi_log>"
+        gpu = f"<uuid>GPU-1</uuid><temperature><gpu_temp>{temperature}</gpu_temp></temperature>"
+        facts = "<driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>"
+        log = f"<nvidia_smi_log>{facts}<gpu id='00000000:3B:00.0'>{gpu}</gpu></nvidia_smi_log>"
         path.write_text(f'#!/bin/sh\necho "{log}"\n')
         path.chmod(0o755)
 
@@ -220,9 +223,10 @@ def supervisors(home: Path) -> list[int]:
 
 
 def _ours(home: Path, word: bytes) -> list[int]:
-    """Processes with this word among their arguments. Their environment tells whose they are: a home belongs to one drill.
+    """Processes with this word among their arguments.
 
-    Without their children: between fork and exec a child has the words of its parent.
+    Their environment tells whose they are: a home belongs to one drill. Without their children: between fork
+    and exec a child has the words of its parent.
     """
     wanted = f"FTRUN_HOME={home}".encode()
     found: dict[int, int] = {}

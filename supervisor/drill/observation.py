@@ -17,7 +17,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the trainer wrote down about itself, in the order of writing: JSON objects, see trainer.Trainer.note."""
+    """What the trainer wrote down about itself, in the order of writing: JSON objects of Trainer.note."""
 
     steps: tuple[Line, ...] = ()
     saves: tuple[Line, ...] = ()
@@ -140,7 +140,7 @@ CONDITIONS: Mapping[str, Callable[[Observation, Any], bool]] = {
     "sealed": lambda seen, step: _in_memory(seen, step, seen.sealed),
     "copied": lambda seen, step: _in_memory(seen, step, seen.copied),
 }
-"""Besides these: `step` with `start` (1 where it is not given), reached in this start of the script or in a later one."""
+"""Besides these: `step`, reached in start number `start` of the script (1 if not given) or a later one."""
 
 
 def is_due(action: Action, seen: Observation) -> bool:

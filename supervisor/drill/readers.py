@@ -1,7 +1,8 @@
-"""What a drill looks at: the trainer's trace, the checkpoints on disk, and the memory of the sandbox's nodes. (I/O)
+"""Readers of a drill's facts: the trainer's trace, checkpoints on disk, memory of the nodes. (I/O)
 
-How it thinks. Every node of the sandbox has a /dev/shm of its own, which its slurmd sees: /proc/<slurmd>/root leads there, without asking anybody
-in the node. A node that lost power has no slurmd, and nothing in memory.
+How it thinks. Every node of the sandbox has a /dev/shm of its own, which its slurmd sees:
+/proc/<slurmd>/root leads there, without asking anybody in the node. A node that lost power has no slurmd,
+and nothing in memory.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _contents(paths: Iterable[Path], read: Callable[[str], dict[str, Any]]) -> C
 
 
 class StagingView:
-    """Staged checkpoints: in the memory of the nodes of one sandbox, and in the folder on disk that they are published to."""
+    """Staged checkpoints: in the memory of a sandbox's nodes, and in the folder they are published to."""
 
     def __init__(self, box: Sandbox | None, published: Path) -> None:
         self._box, self._published = box, published

@@ -1,9 +1,9 @@
 """One drill from an empty folder to its result, and several side by side. (I/O)
 
-How it thinks. Every drill has a sandbox, a $FTRUN_HOME and so a supervisor of its own: drills cannot disturb each other and run
-side by side. The job is submitted by the very command a user types, which starts a real detached supervisor. Then the drill
-only observes: the run as its journal folds, and what the trainer wrote; and does its actions when they are due.
-Whatever happens, at the end nothing of it is left.
+How it thinks. Every drill has a sandbox, a $FTRUN_HOME and so a supervisor of its own: drills cannot disturb
+each other and run side by side. The job is submitted by the very command a user types, which starts a real
+detached supervisor. Then the drill only observes: the run as its journal folds, and what the trainer wrote;
+and does its actions when they are due. Whatever happens, at the end nothing of it is left.
 
     <folder>/box      the sandbox            <folder>/home   $FTRUN_HOME
     <folder>/published  staged checkpoints, once they are on disk
@@ -12,7 +12,6 @@ Whatever happens, at the end nothing of it is left.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -20,44 +19,28 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import ftrun.hooks
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
-from ftrun.supervisor import asking, drill_trainer, events, journal, store
-from ftrun.supervisor.drill import injector, readers, scenario, verdict
+from ftrun.supervisor import asking, events, journal, store
+from ftrun.supervisor.drill import injector, readers, scenario, verdict, workload
 from ftrun.supervisor.drill.injector import Injector
 from ftrun.supervisor.drill.observation import Observation, Outcome, is_due, target_node
 from ftrun.supervisor.drill.scenario import Action, Scenario, Staging
 from ftrun.supervisor.drill.timeline import Event, Row, Timeline
 from ftrun.supervisor.drill.verdict import Check
-from ftrun.supervisor.drill_trainer import trainer
 from ftrun.supervisor.errors import UserError
 
-__all__ = [
-    "USUAL",
-    "Drill",
-    "DrillFailed",
-    "Result",
-    "lay_out",
-    "load",
-    "run_all",
-    "run_scenario",
-    "user_scenarios",
-]
+__all__ = ["Drill", "DrillFailed", "Result", "load", "run_all", "run_scenario", "user_scenarios"]
 
 LOOK_EVERY_S = 0.25
 GONE_WITHIN_S = 60.0
-# Waits that a user may shorten as well; a tenth of four nodes would be none.
-USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 MACHINES_OWN = {"FTRUN_SLURM_CLIENT", "FTRUN_PYSLURM_PYTHON"}  # kept from the environment
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
-COMPILED = shutil.ignore_patterns("__pycache__")
 
 
 class DrillFailed(Exception):
@@ -106,7 +89,8 @@ def run_all(
 ) -> list[Result]:
     """Hold these drills, at most `lanes` at a time; results come in their order.
 
-    Raises what `run_scenario` raises. However it is left, by KeyboardInterrupt too, every drill has cleared away first.
+    Raises what `run_scenario` raises. However it is left, by KeyboardInterrupt too, every drill has cleared
+    away first.
     """
     stop = threading.Event()
 
@@ -138,8 +122,9 @@ def run_scenario(
 ) -> Result:
     """Hold a drill and judge it.
 
-    In a sandbox of its own, or with `here` on the Slurm of the environment. `parent` is where its folder is made: it must be seen by
-    the nodes. `keep` keeps the folder. `stop` ends it early, as a failure. Raises UserError where the sandbox cannot be had.
+    In a sandbox of its own, or with `here` on the Slurm of the environment. `parent` is where its folder is
+    made: it must be seen by the nodes. `keep` keeps the folder. `stop` ends it early, as a failure. Raises
+    UserError where the sandbox cannot be had.
     """
     if here and one.needs_sandbox:
         raise UserError(f"{one.name} breaks nodes or the controller: it runs in a sandbox only")
@@ -149,28 +134,11 @@ def run_scenario(
         raise UserError(str(error), 2 if error.wrong_usage else 1) from error
 
 
-def lay_out(
-    work: Path,
-    plan: Mapping[str, Any],
-    *,
-    srun: Sequence[str],
-    python: str,
-    module: str = trainer.__name__,
-) -> None:
-    """Write plan.json, a copy of the trainer that needs no ftrun on the nodes, and train.sh, which hands its arguments to `module`."""
-    (work / "plan.json").write_text(json.dumps(plan, indent=1))
-    # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
-    for package in (drill_trainer, ftrun.hooks):
-        copy = work.joinpath(*package.__name__.split("."))
-        shutil.copytree(str(Path(str(package.__file__)).parent), copy, ignore=COMPILED)
-    (work / "train.sh").write_text(
-        f"#!/bin/sh\nexport PYTHONPATH={work}\n"
-        f'exec srun {" ".join([*srun, "--unbuffered"])} {python} -m {module} {work}/plan.json "$@"\n'
-    )
-
-
 class Drill:
-    """The place and the course of one drill. `box`: a sandbox that is there already, and is left as the drill leaves it."""
+    """The place and the course of one drill.
+
+    `box` is a sandbox that is there already; it is left as the drill leaves it.
+    """
 
     def __init__(
         self,
@@ -329,7 +297,7 @@ class Drill:
             injector.mount_small_disk(self._published, self._staging.disk_mib)
         self.home.mkdir(mode=0o700)
         (self.folder / "tmp").mkdir()
-        (self.folder / "config.toml").write_text(self._site())
+        (self.folder / "config.toml").write_text(workload.site_config(self.scenario, self.folder))
         if self._own_box:
             self._box = up(
                 self.folder / "box",
@@ -365,63 +333,24 @@ class Drill:
             "TMPDIR": str(self.folder / "tmp"),
         }
 
-    def _site(self) -> str:
-        """The site's settings: waits that a site may shorten, too."""
-        lines = ["poll = 0.5"]
-        if not self.scenario.companions:
-            # There is always an idle node, and most drills are of what is done without.
-            lines.append('recover = "rank,step,swap,shrink,resubmit"')
-        if self.scenario.operator:
-            lines.append(f'operator-spool = "{self.folder}/spool"')
-            lines.append(f'ssh-config = "{self.folder}/box/ssh/config"')
-            lines += ["recheck-spacing = 0", "recheck-passes = 1"]
-        return "\n".join(lines) + "\n"
-
     def _submit(self, inject: Injector) -> None:
         job = ""
         for number, work in enumerate(self._works):
             self._write(work, hurt=number == 0)
-            words = self._words(work) + ([f"--dependency=afterok:{job}"] if job else [])
+            words = workload.sbatch_words(self.scenario, work, self._published, self._job_name)
+            words += [f"--dependency=afterok:{job}"] if job else []
             done = inject.submit([*words, str(work / "train.sh")], self.scenario.environment)
             found = SUBMITTED.search(done.stdout)
             if found is None:
                 raise DrillFailed(f"ftrun sbatch did not submit: {(done.stderr or done.stdout).strip()}")
             job = found[1]
 
-    def _words(self, work: Path) -> list[str]:
-        s = self.scenario
-        ours = {"resume-arg": "--resume={checkpoint}", **USUAL}
-        if s.stage is not None:
-            ours["stage"] = str(self._published)
-        else:
-            ours["checkpoint"] = f"{work}/checkpoints/ckpt-*.pt"
-        if s.spares:
-            ours["spares"] = str(s.spares)
-        if s.rejoin:
-            ours["rejoin"] = "yes"
-        return [
-            f"--job-name={self._job_name}",
-            f"--nodes={s.ranks}",
-            "--ntasks-per-node=1",
-            f"--output={work}/train.log",
-            *s.sbatch,
-            *(f"--ft-{key}={value}" for key, value in {**ours, **s.settings}.items()),
-        ]
-
     def _write(self, work: Path, *, hurt: bool) -> None:
-        s = self.scenario
-        same = ("steps", "save_every", "step_s", "save_s", "load_s", "collective_timeout_s", "on_timeout")
-        plan = {
-            **{name: getattr(s, name) for name in (*same, "on_peer_lost", "loader", "heartbeats", "rejoin")},
-            "folder": str(work),
-            "shares": s.ranks,
-            "marker": s.settings.get("checkpoint-marker", ""),
-            **({"stage": s.stage.way, "pad_kib": s.stage.pad_kib} if s.stage is not None else {}),
-            "host": "127.0.0.1" if self._box is not None and not self._box.plan.hosts else "",
-            "faults": [asdict(f) for f in (s.faults if hurt else ())],
-        }
-        words = [*(["--kill-on-bad-exit=1"] if s.kill_on_bad_exit else []), *s.srun]
-        lay_out(work, plan, srun=words, python=sys.executable if self._box is not None else "python3")
+        own_slurm = self._box is not None
+        host = "127.0.0.1" if self._box is not None and not self._box.plan.hosts else ""
+        plan = workload.plan_of(self.scenario, work, hurt=hurt, host=host)
+        srun = [*(["--kill-on-bad-exit=1"] if self.scenario.kill_on_bad_exit else []), *self.scenario.srun]
+        workload.lay_out(work, plan, srun=srun, python=sys.executable if own_slurm else "python3")
 
     def _clear(self, *, keep: bool) -> None:
         """No process of the drill is left, whatever came before; the folder goes unless it is wanted."""

@@ -1,8 +1,9 @@
 """A drill as data: what is trained, what is hurt and when, and what must come of it. (pure)
 
-A table of drills is a TOML file whose [[drill]] rows have the fields of `Scenario`. Faults strike inside a rank of the training
-(ftrun.supervisor.drill_trainer.faults). Actions come from outside, each as soon as its conditions hold (observation.CONDITIONS)
-and the actions before it are done: conditions look at steps and states, so a slow machine makes a drill longer and not wrong.
+A table of drills is a TOML file whose [[drill]] rows have the fields of `Scenario`. Faults strike inside a
+rank of the training (ftrun.supervisor.drill_trainer.faults). Actions come from outside, each as soon as its
+conditions hold (observation.CONDITIONS) and the actions before it are done: conditions look at steps and
+states, so a slow machine makes a drill longer and not wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["ACTIONS", "Action", "ActionKind", "Expectation", "Fault", "Scenario"
 
 
 class ActionKind(NamedTuple):
-    """What an action is called in the timeline, whether it is a fault, and whether it must not be done to a real cluster."""
+    """Its name in the timeline, whether it is a fault, and whether a real cluster must be spared it."""
 
     says: str
     fault: bool = False
@@ -50,10 +51,11 @@ ACTIONS: Mapping[str, ActionKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The trainer hurts itself: `what` (see faults.FAULTS) at any of `steps`, or at `any_step`, by `rank` (-1: all).
+    """The trainer hurts itself: `what` (see faults.FAULTS) strikes `rank` (-1: all) at `steps` or `any_step`.
 
-    `starts` narrows it to starts of the script by number, from 1; () is every start. `sticky` makes the node it first struck a bad
-    one, where it strikes again; `once` lets it strike each rank a single time, however often that one starts.
+    `starts` narrows it to starts of the script by number, from 1; () is every start. `sticky` makes the node
+    it first struck a bad one, where it strikes again; `once` lets it strike each rank a single time, however
+    often that one starts.
     """
 
     what: str
@@ -69,8 +71,9 @@ class Fault:
 class Action:
     """One act from outside: `do` (see ACTIONS) as soon as all conditions of `when` hold.
 
-    It acts on the node on which `rank` was placed in `of_start`, or on the node of the job that is spare number `spare`, and waits until
-    that node is known. With `repeats`, the last action is done again whenever `when` holds.
+    It acts on the node on which `rank` was placed in `of_start`, or on the node of the job that is spare
+    number `spare`, and waits until that node is known. With `repeats`, the last action is done again
+    whenever `when` holds.
     """
 
     do: str
@@ -105,9 +108,10 @@ class Expectation:
     """What must be true at the end. In `classes` "a|b" is either and "a?" may be missing.
 
     `blamed`: "hurt" = exactly the hurt nodes by the first incident, "nobody" = no node, "" = not asked.
-    `avoided`: the last start runs on no hurt node. `rungs`: what was decided, in order ("swap", "step", "resubmit"); () = not asked.
-    `sizes`: on how many nodes each start of the script trained, in order. `processes_kept`: with `rejoin`, every rank but the
-    hurt one keeps its process. `again_within_s`: so long after each fault training runs again.
+    `avoided`: the last start runs on no hurt node. `rungs`: what was decided, in order ("swap", "step",
+    "resubmit"); () = not asked. `sizes`: on how many nodes each start of the script trained, in order.
+    `processes_kept`: with `rejoin`, every rank but the hurt one keeps its process. `again_within_s`: so long
+    after each fault training runs again.
     """
 
     end: str = "finished"
@@ -141,9 +145,9 @@ class Expectation:
 class Staging:
     """Checkpoints are staged in the memory of the nodes.
 
-    `way`: by the hook, or by writing into FTRUN_STAGE_DIR ("path"). `pad_kib` is how large each rank's file is, `memory_mib` the
-    /dev/shm of each node, `disk_mib` the disk that is published to (0 = whatever is there; else a disk of its own, for which the drill
-    must be root).
+    `way`: by the hook, or by writing into FTRUN_STAGE_DIR ("path"). `pad_kib` is how large each rank's file
+    is, `memory_mib` the /dev/shm of each node, `disk_mib` the disk that is published to (0 = whatever is
+    there; else a disk of its own, for which the drill must be root).
     """
 
     way: str = "hook"
@@ -175,7 +179,8 @@ class Scenario:
     collective_timeout_s: float = 120.0
     on_timeout: str = "exit"
     on_peer_lost: str = "exit"
-    loader: str = ""  # of a bad checkpoint: "" torch's words, "own" other words, "silent" none, "bug" it can load none at all
+    # A bad checkpoint fails to load in torch's words (""), in others ("own"), "silent"; "bug": all fail.
+    loader: str = ""
     kill_on_bad_exit: bool = False
     sbatch: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
@@ -192,7 +197,7 @@ class Scenario:
 
     @property
     def needs_sandbox(self) -> bool:
-        """It needs nodes of its own: it breaks some, or the controller, or it needs a configuration of its own."""
+        """It breaks nodes or the controller, or needs a configuration of its own."""
         special = self.slurm_conf or self.operator or self.counters or self.stage is not None
         return bool(special) or any(ACTIONS[action.do].sandbox_only for action in self.actions)
 

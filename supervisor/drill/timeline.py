@@ -1,6 +1,7 @@
-"""What happened in a drill: as lines while it runs, and as a table of faults and times when it is over. (pure)
+"""What happened in a drill: lines while it runs, a table of faults and times when it is over. (pure)
 
-For the lines two folds of the same run are compared, so the journal's records are read in one place only (events.fold).
+For the lines two folds of the same run are compared, so the journal's records are read in one place only
+(events.fold).
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def _again_at_s(incident: Incident, trace: Trace) -> float | None:
 
 
 def _phases(incident: Incident, trace: Trace, at: float | None) -> dict[str, float]:
-    """Phase of the recovery -> seconds after the fault. The first new step is the trainer's: nobody has to notice it."""
+    """Phase of the recovery -> seconds after the fault. The first new step is as the trainer noted it."""
     again = _again_at_s(incident, trace)
     steps = (float(line["at"]) for line in trace.steps)
     first = min((step_at for step_at in steps if again is not None and step_at >= again), default=None)

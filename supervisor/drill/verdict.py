@@ -1,9 +1,10 @@
 """Did it come as it must? A drill's outcome against its expectation. (pure)
 
-Besides what each drill expects, four laws are checked in every one: what is trained is exactly what an undisturbed training
-gives; starts of one run never overlap; each start goes on where a checkpoint ended; and no checkpoint was written over by a
-start that came before. Where checkpoints are staged there are two more: what says on disk that it is whole is whole, and of one start;
-and the memory of every living node is as empty afterwards as it was before.
+Besides what each drill expects, four laws are checked in every one: what is trained is exactly what an
+undisturbed training gives; starts of one run never overlap; each start goes on where a checkpoint ended; and
+no checkpoint was written over by a start that came before. Where checkpoints are staged there are two more:
+what says on disk that it is whole is whole, and of one start; and the memory of every living node is as
+empty afterwards as it was before.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ __all__ = ["Check", "judge", "laws"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One expectation: what was wanted, whether it held, what was seen. `timed`: it is about seconds, and so about the machine, too."""
+    """One expectation: what was wanted, whether it held, what was seen.
+
+    `timed`: it is about seconds, and so about the machine, too.
+    """
 
     wanted: str
     held: bool
@@ -157,7 +161,7 @@ def _places_read(trace: Trace) -> set[str]:
 
 
 def _processes_kept(trace: Trace) -> Check:
-    """Every rank but those that were hurt is at the end the process that it was at the beginning; those are new ones."""
+    """At the end every rank that was not hurt is the process of the beginning; the others are new ones."""
     hurt = {line["rank"] for line in trace.faults}
     ends = {line["rank"]: (line["pid"], line["memory"]) for line in trace.ends}
     wrong = []
@@ -257,7 +261,7 @@ def _in_turn(traces: Sequence[Trace]) -> Check:
 
 
 def _checkpoints(outcome: Outcome) -> Check:
-    """A file in its place holds what was noted last about it, and is whole (but for one that a fault tore)."""
+    """A file in its place holds what was noted last about it, and is whole (unless a fault tore it)."""
     trace, wrong = outcome.traces[0], ""
     torn = any(line["what"].endswith("-save") for line in trace.faults)
     writers = {str(line["path"]): line["start"] for line in trace.saves}
@@ -272,7 +276,7 @@ def _checkpoints(outcome: Outcome) -> Check:
 
 
 def _staged_laws(scenario: Scenario, outcome: Outcome) -> Iterator[Check]:
-    """What is on disk is whole and was saved by one start; what was to be there is; nothing is left in memory."""
+    """What is on disk is whole, and saved by one start; the wanted is there; nothing is left in memory."""
     trace = outcome.traces[0]
     saved = {(int(line["step"]), int(line["start"])) for line in trace.saves}
     wrong = ""

@@ -1,8 +1,10 @@
 """The checkpoint files of the drills' trainer: zip files, as torch's are. (I/O)
 
-How it thinks. Either rank 0 writes one file with all weights, or, where checkpoints are staged, every rank writes one: rank k of n has the weights k, k+n, k+2n, ... alone, and bytes that depend on rank and step make the file as large as is wished: so nothing of a
-checkpoint can be had from anywhere but the file of that rank. A rank reads the files that are its own and no other, as sharded trainings do, and the ranks put the weights
-together when they meet.
+How it thinks. Either rank 0 writes one file with all weights, or, where checkpoints are staged, every rank
+writes one: rank k of n has the weights k, k+n, k+2n, ... alone, and bytes that depend on rank and step make
+the file as large as is wished: so nothing of a checkpoint can be had from anywhere but the file of that
+rank. A rank reads the files that are its own and no other, as sharded trainings do, and the ranks put the
+weights together when they meet.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -66,7 +68,7 @@ def write_checkpoint(
 
 @contextmanager
 def place(way: str, step: int) -> Iterator[str]:
-    """The folder that the checkpoint of this step is written into: of the hook, or just a folder where checkpoints are kept."""
+    """The folder for the checkpoint of this step: the hook's, or just one where checkpoints are kept."""
     if way == "hook":
         stage: Any = importlib.import_module(
             "ftrun.hooks.stage"
@@ -93,9 +95,10 @@ def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_
 
 
 def read_part(folder: str, rank: int, size: int) -> tuple[dict[str, Any], list[str]]:
-    """(step and this rank's share of the weights, zeros elsewhere, what it was read from). Raises RuntimeError for what is torn or foreign.
+    """(step and this rank's share of the weights, zeros elsewhere; what it was read from).
 
-    A rank that is none of the ranks that wrote reads nothing, and does not know the step; how many they were is in every file.
+    Raises RuntimeError for what is torn or foreign. A rank that is none of the ranks that wrote reads
+    nothing, and does not know the step; how many they were is in every file.
     """
     state: dict[str, Any] = {"step": 0, "weights": [0] * WIDTH}
     read: list[str] = []

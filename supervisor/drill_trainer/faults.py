@@ -1,6 +1,7 @@
 """The faults that strike inside a rank of the drills' training. (I/O)
 
-It prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS names what there is.
+It prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS names what
+there is.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -23,7 +24,10 @@ SLOW_FACTOR = 3.0
 
 
 class Victim(Protocol):
-    """What a fault needs of the trainer. `slowness` is how many times its usual time a step takes, `poisoned` that its loss is no number."""
+    """What a fault needs of the trainer.
+
+    `slowness` is how many times its usual time a step takes, `poisoned` that its loss is no number.
+    """
 
     folder: str
     job: str
@@ -134,13 +138,14 @@ def _use_up_memory(trainer: Victim) -> None:
     )
     step = f"{trainer.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
     trainer.say(
-        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}. Some of the step tasks have been OOM Killed."
+        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}."
+        " Some of the step tasks have been OOM Killed."
     )
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _tear_checkpoint(trainer: Victim) -> None:
-    """The end comes while a checkpoint is written by code that does not move it into place when it is whole."""
+    """The end comes while a checkpoint is written straight into its place."""
     path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
     write_checkpoint(path + ".tmp", {"step": trainer.step, "weights": trainer.weights})
     os.truncate(path + ".tmp", os.path.getsize(path + ".tmp") // 2)

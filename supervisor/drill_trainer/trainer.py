@@ -1,16 +1,18 @@
 """A small data-parallel trainer that is real where it matters, and hurts itself on command. (I/O)
 
-How it thinks. One rank a node, started by srun. Every step each rank makes a gradient, the gradients are summed over TCP
-sockets (see process_group), and all ranks apply the same sum to the same weights (see toy_model). Rank 0 prints steps as training code does, and
-writes checkpoints, moved into place when they are whole; by SIGUSR1 it is asked for one, and gives it in the middle of a sum as well.
-With `rejoin` a rank that lost a peer waits for its successor and goes on, in the same process.
+How it thinks. One rank a node, started by srun. Every step each rank makes a gradient, the gradients are
+summed over TCP sockets (see process_group), and all ranks apply the same sum to the same weights (see
+toy_model). Rank 0 prints steps as training code does, and writes checkpoints, moved into place when they are
+whole; by SIGUSR1 it is asked for one, and gives it in the middle of a sum as well. With `rejoin` a rank that
+lost a peer waits for its successor and goes on, in the same process.
 
     python3 -m ftrun.supervisor.drill_trainer.trainer PLAN [--resume=CHECKPOINT]
 
-PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (see faults). A fault
-with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank is placed on it. What happened is
-appended to the plan's folder, one JSON line an event: steps.log, saves.log, hurt.log, final.log, ranks.log (which process
-started where), ends.log (which one came to the end), saving.log and refused.log (a checkpoint begun, and one not put into place).
+PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (see faults). A
+fault with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank is
+placed on it. What happened is appended to the plan's folder, one JSON line an event: steps.log, saves.log,
+hurt.log, final.log, ranks.log (which process started where), ends.log (which one came to the end),
+saving.log and refused.log (a checkpoint begun, and one not put into place).
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -81,7 +83,7 @@ class Trainer:
         return read
 
     def _read(self, checkpoint: str) -> dict[str, Any]:
-        """A checkpoint, or the words with which the plan's loader fails. Raises RuntimeError, ValueError, KeyError."""
+        """A checkpoint, or how the plan's loader fails. Raises RuntimeError, ValueError, KeyError."""
         loader = self.plan.get("loader")
         if loader == "bug":
             raise KeyError("optimizer")
@@ -157,7 +159,7 @@ class Trainer:
         return 0
 
     def _gradient(self, step: int) -> list[int]:
-        """The sum of this rank's shares of the batch: with fewer ranks than it was made for, each takes over more of them."""
+        """The sum of this rank's shares of the batch; with fewer ranks than planned each has more."""
         shares = range(self.rank, max(self.size, int(self.plan.get("shares", 0))), self.size)
         parts = [gradient(self.weights, share, step) for share in shares]
         return [sum(column) for column in zip(*parts)]
@@ -202,7 +204,7 @@ class Trainer:
     # ---- checkpoints
 
     def _on_save_signal(self, *_: Any) -> None:
-        """Between two steps state and step number may not fit together: then it is done in front of the next sum."""
+        """Between two steps state and step number may not fit together: then the next sum does it first."""
         self._save_asked = True
         if self._summing:
             self._save_as_asked()
@@ -249,7 +251,7 @@ class Trainer:
         self.say(f"saved checkpoint {path} at step {self.step}")
 
     def _replaced(self) -> bool:
-        """A node that froze and woke up later must not write over its successor: is this start still the run's?"""
+        """Whether a later start has begun: a node that froze must not write over its successor."""
         run_dir = os.environ.get("FTRUN_RUN_DIR")
         if not run_dir:
             return False

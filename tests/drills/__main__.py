@@ -1,4 +1,4 @@
-"""`ftrun drill` with the drills of the tests as well: python -m tests.drills [--all] [--list] [--json] [--keep] [NAME...] (I/O)"""
+"""`ftrun drill` with the drills of the tests as well: python -m tests.drills --help (I/O)"""
 
 from __future__ import annotations
 

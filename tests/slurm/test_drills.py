@@ -75,7 +75,7 @@ def _drills() -> list[Any]:
 @pytest.mark.parametrize("name", _drills())
 @side_by_side
 def test_a_drill_ends_as_it_must(name: str) -> None:
-    """A fault is named, its node blamed and avoided, the training is that of an undisturbed one; or the run stops with its reason."""
+    """Fault, node and recovery are as expected, and the training is that of an undisturbed one."""
     _hold(name)
 
 

@@ -11,9 +11,9 @@ from ftrun.slurm.sandbox.lifecycle import SandboxError
 from ftrun.supervisor import asking, events, journal, store
 from ftrun.supervisor.drill import injector, readers, verdict
 from ftrun.supervisor.drill.observation import Outcome
-from ftrun.supervisor.drill.runner import USUAL
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Timeline
+from ftrun.supervisor.drill.workload import USUAL
 from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.lifecycle import State
 from tests.drills.tables import by_name

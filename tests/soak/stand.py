@@ -22,7 +22,7 @@ from pathlib import Path
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 from ftrun.supervisor.drill import injector, readers
 from ftrun.supervisor.drill.observation import Trace
-from ftrun.supervisor.drill.runner import lay_out
+from ftrun.supervisor.drill.workload import lay_out
 from tests.drills.tables import by_name
 from tests.soak.blows import Blow
 
