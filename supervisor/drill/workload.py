@@ -19,9 +19,19 @@ __all__ = ["USUAL", "lay_out", "plan_of", "sbatch_words", "site_config"]
 # Waits that a user may shorten as well; a tenth of four nodes would be none.
 USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 COMPILED = shutil.ignore_patterns("__pycache__")
-OF_THE_PLAN = (
-    "steps save_every step_s save_s load_s collective_timeout_s on_timeout on_peer_lost loader heartbeats rejoin"
-).split()
+OF_THE_PLAN = [
+    "steps",
+    "save_every",
+    "step_s",
+    "save_s",
+    "load_s",
+    "collective_timeout_s",
+    "on_timeout",
+    "on_peer_lost",
+    "loader",
+    "heartbeats",
+    "rejoin",
+]
 """Fields of a scenario that the trainer reads."""
 
 
