@@ -19,7 +19,7 @@ demo:
 
 drills:
 	.ci/env run
-	.venv/bin/ftrun drill --all
+	.venv/bin/python -m tests.drills --all
 	.venv/bin/python -m pytest -q -m drills
 
 proofs:

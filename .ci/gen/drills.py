@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor.drill.scenarios import SCENARIOS
-from ftrun.supervisor.drill.stage import USUAL
-from ftrun.supervisor.drill.terms import Expect, Scenario
+from ftrun.supervisor.drill.runner import user_scenarios
+from ftrun.supervisor.drill.scenario import Expectation, Scenario
+from ftrun.supervisor.drill.workload import USUAL
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
 HEAD = """\
 # Drills: see a recovery with your own eyes
 
-<!-- Written by `make docs` from supervisor/drill/scenarios.py; do not edit by hand. -->
+<!-- Written by `make docs` from supervisor/drill/scenarios.toml; do not edit by hand. -->
 
 `ftrun drill` brings up a disposable real Slurm of four nodes ([the sandbox](sandbox.md)), submits a small training job by
 `ftrun sbatch`, hurts it, and shows what ftrun sees, decides and does. At the end stand a table and a verdict:
@@ -27,7 +27,7 @@ gpu-lost  gpu-lost  0.2 s     hardware-gpu (nvidia-xid-79)  n1      resubmit wit
 |---|---|
 | `ftrun drill` | the first drill of the table below |
 | `ftrun drill NAME...` | these |
-| `ftrun drill --all` | all of them, four at a time (`--lanes`); some eight minutes on two cores |
+| `ftrun drill --all` | all of them, four at a time (`--lanes`); some five minutes on two cores |
 | `ftrun drill --list` | what there is |
 | `ftrun drill --json` | results as JSON on stdout, the course of events on stderr |
 | `ftrun drill --keep` | keeps each drill's folder: log, journal, `$FTRUN_HOME`, logs of the daemons, the commands that were run |
@@ -65,6 +65,12 @@ new step was made (`phases`).
 
 """
 TAIL = """
+ftrun's own tests hold seventy-five more, in the same form and by the same engine: `tests/drills/*.toml`. From a checkout
+`python -m tests.drills` does with all drills what `ftrun drill` does with these; `make drills` holds every one.
+
+A drill is a row of a TOML table: the size of the training, its settings, the faults that strike a rank from inside (`faults`), what is
+done from outside and when (`actions`), and what must come of it (`expect`). `supervisor/drill/scenario.py` tells all fields.
+
 ## Settings
 
 Drills run with ftrun's defaults, but for waits that a user may shorten as well: {usual}, `poll` 0.5 s in a site file of
@@ -86,7 +92,7 @@ fail before their first step, ftrun tries an older one, once.
 def page() -> str:
     """Return the whole page."""
     rows = ["| drill | what happens | what must come of it | where |", "|---|---|---|---|"]
-    rows += [_row(scenario) for scenario in SCENARIOS]
+    rows += [_row(scenario) for scenario in user_scenarios()]
     usual = ", ".join(f"`{key}` {value}" for key, value in USUAL.items())
     return HEAD + "\n".join(rows) + "\n" + TAIL.format(usual=usual)
 
@@ -102,7 +108,7 @@ def _row(scenario: Scenario) -> str:
     return f"| `{scenario.name}` | {title} | {_outcome(scenario.expect)} | {where} |"
 
 
-def _outcome(expect: Expect) -> str:
+def _outcome(expect: Expectation) -> str:
     said = [_classes(expect)]
     if expect.blamed == "hurt":
         said.append("that node is blamed")
@@ -110,11 +116,11 @@ def _outcome(expect: Expect) -> str:
         said.append("the last start avoids it")
     if expect.rungs:
         said.append("decided: " + ", then ".join(expect.rungs))
-    if expect.stayed:
+    if expect.processes_kept:
         said.append("all other ranks keep their processes")
     said.append(_attempts(expect))
-    if expect.resumed_min:
-        said.append(f"the last start begins at step {expect.resumed_min[-1]} or later")
+    if expect.resumed_from_min:
+        said.append(f"the last start begins at step {expect.resumed_from_min[-1]} or later")
     if expect.read_from:
         said.append(f"it reads from {expect.read_from}")
     if expect.published:
@@ -125,7 +131,7 @@ def _outcome(expect: Expect) -> str:
     return f"{expect.end}: " + "; ".join(said)
 
 
-def _classes(expect: Expect) -> str:
+def _classes(expect: Expectation) -> str:
     if not expect.classes:
         return "no fault is diagnosed"
     names = [
@@ -135,8 +141,8 @@ def _classes(expect: Expect) -> str:
     return "diagnosed as " + ", then ".join(names)
 
 
-def _attempts(expect: Expect) -> str:
-    low, high = expect.attempts if isinstance(expect.attempts, tuple) else (expect.attempts, expect.attempts)
+def _attempts(expect: Expectation) -> str:
+    low, high = expect.attempts_range
     text = f"{low} attempt{'s' if low > 1 else ''}" if low == high else f"{low} or {high} attempts"
     return text + (f", {expect.starts} starts" if expect.starts is not None and expect.starts > high else "")
 

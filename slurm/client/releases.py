@@ -136,7 +136,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "step-killed", (26, 5), "a step whose task was killed is `CANCELLED AT`", "with `DUE TO TASK FAILURE` whatever killed it",
-        "supervisor/catalog, supervisor/drill",
+        "supervisor/catalog, tests/drills",
     ),
 )  # fmt: skip
 

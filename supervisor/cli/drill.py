@@ -6,16 +6,16 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ftrun.supervisor.cli import output
-from ftrun.supervisor.drill import company, view
-from ftrun.supervisor.drill.scenarios import SCENARIOS, by_name
+from ftrun.supervisor.cli import output, view_drill
+from ftrun.supervisor.drill import runner
+from ftrun.supervisor.drill.scenario import Scenario
 from ftrun.supervisor.errors import UserError
 
 LANES_MAX = 4
@@ -47,50 +47,62 @@ def drill(  # noqa: PLR0917 - options are given by name
 
     Exit status: 0 where everything came as it must, 1 where not.
     """
+    scenarios = runner.user_scenarios()
     if list_:
-        _list(json=json)
+        show_list(scenarios, json=json)
         return 0
-    chosen = _chosen(names or [], everything=all_, here=here)
-    with _signals(), view.live(several=len(chosen) > 1, json=json) as shown:
-        results = company.run_all(
+    chosen = choose(scenarios, names or [], everything=all_, here=here)
+    return hold(chosen, json=json, here=here, keep=keep, parent=_parent(folder, here=here), lanes=lanes)
+
+
+def show_list(scenarios: Sequence[Scenario], *, json: bool) -> None:
+    """The drills of a table."""
+    if json:
+        rows = [{"name": s.name, "title": s.title, "needs_sandbox": s.needs_sandbox} for s in scenarios]
+        output.emit_json(rows)
+    else:
+        view_drill.show_list(scenarios)
+
+
+def choose(
+    scenarios: Sequence[Scenario], names: Sequence[str], *, everything: bool, here: bool
+) -> list[Scenario]:
+    """The drills of these names, the first of the table where none is named. Raises UserError."""
+    if everything and names:
+        raise UserError("--all means every drill: name some or say --all")
+    if everything:
+        held = (s for s in scenarios if not (here and s.needs_sandbox))
+        return [s for s in held if not (s.needs_root and os.geteuid())]
+    known = {s.name: s for s in scenarios}
+    for name in names:
+        if name not in known:
+            raise UserError(f"no drill is called {name!r}: `ftrun drill --list` shows them")
+        if here and known[name].needs_sandbox:
+            raise UserError(f"{name} breaks nodes or the controller: it runs in a sandbox only")
+        if known[name].needs_root and os.geteuid():
+            raise UserError(f"{name} mounts a disk of its own: only root can hold it")
+    return [known[name] for name in dict.fromkeys(names)] or [scenarios[0]]
+
+
+def hold(
+    chosen: Sequence[Scenario], *, json: bool, here: bool, keep: bool, parent: Path | None, lanes: int
+) -> int:
+    """Hold these drills and show how they go; the exit status."""
+    with _signals(), view_drill.live(several=len(chosen) > 1, json=json) as shown:
+        results = runner.run_all(
             chosen,
             lanes=min(lanes, len(chosen)),
             here=here,
             keep=keep,
-            parent=_parent(folder, here=here),
+            parent=parent,
             on_event=shown.event,
             on_end=shown.over,
         )
     if json:
-        output.emit_json(view.as_json(results))
+        output.emit_json(view_drill.as_json(results))
     else:
-        view.show_results(results)
+        view_drill.show_results(results)
     return 0 if all(result.held for result in results) else 1
-
-
-def _list(*, json: bool) -> None:
-    if json:
-        rows = [{"name": s.name, "title": s.title, "needs_sandbox": s.needs_sandbox} for s in SCENARIOS]
-        output.emit_json(rows)
-    else:
-        view.show_list()
-
-
-def _chosen(names: list[str], *, everything: bool, here: bool) -> list[str]:
-    if everything and names:
-        raise UserError("--all means every drill: name some or say --all")
-    if everything:
-        held = (s for s in SCENARIOS if not (here and s.needs_sandbox))
-        return [s.name for s in held if not (s.needs_root and os.geteuid())]
-    for name in names:
-        found = by_name(name)
-        if found is None:
-            raise UserError(f"no drill is called {name!r}: `ftrun drill --list` shows them")
-        if here and found.needs_sandbox:
-            raise UserError(f"{name} breaks nodes or the controller: it runs in a sandbox only")
-        if found.needs_root and os.geteuid():
-            raise UserError(f"{name} mounts a disk of its own: only root can hold it")
-    return list(dict.fromkeys(names)) or [SCENARIOS[0].name]
 
 
 def _parent(folder: Path | None, *, here: bool) -> Path | None:

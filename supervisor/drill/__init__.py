@@ -1,1 +1,1 @@
-"""Drills: a real training job on a real Slurm, hurt on purpose, carried to its end by ftrun. (pure)"""
+"""Drills: fault injection into a training job on a real Slurm, and a verdict on its recovery. (pure)"""

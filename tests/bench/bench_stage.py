@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.drill.memory import Memory
+from ftrun.supervisor.drill.readers import StagingView
 from tests.bench import stage_rank
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import Stand, stand, until
@@ -108,7 +108,7 @@ def _with_partner(taken: Taken) -> None:
     with stand(nodes=3, shm_mib=_shm_mib(taken), slurmd_timeout_s=20) as here:
         _submit(here, taken, 0, "--ft-spares=1", torch=False)
         _wait(here, 1, "over")
-        seen = Memory(here.box, here.folder / "to")
+        seen = StagingView(here.box, here.folder / "to")
         node = _writer(here)
         until(lambda: 1 in seen.copied().get(node, ()), LIMIT_S, every_s=0.2)
         here.box.crash(node)

@@ -19,7 +19,7 @@ from typing import Any
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from ftrun.supervisor import journal, lease, store
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 
 __all__ = ["Stand", "stand", "until"]
 
@@ -92,7 +92,7 @@ class Stand:
 
     def end_supervisors(self) -> None:
         """The leader, and those who stand by because several submissions came at once."""
-        hands.end_processes(hands.supervisors(self.home))
+        injector.end_processes(injector.supervisors(self.home))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import events, journal, store
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 
 __all__ = ["PYTHON", "Example", "Stage", "has", "stages"]
 
@@ -116,7 +116,7 @@ class Example:
 
     def rewind(self) -> None:
         """As if nothing had been submitted yet."""
-        hands.end_processes(hands.supervisors(self.home))
+        injector.end_processes(injector.supervisors(self.home))
         for path in (self.folder / "checkpoints", self.home):
             shutil.rmtree(path)
         for path in self.folder.iterdir():
@@ -141,4 +141,4 @@ def stages(make_sandbox: Callable[..., Sandbox]) -> Iterator[Stage]:
         yield make
     finally:
         for example in made:
-            hands.end_processes(hands.supervisors(example.home))
+            injector.end_processes(injector.supervisors(example.home))

@@ -26,7 +26,7 @@ from typing import Any, Self
 from ftrun.hooks.pack import archive
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 from ftrun.supervisor import events, journal, lease, nodetools, store
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 from ftrun.supervisor.events import Run
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
@@ -228,7 +228,7 @@ class Post:
                     process.send_signal(signal.SIGCONT)
                 process.kill()
             process.wait(60)
-        hands.end_processes(hands.supervisors(self.home), signal.SIGKILL)
+        injector.end_processes(injector.supervisors(self.home), signal.SIGKILL)
         rows = [line.split(maxsplit=1) for line in self._queue()]
         mine = [row[0] for row in rows if len(row) == 2 and row[1].startswith(str(self.folder))]
         if mine:

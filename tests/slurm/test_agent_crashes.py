@@ -24,10 +24,9 @@ import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import events, journal, store
-from ftrun.supervisor.drill import ledger
-from ftrun.supervisor.drill.moves import after, at_step, both, crash, ftrun_command, unsupervised
-from ftrun.supervisor.drill.stage import Stage
-from ftrun.supervisor.drill.terms import Event, Expect, Fault, Result, Scenario
+from ftrun.supervisor.drill import readers
+from ftrun.supervisor.drill.runner import Drill, Result
+from ftrun.supervisor.drill.scenario import Action, Expectation, Fault, Scenario
 from ftrun.supervisor.events import Run
 from tests.slurm.post import boxes
 
@@ -35,20 +34,20 @@ pytestmark = pytest.mark.slurm
 
 LANES = 5
 NODES_A_LIFE = 4
-CRON = ftrun_command(
-    "cron runs `ftrun supervise --once`",
-    "supervise",
-    "--once",
-    when=both(unsupervised, after(0.5)),
+CRON = Action(
+    "ftrun",
+    {"supervised": False, "after_s": 0.5},
+    words=("supervise", "--once"),
+    says="cron runs `ftrun supervise --once`",
     repeats=True,
 )
 BASE = Scenario(
     "cut",
     "A life that is cut once",
-    expect=Expect(attempts=(1, 3)),  # a submission that was lost has a number, too
+    expect=Expectation(attempts=(1, 3)),  # a submission that was lost has a number, too
     ranks=2,
     steps=24,
-    every=3,
+    save_every=3,
     step_s=0.1,
     sbatch=("--exclusive",),
     timeout_s=280.0,
@@ -69,9 +68,9 @@ KINDS: Mapping[str, Scenario] = {
         spares=1,
         steps=40,
         step_s=0.2,  # a node takes a moment to lose power
-        on_loss="wait",
+        on_peer_lost="wait",
         collective_timeout_s=600.0,
-        moves=(crash(1, at_step(8)),),
+        actions=(Action("crash", {"step": 8}, rank=1),),
         settings={"fence-wait": "8s"},
     ),
     # The supervisor finds what the agent asked for, by its mark where nobody noted more.
@@ -81,15 +80,15 @@ KINDS: Mapping[str, Scenario] = {
         sbatch=("--exclusive", "--no-kill"),  # Slurm is quicker here than anybody who looks
         steps=40,
         step_s=0.2,
-        on_loss="wait",
+        on_peer_lost="wait",
         collective_timeout_s=600.0,
-        moves=(crash(1, at_step(8)),),
+        actions=(Action("crash", {"step": 8}, rank=1),),
         settings={"fence-wait": "8s"},
     ),
     # Nobody but an agent sees a hang before the library's own time-out does.
     "hang": replace(
         BASE,
-        beat=True,
+        heartbeats=True,
         step_s=0.25,
         steps=44,
         faults=(Fault("hang", (36,), rank=1, starts=(1,)),),
@@ -251,7 +250,7 @@ CUTS = (
 )
 
 
-class _Stage(Stage):
+class _Drill(Drill):
     """A drill whose script may be deaf or blind."""
 
     def _write(self, work: Path, *, hurt: bool) -> None:
@@ -265,43 +264,43 @@ class _Stage(Stage):
 def _lead(box: Sandbox, cut: Cut) -> Life:
     scenario = KINDS[cut.kind]
     points = {"FTRUN_AGENT_CRASH_AT": cut.agent, "FTRUN_CRASH_AT": cut.supervisor}
-    stage = _Stage(
+    drill = _Drill(
         replace(
             scenario,
             name=cut.kind,
             environment={name: point for name, point in points.items() if point},
-            moves=(*scenario.moves, *((CRON,) if cut.supervisor else ())),
+            actions=(*scenario.actions, *((CRON,) if cut.supervisor else ())),
         ),
         box=box,
-        here=False,
-        parent=None,
-        on_event=lambda event: None,
-        stop=threading.Event(),
     )
     try:
-        return _told(stage, stage.play(keep=True))
+        return _told(drill, drill.run(keep=True))
     finally:
         if not os.environ.get("FTRUN_TEST_KEEP"):
-            shutil.rmtree(stage.folder, ignore_errors=True)
+            shutil.rmtree(drill.folder, ignore_errors=True)
 
 
-def _told(stage: Stage, result: Result) -> Life:
-    (run_dir,) = store.run_dirs(str(stage.home))
+def _told(drill: Drill, result: Result) -> Life:
+    (run_dir,) = store.run_dirs(str(drill.home))
     records = list(journal.read_run(run_dir))
     run = events.fold(Path(run_dir).name, records)
     path = Path(run_dir, "attempts", "1", "agent", "0.jsonl")
     lines = path.read_text().splitlines() if path.exists() else []
     agents = [json.loads(line) for line in lines if line.endswith("}")]
-    told: list[str] = [f"+{one.after_s} s {one.text}" for one in result.events if isinstance(one, Event)]
+    told: list[str] = [f"+{one.after_s} s {one.text}" for one in result.events]
     told += [f"{r['kind']} {r['attempt']} {str(r['data'])[:200]}" for r in records]
     told += ["agent:", *(f"{r['kind']} {r['start']} {str(r['data'])[:200]}" for r in agents)]
     for name in ("home/supervisor.log", "work/train.log"):
         with contextlib.suppress(OSError):
-            told += [name, (stage.folder / name).read_text(errors="replace")[-3000:]]
+            told += [name, (drill.folder / name).read_text(errors="replace")[-3000:]]
     told += [p.read_text()[-1500:] for p in Path(run_dir, "attempts").glob("*/agent.*.log")]
-    finals = ledger.read(stage.folder / "work").finals
+    finals = readers.read_trace(drill.folder / "work").finals
     ended = max((float(line["at"]) for line in finals), default=0.0)
-    late = [line for line in ledger.read(stage.folder / "work").steps if ended and float(line["at"]) > ended]
+    late = [
+        line
+        for line in readers.read_trace(drill.folder / "work").steps
+        if ended and float(line["at"]) > ended
+    ]
     return Life(result, run, agents, [str(r["kind"]) for r in records], len(late), "\n".join(told))
 
 

@@ -13,19 +13,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.drill import company, hands
-from ftrun.supervisor.drill.scenarios import SCENARIOS
-from ftrun.supervisor.drill.terms import Event
+from ftrun.supervisor.drill import injector
+from ftrun.supervisor.drill.runner import run_scenario
+from ftrun.supervisor.drill.timeline import Event
+from tests.drills.tables import all_scenarios, by_name
 from tests.slurm.apart import side_by_side
 
 pytestmark = pytest.mark.slurm
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
-LANES = 4
+QUICK = ("gpu-lost", "swap-rank-0")  # which every test run holds
 
 
 @contextlib.contextmanager
@@ -39,39 +41,42 @@ def _short_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hold(names: list[str]) -> None:
-    """Hold these drills side by side; each must come as it must. How soon is for `ftrun drill` on a machine of its own to say."""
+def _hold(name: str) -> None:
+    """Hold a drill; it must come as it must. How soon is for `ftrun drill` on a machine of its own to say."""
     told: list[str] = []
 
     def on_event(event: Event) -> None:
         if not event.passing:
-            told.append(f"+{event.after_s} s {event.drill} {event.text}")
+            told.append(f"+{event.after_s} s {event.text}")
 
     with _short_folder() as folder:
-        results = company.run_all(
-            names, lanes=LANES, parent=folder, on_event=on_event, on_end=lambda result: None
-        )
+        result = run_scenario(by_name(name), parent=folder, on_event=on_event)
 
     wrong = [
-        f"{result.name}: wanted: {check.wanted}; seen: {check.seen}"
-        for result in results
+        f"wanted: {check.wanted}; seen: {check.seen}"
         for check in result.checks
         if not check.held and not check.timed
     ]
     assert not wrong, "\n".join([*wrong, "", *told])
 
 
+def _drills() -> list[Any]:
+    """Every drill; all but the quick ones are left to `make drills`, and a disk of its own to root."""
+    no_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+    return [
+        pytest.param(
+            one.name,
+            marks=[pytest.mark.drills] * (one.name not in QUICK) + [no_root] * one.needs_root,
+        )
+        for one in all_scenarios()
+    ]
+
+
+@pytest.mark.parametrize("name", _drills())
 @side_by_side
-def test_the_quick_drills_end_as_they_must() -> None:
-    """A fault is named, its node blamed and avoided, the training is that of an undisturbed one; or the run stops with its reason."""
-    _hold([s.name for s in SCENARIOS if s.quick])
-
-
-@pytest.mark.drills
-def test_all_other_drills_end_as_they_must() -> None:
-    """The same for every other drill."""
-    held = [s.name for s in SCENARIOS if not s.quick and not (s.needs_root and os.geteuid())]
-    _hold(held)
+def test_a_drill_ends_as_it_must(name: str) -> None:
+    """Fault, node and recovery are as expected, and the training is that of an undisturbed one."""
+    _hold(name)
 
 
 @side_by_side
@@ -86,7 +91,7 @@ def test_a_drill_that_is_interrupted_leaves_nothing_behind() -> None:
             if "attempt 1 runs on" in line:
                 break
         (folder,) = parent.iterdir()
-        assert hands.supervisors(folder / "home")
+        assert injector.supervisors(folder / "home")
 
         process.send_signal(signal.SIGINT)
         # To the end: a drill whose reader has gone away ends by that, not by the interrupt.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 
 pytestmark = pytest.mark.slurm
 
@@ -57,7 +57,7 @@ def place() -> Iterator[tuple[Sandbox, Path, dict[str, str]]]:
     (folder / "site.toml").write_text(f'ssh-config = "{folder}/box/ssh/config"\n')
     env["FTRUN_SITE_CONFIG"] = str(folder / "site.toml")
     yield box, folder, env
-    hands.end_processes(hands.supervisors(folder / "home"))
+    injector.end_processes(injector.supervisors(folder / "home"))
     box.down()
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -27,7 +27,7 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox import sshd
 from ftrun.slurm.sandbox.lifecycle import Sandbox, up
 from ftrun.supervisor import ledger, looks, request, spool
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.operator import Limits
 from ftrun.supervisor.operator_desk import Answer, Desk
@@ -562,7 +562,7 @@ def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -
     assert "operator asked to drain n" in told
     assert "refused: the checks find the node healthy" in told
     assert office.drained() == {}
-    for pid in hands.supervisors(mine / "home"):
+    for pid in injector.supervisors(mine / "home"):
         os.kill(pid, signal.SIGTERM)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox, up
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 from tests.slurm.test_operator import ANN, BEN, FTRUN, _as, _python_for_all
 
 pytestmark = [
@@ -108,7 +108,7 @@ class Town:
             time.sleep(0.3)
 
     def clear(self) -> None:
-        for pid in hands.supervisors(self.mine / "home"):
+        for pid in injector.supervisors(self.mine / "home"):
             os.kill(pid, signal.SIGTERM)
         shutil.rmtree(self.folder, ignore_errors=True)
 

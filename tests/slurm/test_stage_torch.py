@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.drill.memory import Memory
+from ftrun.supervisor.drill.readers import StagingView
 from tests.slurm.example import PYTHON, Example, Stage
 
 pytestmark = [pytest.mark.slurm, pytest.mark.drills, pytest.mark.usefixtures("torch")]
@@ -97,7 +97,7 @@ def test_a_node_that_is_lost_before_its_files_were_on_disk_costs_no_bit(stage: S
     right = _right(example, SHAPES[shape])
 
     example.submit("--ft-spares=1", "--ft-stage-rate=64K", arguments=("--steps", str(STEPS), *SHAPES[shape]))
-    seen = Memory(example.box, example.folder / "checkpoints")
+    seen = StagingView(example.box, example.folder / "checkpoints")
     example.until("a checkpoint is in two memories and on no disk", lambda: bool(_held_twice(seen)))
     newest = max(_held_twice(seen))
     example.box.crash("n1")
@@ -111,7 +111,7 @@ def test_a_node_that_is_lost_before_its_files_were_on_disk_costs_no_bit(stage: S
     assert began >= newest
 
 
-def _held_twice(seen: Memory) -> set[int]:
+def _held_twice(seen: StagingView) -> set[int]:
     """Steps whose files all nodes have given to others, and that are not on disk."""
     copied = [set(seen.copied().get(node, ())) for node in ("n0", "n1", "n2")]
     return set.intersection(*copied) - set(seen.on_disk())

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.drill import hands
+from ftrun.supervisor.drill import injector
 from tests.slurm.post import FTRUN, OFF_THE_BUS, PATIENCE_S, Post, posts, queue
 from tests.slurm.post import boxes as own_boxes
 
@@ -170,10 +170,10 @@ def test_status_says_that_nobody_is_watching_and_starts_somebody(make: Make, box
     post = make()
     post.sbatch("while [ ! -e go ]; do sleep 0.2; done\n", FTRUN_SUPERVISOR="auto")
     post.until(lambda: post.holder().counter not in ("", "released"), "somebody leads")
-    (pid,) = hands.supervisors(post.home)
+    (pid,) = injector.supervisors(post.home)
     assert "watched from" in post.ftrun("status")
     os.kill(pid, signal.SIGKILL)
-    post.until(lambda: not hands.supervisors(post.home), "the supervisor is dead")
+    post.until(lambda: not injector.supervisors(post.home), "the supervisor is dead")
 
     assert re.search(r"nobody was watching for \d+ s; start one: ftrun supervise", post.ftrun("status"))
     assert re.search(r"nobody was watching for \d+ s; a supervisor was started", _auto(post, "status"))
@@ -201,8 +201,8 @@ def test_a_submission_in_a_pipe_returns_at_once_and_leaves_a_supervisor(make: Ma
     assert re.fullmatch(r"Submitted batch job \d+\n", other)
     assert took_s < 250  # the job sleeps for 300 s
     # The second submission may have come before the first one's supervisor led, and have started another, which ends.
-    post.until(lambda: len(hands.supervisors(post.home)) == 1, "one supervisor is left")
-    (pid,) = hands.supervisors(post.home)
+    post.until(lambda: len(injector.supervisors(post.home)) == 1, "one supervisor is left")
+    (pid,) = injector.supervisors(post.home)
     post.until(lambda: post.run(job.strip()).state.value == "running", "it is watched")
     assert os.getsid(pid) == pid
     assert {os.readlink(f"/proc/{pid}/fd/{n}") for n in (1, 2)} == {str(post.home / "supervisor.log")}
@@ -216,7 +216,7 @@ def test_a_run_that_comes_while_an_idle_supervisor_ends_is_not_left_behind(make:
         job = post.sbatch("true\n", "--ft-agent=never", name=f"j{wait_s}", FTRUN_SUPERVISOR="auto")
         post.until(lambda j=job: post.run(j).final, "the run is over")  # type: ignore[misc]
         time.sleep(wait_s)
-    post.until(lambda: not hands.supervisors(post.home), "the idle supervisor ended")
+    post.until(lambda: not injector.supervisors(post.home), "the idle supervisor ended")
     assert post.holder().counter == "released"
 
 

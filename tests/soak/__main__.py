@@ -25,8 +25,8 @@ from statistics import median
 from typing import Any
 
 from ftrun.slurm.sandbox.lifecycle import SandboxError
-from ftrun.supervisor.drill import view
-from ftrun.supervisor.drill.terms import Event
+from ftrun.supervisor.cli import view_drill
+from ftrun.supervisor.drill.timeline import Event
 from tests.soak import report
 from tests.soak.blows import KINDS, plan, plan_as_json
 from tests.soak.goodput import usual_step_s
@@ -104,7 +104,7 @@ def _hold(
         timeout_s=options.timeout_s,
     )
     made_s = time.monotonic()
-    with view.live(several=True, json=False) as shown:
+    with view_drill.live(several=True, json=False) as shown:
 
         def say(side: str, text: str, *, passing: bool = False) -> None:
             shown.event(Event(side, round(time.monotonic() - made_s, 1), text, passing=passing))
@@ -148,7 +148,7 @@ def _end(sides: list[Side], began_s: float, ended_s: float) -> dict[str, Any]:
     """The rivals are cleared away, ours is brought to its end; everything that is to be told."""
     for side in sides:
         side.halt()
-    books = {side.name: side.ledger() for side in sides}
+    books = {side.name: side.trace() for side in sides}
     step_s = usual_step_s([[line for line in book.steps if line["at"] <= ended_s] for book in books.values()])
     told = {
         "minutes": round((ended_s - began_s) / 60, 1),
@@ -162,7 +162,7 @@ def _end(sides: list[Side], began_s: float, ended_s: float) -> dict[str, Any]:
     if ours is None:
         return {**told, "violations": 0}
     ours.all_well()
-    ours.come_to_an_end(ours.ledger().step + max(20, int(LAST_STEPS_S / max(step_s, 0.05))))
+    ours.come_to_an_end(ours.trace().step + max(20, int(LAST_STEPS_S / max(step_s, 0.05))))
     ours.finish(FINISHES_WITHIN_S)
     return {**told, **report.of_ours(ours, (ended_s - began_s) / 3600), "violations": ours.laws.violations}
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from ftrun.slurm.sandbox.lifecycle import SandboxError
 from ftrun.supervisor import asking, events, journal, store
-from ftrun.supervisor.drill import hands, ledger, verdict, weights
-from ftrun.supervisor.drill.chronicle import Chronicle
-from ftrun.supervisor.drill.inside import QUICK_HANGS
-from ftrun.supervisor.drill.scenarios import QUICK_FENCE
-from ftrun.supervisor.drill.stage import USUAL
-from ftrun.supervisor.drill.terms import Expect, Scenario, Story
+from ftrun.supervisor.drill import injector, readers, verdict
+from ftrun.supervisor.drill.observation import Outcome
+from ftrun.supervisor.drill.scenario import Expectation, Scenario
+from ftrun.supervisor.drill.timeline import Timeline
+from ftrun.supervisor.drill.workload import USUAL
+from ftrun.supervisor.drill_trainer import toy_model
 from ftrun.supervisor.lifecycle import State
+from tests.drills.tables import by_name
 from tests.soak.invariants import Book, Sample, bounded, decisions, forgotten, innocent, two_jobs
 from tests.soak.stand import ENDLESS, JOB, Side
 
@@ -31,8 +32,8 @@ SETTLED_AFTER_S = (
 )
 SETTINGS = {
     **USUAL,
-    **QUICK_FENCE,
-    **QUICK_HANGS,
+    **by_name("node-crash").settings,
+    **by_name("hang-silent").settings,
     "retries": "100000",
     "exclude-for": "4m",
     "quarantine-max": "8m",
@@ -50,7 +51,7 @@ class Ours(Side):
         super().__init__(*arguments, **named)
         self.laws = Book()
         self.samples: list[Sample] = []
-        self._chronicle = Chronicle()
+        self._timeline = Timeline()
         self._known: dict[str, Any] = {}
         self._then: list[
             tuple[int, events.Run]
@@ -95,7 +96,7 @@ class Ours(Side):
     def look(self) -> None:
         """Tell what is new; every law that can be looked at now."""
         run, now_s = self.run(), time.time()
-        for text in self._chronicle.news([run], [self.ledger()]):
+        for text in self._timeline.news([run], [self.trace()]):
             self.say(text)
         self._sample(now_s)
         self._note("no decision is forgotten", forgotten(self._known, known := decisions(run)))
@@ -150,21 +151,25 @@ class Ours(Side):
 
     def _broken(self, run: events.Run) -> dict[str, str]:
         """Law of the drills -> why it does not hold, "" where it does."""
-        story = Story(
+        outcome = Outcome(
             runs=(run,),
-            ledgers=(self.ledger(),),
-            hurts=(),
-            checkpoints=ledger.checkpoints(self.work),
+            traces=(self.trace(),),
+            faults=(),
+            checkpoints=readers.read_checkpoints(self.work),
             timed_out=True,
         )
         held = Scenario(
-            JOB, JOB, Expect(), ranks=self.options.ranks, steps=0 if self._steps == ENDLESS else self._steps
+            JOB,
+            JOB,
+            Expectation(),
+            ranks=self.options.ranks,
+            steps=0 if self._steps == ENDLESS else self._steps,
         )
-        checks = verdict.laws(held, story)
+        checks = verdict.laws(held, outcome)
         return {check.wanted: "" if check.held else check.seen or "it does not hold" for check in checks}
 
     def _sample(self, now_s: float) -> None:
-        for pid in hands.supervisors(self.home)[:1]:
+        for pid in injector.supervisors(self.home)[:1]:
             try:
                 status = Path("/proc", str(pid), "status").read_text()
                 rss_kib = int(status.partition("VmRSS:")[2].split()[0])
@@ -233,7 +238,7 @@ class Ours(Side):
         return left
 
     def _left_now(self) -> list[str]:
-        supervising = set(hands.supervisors(self.home))  # one stays for `idle-exit`
+        supervising = set(injector.supervisors(self.home))  # one stays for `idle-exit`
         wanted = f"FTRUN_HOME={self.home}".encode()
         processes = []
         for entry in os.listdir("/proc"):
@@ -262,7 +267,7 @@ class Ours(Side):
 
     def right_checksum(self) -> str:
         """That of an undisturbed training of as many steps."""
-        return weights.checksum(weights.weights_after(self._steps, self.options.ranks))
+        return toy_model.checksum(toy_model.weights_after(self._steps, self.options.ranks))
 
     def run_folder_bytes(self) -> int:
         """What the run's folder takes."""

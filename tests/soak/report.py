@@ -23,7 +23,7 @@ def of_side(side: Any, book: Any, began_s: float, ended_s: float, step_s: float)
     used = spent(book.steps, book.saves, book.ranks, began_s=began_s, ended_s=ended_s, step_s=step_s)
     struck = [(blow, at_s, node) for blow, at_s, node in side.struck if at_s <= ended_s]
     took = lost(book.steps, [at_s for _, at_s, _ in struck], ended_s=ended_s, step_s=step_s)
-    noted = {(line["what"], line["step"]) for line in book.hurts}
+    noted = {(line["what"], line["step"]) for line in book.faults}
     return {
         "side": side.name,
         "useful": round(used.useful, 4),
@@ -56,7 +56,7 @@ def of_ours(ours: Any, hours: float) -> dict[str, Any]:
             for law, looks in ours.laws.looks.items()
         ],
         "checksum": {
-            "seen": [line["checksum"] for line in ours.ledger().finals],
+            "seen": [line["checksum"] for line in ours.trace().finals],
             "right": ours.right_checksum(),
         },
         "attempts": len(run.attempts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ftrun.supervisor.drill import ledger
+from ftrun.supervisor.drill import readers
 from tests.soak.stand import JOB, Side
 
 __all__ = ["Attended", "Loop", "Plain"]
@@ -53,12 +53,14 @@ class Attended(Loop):
 
     def look(self) -> None:
         """The person comes `person_s` after the last step, and not before they have been away for as long."""
-        book = self.ledger()
+        book = self.trace()
         last_s = float(book.steps[-1]["at"]) if book.steps else self._came_s
         if time.time() - max(last_s, self._came_s) < self.person_s:
             return
         self._came_s = time.time()
-        broken = [path for path, state in ledger.checkpoints(self.work).items() if isinstance(state, str)]
+        broken = [
+            path for path, state in readers.read_checkpoints(self.work).items() if isinstance(state, str)
+        ]
         for path in broken:
             (self.work / "checkpoints" / path).unlink()
         self.doer.scancel_named(JOB)

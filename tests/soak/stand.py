@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
-from ftrun.supervisor.drill import hands, ledger, script
-from ftrun.supervisor.drill.memory import Memory
-from ftrun.supervisor.drill.scenarios import PREEMPTING
-from ftrun.supervisor.drill.terms import Ledger
+from ftrun.supervisor.drill import injector, readers
+from ftrun.supervisor.drill.observation import Trace
+from ftrun.supervisor.drill.workload import lay_out
+from tests.drills.tables import by_name
 from tests.soak.blows import Blow
 
 __all__ = ["ENDLESS", "JOB", "Options", "Side"]
@@ -61,7 +61,7 @@ class Side:
         self.hurt: dict[str, float] = {}  # node -> when it was hurt last
         self._steps, self._faults = ENDLESS, []  # type: int, list[dict[str, object]]
         self._box: Sandbox | None = None
-        self._doer: hands.Doer | None = None
+        self._doer: injector.Injector | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,7 +73,11 @@ class Side:
         self.home.mkdir(mode=0o700)
         (self.folder / "tmp").mkdir()
         self._box = up(
-            self.folder / "box", nodes=self.options.nodes, conf=PREEMPTING, ssh=self.ssh, name=self.name
+            self.folder / "box",
+            nodes=self.options.nodes,
+            conf=by_name("preemption").slurm_conf,
+            ssh=self.ssh,
+            name=self.name,
         )
         env = {
             key: value for key, value in self._box.env().items() if not key.startswith(("FTRUN_", "SBATCH_"))
@@ -86,18 +90,16 @@ class Side:
             "TMPDIR": str(self.folder / "tmp"),
         }
         (self.folder / "config.toml").write_text(self._site())
-        self._doer = hands.Doer(
-            self._box, self.folder, self.home, env, Memory(self._box, self.folder / "published")
-        )
+        self._doer = injector.Injector(self._box, self.folder, self.home, env)
         self._tell()
         o = self.options
         plan = {
-            "folder": str(self.work), "steps": ENDLESS, "shares": o.ranks, "every": o.save_every, "step_s": o.step_s, "save_s": 0.2,
-            "collective_timeout_s": o.timeout_s, "on_timeout": "exit", "on_loss": "exit", "beat": True,
+            "folder": str(self.work), "steps": ENDLESS, "shares": o.ranks, "save_every": o.save_every, "step_s": o.step_s, "save_s": 0.2,
+            "collective_timeout_s": o.timeout_s, "on_timeout": "exit", "on_peer_lost": "exit", "heartbeats": True,
             "host": "" if self._box.plan.hosts else "127.0.0.1", "faults": [],
         }  # fmt: skip
         shutil.copy(Path(__file__).with_name("struck.py"), self.work)
-        script.lay_out(self.work, plan, srun=["--kill-on-bad-exit=1"], python=sys.executable, module="struck")
+        lay_out(self.work, plan, srun=["--kill-on-bad-exit=1"], python=sys.executable, module="struck")
 
     def _site(self) -> str:
         return ""
@@ -107,7 +109,7 @@ class Side:
         raise NotImplementedError
 
     @property
-    def doer(self) -> hands.Doer:
+    def doer(self) -> injector.Injector:
         """The hands; after `build`."""
         assert self._doer is not None
         return self._doer
@@ -127,20 +129,20 @@ class Side:
 
     # ---- looking
 
-    def ledger(self) -> Ledger:
+    def trace(self) -> Trace:
         """What the trainer noted so far."""
-        return ledger.read(self.work)
+        return readers.read_trace(self.work)
 
     def look(self) -> None:
         """What this side does and notices every few seconds."""
 
     def standing(self) -> str:
         """How it stands, in a few words."""
-        return f"step {self.ledger().step}"
+        return f"step {self.trace().step}"
 
     def node_of(self, rank: int) -> str:
         """The node on which a rank was placed last; "" before its first start."""
-        placed = [str(line["node"]) for line in self.ledger().ranks if line["rank"] == rank]
+        placed = [str(line["node"]) for line in self.trace().ranks if line["rank"] == rank]
         return placed[-1] if placed else ""
 
     # ---- striking and repairing
@@ -201,7 +203,7 @@ class Side:
             "slurmd-killed": lambda: box.slurmd_kill(node),
             "drain": lambda: doer.drain(node),
             "controller-killed": box.kill_controller,
-            "controller-down": doer.controller_down,
+            "controller-down": doer.stop_controller,
             "controller-hangs": box.pause_controller,
             "preemption": self._urgent_job,
             "supervisor-killed": self._kill_supervisor,
@@ -233,7 +235,7 @@ class Side:
         kind = blow.kind.name
         node = next((where for other, _, where in self.struck if other is blow), "")
         if kind in {"controller-killed", "controller-down"}:
-            self.doer.controller_up()
+            self.doer.start_controller()
         elif kind == "controller-hangs":
             self.box.continue_controller()
         elif kind == "preemption":
@@ -292,7 +294,7 @@ class Side:
         """Whatever is still broken is repaired."""
         with contextlib.suppress(SandboxError):
             self.box.continue_controller()
-            self.doer.controller_up()
+            self.doer.start_controller()
         for number in range(len(self._faults)):
             if (self.work / f"bad-node-{number}").exists():
                 (self.work / f"bad-node-{number}").write_text("")
@@ -311,6 +313,6 @@ class Side:
     def clear(self) -> None:
         """No process of this side is left."""
         self._stop.set()
-        hands.end_processes(hands.supervisors(self.home))
+        injector.end_processes(injector.supervisors(self.home))
         if (self.folder / "box" / "sandbox.json").exists():
             Sandbox.load(self.folder / "box").down()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftrun.supervisor.drill.trainer import Trainer
+from ftrun.supervisor.drill_trainer.trainer import Trainer
 
 __all__ = ["Struck", "main", "up_to_date"]
 

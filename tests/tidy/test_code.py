@@ -51,7 +51,7 @@ CLIENTS = {
     "tenacity": {"slurm/commands/cluster.py"},
 }
 TYPER_FOLDER = "supervisor/cli/"
-RICH_FOLDERS = ("supervisor/cli/", "supervisor/drill/")
+RICH_FOLDERS = ("supervisor/cli/",)
 
 LINES_PER_FILE_MAX = 600
 LINES_PER_FUNCTION_MAX = 70

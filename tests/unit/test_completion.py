@@ -19,7 +19,7 @@ from ftrun.slurm.commands import names
 from ftrun.supervisor import cli
 from ftrun.supervisor.cli import complete, complete_table
 from ftrun.supervisor.cli.commands import COMMANDS
-from ftrun.supervisor.drill.scenarios import SCENARIOS
+from ftrun.supervisor.drill.runner import user_scenarios
 
 BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
 HEAVY = (
@@ -79,7 +79,7 @@ def test_values_are_offered(home: Path, words: tuple[str, ...], offered: list[st
 
 def test_every_drill_is_offered() -> None:
     """By the table of drills."""
-    assert {scenario.name for scenario in SCENARIOS} == set(_offered("drill", "gpu-lost", ""))
+    assert {scenario.name for scenario in user_scenarios()} == set(_offered("drill", "gpu-lost", ""))
 
 
 @pytest.mark.parametrize(

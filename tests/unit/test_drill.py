@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.drill import saved, weights
-from ftrun.supervisor.drill.chronicle import Chronicle
-from ftrun.supervisor.drill.harm import FAULTS
-from ftrun.supervisor.drill.scenarios import SCENARIOS
-from ftrun.supervisor.drill.terms import Expect, Ledger, Scenario, Story
+from ftrun.supervisor.drill import scenario
+from ftrun.supervisor.drill.injector import Injector
+from ftrun.supervisor.drill.observation import CONDITIONS, Observation, Outcome, Trace, is_due, target_node
+from ftrun.supervisor.drill.scenario import Action, Expectation, Scenario
+from ftrun.supervisor.drill.timeline import Timeline
 from ftrun.supervisor.drill.verdict import judge
+from ftrun.supervisor.drill_trainer import checkpoint_files, toy_model
+from ftrun.supervisor.drill_trainer.faults import FAULTS
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.lifecycle import State
+from tests.drills.tables import all_scenarios
 
 # ---------------------------------------------------------------------- the trainer
 
@@ -31,13 +34,13 @@ def _train(folder: Path, *, ranks: int = 3, resume: str = "", **plan: Any) -> li
     usual = {
         "folder": str(folder),
         "steps": 6,
-        "every": 2,
+        "save_every": 2,
         "step_s": 0.0,
         "collective_timeout_s": 20.0,
         "host": "127.0.0.1",
     }
     (folder / "plan.json").write_text(json.dumps({**usual, "faults": [], **plan}))
-    words = [sys.executable, "-m", "ftrun.supervisor.drill.trainer", str(folder / "plan.json")]
+    words = [sys.executable, "-m", "ftrun.supervisor.drill_trainer.trainer", str(folder / "plan.json")]
     words += [f"--resume={resume}"] if resume else []
     job = str(len(list(folder.glob("meet.*"))))
     started = [
@@ -67,7 +70,7 @@ def _sum_at_the_end(folder: Path) -> str:
 def test_ranks_that_sum_over_sockets_get_the_weights_of_the_formula(tmp_path: Path) -> None:
     """Three processes come to what one process works out alone; otherwise the check of all drills would be worth nothing."""
     assert [0, 0, 0] == [code for code, _ in _train(tmp_path)]
-    assert _sum_at_the_end(tmp_path) == weights.checksum(weights.weights_after(6, 3))
+    assert _sum_at_the_end(tmp_path) == toy_model.checksum(toy_model.weights_after(6, 3))
 
 
 def test_a_training_that_is_cut_and_resumed_ends_with_the_same_weights(tmp_path: Path) -> None:
@@ -79,32 +82,32 @@ def test_a_training_that_is_cut_and_resumed_ends_with_the_same_weights(tmp_path:
     assert [0, 0, 0] == [
         code for code, _ in _train(tmp_path, resume=f"{tmp_path}/checkpoints/ckpt-000004.pt")
     ]
-    assert _sum_at_the_end(tmp_path) == weights.checksum(weights.weights_after(6, 3))
+    assert _sum_at_the_end(tmp_path) == toy_model.checksum(toy_model.weights_after(6, 3))
 
 
 @pytest.mark.parametrize("change", [[1, 2, 4, 5], [1, 2, 3, 3, 4, 5], [2, 1, 3, 4, 5]])
 def test_a_step_lost_doubled_or_swapped_shows_in_the_weights(change: list[int]) -> None:
     """The order of steps is in the sum."""
-    now = weights.initial_weights()
+    now = toy_model.initial_weights()
     for step in change:
-        parts = [weights.gradient(now, rank, step) for rank in range(3)]
-        now = weights.apply(now, [sum(column) for column in zip(*parts, strict=True)], step)
+        parts = [toy_model.gradient(now, rank, step) for rank in range(3)]
+        now = toy_model.apply(now, [sum(column) for column in zip(*parts, strict=True)], step)
 
-    assert weights.checksum(now) != weights.checksum(weights.weights_after(5, 3))
+    assert toy_model.checksum(now) != toy_model.checksum(toy_model.weights_after(5, 3))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_a_torn_checkpoint_fails_to_load_in_the_words_of_torch(tmp_path: Path, share: float) -> None:
     """Wherever it is cut, it is an error and never half a state."""
     path = str(tmp_path / "ckpt-000004.pt")
-    now = weights.weights_after(4, 3)
-    saved.write_checkpoint(path, {"step": 4, "weights": now, "checksum": weights.checksum(now)})
-    assert saved.read_checkpoint(path)["weights"] == now
+    now = toy_model.weights_after(4, 3)
+    checkpoint_files.write_checkpoint(path, {"step": 4, "weights": now, "checksum": toy_model.checksum(now)})
+    assert checkpoint_files.read_checkpoint(path)["weights"] == now
 
     os.truncate(path, int(os.path.getsize(path) * share))
 
     with pytest.raises(RuntimeError, match="PytorchStreamReader failed reading zip archive"):
-        saved.read_checkpoint(path)
+        checkpoint_files.read_checkpoint(path)
 
 
 def test_a_rank_that_woke_up_late_leaves_its_checkpoint_unwritten(
@@ -128,16 +131,55 @@ def test_a_rank_that_woke_up_late_leaves_its_checkpoint_unwritten(
 
 def test_names_of_drills_are_unique_and_their_faults_exist() -> None:
     """A drill is called by its name, and hurts by what the trainer knows."""
-    names = [s.name for s in SCENARIOS]
+    names = [s.name for s in all_scenarios()]
 
-    assert len(names) == len(set(names))
-    assert {f.what for s in SCENARIOS for f in s.faults} <= set(FAULTS)
-    assert all(s.needs_sandbox or not s.box for s in SCENARIOS)
+    assert len(names) == len(set(names)) == 90
+    assert {f.what for s in all_scenarios() for f in s.faults} <= set(FAULTS)
+    assert all(f.steps or f.any_step for s in all_scenarios() for f in s.faults)
 
 
-def test_only_the_last_move_repeats() -> None:
+def test_actions_of_drills_exist_and_wait_for_what_can_be_observed() -> None:
+    """An action is a method of the injector, but for those that it spells out; a condition is one that is known."""
+    spelled_out = {"ftrun", "scancel", "occupy", "vacate", "urgent_job"}
+    actions = [action for s in all_scenarios() for action in s.actions]
+
+    assert {a.do for a in actions} <= set(scenario.ACTIONS)
+    assert all(callable(getattr(Injector, do)) for do in set(scenario.ACTIONS) - spelled_out)
+    assert {name for a in actions for name in a.when} <= {*CONDITIONS, "step", "start"}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("expect = {}\nsteppes = 3", "steppes"),
+        ("steps = 3", "expect"),
+        ('expect = {}\nactions = [{do = "burn", when = {step = 1}}]', "no action is called burn"),
+        ('expect = {}\nfaults = [{what = "hang", step = 1}]', "step"),
+    ],
+)
+def test_a_wrong_row_is_told_with_its_drill(row: str, told: str) -> None:
+    """A misspelt field would be a drill that hurts nothing."""
+    with pytest.raises(ValueError, match=f"drill broken: .*{told}"):
+        scenario.parse(f'[[drill]]\nname = "broken"\ntitle = "t"\n{row}\n')
+
+
+def test_an_action_waits_until_its_node_is_known() -> None:
+    """A supervisor that is slow has not seen the nodes of the job yet: nothing is done to a node without a name."""
+    hurt = Action("lose_memory", {"step": 3}, spare=0)
+    trace = Trace(steps=({"step": 9, "start": 1},), ranks=({"rank": 0, "start": 1, "node": "n0"},))
+    blind, sighted = (
+        Observation(Run("r", State.RUNNING, attempts=(Attempt(1, 98.0, nodes=nodes),)), trace, 1.0, True)
+        for nodes in ((), ("n0", "n7"))
+    )
+
+    assert not is_due(hurt, blind)
+    assert is_due(hurt, sighted)
+    assert target_node(hurt, sighted) == "n7"
+
+
+def test_only_the_last_action_repeats() -> None:
     """What is made again and again would keep the moves behind it waiting."""
-    assert not any(move.repeats for s in SCENARIOS for move in s.moves[:-1])
+    assert not any(action.repeats for s in all_scenarios() for action in s.actions[:-1])
 
 
 # ---------------------------------------------------------------------- the judge
@@ -146,18 +188,18 @@ SCENARIO = Scenario(
     "a-drill",
     "A drill",
     steps=6,
-    every=2,
-    expect=Expect(
+    save_every=2,
+    expect=Expectation(
         classes=("node",),
         blamed="hurt",
         avoided=True,
         attempts=2,
         rungs=("resubmit",),
-        stayed=True,
+        processes_kept=True,
         steps_lost_max=1,
     ),
 )
-RIGHT = weights.checksum(weights.weights_after(6, 3))
+RIGHT = toy_model.checksum(toy_model.weights_after(6, 3))
 
 
 def _steps(start: int, first: int, last: int, at: float) -> tuple[Mapping[str, Any], ...]:
@@ -171,10 +213,10 @@ def _save(start: int, step: int, at: float) -> Mapping[str, Any]:
     return {"at": at, "attempt": start, "start": start, "step": step, "path": f"ckpt-{step}"}
 
 
-LEDGER = Ledger(
+TRACE = Trace(
     steps=(*_steps(1, 1, 5, 100.0), *_steps(2, 5, 6, 120.0)),
     saves=(_save(1, 2, 101.5), _save(1, 4, 103.5), _save(2, 6, 121.5)),
-    hurts=({"at": 105.0, "what": "gpu-lost", "node": "n1", "rank": 1, "step": 6, "start": 1},),
+    faults=({"at": 105.0, "what": "gpu-lost", "node": "n1", "rank": 1, "step": 6, "start": 1},),
     ranks=(
         {"at": 99.0, "start": 1, "rank": 1, "node": "n1", "pid": 7, "memory": "a"},
         {"at": 119.0, "start": 2, "rank": 1, "node": "n2", "pid": 9, "memory": "c"},
@@ -206,75 +248,75 @@ RUN = Run(
     attempts=(Attempt(1, 98.0, nodes=("n0", "n1")), Attempt(2, 108.0, nodes=("n0", "n2"))),
     incidents=(INCIDENT,),
 )
-STORY = Story((RUN,), (LEDGER,), (), {"ckpt-4": {"start": 1}, "ckpt-6": {"start": 2}})
+OUTCOME = Outcome((RUN,), (TRACE,), (), {"ckpt-4": {"start": 1}, "ckpt-6": {"start": 2}})
 
 
-def _wrong(story: Story) -> set[str]:
-    return {check.wanted for check in judge(SCENARIO, story)[1] if not check.held}
+def _wrong(outcome: Outcome) -> set[str]:
+    return {check.wanted for check in judge(SCENARIO, outcome)[1] if not check.held}
 
 
 def test_a_story_that_went_as_it_must_passes_with_its_times() -> None:
     """The row counts from the moment of the fault."""
-    rows, checks = judge(SCENARIO, STORY)
+    rows, checks = judge(SCENARIO, OUTCOME)
 
     assert all(check.held for check in checks)
     assert (rows[0].detected_after_s, rows[0].running_after_s, rows[0].steps_lost) == (0.5, 14.0, 1)
     assert (rows[0].node_blamed, rows[0].finished) == ("n1", "yes")
 
 
-def _with_run(**changes: Any) -> Story:
-    return replace(STORY, runs=(replace(RUN, **changes),))
+def _with_run(**changes: Any) -> Outcome:
+    return replace(OUTCOME, runs=(replace(RUN, **changes),))
 
 
-def _with_ledger(**changes: Any) -> Story:
-    return replace(STORY, ledgers=(replace(LEDGER, **changes),))
+def _with_trace(**changes: Any) -> Outcome:
+    return replace(OUTCOME, traces=(replace(TRACE, **changes),))
 
 
-LATE_STEP = (*LEDGER.steps, {"at": 130.0, "attempt": 1, "start": 1, "step": 6})
-LATE_SAVE = (*LEDGER.saves, _save(1, 6, 125.0))
+LATE_STEP = (*TRACE.steps, {"at": 130.0, "attempt": 1, "start": 1, "step": 6})
+LATE_SAVE = (*TRACE.saves, _save(1, 6, 125.0))
 STAYED = "every rank but the hurt one keeps its process"
 OTHER = ({"at": 99.0, "start": 1, "rank": 2, "node": "n0", "pid": 5, "memory": "d"},)
 GAP = (*_steps(1, 1, 5, 100.0), *_steps(2, 6, 6, 120.0))
 
 
 @pytest.mark.parametrize(
-    ("story", "wanted"),
+    ("outcome", "wanted"),
     [
         (_with_run(state=State.STOPPED), "a-drill-0001 is finished"),
         (_with_run(incidents=()), "diagnosed as node"),
         (_with_run(incidents=(replace(INCIDENT, nodes=("n0",)),)), "blamed: n1"),
         (_with_run(attempts=(*RUN.attempts, RUN.attempts[0])), "attempts: 2"),
-        (_with_ledger(ranks=(*LEDGER.ranks, {**LEDGER.ranks[1], "node": "n1"})), "the last start avoids n1"),
+        (_with_trace(ranks=(*TRACE.ranks, {**TRACE.ranks[1], "node": "n1"})), "the last start avoids n1"),
         (_with_run(incidents=(replace(INCIDENT, decision={"kind": "step"}),)), "decided: resubmit"),
-        (_with_ledger(ends=({"rank": 1, "pid": 8, "memory": "b"},)), STAYED),
-        (_with_ledger(ranks=(*LEDGER.ranks, *OTHER, *OTHER)), STAYED),
-        (_with_ledger(finals=()), "the weights are those of an undisturbed training, once"),
-        (_with_ledger(finals=LEDGER.finals * 2), "the weights are those of an undisturbed training, once"),
-        (_with_ledger(steps=LATE_STEP), "never two at the same time"),
-        (_with_ledger(saves=LATE_SAVE), "never two at the same time"),
-        (_with_ledger(steps=GAP), "every start goes on from a checkpoint"),
+        (_with_trace(ends=({"rank": 1, "pid": 8, "memory": "b"},)), STAYED),
+        (_with_trace(ranks=(*TRACE.ranks, *OTHER, *OTHER)), STAYED),
+        (_with_trace(finals=()), "the weights are those of an undisturbed training, once"),
+        (_with_trace(finals=TRACE.finals * 2), "the weights are those of an undisturbed training, once"),
+        (_with_trace(steps=LATE_STEP), "never two at the same time"),
+        (_with_trace(saves=LATE_SAVE), "never two at the same time"),
+        (_with_trace(steps=GAP), "every start goes on from a checkpoint"),
         (
-            _with_ledger(steps=(*_steps(1, 1, 5, 100.0), *_steps(2, 3, 6, 120.0))),
+            _with_trace(steps=(*_steps(1, 1, 5, 100.0), *_steps(2, 3, 6, 120.0))),
             "steps trained twice: at most 1",
         ),
-        (replace(STORY, checkpoints={"ckpt-6": {"start": 1}}), "no checkpoint is overwritten or torn"),
-        (replace(STORY, checkpoints={"ckpt-6": "torn"}), "no checkpoint is overwritten or torn"),
-        (replace(STORY, timed_out=True), "it comes to an end in time"),
-        (replace(STORY, failure="no sandbox"), "the drill can be held"),
+        (replace(OUTCOME, checkpoints={"ckpt-6": {"start": 1}}), "no checkpoint is overwritten or torn"),
+        (replace(OUTCOME, checkpoints={"ckpt-6": "torn"}), "no checkpoint is overwritten or torn"),
+        (replace(OUTCOME, timed_out=True), "it comes to an end in time"),
+        (replace(OUTCOME, failure="no sandbox"), "the drill can be held"),
     ],
 )
-def test_nothing_wrong_passes(story: Story, wanted: str) -> None:
+def test_nothing_wrong_passes(outcome: Outcome, wanted: str) -> None:
     """For each expectation and each law there is a story that breaks it, and is caught."""
-    assert wanted in _wrong(story)
+    assert wanted in _wrong(outcome)
 
 
-def test_the_chronicle_tells_each_thing_once() -> None:
+def test_the_timeline_tells_each_thing_once() -> None:
     """What was told is not told again, and the same fault on several ranks is one line."""
-    chronicle = Chronicle()
-    hurts = LEDGER.hurts * 2
+    timeline = Timeline()
+    faults = TRACE.faults * 2
 
-    first = chronicle.news([RUN], [replace(LEDGER, hurts=hurts)])
+    first = timeline.news([RUN], [replace(TRACE, faults=faults)])
 
     assert first[0] == "!! gpu-lost strikes rank 1 on n1 at step 6"
     assert any(line.startswith("diagnosed as node (s): a node was lost, to blame: n1") for line in first)
-    assert chronicle.news([RUN], [replace(LEDGER, hurts=hurts)]) == []
+    assert timeline.news([RUN], [replace(TRACE, faults=faults)]) == []

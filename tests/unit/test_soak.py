@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.drill import harm
-from ftrun.supervisor.drill.scenarios import SCENARIOS
+from ftrun.supervisor.drill_trainer import faults
 from ftrun.supervisor.events import Attempt, Run
+from tests.drills.tables import all_scenarios
 from tests.soak import __main__ as soak
 from tests.soak import report, struck
 from tests.soak.blows import KINDS, plan, plan_as_json
@@ -49,10 +49,10 @@ def test_every_kind_falls_before_any_falls_twice() -> None:
 
 def test_every_kind_is_out_of_a_drill() -> None:
     """What strikes from inside is a fault of the drills' trainer, and each kind names the drill that it is out of."""
-    drills = {scenario.name for scenario in SCENARIOS}
+    drills = {scenario.name for scenario in all_scenarios()}
 
     assert [] == [kind.name for kind in KINDS if kind.drill not in drills]
-    assert [] == [kind.name for kind in KINDS if kind.inside and kind.inside not in harm.FAULTS]
+    assert [] == [kind.name for kind in KINDS if kind.inside and kind.inside not in faults.FAULTS]
 
 
 def test_what_was_told_strikes_once_and_in_time(tmp_path: Path) -> None:

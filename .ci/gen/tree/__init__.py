@@ -16,7 +16,7 @@ from ftrun.hooks.findings import TIERS
 from ftrun.slurm.sandbox.handle import HOWS
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.cli.commands import COMMANDS
-from ftrun.supervisor.drill.scenarios import SCENARIOS
+from ftrun.supervisor.drill.runner import user_scenarios
 from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.virtual import presets
 
@@ -39,7 +39,7 @@ _BY_METAVAR = {
 }
 # Values that a command looks at itself: (command, the parameter's name in Python).
 _OF_COMMANDS = {
-    ("drill", "names"): "=" + " ".join(sorted(scenario.name for scenario in SCENARIOS)),
+    ("drill", "names"): "=" + " ".join(sorted(scenario.name for scenario in user_scenarios())),
     ("preflight", "checks"): "="
     + " ".join(sorted({check.name for check in catalogue.checks(TIERS[-1]) if " " not in check.name})),
     ("preflight", "tier"): "=" + " ".join(TIERS),

@@ -1,16 +1,18 @@
 """A small data-parallel trainer that is real where it matters, and hurts itself on command. (I/O)
 
-How it thinks. One rank a node, started by srun. Every step each rank makes a gradient, the gradients are summed over TCP
-sockets (see group), and all ranks apply the same sum to the same weights (see weights). Rank 0 prints steps as training code does, and
-writes checkpoints, moved into place when they are whole; by SIGUSR1 it is asked for one, and gives it in the middle of a sum as well.
-With `rejoin` a rank that lost a peer waits for its successor and goes on, in the same process.
+How it thinks. One rank a node, started by srun. Every step each rank makes a gradient, the gradients are
+summed over TCP sockets (see process_group), and all ranks apply the same sum to the same weights (see
+toy_model). Rank 0 prints steps as training code does, and writes checkpoints, moved into place when they are
+whole; by SIGUSR1 it is asked for one, and gives it in the middle of a sum as well. With `rejoin` a rank that
+lost a peer waits for its successor and goes on, in the same process.
 
-    python3 -m ftrun.supervisor.drill.trainer PLAN [--resume=CHECKPOINT]
+    python3 -m ftrun.supervisor.drill_trainer.trainer PLAN [--resume=CHECKPOINT]
 
-PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (see harm). A fault
-with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank is placed on it. What happened is
-appended to the plan's folder, one JSON line an event: steps.log, saves.log, hurt.log, final.log, ranks.log (which process
-started where), ends.log (which one came to the end), saving.log and refused.log (a checkpoint begun, and one not put into place).
+PLAN is a JSON file: how long to train, where to write, and which faults strike at which step (see faults). A
+fault with `sticky` makes the node it first struck a bad one: it strikes there again, whichever rank is
+placed on it. What happened is appended to the plan's folder, one JSON line an event: steps.log, saves.log,
+hurt.log, final.log, ranks.log (which process started where), ends.log (which one came to the end),
+saving.log and refused.log (a checkpoint begun, and one not put into place).
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -28,10 +30,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.hooks import beat
-from ftrun.supervisor.drill import harm, staged
-from ftrun.supervisor.drill.group import Group, PeerLost, TimedOut, address_towards
-from ftrun.supervisor.drill.saved import read_checkpoint, write_checkpoint
-from ftrun.supervisor.drill.weights import WIDTH, apply, checksum, gradient, initial_weights, loss_at
+from ftrun.supervisor.drill_trainer import checkpoint_files, faults
+from ftrun.supervisor.drill_trainer.process_group import Group, PeerLost, TimedOut, address_towards
+from ftrun.supervisor.drill_trainer.toy_model import (
+    WIDTH,
+    apply,
+    checksum,
+    gradient,
+    initial_weights,
+    loss_at,
+)
 
 __all__ = ["Trainer", "main"]
 
@@ -67,7 +75,7 @@ class Trainer:
     def _resume(self, checkpoint: str) -> list[str]:
         """Step and weights from a checkpoint; the files that were read. Raises RuntimeError."""
         if self.way:
-            state, read = staged.read_part(checkpoint, self.rank, self.size)
+            state, read = checkpoint_files.read_part(checkpoint, self.rank, self.size)
         else:
             state, read = self._read(checkpoint), [checkpoint]
         self.step, self.weights = state["step"], state["weights"]
@@ -75,12 +83,12 @@ class Trainer:
         return read
 
     def _read(self, checkpoint: str) -> dict[str, Any]:
-        """A checkpoint, or the words with which the plan's loader fails. Raises RuntimeError, ValueError, KeyError."""
+        """A checkpoint, or how the plan's loader fails. Raises RuntimeError, ValueError, KeyError."""
         loader = self.plan.get("loader")
         if loader == "bug":
             raise KeyError("optimizer")
         try:
-            return read_checkpoint(checkpoint)
+            return checkpoint_files.read_checkpoint(checkpoint)
         except RuntimeError:
             if loader == "own":
                 raise ValueError(f"checksum of {checkpoint} is wrong") from None
@@ -133,7 +141,7 @@ class Trainer:
         while self.step < int(self.plan["steps"]):
             step = self.step + 1
             self._beat(step)
-            harm.strike(self, step)
+            faults.strike(self, step)
             time.sleep(float(self.plan["step_s"]) * self.slowness)
             self._beat(step, "sync")
             try:
@@ -151,7 +159,7 @@ class Trainer:
         return 0
 
     def _gradient(self, step: int) -> list[int]:
-        """The sum of this rank's shares of the batch: with fewer ranks than it was made for, each takes over more of them."""
+        """The sum of this rank's shares of the batch; with fewer ranks than planned each has more."""
         shares = range(self.rank, max(self.size, int(self.plan.get("shares", 0))), self.size)
         parts = [gradient(self.weights, share, step) for share in shares]
         return [sum(column) for column in zip(*parts)]
@@ -166,7 +174,7 @@ class Trainer:
             self._summing = False
 
     def _beat(self, step: int, phase: str = "") -> None:
-        if self.plan.get("beat"):
+        if self.plan.get("heartbeats"):
             beat(step, phase)
 
     def _meet_again(self) -> None:
@@ -181,7 +189,7 @@ class Trainer:
             self.note("steps.log", step=self.step)
             loss = "nan" if self.poisoned else f"{loss_at(self.weights, self.step):.4f}"
             self.say(f"step {self.step}/{steps} loss {loss}")
-        if self.step % int(self.plan["every"]) == 0:
+        if self.step % int(self.plan["save_every"]) == 0:
             if self.way:
                 self._stage()
             elif self.rank == 0:
@@ -196,7 +204,7 @@ class Trainer:
     # ---- checkpoints
 
     def _on_save_signal(self, *_: Any) -> None:
-        """Between two steps state and step number may not fit together: then it is done in front of the next sum."""
+        """Between two steps state and step number may not fit together: then the next sum does it first."""
         self._save_asked = True
         if self._summing:
             self._save_as_asked()
@@ -211,8 +219,8 @@ class Trainer:
     def _stage(self) -> None:
         state = {"step": self.step, "weights": self.weights, "attempt": self.attempt, "start": self.start}
         began_s = time.monotonic()
-        with staged.place(self.way, self.step) as folder:
-            path = staged.write_part(
+        with checkpoint_files.place(self.way, self.step) as folder:
+            path = checkpoint_files.write_part(
                 folder, self.rank, self.size, state, int(self.plan.get("pad_kib", 0)) << 10
             )
         if self.rank == 0:
@@ -226,7 +234,7 @@ class Trainer:
         temporary = f"{path}.{self.job}.{self.launch}.{self.start}.tmp"
         state = {"step": self.step, "weights": self.weights, "checksum": checksum(self.weights), "attempt": self.attempt,
                  "start": self.start, "job": self.job}  # fmt: skip
-        write_checkpoint(temporary, state)
+        checkpoint_files.write_checkpoint(temporary, state)
         if self.plan.get("save_s"):
             self.note("saving.log", step=self.step)
             time.sleep(float(self.plan["save_s"]))
@@ -243,7 +251,7 @@ class Trainer:
         self.say(f"saved checkpoint {path} at step {self.step}")
 
     def _replaced(self) -> bool:
-        """A node that froze and woke up later must not write over its successor: is this start still the run's?"""
+        """Whether a later start has begun: a node that froze must not write over its successor."""
         run_dir = os.environ.get("FTRUN_RUN_DIR")
         if not run_dir:
             return False
@@ -259,7 +267,7 @@ class Trainer:
     # ---- what training code says when a peer is gone
 
     def _peer_lost(self, step: int, error: PeerLost) -> int:
-        if self.plan.get("on_loss") == "wait":  # the silence of a node without power
+        if self.plan.get("on_peer_lost") == "wait":  # the silence of a node without power
             time.sleep(float(self.plan["collective_timeout_s"]))
             return self._timed_out(step)
         self.say(
@@ -278,12 +286,12 @@ class Trainer:
             f" Timeout(ms)={limit_ms}) ran for {limit_ms + 12} milliseconds before timing out."
         )
         if self.plan.get("on_timeout") == "wait":
-            harm.hang(self)
+            faults.hang(self)
         self.say(
             f"[rank{self.rank}]:[E{stamp}.000000000 ProcessGroupNCCL.cpp:630] [Rank {self.rank}] To avoid data inconsistency,"
             " we are taking the entire process down."
         )
-        return harm.abort()
+        return faults.abort()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
-"""What the drills' trainer does to itself when a fault strikes. (I/O)
+"""The faults that strike inside a rank of the drills' training. (I/O)
 
-It prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS names what there is.
+It prints what the kernel, CUDA, NCCL or Slurm print, and dies as a process dies of it. FAULTS names what
+there is.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -15,15 +16,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ftrun.supervisor.drill.saved import write_checkpoint
+from ftrun.supervisor.drill_trainer.checkpoint_files import write_checkpoint
 
-__all__ = ["FAULTS", "Harmed", "abort", "hang", "strike"]
+__all__ = ["FAULTS", "Victim", "abort", "hang", "strike"]
 
 SLOW_FACTOR = 3.0
 
 
-class Harmed(Protocol):
-    """What a fault needs of the trainer. `slowness` is how many times its usual time a step takes, `poisoned` that its loss is no number."""
+class Victim(Protocol):
+    """What a fault needs of the trainer.
+
+    `slowness` is how many times its usual time a step takes, `poisoned` that its loss is no number.
+    """
 
     folder: str
     job: str
@@ -43,7 +47,7 @@ class Harmed(Protocol):
         """A line on stdout."""
 
 
-def strike(trainer: Harmed, step: int) -> None:
+def strike(trainer: Victim, step: int) -> None:
     """Whatever the plan has for this rank at this step."""
     for number, fault in enumerate(trainer.plan.get("faults", ())):
         if _struck(trainer, number, fault, step):
@@ -51,14 +55,14 @@ def strike(trainer: Harmed, step: int) -> None:
             FAULTS[fault["what"]](trainer)
 
 
-def _struck(trainer: Harmed, number: int, fault: Mapping[str, Any], step: int) -> bool:
+def _struck(trainer: Victim, number: int, fault: Mapping[str, Any], step: int) -> bool:
     if fault["starts"] and trainer.start not in fault["starts"]:
         return False
     mark = os.path.join(trainer.folder, f"bad-node-{number}")
     if fault["sticky"] and os.path.exists(mark):
         with open(mark) as stream:
             return stream.read() == trainer.node
-    if fault["rank"] not in (-1, trainer.rank) or step not in fault["steps"]:
+    if fault["rank"] not in (-1, trainer.rank) or not (fault.get("any_step") or step in fault["steps"]):
         return False
     if fault["sticky"]:
         with open(mark, "w") as stream:
@@ -87,46 +91,46 @@ def abort() -> int:
     return 134
 
 
-def hang(_trainer: Harmed) -> None:
+def hang(_trainer: Victim) -> None:
     """Stand still for good."""
     while True:
         time.sleep(3600)
 
 
-def _be_stopped(_trainer: Harmed) -> None:
+def _be_stopped(_trainer: Victim) -> None:
     """The process is there, and no thread of it runs: a debugger, a frozen cgroup."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _kernel_says(trainer: Harmed, text: str) -> None:
+def _kernel_says(trainer: Victim, text: str) -> None:
     """A line of the kernel's log, as a job shows it that follows the log of its node."""
     trainer.say(f"{time.strftime('%b %d %H:%M:%S')} {trainer.node} kernel: {text}")
 
 
-def _lose_gpu(trainer: Harmed) -> None:
+def _lose_gpu(trainer: Victim) -> None:
     """The kernel's word, CUDA's word, the end."""
     _kernel_says(trainer, f"NVRM: Xid (PCI:0000:3b:00): 79, pid={os.getpid()}, GPU has fallen off the bus.")
     trainer.say(f"[rank{trainer.rank}]: RuntimeError: CUDA error: unknown error")
     abort()
 
 
-def _be_killed(_trainer: Harmed) -> None:
+def _be_killed(_trainer: Victim) -> None:
     """The process is gone without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _be_slow(trainer: Harmed) -> None:
+def _be_slow(trainer: Victim) -> None:
     """From now on each step takes longer here."""
     trainer.slowness = SLOW_FACTOR
 
 
-def _have_a_bug(trainer: Harmed) -> None:
+def _have_a_bug(trainer: Victim) -> None:
     """What a wrong line of the user's does."""
     nothing: Any = None
     trainer.weights[0] += nothing
 
 
-def _use_up_memory(trainer: Harmed) -> None:
+def _use_up_memory(trainer: Victim) -> None:
     """The kernel's word, Slurm's word, SIGKILL."""
     _kernel_says(
         trainer,
@@ -134,13 +138,14 @@ def _use_up_memory(trainer: Harmed) -> None:
     )
     step = f"{trainer.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
     trainer.say(
-        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}. Some of the step tasks have been OOM Killed."
+        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}."
+        " Some of the step tasks have been OOM Killed."
     )
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tear_checkpoint(trainer: Harmed) -> None:
-    """The end comes while a checkpoint is written by code that does not move it into place when it is whole."""
+def _tear_checkpoint(trainer: Victim) -> None:
+    """The end comes while a checkpoint is written straight into its place."""
     path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
     write_checkpoint(path + ".tmp", {"step": trainer.step, "weights": trainer.weights})
     os.truncate(path + ".tmp", os.path.getsize(path + ".tmp") // 2)
@@ -148,7 +153,7 @@ def _tear_checkpoint(trainer: Harmed) -> None:
     _lose_gpu(trainer)
 
 
-def _save_nonsense(trainer: Harmed) -> None:
+def _save_nonsense(trainer: Victim) -> None:
     """A checkpoint is whole as a file, and what is in it cannot be loaded."""
     path = os.path.join(trainer.folder, "checkpoints", f"ckpt-{trainer.step + 1:06d}.pt")
     state = {"step": trainer.step, "weights": trainer.weights, "checksum": "of another state"}
@@ -157,26 +162,26 @@ def _save_nonsense(trainer: Harmed) -> None:
     _lose_gpu(trainer)
 
 
-def _be_poisoned(trainer: Harmed) -> None:
+def _be_poisoned(trainer: Victim) -> None:
     """The weights are wrong from now on, and the loss is no number."""
     trainer.poisoned = True
     trainer.weights[:] = [weight + 1 for weight in trainer.weights]
 
 
-def _requeue_itself(trainer: Harmed) -> None:
+def _requeue_itself(trainer: Victim) -> None:
     """As scripts do that know their time limit."""
     if trainer.rank == 0:
         subprocess.run(["scontrol", "requeue", trainer.job], check=False)
     hang(trainer)
 
 
-def _flap_link(trainer: Harmed) -> None:
+def _flap_link(trainer: Victim) -> None:
     """A link goes and comes back; training does not notice."""
     _kernel_says(trainer, "mlx5_core 0000:5e:00.0 ibs3: Link down")
     _kernel_says(trainer, "mlx5_core 0000:5e:00.0 ibs3: Link up")
 
 
-def _lose_link(trainer: Harmed) -> None:
+def _lose_link(trainer: Victim) -> None:
     """A link goes and comes back, and what was under way never ends."""
     _flap_link(trainer)
     hang(trainer)

@@ -1,4 +1,4 @@
-"""What a drill does to the world: nodes, controller, supervisor, jobs. (I/O)"""
+"""What a drill does to the world: nodes, their disk, the controller, the supervisor, jobs. (I/O)"""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ftrun.slurm.sandbox import sshd
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.drill.memory import Memory
+from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError
+from ftrun.supervisor.drill.observation import Observation, target_node
+from ftrun.supervisor.drill.scenario import Action
 
-__all__ = ["Doer", "NoSandbox", "end_processes", "supervisors"]
+__all__ = ["Injector", "NoSandbox", "end_processes", "mount_small_disk", "supervisors", "unmount_disk"]
 
 COMMAND_TIMEOUT_S = 120.0
 GONE_WITHIN_S = 10.0
+STRANGERS = "strangers"
+FILLER = ".filler"
 
 
 class NoSandbox(Exception):
     """An act that only a sandbox allows was asked for on somebody's real cluster."""
 
 
-class Doer:
-    """The hands of one drill (see terms.Hands). Commands run as the submitting user in the drill's folder."""
+class Injector:
+    """Acts on the sandbox and the jobs of one drill. Commands run as the user in the drill's folder."""
 
-    def __init__(
-        self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str], memory: Memory
-    ) -> None:
+    def __init__(self, box: Sandbox | None, folder: Path, home: Path, env: Mapping[str, str]) -> None:
         self._box, self.folder, self.home, self.env = box, folder, home, dict(env)
-        self.memory = memory
 
     @property
     def box(self) -> Sandbox:
@@ -41,6 +41,30 @@ class Doer:
         if self._box is None:
             raise NoSandbox("this drill breaks nodes: it runs in a sandbox only")
         return self._box
+
+    def do(self, action: Action, seen: Observation) -> None:
+        """One action of a scenario. Raises NoSandbox, SandboxError."""
+        if action.do == "ftrun":
+            self.ftrun(*(word.replace("{run}", seen.run.id) for word in action.words))
+        elif action.do == "scancel":
+            assert seen.run.attempt is not None
+            self.scancel(seen.run.attempt.job)
+        elif action.do == "occupy":
+            self._occupy(action.nodes, f"--job-name={STRANGERS}", "--wrap=sleep 900")
+        elif action.do == "vacate":
+            self.scancel_named(STRANGERS)
+        elif action.do == "urgent_job":
+            self._occupy(len(self.box.node_names), "--partition=urgent", "--wrap=sleep 4")
+        elif action.has_target:
+            getattr(self, action.do)(target_node(action, seen))
+        else:
+            getattr(self, action.do)()
+
+    def _occupy(self, nodes: int, *words: str) -> None:
+        """Somebody else's job takes so many nodes."""
+        self.submit_plain(f"-N{nodes}", "--exclusive", "--output=/dev/null", *words)
+
+    # ---- nodes and the controller
 
     def crash(self, node: str) -> None:
         """The node loses power."""
@@ -55,7 +79,7 @@ class Doer:
         self.box.mend(node)
 
     def counters(self, nodes: Sequence[str]) -> str:
-        """Give these nodes a memory controller without errors; returns what `ftrun-hook watch --root` takes."""
+        """Give these nodes a memory controller without errors; the folder for `ftrun-hook watch --root`."""
         for node in nodes:
             self._controller(node).mkdir(parents=True, exist_ok=True)
             self._count(node, 0)
@@ -82,8 +106,9 @@ class Doer:
 
     def _gpus(self, node: str, temperature: str) -> None:
         path = sshd.tools(self.box.plan, node) / "nvidia-smi"
-        gpu = f"<gpu id='00000000:3B:00.0'><uuid>GPU-1</uuid><temperature><gpu_temp>{temperature}</gpu_temp></temperature></gpu>"
-        log = f"<nvidia_smi_log><driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>{gpu}</nvidia_smi_log>"
+        gpu = f"<uuid>GPU-1</uuid><temperature><gpu_temp>{temperature}</gpu_temp></temperature>"
+        facts = "<driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>"
+        log = f"<nvidia_smi_log>{facts}<gpu id='00000000:3B:00.0'>{gpu}</gpu></nvidia_smi_log>"
         path.write_text(f'#!/bin/sh\necho "{log}"\n')
         path.chmod(0o755)
 
@@ -97,13 +122,15 @@ class Doer:
         """An administrator drains the node."""
         self._run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=kernel update"])
 
-    def controller_down(self) -> None:
+    def stop_controller(self) -> None:
         """slurmctld ends."""
         self.box.stop_controller()
 
-    def controller_up(self) -> None:
+    def start_controller(self) -> None:
         """slurmctld is started again."""
         self.box.start_controller()
+
+    # ---- ftrun's own processes
 
     def kill_supervisor(self) -> None:
         """SIGKILL to the supervisor of this drill."""
@@ -119,11 +146,18 @@ class Doer:
 
     def fill_disk(self) -> None:
         """No byte of the disk that is published to is left."""
-        self.memory.fill_disk()
+        with (self.folder / "published" / FILLER).open("wb", buffering=0) as stream:
+            try:
+                while True:
+                    stream.write(bytes(1 << 16))
+            except OSError:  # which was to come
+                return
 
     def free_disk(self) -> None:
         """As much of it is left as there was."""
-        self.memory.free_disk()
+        (self.folder / "published" / FILLER).unlink()
+
+    # ---- commands
 
     def ftrun(self, *words: str) -> None:
         """Run an ftrun command to its end; what it prints goes to commands.log."""
@@ -170,15 +204,29 @@ class Doer:
         return done
 
 
+def mount_small_disk(folder: Path, size_mib: int) -> None:
+    """Make the folder a disk of its own, so large. Raises SandboxError where that is not allowed."""
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m,mode=0755", "ftrun-drill", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SandboxError(f"no disk can be made for this drill, which root alone can: {done.stderr.strip()}")
+
+
+def unmount_disk(folder: Path) -> None:
+    """Take the disk away again; it may be in use for a moment."""
+    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
+
+
 def supervisors(home: Path) -> list[int]:
     """The processes that look after the runs of this home."""
     return _ours(home, b"supervise")
 
 
 def _ours(home: Path, word: bytes) -> list[int]:
-    """Processes with this word among their arguments. Their environment tells whose they are: a home belongs to one drill.
+    """Processes with this word among their arguments.
 
-    Without their children: between fork and exec a child has the words of its parent.
+    Their environment tells whose they are: a home belongs to one drill. Without their children: between fork
+    and exec a child has the words of its parent.
     """
     wanted = f"FTRUN_HOME={home}".encode()
     found: dict[int, int] = {}

@@ -1,8 +1,10 @@
-"""The checkpoints of a trainer that stages them: one file a rank, each with a part of the weights. (I/O)
+"""The checkpoint files of the drills' trainer: zip files, as torch's are. (I/O)
 
-How it thinks. Rank k of n has the weights k, k+n, k+2n, ... alone, and bytes that depend on rank and step make the file as large as is wished: so nothing of a
-checkpoint can be had from anywhere but the file of that rank. A rank reads the files that are its own and no other, as sharded trainings do, and the ranks put the weights
-together when they meet.
+How it thinks. Either rank 0 writes one file with all weights, or, where checkpoints are staged, every rank
+writes one: rank k of n has the weights k, k+n, k+2n, ... alone, and bytes that depend on rank and step make
+the file as large as is wished: so nothing of a checkpoint can be had from anywhere but the file of that
+rank. A rank reads the files that are its own and no other, as sharded trainings do, and the ranks put the
+weights together when they meet.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import os
 import zipfile
 import zlib
@@ -18,15 +21,54 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ftrun.supervisor.drill.saved import PADDING, read_state, write_checkpoint
-from ftrun.supervisor.drill.weights import WIDTH
+from ftrun.supervisor.drill_trainer.toy_model import WIDTH, checksum
 
-__all__ = ["padding", "place", "read_part", "read_set", "write_part"]
+__all__ = ["padding", "place", "read_checkpoint", "read_part", "read_set", "write_checkpoint", "write_part"]
+
+PADDING = "archive/data/0"
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """Step, weights and who wrote them. Raises RuntimeError, in torch's words, for a torn or foreign file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            state = _read_state(archive)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
+        raise RuntimeError(
+            "PytorchStreamReader failed reading zip archive: failed finding central directory"
+        ) from error
+    if state["checksum"] != checksum(state["weights"]):
+        raise RuntimeError(f"PytorchStreamReader failed reading file data/0: checksum mismatch in {path}")
+    return state
+
+
+def _read_state(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """What an opened file holds. Raises what zipfile raises."""
+    state: dict[str, Any] = json.loads(archive.read("archive/data.json"))
+    return state
+
+
+def write_checkpoint(
+    path: str, state: Mapping[str, Any], padding: bytes = b"", *, lasting: bool = True
+) -> None:
+    """Write a checkpoint file, with so much more in it, and where it is to last wait until it is on disk."""
+    with open(path, "wb") as stream:
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("archive/data.json", json.dumps(state))
+            archive.writestr("archive/version", "3\n")
+            if padding:
+                archive.writestr(PADDING, padding)
+        stream.flush()
+        if lasting:
+            os.fsync(stream.fileno())
+
+
+# ---------------------------------------------------------------------------- one file of each rank
 
 
 @contextmanager
 def place(way: str, step: int) -> Iterator[str]:
-    """The folder that the checkpoint of this step is written into: of the hook, or just a folder where checkpoints are kept."""
+    """The folder for the checkpoint of this step: the hook's, or just one where checkpoints are kept."""
     if way == "hook":
         stage: Any = importlib.import_module(
             "ftrun.hooks"
@@ -53,9 +95,10 @@ def write_part(folder: str, rank: int, size: int, state: Mapping[str, Any], pad_
 
 
 def read_part(folder: str, rank: int, size: int) -> tuple[dict[str, Any], list[str]]:
-    """(step and this rank's share of the weights, zeros elsewhere, what it was read from). Raises RuntimeError for what is torn or foreign.
+    """(step and this rank's share of the weights, zeros elsewhere; what it was read from).
 
-    A rank that is none of the ranks that wrote reads nothing, and does not know the step; how many they were is in every file.
+    Raises RuntimeError for what is torn or foreign. A rank that is none of the ranks that wrote reads
+    nothing, and does not know the step; how many they were is in every file.
     """
     state: dict[str, Any] = {"step": 0, "weights": [0] * WIDTH}
     read: list[str] = []
@@ -86,7 +129,7 @@ def read_set(folder: str) -> dict[str, Any]:
 def _read(path: str) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
-            state = read_state(archive)
+            state = _read_state(archive)
             pad = archive.read(PADDING)
     except (OSError, zipfile.BadZipFile, zlib.error, KeyError, EOFError, ValueError) as error:
         raise RuntimeError(f"PytorchStreamReader failed reading zip archive: {path}: {error}") from error

@@ -1,6 +1,7 @@
 """What a person sees of drills: a live view while they run, a table at the end. (I/O)
 
-On a terminal rich keeps a line for each drill under way and lets what happened scroll above; in a pipe there are plain lines.
+On a terminal rich keeps a line for each drill under way and lets what happened scroll above; in a pipe there
+are plain lines.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from ftrun.supervisor.cli import output
-from ftrun.supervisor.drill.scenarios import SCENARIOS
-from ftrun.supervisor.drill.terms import Event, Result, Row
+from ftrun.supervisor.drill.runner import Result
+from ftrun.supervisor.drill.scenario import Scenario
+from ftrun.supervisor.drill.timeline import Event, Row
 
 __all__ = ["View", "as_json", "live", "show_list", "show_results"]
 
@@ -136,16 +138,16 @@ def _end(result: Result) -> Event:
     return Event(result.name, result.took_s, "as expected" if result.held else "NOT as expected")
 
 
-def show_list() -> None:
-    """The drills there are."""
+def show_list(scenarios: Sequence[Scenario]) -> None:
+    """Name, title, and where it can be held."""
     output.table(
         ["NAME", "WHAT HAPPENS", "WHERE"],
-        [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in SCENARIOS],
+        [[s.name, s.title, "sandbox" if s.needs_sandbox else "anywhere"] for s in scenarios],
     )
 
 
 def show_results(results: Sequence[Result]) -> None:
-    """The table, then for each drill that went otherwise what was wanted, what was seen, and where to look."""
+    """The table; then for each drill that failed what was wanted, what was seen, and where to look."""
     output.table(
         COLUMNS, [_cells(result, row, first=not n) for result in results for n, row in enumerate(result.rows)]
     )

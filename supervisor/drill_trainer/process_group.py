@@ -1,9 +1,10 @@
 """The ranks of the drills' trainer, summing over TCP; rank 0 is in the middle. (I/O)
 
-How it thinks. Rank 0 listens at its node's address and writes where into a file; the others find it there. At each meeting everybody tells how
-far it is and gets the newest state of all. So a rank that was lost can be replaced while the others keep their processes: whoever stays
-drops all connections and comes to the next meeting. A sum comes about only when all parts are there, so at a meeting nobody is more than one
-step behind.
+How it thinks. Rank 0 listens at its node's address and writes where into a file; the others find it there.
+At each meeting everybody tells how far it is and gets the newest state of all. So a rank that was lost can
+be replaced while the others keep their processes: whoever stays drops all connections and comes to the next
+meeting. A sum comes about only when all parts are there, so at a meeting nobody is more than one step
+behind.
 
 Standard library only, Python 3.9: it runs on nodes.
 """
@@ -18,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import Optional
 
-from ftrun.supervisor.drill.weights import PACKED
+from ftrun.supervisor.drill_trainer.toy_model import PACKED
 
 __all__ = ["Group", "PeerLost", "TimedOut", "address_towards"]
 
@@ -161,7 +162,7 @@ def _receive(link: socket.socket, size: int) -> bytes:
 
 
 def address_towards(peer: str) -> str:
-    """Our address on the way to a peer's, for a machine that cannot resolve its own name; "" without a way."""
+    """Our address on the way to a peer's, for a machine that cannot resolve its own name; "" if none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((peer, 9))  # a datagram socket sends nothing when it connects

@@ -1,7 +1,8 @@
 """The model of the drills' trainer: weights and gradients. (pure)
 
-The arithmetic is exact and depends on the order of steps, so weights that equal those of an undisturbed training prove that no step
-was lost and none applied twice. Standard library only, Python 3.9: it runs on nodes.
+The arithmetic is exact and depends on the order of steps, so weights that equal those of an undisturbed
+training prove that no step was lost and none applied twice. Standard library only, Python 3.9: it runs on
+nodes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""What a drill submits: script, trainer and plan, options of `ftrun sbatch`, the site's settings. (I/O)"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ftrun.hooks
+from ftrun.supervisor import drill_trainer
+from ftrun.supervisor.drill.scenario import Scenario
+from ftrun.supervisor.drill_trainer import trainer
+
+__all__ = ["USUAL", "lay_out", "plan_of", "sbatch_words", "site_config"]
+
+# Waits that a user may shorten as well; a tenth of four nodes would be none.
+USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
+COMPILED = shutil.ignore_patterns("__pycache__")
+OF_THE_PLAN = [
+    "steps",
+    "save_every",
+    "step_s",
+    "save_s",
+    "load_s",
+    "collective_timeout_s",
+    "on_timeout",
+    "on_peer_lost",
+    "loader",
+    "heartbeats",
+    "rejoin",
+]
+"""Fields of a scenario that the trainer reads."""
+
+
+def lay_out(
+    work: Path,
+    plan: Mapping[str, Any],
+    *,
+    srun: Sequence[str],
+    python: str,
+    module: str = trainer.__name__,
+) -> None:
+    """Write plan.json, a copy of the trainer that needs no ftrun on the nodes, and train.sh.
+
+    train.sh hands its arguments to `module`.
+    """
+    (work / "plan.json").write_text(json.dumps(plan, indent=1))
+    # A tree of their own, so that the trainer's files have the same names on a node that has no ftrun.
+    for package in (drill_trainer, ftrun.hooks):
+        copy = work.joinpath(*package.__name__.split("."))
+        shutil.copytree(str(Path(str(package.__file__)).parent), copy, ignore=COMPILED)
+    (work / "train.sh").write_text(
+        f"#!/bin/sh\nexport PYTHONPATH={work}\n"
+        f'exec srun {" ".join([*srun, "--unbuffered"])} {python} -m {module} {work}/plan.json "$@"\n'
+    )
+
+
+def plan_of(one: Scenario, work: Path, *, hurt: bool, host: str) -> dict[str, Any]:
+    """What the trainer reads.
+
+    `hurt`: faults strike in this training; `host`: where rank 0 listens, "" for its node's address.
+    """
+    stage = {} if one.stage is None else {"stage": one.stage.way, "pad_kib": one.stage.pad_kib}
+    return {
+        **{name: getattr(one, name) for name in OF_THE_PLAN},
+        **stage,
+        "folder": str(work),
+        "shares": one.ranks,
+        "marker": one.settings.get("checkpoint-marker", ""),
+        "host": host,
+        "faults": [asdict(fault) for fault in (one.faults if hurt else ())],
+    }
+
+
+def sbatch_words(one: Scenario, work: Path, published: Path, job_name: str) -> list[str]:
+    """The options of `ftrun sbatch`."""
+    ours = {"resume-arg": "--resume={checkpoint}", **USUAL}
+    if one.stage is not None:
+        ours["stage"] = str(published)
+    else:
+        ours["checkpoint"] = f"{work}/checkpoints/ckpt-*.pt"
+    if one.spares:
+        ours["spares"] = str(one.spares)
+    if one.rejoin:
+        ours["rejoin"] = "yes"
+    return [
+        f"--job-name={job_name}",
+        f"--nodes={one.ranks}",
+        "--ntasks-per-node=1",
+        f"--output={work}/train.log",
+        *one.sbatch,
+        *(f"--ft-{key}={value}" for key, value in {**ours, **one.settings}.items()),
+    ]
+
+
+def site_config(one: Scenario, folder: Path) -> str:
+    """The site's settings: waits that a site may shorten, too."""
+    lines = ["poll = 0.5"]
+    if not one.companions:
+        # There is always an idle node, and most drills are of what is done without.
+        lines.append('recover = "rank,step,swap,shrink,resubmit"')
+    if one.operator:
+        lines.append(f'operator-spool = "{folder}/spool"')
+        lines.append(f'ssh-config = "{folder}/box/ssh/config"')
+        lines += ["recheck-spacing = 0", "recheck-passes = 1"]
+    return "\n".join(lines) + "\n"
