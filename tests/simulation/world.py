@@ -3,7 +3,7 @@
 How it thinks. One virtual clock moves everything. The run's folder, its journal and the lease are real files; the supervisor,
 its keepers, the lease and the virtual Slurm are the real code, driven by `Supervisor.tick` without threads. A
 pause is a nested advance of the clock in the middle of a tick, so everything else goes on while one process stands
-still between two of its system calls; a crash is `office.Crash` at such a point.
+still between two of its system calls; a crash is `world.Crash` at such a point.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ftrun.supervisor.halts import Halt
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.nodes import Entry
-from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
+from ftrun.supervisor.world import STALE_AFTER_S, Crash
 from tests.fake_slurm import faults as memory_faults
 from tests.fake_slurm.cluster import Clock, Engine, Faults, MemoryCluster, Timing
 from tests.fake_slurm.options import read_options
@@ -204,8 +204,8 @@ class Process:
         cluster = world.client(number)
         cluster.process = self
         self.supervisor = Supervisor(world.home, cluster, clock, self.lease, log=self)
-        self.supervisor.office.crash = self.point
-        self.supervisor.office.steps, self.supervisor.office.beside = (
+        self.supervisor.services.crash = self.point
+        self.supervisor.services.steps, self.supervisor.services.beside = (
             stacks.steps_of(world),
             stacks.beside(world),
         )

@@ -234,8 +234,8 @@ class Life:
         self._show_stacks()
 
     def _show_stacks(self) -> None:
-        office = self.supervisor.office
-        office.steps, office.beside = StackSteps(), lambda deed: deed()
+        services = self.supervisor.services
+        services.steps, services.beside = StackSteps(), lambda deed: deed()
 
     def train(self, first: int, last: int, *, every_s: int = 1) -> None:
         """The script makes these steps, a line each."""
