@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["for_long", "is_missing", "latest_launch", "left_the_queue", "missed", "seen", "unseen"]
+__all__ = ["is_gone", "is_missing", "latest_launch", "left_the_queue", "missed", "note_missing", "note_seen"]
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
@@ -39,7 +39,7 @@ class _Absence:
     unwatched: bool = False  # Slurm had the time to forget the job before we missed it
 
 
-def seen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def note_seen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """Slurm shows the job."""
     ctx.observations.partition = row.partition or ctx.observations.partition
     ctx.observations.seen_s = world.mono_s
@@ -48,11 +48,11 @@ def seen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
 
 def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
-    unseen(ctx, world)
-    if not for_long(ctx, world):
+    note_missing(ctx, world)
+    if not is_gone(ctx, world):
         _adopt_another(ctx, world)
         return
-    told = archive.word(ctx)
+    told = archive.verdict(ctx)
     if told in (archive.ASKED, archive.TOLD):
         return
     reason = (
@@ -68,7 +68,7 @@ def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
     ends.record_end(ctx, "job.ended", "GONE", reason, archive.nodes_of(ctx), launch=launch)
 
 
-def unseen(ctx: RunContext, world: ClusterSnapshot) -> None:
+def note_missing(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Slurm does not show the job: since when, and whether anybody could have seen why."""
     absence = ctx.observations.per_launch(_Absence)
     if not absence.lacking.runs:
@@ -81,7 +81,7 @@ def is_missing(ctx: RunContext) -> bool:
     return ctx.observations.per_launch(_Absence).lacking.runs
 
 
-def for_long(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def is_gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """The job is really gone: two answers far enough apart lack it, and its token finds nothing alive. Raises SlurmError."""
     cluster = ctx.services.cluster
     if not _due(ctx, world) or not cluster.ping():

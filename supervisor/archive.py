@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "completed", "exit_of", "nodes_of", "own", "word"]
+__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
 
 SUBMITTED_WITHIN_S = 60.0  # sbatch's answer comes so soon after Slurm's own time of submission
 ASKED, TOLD, LOST, NOTHING = "asked", "told", "lost", "nothing"
 Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
 
 
-def word(ctx: RunContext) -> str:
+def verdict(ctx: RunContext) -> str:
     """What accounting says of the job that is missing: ASKED (wait), TOLD (the next look shows its end), LOST (the controller lost it), NOTHING."""
     attempt = ctx.attempt
     rows = ctx.services.accounting.answer(attempt.job)
@@ -46,7 +46,7 @@ def word(ctx: RunContext) -> str:
     return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
 
 
-def completed(ctx: RunContext, world: ClusterSnapshot) -> ClusterSnapshot:
+def with_ended_job(ctx: RunContext, world: ClusterSnapshot) -> ClusterSnapshot:
     """The look with the rows of a job that Slurm has forgotten and accounting knows the end of."""
     attempt = ctx.run.attempt
     if attempt is None or not attempt.job or world.jobs is None:

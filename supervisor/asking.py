@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["ahead", "answers", "ask", "up_to_date"]
+__all__ = ["note_answers", "request_drains", "request_priority", "with_answers"]
 
 ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody answers it any more
 SETTING = "operator-spool"
 
 
-def ask(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
+def request_drains(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
     """Leave a request for every node that the decision wants the operator to drain. Raises LeaseLost, Stale."""
     for node in decision.get("ask", ()):
         incident = str(decision.get("incident", ""))
@@ -43,7 +43,7 @@ def ask(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any]) ->
             _leave(ctx, world, before[-1][0], decision, node=node)
 
 
-def ahead(ctx: RunContext, world: ClusterSnapshot) -> None:
+def request_priority(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Leave a request for the job that waits, where another one was lost with a broken node. Raises LeaseLost, Stale."""
     run, attempt = ctx.run, ctx.attempt
     last = run.incidents[-1] if run.incidents else None
@@ -109,14 +109,14 @@ def _put(
     spool.leave(path, request_id, credential)
 
 
-def answers(ctx: RunContext) -> None:
+def note_answers(ctx: RunContext) -> None:
     """Journal what the operator has answered since. Raises OSError (journal)."""
     for request_id, told in _news(ctx.run, ctx.services.clock.now_s()).items():
         kind = "drain.asked" if told["node"] else "raise.asked"
         ctx.record(kind, step="answered", id=request_id, **told)
 
 
-def up_to_date(run: Run, now_s: float) -> Run:
+def with_answers(run: Run, now_s: float) -> Run:
     """The run with the answers that came since its journal was written, for who only looks."""
     news = _news(run, now_s)
     asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}

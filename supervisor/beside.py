@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["STILL_FOR_S", "headless", "in_charge", "look_for", "said", "take"]
+__all__ = ["STILL_FOR_S", "copy_journal", "end_if_headless", "in_charge", "note_absence", "said"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 SILENT_FOR_S = 300.0  # without an agent
@@ -99,7 +99,7 @@ def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
     return world.mono_s - agent.moved_s < STILL_FOR_S
 
 
-def look_for(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
+def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if attempt.no_agent or not attempt.claim_seen or (attempt.inside and (over or _lives(ctx, world))):
@@ -123,7 +123,7 @@ def look_for(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> 
         ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
 
 
-def headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """End a job that goes on without the node of its batch script, whose agent died with it: nobody runs the script any more.
 
     Slurm takes a lost node out of a job with `--no-kill`, be it the first one, and leaves the job RUNNING to its time limit.
@@ -165,7 +165,7 @@ def _batch_host(ctx: RunContext, world: ClusterSnapshot) -> str:
     return script.batch_host
 
 
-def take(ctx: RunContext) -> None:
+def copy_journal(ctx: RunContext) -> None:
     """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
     present, read = ctx.attempt.launch, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):

@@ -6,7 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["crash_plan"]
+__all__ = ["Crash", "crash_plan"]
+
+
+class Crash(BaseException):
+    """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
 
 
 def crash_plan(text: str) -> Callable[[str], None]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["are_left", "hold", "let_go", "move"]
+__all__ = ["are_left", "hold", "move", "release"]
 
 AGAIN_AFTER_S = 15.0
 
@@ -80,7 +80,7 @@ def move(ctx: RunContext, world: ClusterSnapshot) -> None:
     ctx.record("dependents.moved", jobs=sorted(moved), to=attempt.job)
 
 
-def let_go(ctx: RunContext, world: ClusterSnapshot) -> None:
+def release(ctx: RunContext, world: ClusterSnapshot) -> None:
     """The run is over: what was held for a next attempt meets the end as it is."""
     if _held(ctx.run):
         ctx.record("dependents.moved", jobs=sorted(_release(ctx, world)), to="")

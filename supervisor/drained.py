@@ -71,7 +71,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     if told.act is Act.TELL:
         _tell(ctx, world, steady, told.why)
     elif told.act is Act.SWAP:
-        _wish_of_agent(ctx, world, steady)
+        _request_agent(ctx, world, steady)
     elif told.act is Act.LEAVE:
         attempt = ctx.attempt
         place = store.attempt_dir(ctx.run_dir, attempt.number)
@@ -82,10 +82,10 @@ def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
 
 
 def tidy(ctx: RunContext) -> None:
-    """A wish stands beside the agent only as long as it is the run's: who took another up may have died before he took this one back."""
-    wishes = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
+    """A request stands beside the agent only as long as it is the run's: who took another up may have died before he took this one back."""
+    requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
     tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
-    if not wishes and tidied.first():
+    if not requested and tidied.first():
         leave_no_nodes(ctx)
 
 
@@ -106,12 +106,12 @@ def _go_on(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[
         if not beside.in_charge(ctx, world) or ctx.attempt.ladder_off:
             _drop(ctx, "the agent can do nothing about it any more")
         elif told["stage"] == "intended":
-            _leave_wish(ctx, world)
+            _leave_request(ctx, world)
     else:
-        _perhaps_leave(ctx, world, row, wanted)
+        _leave_if_saved(ctx, world, row, wanted)
 
 
-def _perhaps_leave(ctx: RunContext, world: ClusterSnapshot, row: JobRow, wanted: tuple[str, ...]) -> None:
+def _leave_if_saved(ctx: RunContext, world: ClusterSnapshot, row: JobRow, wanted: tuple[str, ...]) -> None:
     verdict = save_request_io.awaited(ctx, world)
     if not verdict.end:
         return
@@ -186,7 +186,7 @@ def _details(ctx: RunContext) -> JobDetails | None:
 # ---------------------------------------------------------------------- the effects
 
 
-def _wish_of_agent(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...]) -> None:
+def _request_agent(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...]) -> None:
     ctx.services.fresh(world)
     ctx.record(
         "leave.intended",
@@ -200,16 +200,16 @@ def _wish_of_agent(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ..
         by=AGENT,
         nodes=list(nodes),
     )
-    _leave_wish(ctx, world)
+    _leave_request(ctx, world)
 
 
-def _leave_wish(ctx: RunContext, world: ClusterSnapshot) -> None:
+def _leave_request(ctx: RunContext, world: ClusterSnapshot) -> None:
     attempt, told, rows = ctx.attempt, ctx.run.leaving, world.nodes or {}
     aside = tuple(node for node in attempt.reach if node in rows and rows[node].drained)
     nodes = tuple(told["nodes"])
-    wish = leavefile.Wish(told["token"], nodes, aside, f"drained{_reason(world, nodes)}")
+    request = leavefile.Wish(told["token"], nodes, aside, f"drained{_reason(world, nodes)}")
     place = store.attempt_dir(ctx.run_dir, attempt.number)
-    ctx.services.act("leave-wish", world, lambda: leavefile.write(place, attempt.launch, wish))
+    ctx.services.act("leave-wish", world, lambda: leavefile.write(place, attempt.launch, request))
     ctx.record("leave.asked", token=told["token"])
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["carry_out", "inside"]
+__all__ = ["drain_decided", "drain_for_agent"]
 
 TRIES_MAX = 5
 
@@ -35,7 +35,7 @@ class _Tries:
     of: Counter[str] = field(default_factory=Counter)
 
 
-def carry_out(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any] | None = None) -> None:
+def drain_decided(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any] | None = None) -> None:
     """Drain what the decision names (that of the run, unless another is given) and is not drained yet, or ask who may.
 
     Raises SlurmError where it is worth another look.
@@ -45,10 +45,10 @@ def carry_out(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, An
         tries = ctx.observations.per_launch(_Tries).of[node]
         if node not in ctx.run.drained and tries < TRIES_MAX:
             _drain(ctx, world, node, decided, last=tries + 1 >= TRIES_MAX)
-    asking.ask(ctx, world, decided)
+    asking.request_drains(ctx, world, decided)
 
 
-def inside(ctx: RunContext, world: ClusterSnapshot) -> None:
+def drain_for_agent(ctx: RunContext, world: ClusterSnapshot) -> None:
     """What the agent of the present launch wants drained, while the job goes on without those nodes. Raises SlurmError."""
     attempt, refused = ctx.attempt, ctx.run.undrained
     if ctx.watch_only:
@@ -56,7 +56,7 @@ def inside(ctx: RunContext, world: ClusterSnapshot) -> None:
     for incident in ctx.run.incidents:
         if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch):
             left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
-            carry_out(ctx, world, {**incident.decision, "drain": left})
+            drain_decided(ctx, world, {**incident.decision, "drain": left})
 
 
 def _drain(

@@ -32,9 +32,9 @@ __all__ = [
     "LEFT",
     "as_logged",
     "as_requeued",
-    "end_data",
     "forgettable",
     "incident_id",
+    "launch_exit",
     "of_last_start",
     "told",
     "with_companions",
@@ -58,13 +58,13 @@ def record_end(
     """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
     number = ctx.attempt.launch if launch is None else launch
     job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
-    data = end_data(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
+    data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
     data |= {"slurm_end_s": row.end_time_s if row is not None else None}
     ctx.observations.per_start(sense.EndedScript).log_quiet.stop()
     ctx.record(kind, launch=number, **data)
 
 
-def end_data(
+def launch_exit(
     ctx: RunContext,
     state: str,
     reason: str,

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIVE_FOR_S",
-    "abandoned",
     "awaits_late_job",
     "cancelled_in_queue",
-    "close",
-    "finish",
-    "follow",
+    "close_attempt",
+    "end_run",
+    "follow_launch",
     "give_up",
-    "let_go",
+    "release_dependents",
     "resume",
     "set_aside",
+    "stay_stopped",
 ]
 
 A_DAY_S = 86_400.0
@@ -43,12 +43,12 @@ class _LateJob:
     searched: Interval = field(default_factory=Interval)
 
 
-def finish(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
+def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
     """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
     if not ctx.watch_only:
-        strays.everywhere(ctx, world)
+        strays.cancel_all(ctx, world)
     if decision.kind == "finish" or ctx.run.wish != "pause":  # what waits for a paused run waits on
-        dependents.let_go(ctx, world)
+        dependents.release(ctx, world)
     attempt = ctx.attempt
     found = ctx.run.incidents[-1] if ctx.run.incidents else None
     present = (attempt.number, attempt.launch, attempt.start)
@@ -67,33 +67,33 @@ def finish(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: di
             ctx.record("warned", message=note)
         ctx.record("run.finished", **fields)
         return
-    last_line.stopped(ctx, fields)
+    last_line.record_stopped(ctx, fields)
 
 
-def let_go(ctx: RunContext, world: ClusterSnapshot) -> None:
+def release_dependents(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Of a run that is over, what still waits for it: an earlier release of ftrun noted only what it could release."""
     if dependents.are_left(ctx.run):
-        dependents.let_go(ctx, world)
+        dependents.release(ctx, world)
 
 
-def abandoned(ctx: RunContext, world: ClusterSnapshot) -> None:
+def stay_stopped(ctx: RunContext, world: ClusterSnapshot) -> None:
     """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
-    let_go(ctx, world)
+    release_dependents(ctx, world)
     attempt = ctx.run.attempt
     if attempt is None or attempt.submission not in ("unknown", "intended") or ctx.watch_only:
         return
     late = ctx.observations.per_launch(_LateJob)
     if late.awaited.held_s(world.mono_s) <= STRAYS_FOR_S and late.searched.due(world.mono_s, STRAYS_EVERY_S):
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
-            close(ctx)
+            close_attempt(ctx)
             ctx.record("attempt.closed")
-        strays.everywhere(ctx, world)
+        strays.cancel_all(ctx, world)
 
 
 def cancelled_in_queue(ctx: RunContext, world: ClusterSnapshot) -> None:
     """A person ended the job before it began: the run is over (P5)."""
     decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
-    finish(ctx, world, decision, {"class": "cancelled"})
+    end_run(ctx, world, decision, {"class": "cancelled"})
 
 
 def awaits_late_job(ctx: RunContext) -> bool:
@@ -124,7 +124,7 @@ def give_up(ctx: RunContext, want: str, by: str) -> None:
     haltfile.remove(ctx.run_dir)
     reason = f"{'cancelled' if want == 'cancel' else 'stopped'} by {by or 'request'}"
     fields = {"reason": reason, "want": want, "by": by, "class": ctx.run.final_class}
-    last_line.given_up(ctx, fields)
+    last_line.record_given_up(ctx, fields)
 
 
 def set_aside(ctx: RunContext) -> None:
@@ -136,7 +136,7 @@ def set_aside(ctx: RunContext) -> None:
         ctx.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
 
 
-def follow(ctx: RunContext, row: JobRow) -> None:
+def follow_launch(ctx: RunContext, row: JobRow) -> None:
     """The job started (again) before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
     the blamed node, which may have been mended since. What was meant to end it counts no more."""
     again = ctx.attempt.launch + (1 if ctx.attempt.requeued else 0)
@@ -152,7 +152,7 @@ def follow(ctx: RunContext, row: JobRow) -> None:
     ctx.begin_launch(launch)
 
 
-def close(ctx: RunContext, *, started: bool = True) -> attempts.Claim | None:
+def close_attempt(ctx: RunContext, *, started: bool = True) -> attempts.Claim | None:
     """Take the newest attempt's next claim (see `attempts.close`), once we have proven that we lead. Raises LeaseLost."""
     number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
     ctx.services.prove()

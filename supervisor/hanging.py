@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.watch import WatchReport
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["Afar", "Errands", "Watched", "leave_alone", "look"]
+__all__ = ["Errands", "RemoteHangWatch", "Watched", "leave_to_agent", "look"]
 
 LOOK_EVERY_S = 2.0
 ERRANDS_MAX = 4  # of all runs: a wide array may fall silent at once
@@ -122,7 +122,7 @@ class _Hands:
         asked = tuple(self._parties())
         lines = {job: self._line(job, folder) for job, _ in asked}
         errand = _Errand(asked)
-        services.act("stacks", self.world, lambda: services.beside(lambda: errand.run(steps, lines)))
+        services.act("stacks", self.world, lambda: services.in_background(lambda: errand.run(steps, lines)))
         self.errand = errand
         errands.pending.append(errand)  # not sooner: what may not be begun is never over
         return True
@@ -156,7 +156,7 @@ class _Hands:
         return found
 
 
-class Afar:
+class RemoteHangWatch:
     """The watch over one life, from the supervisor's host."""
 
     def __init__(
@@ -185,11 +185,11 @@ class Afar:
 class _Watch:
     """Of one start of the script."""
 
-    afar: Afar | None = None
+    afar: RemoteHangWatch | None = None
     looked: Interval = field(default_factory=Interval)
 
 
-def leave_alone(ctx: RunContext) -> None:
+def leave_to_agent(ctx: RunContext) -> None:
     """The agent inside the allocation watches: what was seen from afar counts no more (P8)."""
     ctx.observations.per_start(_Watch).afar = None
 
@@ -208,7 +208,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
             tuple,
             lambda now: sense.watch(ctx, now, fresh=True),
         )
-        watch.afar = Afar(ctx, world, watched, hang.limits_from(ctx.settings, from_afar=True))
+        watch.afar = RemoteHangWatch(ctx, world, watched, hang.limits_from(ctx.settings, from_afar=True))
     suspect, found = None, seen.suspicion
     if found is not None:
         lost = any(node in seen.silent for node in attempt.used)

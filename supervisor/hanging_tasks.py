@@ -18,7 +18,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import attempts, hang, launchlogs, rows
 from ftrun.supervisor.attempts import Launch
-from ftrun.supervisor.hanging import Afar, Watched
+from ftrun.supervisor.hanging import RemoteHangWatch, Watched
 from ftrun.supervisor.timers import Interval, Intervals
 from ftrun.supervisor.watch import LogWatcher, WatchReport
 
@@ -40,7 +40,7 @@ class LiveTask:
 
     launch: int
     watcher: LogWatcher
-    afar: Afar
+    afar: RemoteHangWatch
 
 
 @dataclass
@@ -107,7 +107,7 @@ def _live(
     place = attempts.task_dir(ctx.run_dir, ctx.attempt.number, task)
     more = {"task": task, "task_launch": launch.number}
     watched = Watched(place, f"{launch.number}.1", launch.nodes, mine, read, more)
-    return LiveTask(launch.number, watcher, Afar(ctx, world, watched, limits))
+    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, world, watched, limits))
 
 
 def end(ctx: RunContext, world: ClusterSnapshot) -> None:

@@ -16,18 +16,18 @@ from ftrun.supervisor import attempts
 if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
 
-__all__ = ["given_up", "stopped"]
+__all__ = ["record_given_up", "record_stopped"]
 
 TAIL_BYTES = 1 << 16
 
 
-def stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
+def record_stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
     """Journal the end of a run that does not go on (`fields` as in run.stopped), its line in the log first."""
     _say(ctx, fields, paused=ctx.run.wish == "pause")
     ctx.record("run.stopped", **fields)
 
 
-def given_up(ctx: RunContext, fields: Mapping[str, Any]) -> None:
+def record_given_up(ctx: RunContext, fields: Mapping[str, Any]) -> None:
     """The same of a paused run that does not come back."""
     _say(ctx, fields, paused=False)
     ctx.record("run.given-up", **fields)

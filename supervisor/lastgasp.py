@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["holds"]
+__all__ = ["waits_for_checkpoint"]
 
 
-def holds(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def waits_for_checkpoint(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     """Whether the announced end waits for a last checkpoint. Raises SlurmError, OSError (journal)."""
     if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(world)) > 1:
         return False

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model import Diagnosis
     from ftrun.supervisor.run_context import RunContext
 
-__all__ = ["common", "domains", "excluded", "kept_away"]
+__all__ = ["common_cause", "domains", "excluded", "quarantined"]
 
 
-def common(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
+def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
     """Why the fault is held to be no node's own: what the ledger and this diagnosis tell together; "" where it may be one's."""
     attempt = ctx.attempt
     culprits = tuple(node for node in diagnosis.nodes if node in attempt.reach)
@@ -44,7 +44,7 @@ def common(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
     return next((cause.sentence for cause in ours), "")
 
 
-def kept_away(ctx: RunContext, now_s: float) -> tuple[str, ...]:
+def quarantined(ctx: RunContext, now_s: float) -> tuple[str, ...]:
     """The nodes that the next attempt avoids if it can, the worst first: what other runs, or people, hold against them.
 
     Nobody, where the setting says so, and where sbatch refused this run with nodes left out.

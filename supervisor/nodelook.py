@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["first_seen_s", "judged", "live", "visited"]
+__all__ = ["first_seen_s", "judged", "live_facts", "visit_is_over"]
 
 LOOK_EVERY_S = 2.0
 _WORTH_A_VISIT = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
@@ -46,7 +46,7 @@ class _Visit:
     told: Interval = field(default_factory=Interval)
 
 
-def live(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
+def live_facts(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
     """What the watch over the nodes of a live launch has found so far."""
     seen = ctx.observations
     if seen.per_launch(_Reports).looked.due(world.mono_s, LOOK_EVERY_S):
@@ -57,7 +57,7 @@ def live(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
     return seen.node_facts
 
 
-def visited(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """False while the nodes of an end that their own checks do not cover are being looked at over SSH, where that is asked for."""
     attempt, after = ctx.attempt, ctx.observations.per_start(_Visit)
     if ctx.settings.get("after-checks") != "ssh" or attempt.end_state not in _WORTH_A_VISIT:

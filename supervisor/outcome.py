@@ -59,7 +59,7 @@ def _looked_for_s(ctx: RunContext, world: ClusterSnapshot) -> float:
 
 def _not_submitted(ctx: RunContext, world: ClusterSnapshot, why: str) -> None:
     """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
-    taken = finish.close(ctx, started=False)
+    taken = finish.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
         _found(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
     elif ctx.attempt.number == 1 and not ctx.run.incidents:
@@ -69,7 +69,7 @@ def _not_submitted(ctx: RunContext, world: ClusterSnapshot, why: str) -> None:
         reason = f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: a person may have cancelled it"
         advice = f"If nobody cancelled it, ftrun resume {ctx.run.id} goes on with the run."
         signature = {"class": "cancelled", "signature": "slurm.unseen-submission"}
-        finish.finish(ctx, world, Decision("stop", reason, advice=advice), signature)
+        finish.end_run(ctx, world, Decision("stop", reason, advice=advice), signature)
     else:
         last = ctx.run.incidents[-1].decision if ctx.run.incidents else {}
         decision = {"kind": "resubmit", "reason": why, "exclude": [], "class": last.get("class", "")}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["fence_wait_s", "proven", "silent"]
+__all__ = ["fence_wait_s", "is_fenced", "silent_nodes"]
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Clocks:
     completing: Stopwatches = field(default_factory=Stopwatches)  # node
 
 
-def proven(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def is_fenced(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
     if ctx.attempt.over:
         return True
@@ -42,7 +42,7 @@ def proven(ctx: RunContext, world: ClusterSnapshot) -> bool:
         return False
     if not all(_node_clear(ctx, world, node) for node in _ever_used(ctx)):
         return False
-    fenced = sorted(silent(ctx, world))
+    fenced = sorted(silent_nodes(ctx, world))
     ctx.record("attempt.over", fenced=fenced)
     return True
 
@@ -128,7 +128,7 @@ def _others_complete(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool
     return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(world.mono_s) >= 5.0
 
 
-def silent(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
+def silent_nodes(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
     """The nodes of the attempt that Slurm does not hear."""
     assert world.nodes is not None
     return {n for n in ctx.attempt.reach if n in world.nodes and not world.nodes[n].responding}

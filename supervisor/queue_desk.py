@@ -76,7 +76,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
         _reshape(ctx, world, ctx.attempt.resizing, "announced before")
         return
     if not first and row.reason in ("Priority", "Resources"):
-        asking.ahead(ctx, world)
+        asking.request_priority(ctx, world)
     sizes, patience = _sizes(ctx), _patience(ctx)
     pending = _pending(ctx, world, row, waited_s, sizes, first=first)
     may_move = (
@@ -135,7 +135,7 @@ def may_be_taken_out(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bo
         alive_s = _wait(ctx).alive.held_s(world.mono_s)
         if row.state is not JobState.RUNNING or alive_s < finish.ALIVE_FOR_S:
             return False  # our cancel may be on its way
-    finish.follow(ctx, row)
+    finish.follow_launch(ctx, row)
     return False
 
 
@@ -285,4 +285,4 @@ def _stop(ctx: RunContext, world: ClusterSnapshot, reason: str) -> None:
     saved = f"the last good checkpoint is {newest}" if newest else "no complete checkpoint is known"
     data: dict[str, Any] = {"class": FaultClass.SCHEDULER.value, "signature": "slurm.queue"}
     advice = f"ftrun resume {ctx.run.id} goes on from there"
-    finish.finish(ctx, world, Decision("stop", f"{reason}; {saved}", advice=advice), data)
+    finish.end_run(ctx, world, Decision("stop", f"{reason}; {saved}", advice=advice), data)

@@ -85,17 +85,17 @@ class RunReconciler:
             return
         ctx.shut_out_rival()
         final = ctx.run.final
-        wishes.take(ctx)
+        wishes.take_requests(ctx)
         halting.look(ctx, world)
         ctx.observations.looked(seen=world.jobs is not None, mono_s=world.mono_s)
         if world.jobs is None or world.nodes is None:
             return
         if final and not ctx.run.final:
             return  # the world was looked at when nobody asked for its job
-        strays.beside(ctx, world)
+        strays.cancel_seen(ctx, world)
         dependents.move(ctx, world)
         companions.look(ctx, world)
-        asking.answers(ctx)
+        asking.note_answers(ctx)
         for _ in range(STEPS_MAX):
             before = (ctx.run.state, len(ctx.run.attempts))
             HANDLERS[ctx.run.state](ctx, world)
@@ -110,7 +110,7 @@ class RunReconciler:
         ctx = self.ctx
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
             if ctx.observations.per_launch(_Clocks).inside.due(world.mono_s, INSIDE_EVERY_S):
-                beside.take(ctx)
+                beside.copy_journal(ctx)
                 sense.note_start(ctx)
             _watch(ctx, world)
 
@@ -138,7 +138,7 @@ def _new(ctx: RunContext, _world: ClusterSnapshot) -> None:
     """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
     ctx.services.prove()
     store.open_attempt(ctx.run_dir, 1)
-    finish.close(ctx)
+    finish.close_attempt(ctx)
     reason = "ftrun sbatch was interrupted before it submitted"
     ctx.record("run.stopped", reason=reason, **{"class": "cancelled"})
 
@@ -151,7 +151,7 @@ def _queued(ctx: RunContext, world: ClusterSnapshot) -> None:
     if row is None:
         absent.missed(ctx, world)
         return
-    absent.seen(ctx, world, row)
+    absent.note_seen(ctx, world, row)
     if row.state.ended and row.restarts not in (None, ctx.attempt.launch):
         _started(ctx, row)  # another launch than was awaited: it ended between two looks, or in the queue
     elif row.state.ended:
@@ -165,7 +165,7 @@ def _queued(ctx: RunContext, world: ClusterSnapshot) -> None:
     elif ctx.run.wish:
         ending.intend(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
     else:
-        waiting.spare(ctx, world, row)
+        waiting.keep_off_quarantined(ctx, world, row)
         queue_desk.look(ctx, world, row)
 
 
@@ -189,13 +189,13 @@ def _running(ctx: RunContext, world: ClusterSnapshot) -> None:
     if row is None:
         absent.missed(ctx, world)
         return
-    absent.seen(ctx, world, row)
-    beside.take(ctx)
+    absent.note_seen(ctx, world, row)
+    beside.copy_journal(ctx)
     sense.note_launch(ctx, world)
     if row.state.ended and not ctx.started_again(row):
         _ended(ctx, world, row)
         return
-    drains.inside(ctx, world)
+    drains.drain_for_agent(ctx, world)
     if len(ctx.rows(world)) > 1:
         arrays.note_failed(ctx, world)
     elif row.state.pending or ctx.started_again(row):  # cancelled in the queue: see `recover`
@@ -207,8 +207,8 @@ def _running(ctx: RunContext, world: ClusterSnapshot) -> None:
         _watch(ctx, world)
         hanging_tasks.end(ctx, world)
         if len(ctx.rows(world)) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
-            beside.headless(ctx, world, row)
-            beside.look_for(ctx, world)
+            beside.end_if_headless(ctx, world, row)
+            beside.note_absence(ctx, world)
     if ctx.run.state in (State.RUNNING, State.SUSPECT):
         halting.live(ctx, world, row)
 
@@ -216,8 +216,8 @@ def _running(ctx: RunContext, world: ClusterSnapshot) -> None:
 def _watch(ctx: RunContext, world: ClusterSnapshot) -> None:
     report = sense.watch(ctx, world)
     if beside.in_charge(ctx, world):
-        suspect.leave_alone(ctx)
-        hanging.leave_alone(ctx)
+        suspect.leave_to_agent(ctx)
+        hanging.leave_to_agent(ctx)
     elif any("_" in row.job_id for row in ctx.rows(world)):
         hanging_tasks.look(ctx, world)
     elif report is not None:
@@ -231,14 +231,14 @@ def _ending(ctx: RunContext, world: ClusterSnapshot) -> None:
     if row is None:
         absent.missed(ctx, world)
         return
-    absent.seen(ctx, world, row)
+    absent.note_seen(ctx, world, row)
     if row.state.ended:
         _ended(ctx, world, row)
     elif row.state.live and ctx.started_again(row):  # the launch that was to be ended is over
         ends.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
     elif ctx.attempt.end_done:
         ending.repeat(ctx, world)
-    elif not lastgasp.holds(ctx, world, row):
+    elif not lastgasp.waits_for_checkpoint(ctx, world, row):
         ending.carry_out(ctx, world)
 
 
@@ -246,7 +246,7 @@ def _ended(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     if sense.is_anothers(ctx, world, row):
         return
     sense.note_launch(ctx, world)
-    beside.look_for(ctx, world, over=True)
+    beside.note_absence(ctx, world, over=True)
     arrays.note_failed(ctx, world)
     state, ours = row.state.value, ctx.attempt.ended_tasks
     theirs = row.state is JobState.CANCELLED and rows.cancelled_by_others(ctx.rows(world), ours)
@@ -264,7 +264,7 @@ HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
     State.ENDING: _ending,
     State.SETTLING: settle.settle,
     State.RECOVERING: recover.recover,
-    State.FINISHED: finish.let_go,
-    State.STOPPED: finish.abandoned,
+    State.FINISHED: finish.release_dependents,
+    State.STOPPED: finish.stay_stopped,
 }
 """What moves a run on from each of its states."""

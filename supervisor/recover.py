@@ -65,7 +65,7 @@ class _Clocks:
 def recover(ctx: RunContext, world: ClusterSnapshot) -> None:
     """One look at a run whose next step is decided."""
     if ctx.run.wish:
-        finish.finish(
+        finish.end_run(
             ctx,
             world,
             Decision("stop", f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}"),
@@ -79,8 +79,8 @@ def recover(ctx: RunContext, world: ClusterSnapshot) -> None:
     if ctx.attempt.submission == "done":
         if ctx.run.decision.get("older_checkpoint"):
             finish.set_aside(ctx)
-        drains.carry_out(ctx, world)
-        if not _out_of_the_queue(ctx, world) or not over.proven(ctx, world):
+        drains.drain_decided(ctx, world)
+        if not _out_of_the_queue(ctx, world) or not over.is_fenced(ctx, world):
             return
     if not _waited(ctx, world) or not _closed(ctx):
         return
@@ -98,7 +98,7 @@ def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
     row = ctx.row(world)
     if row is None:
         return _gone(ctx, world)
-    absent.seen(ctx, world, row)
+    absent.note_seen(ctx, world, row)
     if ctx.run.decision.get("resumed") and _resumed_alive(ctx, world, row):
         return False
     if ctx.run.decision.get("queued") and not queue_desk.may_be_taken_out(ctx, world, row):
@@ -117,7 +117,7 @@ def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
             ctx.record("cancel.done", what=what)
         return False
     if ctx.attempt.requeued and row.state is JobState.RUNNING and ctx.started_again(row):
-        finish.follow(ctx, row)
+        finish.follow_launch(ctx, row)
     return False
 
 
@@ -130,26 +130,26 @@ def _resumed_alive(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool
     if row.state is JobState.COMPLETED:
         job = row.raw_job_id or row.job_id
         launch = row.restarts if row.restarts is not None else absent.latest_launch(ctx)
-        data = ends.end_data(ctx, row.state.value, row.reason, row.nodes, job=job, launch=launch)
+        data = ends.launch_exit(ctx, row.state.value, row.reason, row.nodes, job=job, launch=launch)
         if data["state"] == "COMPLETED":
-            finish.finish(ctx, world, Decision("finish", "the script exited 0"), {"class": "healthy"})
+            finish.end_run(ctx, world, Decision("finish", "the script exited 0"), {"class": "healthy"})
             return True
     elif row.state is JobState.RUNNING:
         if ctx.observations.per_launch(_Clocks).resumed_alive.held_s(world.mono_s) >= finish.ALIVE_FOR_S:
-            finish.follow(ctx, row)
+            finish.follow_launch(ctx, row)
         return True
     return False
 
 
 def _gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Slurm does not show the job. True = go on; what a person cancelled in the queue while nobody watched is not brought back (P5)."""
-    absent.unseen(ctx, world)
+    absent.note_missing(ctx, world)
     if ctx.run.decision.get("resumed") or not absent.left_the_queue(ctx):
         return True
-    told = archive.word(ctx) if absent.for_long(ctx, world) else archive.ASKED
+    told = archive.verdict(ctx) if absent.is_gone(ctx, world) else archive.ASKED
     if told == archive.NOTHING:
         decision = Decision("stop", f"the job was {ends.LEFT.title}", advice=ends.LEFT.advice)
-        finish.finish(ctx, world, decision, {"class": "cancelled", "signature": ends.LEFT.signature})
+        finish.end_run(ctx, world, decision, {"class": "cancelled", "signature": ends.LEFT.signature})
     return told == archive.LOST
 
 
@@ -163,7 +163,7 @@ def _requeued_ended(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> boo
         finish.cancelled_in_queue(ctx, world)
         return False
     if row.nodes and ctx.started_again(row):
-        finish.follow(ctx, row)
+        finish.follow_launch(ctx, row)
         return False
     return True
 
@@ -179,7 +179,7 @@ def _closed(ctx: RunContext) -> bool:
     """Take the attempt's next claim. False when a launch of it got there first: it is watched instead."""
     if ctx.attempt.closed:
         return True
-    taken = finish.close(ctx)
+    taken = finish.close_attempt(ctx)
     if taken is not None:
         if not taken.closed:
             ctx.record(
@@ -192,7 +192,7 @@ def _closed(ctx: RunContext) -> bool:
 
 
 def _next_attempt(ctx: RunContext, world: ClusterSnapshot) -> None:
-    if strays.everywhere(ctx, world):
+    if strays.cancel_all(ctx, world):
         return
     number = store.latest_attempt(ctx.run_dir) + 1
     decision = ctx.run.decision
@@ -202,13 +202,13 @@ def _next_attempt(ctx: RunContext, world: ClusterSnapshot) -> None:
         return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
     # Where no attempt ever had nodes, how many the job needs is not known, nor how many others it can do without.
     placed = any(attempt.nodes for attempt in ctx.run.attempts)
-    quarantined = nodebook.kept_away(ctx, world.now_s) if placed else ()
+    quarantined = nodebook.quarantined(ctx, world.now_s) if placed else ()
     cap = grounds.limits_from(ctx.settings).exclude_cap
     exclude = placing.left_out(
         view,
         placing.within_cap(view, nodebook.excluded(ctx, world.now_s), cap),
         decision.get("avoid", ()),
-        over.silent(ctx, world),
+        over.silent_nodes(ctx, world),
         quarantined=quarantined,
         cap=cap,
     )

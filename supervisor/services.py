@@ -48,8 +48,8 @@ class Services:
     # `by` what Slurm is asked, and `why` not by pyslurm; {} = by commands alone.
     asks: Mapping[str, str] = field(default_factory=dict)
     steps: Steps | None = None  # steps of our own in jobs; None = there are none to be had
-    # What takes long is done there.
-    beside: Callable[[Callable[[], None]], None] = field(default_factory=lambda: _beside)
+    # What takes long is done there, beside the loop.
+    in_background: Callable[[Callable[[], None]], None] = field(default_factory=lambda: _in_background)
     uncalled: set[str] = field(default_factory=set)  # tokens whose sbatch is announced here and not called
     # Journals that stay open; the others are opened for each record.
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(share=JOURNALS_SHARE))
@@ -151,5 +151,5 @@ class Services:
             self.log.info(event, **fields)
 
 
-def _beside(deed: Callable[[], None]) -> None:
-    threading.Thread(target=deed, name="beside", daemon=True).start()
+def _in_background(deed: Callable[[], None]) -> None:
+    threading.Thread(target=deed, name="background", daemon=True).start()

@@ -60,13 +60,13 @@ class _Clocks:
 
 def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
     """One look at a launch that is over. Decides once the log is quiet."""
-    beside.take(ctx)  # what an agent decided comes first
+    beside.copy_journal(ctx)  # what an agent decided comes first
     attempt = ctx.attempt
     if attempt.submission != "refused" and not _quiet(ctx, world):
         return
     if attempt.requeued and ctx.row(world) is None and not _unseen_for_long(ctx, world):
         return  # whether Slurm has started it again decides what may be done
-    if not nodelook.visited(ctx, world):
+    if not nodelook.visit_is_over(ctx, world):
         return
     attempt = ends.of_last_start(ctx.attempt)
     attempt = preempted.seen_through(ctx, ends.as_logged(attempt, ctx.observations.evidence))
@@ -90,7 +90,7 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
         stuck=loads.stuck,
         own=loads.own,
         running_again=_running_again(ctx, world),
-        common=nodebook.common(ctx, diagnosis, world.now_s),
+        common=nodebook.common_cause(ctx, diagnosis, world.now_s),
     )
     if attempt.submission == "done":
         case = arrays.judged(ctx, case, lost_by_then(ctx, world))
@@ -144,16 +144,16 @@ def _carry(
     if decision.kind in ("resubmit", "keep") and ctx.settings.get("observe"):
         ctx.record("observed", decision=data)
         if decision.kind == "resubmit":
-            last_line.stopped(ctx, data | {"reason": f"observe: would resubmit: {decision.reason}"})
+            last_line.record_stopped(ctx, data | {"reason": f"observe: would resubmit: {decision.reason}"})
             return
     if decision.kind == "resubmit" and _unseen(ctx):
         reason = f"{decision.reason}; not resubmitted: {ctx.run_dir} was never seen from the nodes"
-        finish.finish(ctx, world, decision, data | {"kind": "stop", "reason": reason})
+        finish.end_run(ctx, world, decision, data | {"kind": "stop", "reason": reason})
         return
     if decision.kind in ("resubmit", "keep"):
         ctx.record("decided", **data)
         return
-    finish.finish(ctx, world, decision, data)
+    finish.end_run(ctx, world, decision, data)
 
 
 def _unseen(ctx: RunContext) -> bool:

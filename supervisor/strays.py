@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["EVERY_S", "LIVE", "TOKENS", "beside", "cancel", "everywhere"]
+__all__ = ["EVERY_S", "LIVE", "TOKENS", "cancel", "cancel_all", "cancel_seen"]
 
 EVERY_S = 30.0  # so often the jobs of all runs are looked through while one of them lives
 TOKENS = "ftrun"  # the head of every token
 LIVE = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
-def everywhere(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def cancel_all(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Cancel every job that bears the run's token and is not over. True when there was one. Raises SlurmError, Stale."""
     living = [row for row in ctx.services.cluster.find(ctx.run.token) if not row.state.ended]
     cancel(ctx, world, living)
     return bool(living)
 
 
-def beside(ctx: RunContext, world: ClusterSnapshot) -> None:
+def cancel_seen(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Cancel what lives beside the present attempt, as far as this look has brought it. Raises SlurmError, Stale."""
     if ctx.run.state not in LIVE or ctx.watch_only or not ctx.attempt.job:
         return

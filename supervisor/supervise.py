@@ -91,7 +91,7 @@ class Supervisor:
                     self._look()
                 )  # with very many runs, the last ones must be able to act, too
             self._step(run_dir, world)
-        self.services.accounting.look(self.services.beside)
+        self.services.accounting.look(self.services.in_background)
         self._tell_status()
         self.ticks += 1
 
@@ -200,7 +200,7 @@ class Supervisor:
     def _step(self, run_dir: str, world: ClusterSnapshot) -> None:
         reconciler = self.reconcilers[run_dir]
         ctx = reconciler.ctx
-        if not self._guarded(run_dir, lambda: reconciler.step(archive.completed(ctx, world))):
+        if not self._guarded(run_dir, lambda: reconciler.step(archive.with_ended_job(ctx, world))):
             return
         self.services.ledger.follow(ctx.run)
         if not self._guarded(run_dir, lambda: userhooks.look(ctx, world)):
@@ -379,7 +379,7 @@ class _Renewal:
 
 
 def _asked(ctx: RunContext) -> bool:
-    return bool(wishes.waiting(ctx.run_dir, ctx.run.requests_seen))
+    return bool(wishes.pending(ctx.run_dir, ctx.run.requests_seen))
 
 
 def _requests_stamp(run_dir: str) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.watch import WatchReport
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["judge", "leave_alone"]
+__all__ = ["judge", "leave_to_agent"]
 
 
 @dataclass
@@ -59,7 +59,7 @@ def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
         _end_where_the_script_is_over(ctx, world, diagnosis)
 
 
-def leave_alone(ctx: RunContext) -> None:
+def leave_to_agent(ctx: RunContext) -> None:
     """The agent inside the allocation judges: what was suspected while it could not be seen is its business now (P8)."""
     ctx.observations.per_start(_EndedScript).over.stop()
     ctx.observations.suspicion = None
@@ -77,7 +77,7 @@ def _provisional(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -
             catalog=ctx.services.catalog(),
             progress=report.progress,
         )
-    return while_alive(seen.provisional, nodelook.live(ctx, world), seen.survived, world.now_s)
+    return while_alive(seen.provisional, nodelook.live_facts(ctx, world), seen.survived, world.now_s)
 
 
 def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:

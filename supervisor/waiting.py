@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from ftrun.supervisor.services import Services
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["Spared", "forget", "spare"]
+__all__ = ["PendingExclusion", "forget", "keep_off_quarantined"]
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class PendingExclusion:
     """What was done about a waiting job: the list before, what came on top of it, what is taken off it, whether Slurm has it so."""
 
     before: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Spared:
 class _FirstJobs:
     """Of all runs: token -> what was done about the first job in the queue."""
 
-    done: dict[str, Spared] = field(default_factory=dict)
+    done: dict[str, PendingExclusion] = field(default_factory=dict)
 
 
 def forget(services: Services) -> None:
@@ -53,7 +53,7 @@ def forget(services: Services) -> None:
     services.shared(_FirstJobs).done.clear()
 
 
-def spare(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def keep_off_quarantined(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
     attempt, known = ctx.attempt, ctx.services.shared(_FirstJobs).done
     first = attempt.number == 1 and not attempt.launch and attempt.running_seen_at_s is None
@@ -84,17 +84,17 @@ def _in_parts(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     return len(ctx.rows(world)) > 1 or not row.job_id.isdigit()
 
 
-def _chosen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> Spared:
+def _chosen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> PendingExclusion:
     """Whom this job is to be kept off; nobody, in most cases, and then Slurm is not asked."""
-    quarantined = nodebook.kept_away(ctx, world.now_s)
+    quarantined = nodebook.quarantined(ctx, world.now_s)
     if not quarantined:
-        return Spared()
+        return PendingExclusion()
     view = cluster_view(ctx, world)
     details = ctx.services.cluster.details(ctx.attempt.job)
     if details is None or details.state is not JobState.PENDING or len(view.partition) == 0:
-        return Spared()
+        return PendingExclusion()
     if details.fields.get("Reservation", "(null)") not in ("", "(null)"):
-        return Spared()
+        return PendingExclusion()
     cap = grounds.limits_from(ctx.settings).exclude_cap
     free = [node for node in quarantined if node not in (*details.required, *details.excluded)]
     view = replace(view, nodes_needed=max(view.nodes_needed, row.node_count, len(details.required)))
@@ -102,14 +102,14 @@ def _chosen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> Spared:
     view = replace(view, partition=tuple(node for node in view.partition if node not in own))
     view = replace(view, available=view.available - set(own), lost=view.lost - set(own))
     nodes = placing.left_out(view, (), (), (), quarantined=free, cap=cap)
-    return Spared(details.excluded, nodes, done=not nodes)
+    return PendingExclusion(details.excluded, nodes, done=not nodes)
 
 
-def _announce(ctx: RunContext, told: Spared) -> None:
+def _announce(ctx: RunContext, told: PendingExclusion) -> None:
     ctx.record("exclude.intended", nodes=list(told.nodes), before=list(told.before))
 
 
-def _carry_out(ctx: RunContext, world: ClusterSnapshot, told: Spared) -> None:
+def _carry_out(ctx: RunContext, world: ClusterSnapshot, told: PendingExclusion) -> None:
     """Change the list. A job that has started meanwhile keeps its place."""
     cluster, job = ctx.services.cluster, ctx.attempt.job
     details = cluster.details(job)
@@ -124,14 +124,14 @@ def _carry_out(ctx: RunContext, world: ClusterSnapshot, told: Spared) -> None:
         ctx.record("exclude.done", nodes=list(told.nodes))
 
 
-def _from_journal(ctx: RunContext) -> Spared | None:
+def _from_journal(ctx: RunContext) -> PendingExclusion | None:
     """What an earlier supervisor did; None where none did anything."""
-    told: Spared | None = None
+    told: PendingExclusion | None = None
     for record in journal.read_run(ctx.run_dir):
         data = record["data"]
         if record["kind"] == "exclude.intended":
             nodes, added = tuple(data["nodes"]), told.nodes if told is not None else ()
-            told = Spared(tuple(data["before"]), nodes, () if nodes else added, done=False)
+            told = PendingExclusion(tuple(data["before"]), nodes, () if nodes else added, done=False)
         elif record["kind"] in ("exclude.done", "exclude.refused") and told is not None:
             told = replace(told, done=True)
     return told

@@ -21,7 +21,7 @@ from ftrun.supervisor.lifecycle import State
 if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
 
-__all__ = ["take", "waiting"]
+__all__ = ["pending", "take_requests"]
 
 WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
 UNREADABLE = ("unreadable", "", False)
@@ -29,7 +29,7 @@ SIZE_MAX_BYTES = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not make us wait
 
 
-def waiting(run_dir: str, seen: Collection[str] = ()) -> list[str]:
+def pending(run_dir: str, seen: Collection[str] = ()) -> list[str]:
     """The names of the requests that were not noted yet, oldest first; none where the folder cannot be read."""
     try:
         names = os.listdir(os.path.join(run_dir, "requests"))
@@ -38,9 +38,9 @@ def waiting(run_dir: str, seen: Collection[str] = ()) -> list[str]:
     return sorted(name for name in names if name.endswith(".json") and name not in seen)
 
 
-def take(ctx: RunContext) -> None:
+def take_requests(ctx: RunContext) -> None:
     """Note every request, and remove it. Raises OSError (journal)."""
-    for name in waiting(ctx.run_dir):
+    for name in pending(ctx.run_dir):
         path = os.path.join(ctx.run_dir, "requests", name)
         if name not in ctx.run.requests_seen:
             asked = _read(path)

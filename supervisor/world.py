@@ -1,4 +1,4 @@
-"""One look at the cluster, and what is needed to act on it: the lease, its freshness, a planned death. (pure)"""
+"""One look at the cluster, and what is needed to act on it: its freshness, and the right to act. (pure)"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from ftrun.slurm.client.cluster import JobRow, NodeRow
 from ftrun.slurm.records import dataclass
 
-__all__ = ["EVERYBODY", "STALE_AFTER_S", "ClusterSnapshot", "Crash", "Lead", "Stale"]
+__all__ = ["EVERYBODY", "STALE_AFTER_S", "ClusterSnapshot", "Lead", "Stale"]
 
 STALE_AFTER_S = 10.0
 EVERYBODY = ""
@@ -17,10 +17,6 @@ EVERYBODY = ""
 
 class Stale(Exception):
     """The view of the world is too old to act on: look again first."""
-
-
-class Crash(BaseException):
-    """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
 
 
 class Lead(Protocol):

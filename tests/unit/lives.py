@@ -235,7 +235,7 @@ class Life:
 
     def _show_stacks(self) -> None:
         services = self.supervisor.services
-        services.steps, services.beside = StackSteps(), lambda deed: deed()
+        services.steps, services.in_background = StackSteps(), lambda deed: deed()
 
     def train(self, first: int, last: int, *, every_s: int = 1) -> None:
         """The script makes these steps, a line each."""

@@ -24,8 +24,8 @@ from ftrun.supervisor import (
     userhooks,
     views,
 )
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass
-from ftrun.supervisor.world import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."

@@ -11,9 +11,9 @@ from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import agent_case, beside, companions, hanging, nodestory, store
 from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.halts import FILE
 from ftrun.supervisor.parts import Companion
-from ftrun.supervisor.world import Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent

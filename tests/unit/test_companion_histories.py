@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.supervisor.companion_fold import mark_of
-from ftrun.supervisor.world import Crash
+from ftrun.supervisor.crash_points import Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent

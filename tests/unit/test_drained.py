@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
 from ftrun.supervisor import drained, drainrule, leavefile, store
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.drainrule import Act, Scene
 from ftrun.supervisor.halts import FILE
-from ftrun.supervisor.world import Crash
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent
 

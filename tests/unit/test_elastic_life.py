@@ -12,8 +12,8 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood
 from ftrun.supervisor import queue_desk
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.grounds import ClusterView
-from ftrun.supervisor.world import Crash
 from tests.unit.lives import Life
 
 BUG = (

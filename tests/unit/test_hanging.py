@@ -117,7 +117,7 @@ def test_a_silent_log_alone_is_no_hang(tmp_path: Path) -> None:
 def test_stacks_are_taken_from_afar(tmp_path: Path, *, moves: bool) -> None:
     """A step of the supervisor's brings them: where all wait in a collective it is ended, where they move it is not."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
-    life.supervisor.services.steps, life.supervisor.services.beside = steps, lambda deed: deed()
+    life.supervisor.services.steps, life.supervisor.services.in_background = steps, lambda deed: deed()
     steps.moves = moves
     life.until("running")
     life.train(1, 12)
@@ -135,7 +135,7 @@ def test_where_no_step_can_be_had_it_goes_on_without(tmp_path: Path) -> None:
     life, ranks = _trains(tmp_path)
     life.supervisor.services.steps = StackSteps()
     life.supervisor.services.steps.away = True
-    life.supervisor.services.beside = lambda deed: deed()
+    life.supervisor.services.in_background = lambda deed: deed()
 
     assert _hangs(ranks)
 
@@ -293,7 +293,7 @@ def test_a_script_that_waits_to_be_called_is_let_be(tmp_path: Path) -> None:
     """A server in a job without an agent does nothing for hours: it has shown neither step nor beat, and from afar that is no hang."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
     steps.top = "accept (lib/socket.py:294)"
-    life.supervisor.services.steps, life.supervisor.services.beside = steps, lambda deed: deed()
+    life.supervisor.services.steps, life.supervisor.services.in_background = steps, lambda deed: deed()
     life.until("running")
     life.say("listening on port 8080")
     life.live(3000, step_s=5.0)
@@ -306,7 +306,7 @@ def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
     """Who comes too late asks again at the next look."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
     services = life.supervisor.services
-    services.steps, services.beside = steps, lambda deed: None
+    services.steps, services.in_background = steps, lambda deed: None
     life.until("running")
     life.train(1, 12)
     errands = services.shared(hanging.Errands)
@@ -314,7 +314,7 @@ def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
     life.live(60)
     assert "stacks.taken" not in life.kinds()
     assert len(errands.pending) == 4
-    errands.pending, services.beside = [], lambda deed: deed()
+    errands.pending, services.in_background = [], lambda deed: deed()
 
     life.live(60)
 
@@ -325,7 +325,7 @@ def test_stacks_that_could_not_be_begun_are_not_waited_for(tmp_path: Path) -> No
     """What was seen too long ago is not acted on; such a moment keeps nobody from taking stacks later."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
     services = life.supervisor.services
-    services.steps, services.beside = steps, lambda deed: deed()
+    services.steps, services.in_background = steps, lambda deed: deed()
     act = services.act
 
     def stale(name: str, world: Any, deed: Any) -> Any:

@@ -446,13 +446,13 @@ def test_a_request_of_the_last_moment_is_read(tmp_path: Path, monkeypatch: pytes
     life = Life(tmp_path)
     life.until("running")
     life.ask("cancel", "1-cancel")
-    finish_run = finish.finish
+    finish_run = finish.end_run
 
     def finish_and_ask(*args: Any) -> None:
         finish_run(*args)
         life.ask("resume", "2-resume")
 
-    monkeypatch.setattr(finish, "finish", finish_and_ask)
+    monkeypatch.setattr(finish, "end_run", finish_and_ask)
     while "run.stopped" not in life.kinds():
         life.live()
     monkeypatch.undo()

@@ -48,7 +48,7 @@ def fault(node: str, at_s: float = NOW - 60, **changes: Any) -> Entry:
 
 def common(ctx: Context, *nodes: str, **changes: Any) -> str:
     found = diagnosis(F.HARDWARE_GPU, nodes=nodes or ("n1",), **changes)
-    return nodebook.common(ctx, found, NOW)  # type: ignore[arg-type]
+    return nodebook.common_cause(ctx, found, NOW)  # type: ignore[arg-type]
 
 
 def test_the_fourth_node_in_ten_minutes_has_a_fault_in_common(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
     blamed = fault("n7")
 
     def kept(folder: str, **run: Any) -> tuple[str, ...]:
-        return nodebook.kept_away(Context(tmp_path / folder, blamed, **run), NOW)  # type: ignore[arg-type]
+        return nodebook.quarantined(Context(tmp_path / folder, blamed, **run), NOW)  # type: ignore[arg-type]
 
     assert ("n7",) == kept("a")
     assert () == kept("b", settings={"quarantine": "never"})
     ctx = Context(tmp_path / "c", blamed)
     refused = Attempt(2, NOW, end_state="REFUSED", excluded=("n7",))
     ctx.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
-    assert () == nodebook.kept_away(ctx, NOW)  # type: ignore[arg-type]
+    assert () == nodebook.quarantined(ctx, NOW)  # type: ignore[arg-type]
 
 
 def test_a_release_ends_a_runs_own_exclusion_too(tmp_path: Path) -> None:

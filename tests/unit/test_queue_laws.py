@@ -10,8 +10,8 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow
 from ftrun.supervisor import cluster_view, context, reconcile
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.world import Crash
 from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import hookrun, userhooks
-from ftrun.supervisor.world import Crash
+from ftrun.supervisor.crash_points import Crash
 from tests.unit.lives import Life
 
 TELL = (

@@ -9,8 +9,8 @@ import pytest
 
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.nodes import Entry
-from ftrun.supervisor.world import Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 
