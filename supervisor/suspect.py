@@ -33,7 +33,7 @@ __all__ = ["judge", "leave_to_agent"]
 
 
 @dataclass
-class _EndedScript:
+class _OverdueJob:
     """The script of a suspected start is over, and its job is not."""
 
     over: Stopwatch = field(default_factory=Stopwatch)
@@ -43,7 +43,7 @@ def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
     """Suspect or clear the live attempt by what its log says. Nothing while it does not run or cannot be read."""
     row = ctx.row(world)
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
-        ctx.observations.per_start(_EndedScript).over.stop()
+        ctx.observations.per_start(_OverdueJob).over.stop()
         return
     diagnosis = _provisional(ctx, world, report)
     seen = look(ctx.observations, diagnosis, suspected=ctx.run.state is not State.RUNNING)
@@ -61,7 +61,7 @@ def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
 
 def leave_to_agent(ctx: RunContext) -> None:
     """The agent inside the allocation judges: what was suspected while it could not be seen is its business now (P8)."""
-    ctx.observations.per_start(_EndedScript).over.stop()
+    ctx.observations.per_start(_OverdueJob).over.stop()
     ctx.observations.suspicion = None
     _clear(ctx, "the agent beside the script lives: it judges")
 
@@ -82,7 +82,7 @@ def _provisional(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -
 
 def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:
     """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
-    attempt, over = ctx.attempt, ctx.observations.per_start(_EndedScript).over
+    attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over
     if attempts.exit_record(ctx.run_dir, attempt.number, attempt.launch) is None:
         over.stop()
         return

@@ -1,6 +1,6 @@
 """One run on a virtual Slurm, second by second: what tests of the loop are made of. (I/O)
 
-The supervisor, its keepers, the journal and the lease are the real ones; Slurm is `slurm.memory`, and the test plays
+The supervisor, its reconcilers, the journal and the lease are the real ones; Slurm is `slurm.memory`, and the test plays
 the script: it says lines, ends a launch, and looks at what became of the run.
 """
 
