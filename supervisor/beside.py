@@ -63,9 +63,8 @@ class _Script:
     """Whether anybody runs the script of one launch."""
 
     headless: Stopwatch = field(default_factory=Stopwatch)
-    life: tuple[int, int, float | None] | None = (
-        None  # start, steps and growth when its own node was gone from the job
-    )
+    # Start, steps and growth when its own node was gone from the job.
+    life: tuple[int, int, float | None] | None = None
     unclaimed: Stopwatch = field(default_factory=Stopwatch)
     host_asked: Interval = field(default_factory=Interval)
     batch_host: str = ""  # as Slurm names it, where nothing of the script is seen
