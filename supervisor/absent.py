@@ -13,106 +13,125 @@ cancelled in the queue as far as anyone can tell, and a person's cancel is never
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.parse import bears
-from ftrun.supervisor import archive, attempts, ends, sense
+from ftrun.supervisor import archive, attempts, end_reasons, ends, sense
 from ftrun.supervisor import rows as rows_of
+from ftrun.supervisor.timers import Stopwatch
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["for_long", "latest_launch", "left_the_queue", "missed", "seen", "unseen"]
+__all__ = ["is_gone", "is_missing", "latest_launch", "left_the_queue", "missed", "note_missing", "note_seen"]
 
 ABSENT_FOR_S = 60.0  # two answers that lack a job must be this far apart
 
 
-def seen(keeper: Keeper, world: World, row: JobRow) -> None:
+@dataclass
+class _Absence:
+    """Of one launch."""
+
+    lacking: Stopwatch = field(default_factory=Stopwatch)
+    unwatched: bool = False  # Slurm had the time to forget the job before we missed it
+
+
+def note_seen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """Slurm shows the job."""
-    keeper.memory.partition = row.partition or keeper.memory.partition
-    keeper.memory.seen_s = world.mono_s
-    keeper.memory.absent_since_s = None
+    ctx.observations.partition = row.partition or ctx.observations.partition
+    ctx.observations.seen_s = world.mono_s
+    ctx.observations.per_launch(_Absence).lacking.stop()
 
 
-def missed(keeper: Keeper, world: World) -> None:
+def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
-    unseen(keeper, world)
-    if not for_long(keeper, world):
-        _adopt_another(keeper, world)
+    note_missing(ctx, world)
+    if not is_gone(ctx, world):
+        _adopt_another(ctx, world)
         return
-    told = archive.word(keeper)
+    told = archive.verdict(ctx)
     if told in (archive.ASKED, archive.TOLD):
         return
-    reason = ends.UNWATCHED if keeper.memory.unwatched and told != archive.LOST else ends.FORGOTTEN
-    if left_the_queue(keeper) and told != archive.LOST:
-        reason = ends.LEFT_THE_QUEUE
-    launch = latest_launch(keeper)
-    if launch != keeper.attempt.launch:
-        keeper.forget(launch)  # its log begins elsewhere
-    keeper.record_end("job.ended", "GONE", reason, archive.nodes_of(keeper), launch=launch)
+    reason = (
+        end_reasons.UNWATCHED
+        if ctx.observations.per_launch(_Absence).unwatched and told != archive.LOST
+        else end_reasons.FORGOTTEN
+    )
+    if left_the_queue(ctx) and told != archive.LOST:
+        reason = end_reasons.LEFT_THE_QUEUE
+    launch = latest_launch(ctx)
+    if launch != ctx.attempt.launch:
+        ctx.begin_launch(launch)  # its log begins elsewhere
+    ends.record_end(ctx, "job.ended", "GONE", reason, archive.nodes_of(ctx), launch=launch)
 
 
-def unseen(keeper: Keeper, world: World) -> None:
+def note_missing(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Slurm does not show the job: since when, and whether anybody could have seen why."""
-    memory = keeper.memory
-    if memory.absent_since_s is None:
-        memory.absent_since_s = world.mono_s
-        memory.unwatched = _unwatched(keeper, world)
+    absence = ctx.observations.per_launch(_Absence)
+    if not absence.lacking.runs:
+        absence.lacking.restart(world.mono_s)
+        absence.unwatched = _unwatched(ctx, world)
 
 
-def for_long(keeper: Keeper, world: World) -> bool:
+def is_missing(ctx: RunContext) -> bool:
+    """The last look lacked the job."""
+    return ctx.observations.per_launch(_Absence).lacking.runs
+
+
+def is_gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """The job is really gone: two answers far enough apart lack it, and its token finds nothing alive. Raises SlurmError."""
-    cluster = keeper.office.cluster
-    if not _due(keeper, world) or not cluster.ping():
+    cluster = ctx.services.cluster
+    if not _due(ctx, world) or not cluster.ping():
         return False
-    return all(row.state.ended for row in cluster.find(keeper.attempt.token))
+    return all(row.state.ended for row in cluster.find(ctx.attempt.token))
 
 
-def _adopt_another(keeper: Keeper, world: World) -> None:
+def _adopt_another(ctx: RunContext, world: ClusterSnapshot) -> None:
     """sbatch may have made two jobs of one token: where Slurm has lost the one that we know, the other is the attempt."""
-    if not _due(keeper, world):
+    if not _due(ctx, world):
         return
-    rows = [row for row in keeper.office.cluster.find(keeper.attempt.token) if not row.state.ended]
-    jobs = sorted({rows_of.base_id(row.job_id) for row in rows if bears(row.comment, keeper.attempt.token)})
-    if jobs and keeper.attempt.job not in jobs:
-        sense.adopt(keeper, jobs[0])
+    rows = [row for row in ctx.services.cluster.find(ctx.attempt.token) if not row.state.ended]
+    jobs = sorted({rows_of.base_id(row.job_id) for row in rows if bears(row.comment, ctx.attempt.token)})
+    if jobs and ctx.attempt.job not in jobs:
+        sense.adopt(ctx, jobs[0])
 
 
-def _due(keeper: Keeper, world: World) -> bool:
-    since_s = keeper.memory.absent_since_s
-    return since_s is not None and world.mono_s - since_s >= ABSENT_FOR_S
+def _due(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    lacking = ctx.observations.per_launch(_Absence).lacking
+    return lacking.runs and lacking.held_s(world.mono_s) >= ABSENT_FOR_S
 
 
-def left_the_queue(keeper: Keeper) -> bool:
+def left_the_queue(ctx: RunContext) -> bool:
     """It went from the queue, as far as anyone can tell: unstarted, not by us, and nobody was there to see it."""
-    return keeper.memory.unwatched and not keeper.attempt.over and _never_started(keeper)
+    return ctx.observations.per_launch(_Absence).unwatched and not ctx.attempt.over and _never_started(ctx)
 
 
-def latest_launch(keeper: Keeper) -> int:
+def latest_launch(ctx: RunContext) -> int:
     """The newest launch that the attempt's job has claimed; the one that is known where it claimed none after that."""
-    attempt = keeper.attempt
+    attempt = ctx.attempt
     with contextlib.suppress(OSError):
-        claimed = attempts.claims(keeper.run_dir, attempt.number)
+        claimed = attempts.claims(ctx.run_dir, attempt.number)
         return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch)
     return attempt.launch
 
 
-def _never_started(keeper: Keeper) -> bool:
+def _never_started(ctx: RunContext) -> bool:
     """No start was claimed since the job went into the queue, and none of its ends is ours."""
-    attempt, run_dir = keeper.attempt, keeper.run_dir
+    attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempt.ended_by_us or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
         return False
     if attempt.end_state:  # of the launch before: it must have been put into the queue again since
-        return attempt.requeued and latest_launch(keeper) <= attempt.launch
+        return attempt.requeued and latest_launch(ctx) <= attempt.launch
     return attempts.owner(run_dir, attempt.number, attempt.launch) is None
 
 
-def _unwatched(keeper: Keeper, world: World) -> bool:
+def _unwatched(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Slurm had the time to forget the job since it was last seen: by this process or, as the journal tells, by another."""
-    attempt, age_s = keeper.attempt, keeper.office.facts().min_job_age_s
-    if keeper.memory.seen_s is not None:
-        return world.mono_s - keeper.memory.seen_s >= age_s
+    attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
+    if ctx.observations.seen_s is not None:
+        return world.mono_s - ctx.observations.seen_s >= age_s
     told = (attempt.submitted_at_s, attempt.running_seen_at_s, attempt.ended_at_s)
     return ends.forgettable(max((at for at in told if at is not None), default=None), world.now_s, age_s)

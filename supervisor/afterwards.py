@@ -7,10 +7,7 @@ the logs compared with what this run printed while it was well.
 
 from __future__ import annotations
 
-import glob
-import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor import context, inputs, lastwords, launchlogs
@@ -18,73 +15,47 @@ from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Topology
 from ftrun.supervisor.tail import LogPath
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.signatures import Catalog
+    from ftrun.supervisor.run_context import RunContext
 
-__all__ = ["attached", "extra_logs", "named", "told_by", "with_last_words"]
+__all__ = ["attached", "extra_logs", "with_last_words"]
 
 HEALTHY_MAX = 4
 """So many earlier launches are asked what they usually print."""
 
 
-def extra_logs(keeper: Keeper) -> list[LogPath]:
+def extra_logs(ctx: RunContext) -> list[LogPath]:
     """The logs of `--ft-log`, relative to the folder of submission; what stood there before this start of the script is none of its."""
-    sizes = keeper.attempt.log_sizes
-    return [LogPath(path, sizes.get(path, 0)) for path in _named(keeper) if not inputs.is_attachment(path)]
+    sizes = ctx.attempt.log_sizes
+    return [LogPath(path, sizes.get(path, 0)) for path in _named(ctx) if not inputs.is_attachment(path)]
 
 
-def attached(keeper: Keeper) -> tuple[Evidence, ...]:
+def attached(ctx: RunContext) -> tuple[Evidence, ...]:
     """What the other files of `--ft-log` tell, in order after all that the logs have told."""
-    return told_by(_named(keeper), keeper.office.catalog(), keeper.memory.evidence)
+    return inputs.told_by(_named(ctx), ctx.services.catalog(), ctx.observations.evidence)
 
 
-def told_by(paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """What those of these files tell that are no logs, in order after `evidence`."""
-    found = inputs.attached(paths, catalog=catalog)
-    last = max((one.order for one in evidence), default=0)
-    return tuple(replace(one, order=last + one.order) for one in found)
-
-
-def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Diagnosis:
+def with_last_words(ctx: RunContext, found: Diagnosis, topology: Topology) -> Diagnosis:
     """`found`; of an unknown cause, with the lines that are new or odd among the last ones."""
     if found.fault is not FaultClass.UNKNOWN:
         return found
-    attempt, report = keeper.attempt, keeper.memory.report
+    attempt, report = ctx.attempt, ctx.observations.report
     progress = report.progress if report is not None else None
-    own = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch) + extra_logs(keeper)
+    own = launchlogs.of_launch(ctx.run_dir, attempt.number, attempt.launch) + extra_logs(ctx)
     explained = [
         (incident.attempt, incident.launch, incident.start)
-        for incident in keeper.run.incidents
+        for incident in ctx.run.incidents
         if incident.fault != FaultClass.UNKNOWN
     ]
     places = explained[-HEALTHY_MAX:]
-    healthy = [log for place in places for log in launchlogs.of_start(keeper.run_dir, *place)]
+    healthy = [log for place in places for log in launchlogs.of_start(ctx.run_dir, *place)]
     offset_bytes = progress.offset_bytes if progress is not None else 0
-    ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
+    ours = launchlogs.ours(ctx.run_dir, attempt.number, attempt.launch)
     lines = lastwords.suspicious(
         own, topology, step_offset_bytes=offset_bytes, healthy=healthy, ours=ours.having(*attempt.family)
     )
     return replace(found, suspicious=lines) if lines else found
 
 
-def _named(keeper: Keeper) -> list[str]:
+def _named(ctx: RunContext) -> list[str]:
     """The files that `--ft-log` names and that this launch has written."""
-    return named(keeper.settings, context.cwd(keeper.run_dir), keeper.attempt.started_at_s or 0.0)
-
-
-def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
-    """The files that `--ft-log` names, relative to `base`, of those that were written since (Unix seconds)."""
-    patterns = settings.get("log", [])
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    found = [
-        path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
-    ]
-    return [path for path in found if _written_s(path) >= since_s - 1.0]
-
-
-def _written_s(path: str) -> float:
-    """When a file was written last; never, where it cannot be seen (a link that leads nowhere)."""
-    try:
-        return os.path.getmtime(path)
-    except OSError:
-        return float("-inf")
+    return inputs.named(ctx.settings, context.cwd(ctx.run_dir), ctx.attempt.started_at_s or 0.0)

@@ -27,8 +27,8 @@ from ftrun.supervisor.agent_book import Book
 from ftrun.supervisor.agent_desk import Desk, GivenUp, Where, say
 from ftrun.supervisor.agent_rounds import Rounds
 from ftrun.supervisor.agent_talk import Talk
+from ftrun.supervisor.crash_points import crash_plan
 from ftrun.supervisor.lease import Clock, SystemClock
-from ftrun.supervisor.office import crash_plan
 
 __all__ = ["PULSE_EVERY_S", "Shared", "main", "work"]
 

@@ -1,6 +1,6 @@
 """What one start shows while it runs: its logs, its steps, its nodes' reports; and when it may be ended. (I/O)
 
-How it thinks. The rules are the supervisor's own (`suspect`, P7): a fatal line, or a node that its watch finds bad, makes a start suspect, and the
+How it thinks. The rules are the supervisor's own (`stall`, P7): a fatal line, or a node that its watch finds bad, makes a start suspect, and the
 witnesses of a hang need less then (`suspicious`). One thing is quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
 are asked as soon as something fatal was printed, when srun says that a task failed, and when a start that was making steps stands still for much longer than it is used to; two such
 answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
@@ -16,7 +16,6 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import (
-    afterwards,
     agent_case,
     context,
     hang,
@@ -24,17 +23,18 @@ from ftrun.supervisor import (
     inputs,
     launchlogs,
     nodereports,
-    sense,
-    suspect,
+    stall,
 )
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.launch_state import LaunchState
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.model import Diagnosis, Evidence, Topology
 from ftrun.supervisor.nodefacts import NodeFacts, while_alive
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import LogPath
+from ftrun.supervisor.timers import Interval
 from ftrun.supervisor.watch import LogWatcher, WatchReport
 
 __all__ = ["Eye", "Suspicion"]
@@ -80,9 +80,10 @@ class Eye:
         self._settings, self._catalog, self._silent = settings, catalog, silent
         self._clock, self._companions = clock, companions
         self._judged_s: float | None = None
-        self.memory = sense.Memory(attempt=where.attempt, launch=where.launch)
+        self.memory = LaunchState(attempt=where.attempt, launch=where.launch)
         if survived is not None:
             self.memory.survived = survived
+        self._names, self._reports = Interval(), Interval()
         self._watcher: LogWatcher | None = None
         self._extra: frozenset[str] = frozenset()
         self._suspected = self._ending = False
@@ -111,12 +112,10 @@ class Eye:
         self._watcher.admit((self._where.job, *self._companions()), (*self._where.nodes, *self.started.nodes))
         memory, mono_s = self.memory, self._clock.mono_s()
         report = self._watcher.poll(self._clock.now_s(), fresh=fresh)
-        memory.report = report
         self._news = self._news or bool(report.new)
         for evidence in report.new:
             self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or self._clock.now_s())
-        if report.last_growth_s != memory.growth:
-            memory.growth, memory.growth_seen_s = report.last_growth_s, mono_s
+        if memory.note_growth(report, mono_s):
             self._quiet_since_s = mono_s
         progress = report.progress
         if progress is not None and progress.step is not None:
@@ -125,7 +124,7 @@ class Eye:
                 memory.saved_step = progress.checkpoint_step
             if self.to_first_step_s is None:
                 self.to_first_step_s = mono_s - self._began_s
-            sense.note_pace(memory, mono_s, report, progress.steps_seen)
+            memory.note_pace(mono_s, report, progress.steps_seen)
             memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
             if memory.steps_seen != before:
                 self._ask_after_s, self.unheard, self._ending = 0.0, (), False
@@ -153,11 +152,11 @@ class Eye:
         if not self._settings.get("log"):
             return []
         since_s = self.started.launch.started_s or 0.0
-        return afterwards.named(self._settings, context.cwd(self._where.run_dir), since_s)
+        return inputs.named(self._settings, context.cwd(self._where.run_dir), since_s)
 
     def _follow_named(self) -> None:
         """Where there are new logs, all are read from the start's first byte again."""
-        if self._settings.get("log") and self.memory.due("log-names", self._clock.mono_s(), NAMES_EVERY_S):
+        if self._settings.get("log") and self._names.due(self._clock.mono_s(), NAMES_EVERY_S):
             paths = frozenset(path for path in self.named() if not inputs.is_attachment(path))
             if paths - self._extra:
                 self._extra |= paths
@@ -172,7 +171,7 @@ class Eye:
     def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
         """What the logs have shown; at the end, with what those files tell that are only whole then."""
         found = self.memory.evidence
-        return (*found, *afterwards.told_by(self.named(), self._catalog(), found)) if over else found
+        return (*found, *inputs.told_by(self.named(), self._catalog(), found)) if over else found
 
     def topology(self) -> Topology:
         """Who sits where."""
@@ -198,22 +197,22 @@ class Eye:
             self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
         self._judged_s = mono_s
         diagnosis = self._provisional(report)
-        seen = suspect.look(self.memory, diagnosis, suspected=self._suspected)
-        if seen is suspect.Look.SUSPECT and not self._suspected:
+        seen = stall.look(self.memory, diagnosis, suspected=self._suspected)
+        if seen is stall.Look.SUSPECT and not self._suspected:
             self._ask_after_s = 0.0
-        self._suspected = seen is suspect.Look.SUSPECT
+        self._suspected = seen is stall.Look.SUSPECT
         self.memory.suspicion = diagnosis if self._suspected else None
         return self._unanswered(report)
 
     def suspicious(self) -> hang.Limits | None:
         """What the witnesses of a hang need now, where something fatal was seen and not survived; None where nothing was."""
         found = self.memory.suspicion
-        return suspect.limits_while_suspect(self._settings, found, self._catalog()) if found else None
+        return stall.limits_while_suspect(self._settings, found, self._catalog()) if found else None
 
     def hung(self, verdict: hang.Verdict) -> Suspicion:
         """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
         found = self.memory.suspicion
-        if found is None or not suspect.is_found_by_a_check(found):
+        if found is None or not stall.is_found_by_a_check(found):
             found = hung.hung(verdict, self.started.nodes)
         return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
 
@@ -229,7 +228,7 @@ class Eye:
                 catalog=self._catalog(),
                 progress=report.progress,
             )
-        if memory.due("node-reports", self._clock.mono_s(), REPORTS_EVERY_S):
+        if self._reports.due(self._clock.mono_s(), REPORTS_EVERY_S):
             stamp = nodereports.stamp(self._where.run_dir, self._where.attempt)
             if stamp != memory.node_stamp:
                 memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)

@@ -14,8 +14,7 @@ from ftrun.slurm.client.errors import SlurmError
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye
 from ftrun.supervisor.agent_stop import Boundary
-from ftrun.supervisor.leaving import Occasion
-from ftrun.supervisor.preempted import STEPS_CANCELLED
+from ftrun.supervisor.leaving import STEPS_CANCELLED, Occasion
 
 __all__ = ["Notice"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor import agent_case, elastic, grounds, ladder, nodereports, queueing, settle
+from ftrun.supervisor import agent_case, elastic, grounds, ladder, nodereports, queueing
 from ftrun.supervisor import pool as pools
 from ftrun.supervisor.agent_desk import Desk
 from ftrun.supervisor.agent_reach import Reach
@@ -106,7 +106,7 @@ def view(desk: Desk, settings: dict[str, Any], run: Run) -> grounds.ClusterView:
     try:
         row = cluster.jobs((where.job,)).get(where.job)
         nodes = cluster.nodes()
-        found = settle.view_of(
+        found = grounds.ClusterView.of(
             cluster.partitions(),
             nodes,
             cluster.rights(),

@@ -11,12 +11,11 @@ from ftrun.supervisor import (
     checkpoints,
     context,
     divergence,
-    divergences,
     grounds,
     ledger,
     loading,
     nodestory,
-    settle,
+    poisoned,
     usable,
 )
 from ftrun.supervisor.agent_desk import Desk
@@ -67,7 +66,7 @@ def seen_of(
     if found is not None:
         name = incident_of(desk, started)
         now_s = desk.clock.now_s()
-        spoilt = divergences.poison_of(
+        spoilt = poisoned.poison_of(
             found, settings, desk.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
         )
     loads = usable.find(
@@ -118,7 +117,7 @@ def note(desk: Desk, eye: Eye, seen: agent_case.Seen, incident: str, diagnosis: 
     desk.book.record(
         "start.diagnosed",
         incident=incident,
-        diagnosis=settle.diagnosis_json(diagnosis),
+        diagnosis=diagnosis.to_json(),
         step=seen.step,
         first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
     )

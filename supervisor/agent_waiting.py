@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor import dependents
+from ftrun.supervisor import dependent_jobs
 from ftrun.supervisor.agent_desk import Desk, say
 
 __all__ = ["hold"]
@@ -19,7 +19,7 @@ __all__ = ["hold"]
 def hold(desk: Desk) -> None:
     """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
     try:
-        waiting, since = dependents.to_hold(desk.cluster, desk.where.job)
+        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
     except SlurmError as error:
         say(f"what waits for this job is not known: {error.message}")
         return

@@ -14,131 +14,57 @@ And it is never needed. Without accounting, with a database that is down or hang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
-from ftrun.supervisor.rows import base_id
 
 if TYPE_CHECKING:
-    from ftrun.slurm.commands.accounting import Account, Accounts
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.slurm.commands.accounting import Account
     from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "Archive", "completed", "exit_of", "nodes_of", "own", "word"]
+__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
 
-GIVE_UP_S = 45.0  # nobody waits longer for an answer
-AGAIN_AFTER_S = 15.0  # between two questions
-NONE_HERE_S = 3600.0  # a cluster without accounting is not asked again for so long
 SUBMITTED_WITHIN_S = 60.0  # sbatch's answer comes so soon after Slurm's own time of submission
 ASKED, TOLD, LOST, NOTHING = "asked", "told", "lost", "nothing"
 Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
 
 
-class Archive:
-    """Shared by all keepers of one supervisor. `accounts` None = nobody is asked."""
-
-    def __init__(self, mono_s: Callable[[], float], tell: Callable[..., None]) -> None:
-        self.accounts: Accounts | None = None
-        self._mono_s = mono_s
-        self._tell = tell
-        self._wanted: dict[str, float] = {}  # job -> since when an answer is waited for
-        self._known: dict[str, tuple[Account, ...]] = {}
-        self._busy = False
-        self._asked_s = float("-inf")
-        self._none_until_s = float("-inf")
-        self._silent = False
-
-    def answer(self, job: str) -> tuple[Account, ...] | None:
-        """The rows of this job's id, anybody's; None while they are waited for. The first call asks."""
-        now = self._mono_s()
-        if job in self._known:
-            return self._known[job]
-        if self.accounts is None or now < self._none_until_s:
-            return ()
-        if now - self._wanted.setdefault(job, now) < GIVE_UP_S:
-            return None
-        self._gave_up()
-        self._known[job] = ()  # it is not asked for any more
-        return ()
-
-    def known(self, job: str) -> tuple[Account, ...]:
-        """What was answered before; asks nobody."""
-        return self._known.get(job, ())
-
-    def forget(self, job: str) -> None:
-        """Slurm shows the job (again)."""
-        self._known.pop(job, None)
-        self._wanted.pop(job, None)
-
-    def look(self, beside: Callable[[Callable[[], None]], None]) -> None:
-        """Ask for all that is waited for, in one question, where none is under way."""
-        now, accounts = self._mono_s(), self.accounts
-        missing = sorted(job for job in self._wanted if job not in self._known)
-        if not missing or self._busy or accounts is None or now < self._none_until_s:
-            return
-        if now - self._asked_s < AGAIN_AFTER_S:
-            return
-        self._busy, self._asked_s = True, now
-        beside(lambda: self._ask(accounts, missing))
-
-    def _ask(self, accounts: Accounts, jobs: Sequence[str]) -> None:
-        try:
-            found = accounts.rows(jobs)
-        except RefusedForGood:
-            self._none_until_s = self._mono_s() + NONE_HERE_S
-        except SlurmError as error:
-            self._gave_up(error.message)
-        else:
-            by_job: dict[str, list[Account]] = {job: [] for job in jobs}
-            for one in found:
-                by_job.setdefault(base_id(one.job_id), []).append(one)
-            self._known |= {job: tuple(rows) for job, rows in by_job.items() if job in self._wanted}
-            self._silent = False
-        finally:
-            self._busy = False
-
-    def _gave_up(self, why: str = "no answer") -> None:
-        if not self._silent:
-            self._silent = True
-            self._tell("accounting.unseen", why=why)
-
-
-def word(keeper: Keeper) -> str:
+def verdict(ctx: RunContext) -> str:
     """What accounting says of the job that is missing: ASKED (wait), TOLD (the next look shows its end), LOST (the controller lost it), NOTHING."""
-    attempt = keeper.attempt
-    rows = keeper.office.archive.answer(attempt.job)
+    attempt = ctx.attempt
+    rows = ctx.services.accounting.answer(attempt.job)
     if rows is None:
         return ASKED
-    kept = _own(keeper, rows)
+    kept = _own(ctx, rows)
     if _stands_in(kept):
         return TOLD
     return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
 
 
-def completed(keeper: Keeper, world: World) -> World:
+def with_ended_job(ctx: RunContext, world: ClusterSnapshot) -> ClusterSnapshot:
     """The look with the rows of a job that Slurm has forgotten and accounting knows the end of."""
-    attempt = keeper.run.attempt
+    attempt = ctx.run.attempt
     if attempt is None or not attempt.job or world.jobs is None:
         return world
-    if keeper.row(world) is not None:
-        keeper.office.archive.forget(attempt.job)
+    if ctx.row(world) is not None:
+        ctx.services.accounting.forget(attempt.job)
         return world
-    rows = keeper.office.archive.known(attempt.job)
-    kept = _own(keeper, rows)
+    rows = ctx.services.accounting.known(attempt.job)
+    kept = _own(ctx, rows)
     if not _stands_in(kept):
         return world
     shown = tuple(_row(one, launch, attempt.token) for one, launch in _last(kept))
     return replace(world, families={**world.families, attempt.job: shown})
 
 
-def exit_of(keeper: Keeper, job: str, launch: int) -> Mapping[str, int]:
+def exit_of(ctx: RunContext, job: str, launch: int) -> Mapping[str, int]:
     """Exit code and signal of a launch, as accounting has them; {} where it was not asked, or does not know."""
-    kept = _own(keeper, keeper.office.archive.known(keeper.attempt.job))
+    kept = _own(ctx, ctx.services.accounting.known(ctx.attempt.job))
     for one, number in kept:
         if (one.raw_job_id, number) == (job, launch) and one.start_time_s is not None:
             names = ("exit_code", "exit_signal", "derived_exit_code")
@@ -146,15 +72,15 @@ def exit_of(keeper: Keeper, job: str, launch: int) -> Mapping[str, int]:
     return {}
 
 
-def nodes_of(keeper: Keeper) -> tuple[str, ...]:
+def nodes_of(ctx: RunContext) -> tuple[str, ...]:
     """Where all launches of the job have been, as far as accounting was asked."""
-    kept = _own(keeper, keeper.office.archive.known(keeper.attempt.job))
+    kept = _own(ctx, ctx.services.accounting.known(ctx.attempt.job))
     return tuple(sorted({node for one, _ in kept for node in one.nodes}))
 
 
-def _own(keeper: Keeper, rows: Sequence[Account]) -> Kept:
-    attempt = keeper.attempt
-    user, name = attempt.known_as or keeper.memory.known_as or (keeper.run.submitter.get("user", ""), "")
+def _own(ctx: RunContext, rows: Sequence[Account]) -> Kept:
+    attempt = ctx.attempt
+    user, name = attempt.known_as or ctx.observations.known_as or (ctx.run.submitter.get("user", ""), "")
     return own(rows, attempt, user=user, name=name)
 
 

@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from ftrun.supervisor.attempts import Launch
     from ftrun.supervisor.events import Attempt, Run
     from ftrun.supervisor.grounds import Case
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["all_went_well", "given_up", "judged", "note_failed", "tasks_of", "wanted"]
 
 
-def note_failed(keeper: Keeper, world: World) -> None:
+def note_failed(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not. Raises OSError."""
-    ended = rows.failed_tasks(keeper.rows(world), keeper.attempt.ended_tasks)
-    failed = sorted(set(ended) - set(keeper.attempt.failed_tasks))
+    ended = rows.failed_tasks(ctx.rows(world), ctx.attempt.ended_tasks)
+    failed = sorted(set(ended) - set(ctx.attempt.failed_tasks))
     if failed:
-        keeper.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
+        ctx.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
 
-def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
+def judged(ctx: RunContext, case: Case, lost: Sequence[str]) -> Case:
     """The case with the diagnosis that stands for the tasks that may be repeated; tasks that may not are journalled as given
     up. Without such tasks it is that of the first failed task; a run without failed tasks keeps its own.
 
     `lost` are the nodes of the attempt that Slurm has given up. Raises OSError (journal).
     """
     attempt = case.attempt
-    launches = attempts.task_records(keeper.run_dir, attempt.number, attempt.failed_tasks)
-    found = _unable_to_load(keeper)
+    launches = attempts.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks)
+    found = _unable_to_load(ctx)
     if not attempt.failed_tasks or (_share_a_log(launches.values()) and not found):
         return case
     for task in attempt.failed_tasks:
@@ -51,7 +51,7 @@ def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
             found[task] = (
                 case.diagnosis
                 if _share_a_log(launches.values())
-                else _diagnosed(keeper, task, launches.get(task), case.diagnosis, lost)
+                else _diagnosed(ctx, task, launches.get(task), case.diagnosis, lost)
             )
     stops = {task for task, cause in found.items() if _stops(case, cause)}
     again = [cause for task, cause in found.items() if task not in stops]
@@ -63,14 +63,14 @@ def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
             for task in sorted(stops)
             if (found[task].fault, found[task].title) == (cause.fault, cause.title)
         ]
-        keeper.record(
+        ctx.record(
             "tasks.given-up",
             tasks=same,
             signature=cause.signature,
             title=cause.title,
             **{"class": cause.fault.value},
         )
-    return replace(case, run=keeper.run, diagnosis=_of_all(again))
+    return replace(case, run=ctx.run, diagnosis=_of_all(again))
 
 
 def _share_a_log(launches: Iterable[Launch]) -> bool:
@@ -78,24 +78,24 @@ def _share_a_log(launches: Iterable[Launch]) -> bool:
     return len(set(logs)) < len(logs)
 
 
-def _unable_to_load(keeper: Keeper) -> dict[int, Diagnosis]:
+def _unable_to_load(ctx: RunContext) -> dict[int, Diagnosis]:
     """The failed tasks that found nothing which they may load, as their own records say; their script did not run."""
-    attempt, found = keeper.attempt, {}
+    attempt, found = ctx.attempt, {}
     for task in attempt.failed_tasks:
-        is_over = attempts.task_exit(keeper.run_dir, attempt.number, task) is not None
+        is_over = attempts.task_exit(ctx.run_dir, attempt.number, task) is not None
         if attempt.task_states.get(task, "FAILED") == "FAILED" and not is_over:
-            why = attempts.task_stuck(keeper.run_dir, attempt.number, task)
+            why = attempts.task_stuck(ctx.run_dir, attempt.number, task)
             if why:
                 found[task] = divergences.none_usable(why)
     return found
 
 
 def _diagnosed(
-    keeper: Keeper, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
+    ctx: RunContext, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
 ) -> Diagnosis:
-    attempt = keeper.attempt
+    attempt = ctx.attempt
     state = attempt.task_states.get(task, "FAILED")
-    written = attempts.task_exit(keeper.run_dir, attempt.number, task)
+    written = attempts.task_exit(ctx.run_dir, attempt.number, task)
     if launch is None and written is None and state == "FAILED":
         return otherwise  # nothing of its own is known
     logs = {launch.stdout, launch.stderr} if launch is not None else set()
@@ -107,8 +107,8 @@ def _diagnosed(
         by_us=task in attempt.ended_tasks,
         nodes_down=tuple(node for node in lost if node in nodes),
     )
-    evidence = [line for line in keeper.memory.evidence if line.file in logs]
-    found = diagnose(evidence, Topology(nodes=nodes), ended=ended, catalog=keeper.office.catalog())
+    evidence = [line for line in ctx.observations.evidence if line.file in logs]
+    found = diagnose(evidence, Topology(nodes=nodes), ended=ended, catalog=ctx.services.catalog())
     why = attempt.hung_tasks.get(task) if task in attempt.ended_tasks else None
     return hung.better(found, hung.hung(why.verdict, nodes)) if why is not None else found
 

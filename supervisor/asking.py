@@ -21,36 +21,34 @@ from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["ahead", "answers", "ask", "up_to_date"]
+__all__ = ["note_answers", "request_drains", "request_priority", "with_answers"]
 
 ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody answers it any more
 SETTING = "operator-spool"
 
 
-def ask(keeper: Keeper, world: World, decision: Mapping[str, Any]) -> None:
+def request_drains(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
     """Leave a request for every node that the decision wants the operator to drain. Raises LeaseLost, Stale."""
     for node in decision.get("ask", ()):
         incident = str(decision.get("incident", ""))
-        before = [
-            (i, a) for i, a in keeper.run.asked.items() if (a["node"], a["incident"]) == (node, incident)
-        ]
+        before = [(i, a) for i, a in ctx.run.asked.items() if (a["node"], a["incident"]) == (node, incident)]
         if not before:
             request_id = secrets.token_hex(16)
-            keeper.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave(keeper, world, request_id, decision, node=node)
+            ctx.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
+            _leave(ctx, world, request_id, decision, node=node)
         elif before[-1][1]["step"] == "intended":
-            _leave(keeper, world, before[-1][0], decision, node=node)
+            _leave(ctx, world, before[-1][0], decision, node=node)
 
 
-def ahead(keeper: Keeper, world: World) -> None:
+def request_priority(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Leave a request for the job that waits, where another one was lost with a broken node. Raises LeaseLost, Stale."""
-    run, attempt = keeper.run, keeper.attempt
+    run, attempt = ctx.run, ctx.attempt
     last = run.incidents[-1] if run.incidents else None
     lost = next((one for one in reversed(run.attempts[:-1]) if one.nodes), None)
-    if not (keeper.settings.get(SETTING) and keeper.settings.get("operator-priority")) or lost is None:
+    if not (ctx.settings.get(SETTING) and ctx.settings.get("operator-priority")) or lost is None:
         return
     if last is None or last.attempt != lost.number or not CLASS_RULES[FaultClass(last.fault)].drain:
         return
@@ -58,17 +56,15 @@ def ahead(keeper: Keeper, world: World) -> None:
     before = [(i, a) for i, a in run.asked.items() if a.get("job") == attempt.job]
     if not before:
         request_id = secrets.token_hex(16)
-        keeper.record(
-            "raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job
-        )
-        _leave(keeper, world, request_id, decision, lost=lost.job)
+        ctx.record("raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job)
+        _leave(ctx, world, request_id, decision, lost=lost.job)
     elif before[-1][1]["step"] == "intended":
-        _leave(keeper, world, before[-1][0], decision, lost=lost.job)
+        _leave(ctx, world, before[-1][0], decision, lost=lost.job)
 
 
 def _leave(
-    keeper: Keeper,
-    world: World,
+    ctx: RunContext,
+    world: ClusterSnapshot,
     request_id: str,
     decision: Mapping[str, Any],
     *,
@@ -76,33 +72,33 @@ def _leave(
     lost: str = "",
 ) -> None:
     kind = "raise.asked" if lost else "drain.asked"
-    put = partial(_put, keeper, request_id, world.now_s, decision, node=node, lost=lost)
+    put = partial(_put, ctx, request_id, world.now_s, decision, node=node, lost=lost)
     try:
-        keeper.office.act("ask", world, put)
+        ctx.services.act("ask", world, put)
     except SlurmError as error:
-        keeper.record(kind, step="failed", id=request_id, node=node, why=error.message)
+        ctx.record(kind, step="failed", id=request_id, node=node, why=error.message)
     except OSError as error:
-        why = f"{keeper.settings[SETTING]}: {error.strerror}"
-        keeper.record(kind, step="failed", id=request_id, node=node, why=why)
+        why = f"{ctx.settings[SETTING]}: {error.strerror}"
+        ctx.record(kind, step="failed", id=request_id, node=node, why=why)
     else:
-        keeper.record(kind, step="left", id=request_id, node=node)
+        ctx.record(kind, step="left", id=request_id, node=node)
 
 
 def _put(
-    keeper: Keeper, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
+    ctx: RunContext, request_id: str, now_s: float, decision: Mapping[str, Any], *, node: str, lost: str
 ) -> None:
     """Sign and leave. Raises SlurmError (munge), OSError (spool)."""
     from ftrun.slurm.commands import munge
     from ftrun.supervisor import request, spool
 
-    attempt, facts = keeper.attempt, keeper.office.facts()
-    path = str(keeper.settings[SETTING])
+    attempt, facts = ctx.attempt, ctx.services.facts()
+    path = str(ctx.settings[SETTING])
     asked = request.Request(
         id=request_id,
         cluster=facts.name,
         node=node,
         job=re.split(r"[_+]", attempt.holder(node))[0],
-        run=keeper.run.id,
+        run=ctx.run.id,
         fault=str(decision.get("class", "")),
         signature=re.sub(r"[^\w.-]", "-", str(decision.get("signature") or decision.get("class", "")))[:64],
         seen_s=attempt.slurm_end_s or attempt.ended_at_s or now_s,
@@ -113,14 +109,14 @@ def _put(
     spool.leave(path, request_id, credential)
 
 
-def answers(keeper: Keeper) -> None:
+def note_answers(ctx: RunContext) -> None:
     """Journal what the operator has answered since. Raises OSError (journal)."""
-    for request_id, told in _news(keeper.run, keeper.office.clock.now_s()).items():
+    for request_id, told in _news(ctx.run, ctx.services.clock.now_s()).items():
         kind = "drain.asked" if told["node"] else "raise.asked"
-        keeper.record(kind, step="answered", id=request_id, **told)
+        ctx.record(kind, step="answered", id=request_id, **told)
 
 
-def up_to_date(run: Run, now_s: float) -> Run:
+def with_answers(run: Run, now_s: float) -> Run:
     """The run with the answers that came since its journal was written, for who only looks."""
     news = _news(run, now_s)
     asked = {i: {**a, "step": "answered", **news[i]} if i in news else a for i, a in run.asked.items()}

@@ -14,25 +14,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import attempts, companion_fold, journal, store
+from ftrun.supervisor import attempts, companion_fold, ending, journal, store
+from ftrun.supervisor.end_reasons import WITHOUT_SCRIPT
 from ftrun.supervisor.lifecycle import INSIDE
 from ftrun.supervisor.model import Action, FaultClass, Source
+from ftrun.supervisor.timers import Interval, Stopwatch
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.events import Run
-    from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.model import Diagnosis
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["STILL_FOR_S", "WITHOUT_SCRIPT", "headless", "in_charge", "look_for", "said", "take"]
+__all__ = ["STILL_FOR_S", "copy_journal", "end_if_headless", "in_charge", "note_absence", "said"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 SILENT_FOR_S = 300.0  # without an agent
-WITHOUT_SCRIPT = "Slurm keeps the job, but nobody runs the script"
 UNCLAIMED_FOR_S = 60.0  # a job runs, and nothing of its script is seen
 PULSE_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
@@ -43,119 +45,144 @@ _VAGUE = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.NETWORK})
 _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
 
 
-def in_charge(keeper: Keeper, world: World) -> bool:
+@dataclass
+class _Agent:
+    """What is seen of the agent of one launch."""
+
+    read_bytes: dict[int, int] = field(default_factory=dict)  # launch -> of its agent's journal, dealt with
+    pulse: bytes = b""  # its counter as it was seen last ...
+    moved_s: float | None = None  # ... and when it was seen to move
+    pulse_looked: Interval = field(default_factory=Interval)
+    begins: Stopwatch = field(default_factory=Stopwatch)
+    lacking: Stopwatch = field(default_factory=Stopwatch)
+    log_looked: Interval = field(default_factory=Interval)
+
+
+@dataclass
+class _Script:
+    """Whether anybody runs the script of one launch."""
+
+    headless: Stopwatch = field(default_factory=Stopwatch)
+    # Start, steps and growth when its own node was gone from the job.
+    life: tuple[int, int, float | None] | None = None
+    unclaimed: Stopwatch = field(default_factory=Stopwatch)
+    host_asked: Interval = field(default_factory=Interval)
+    batch_host: str = ""  # as Slurm names it, where nothing of the script is seen
+
+
+def in_charge(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """The agent of the present launch lives, or is about to begin: nobody else acts inside its allocation."""
-    return _lives(keeper, world) if keeper.attempt.inside else _begins(keeper, world)
+    return _lives(ctx, world) if ctx.attempt.inside else _begins(ctx, world)
 
 
-def _begins(keeper: Keeper, world: World) -> bool:
+def _begins(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """batch.sh has started an agent a moment ago, which has journalled nothing yet."""
-    attempt, memory = keeper.attempt, keeper.memory
+    attempt = ctx.attempt
     if attempt.no_agent or not attempt.claim_seen or attempt.ended_at_s is not None:
         return False
-    if memory.for_how_long("agent-begins", world.mono_s) >= OPENS_WITHIN_S:
+    if ctx.observations.per_launch(_Agent).begins.held_s(world.mono_s) >= OPENS_WITHIN_S:
         return False
-    folder = store.attempt_dir(keeper.run_dir, attempt.number)
+    folder = store.attempt_dir(ctx.run_dir, attempt.number)
     return os.path.exists(os.path.join(folder, f"agent.{attempt.launch}.log"))
 
 
-def _lives(keeper: Keeper, world: World) -> bool:
-    attempt, memory = keeper.attempt, keeper.memory
-    if memory.pulse_moved_s is None:
-        memory.pulse_moved_s = world.mono_s
-    if memory.due("pulse", world.mono_s, PULSE_EVERY_S):
-        path = os.path.join(_folder(keeper), f"pulse.{attempt.launch}")
+def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
+    if agent.moved_s is None:
+        agent.moved_s = world.mono_s
+    if agent.pulse_looked.due(world.mono_s, PULSE_EVERY_S):
+        path = os.path.join(_folder(ctx), f"pulse.{attempt.launch}")
         found = store.content(path, 64) or b""
-        if found and found != memory.pulse:
-            memory.pulse, memory.pulse_moved_s = found, world.mono_s
-    return world.mono_s - memory.pulse_moved_s < STILL_FOR_S
+        if found and found != agent.pulse:
+            agent.pulse, agent.moved_s = found, world.mono_s
+    return world.mono_s - agent.moved_s < STILL_FOR_S
 
 
-def look_for(keeper: Keeper, world: World, *, over: bool = False) -> None:
+def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
-    attempt, memory = keeper.attempt, keeper.memory
-    if attempt.no_agent or not attempt.claim_seen or (attempt.inside and (over or _lives(keeper, world))):
-        memory.since.pop("no-agent", None)
+    attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
+    if attempt.no_agent or not attempt.claim_seen or (attempt.inside and (over or _lives(ctx, world))):
+        agent.lacking.stop()
         return
     if not over:
-        waited_s = memory.for_how_long("no-agent", world.mono_s)
-        if waited_s < OPENS_WITHIN_S or not memory.due("agent-log", world.mono_s, LOOK_EVERY_S):
+        waited_s = agent.lacking.held_s(world.mono_s)
+        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(world.mono_s, LOOK_EVERY_S):
             return
     if attempt.inside:
-        keeper.record("agent.absent", why="the agent beside the script shows no sign of life any more")
+        ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
         return
-    folder = store.attempt_dir(keeper.run_dir, attempt.number)
+    folder = store.attempt_dir(ctx.run_dir, attempt.number)
     said = store.content(os.path.join(folder, f"agent.{attempt.launch}.log"), LOG_BYTES)
-    wrote = store.content(os.path.join(_folder(keeper), f"{attempt.launch}.jsonl"), 1)
+    wrote = store.content(os.path.join(_folder(ctx), f"{attempt.launch}.jsonl"), 1)
     if said is None or wrote is not None:  # none was to be there, or what it wrote is still to be copied
         return
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     if lines or not over:  # a script that is soon over leaves it no time to begin
         words = f": {lines[-1][:200]}" if lines else ""
-        keeper.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
+        ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
 
 
-def headless(keeper: Keeper, world: World, row: JobRow) -> None:
+def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """End a job that goes on without the node of its batch script, whose agent died with it: nobody runs the script any more.
 
     Slurm takes a lost node out of a job with `--no-kill`, be it the first one, and leaves the job RUNNING to its time limit.
     Slurm confirms the fault (P7). Where the node answers again by then, no step must have been made for a while, and where no agent's
     counter tells that it died, nothing must have been written for longer: a person may have taken the node out of the job.
     """
-    attempt, memory = keeper.attempt, keeper.memory
+    attempt, seen, script = ctx.attempt, ctx.observations, ctx.observations.per_launch(_Script)
     record = (
-        attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch) if attempt.claim_seen else None
+        attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch) if attempt.claim_seen else None
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
     if not attempt.claim_seen:
-        host = _batch_host(keeper, world)
-    if not host or not row.nodes or host in row.nodes or in_charge(keeper, world):
-        memory.since.pop("headless", None)
+        host = _batch_host(ctx, world)
+    if not host or not row.nodes or host in row.nodes or in_charge(ctx, world):
+        script.headless.stop()
         return
     node = (world.nodes or {}).get(host)
     if node is not None and node.responding:
-        life = (memory.steps_seen, None if attempt.inside else memory.growth_seen_s)
-        if memory.headless_life != life:
-            memory.headless_life = life
-            memory.since["headless"] = world.mono_s
-        if memory.for_how_long("headless", world.mono_s) < (STILL_FOR_S if attempt.inside else SILENT_FOR_S):
+        life = (seen.start, seen.steps_seen, None if attempt.inside else seen.growth_seen_s)
+        if script.life != life:
+            script.life = life
+            script.headless.restart(world.mono_s)
+        if script.headless.held_s(world.mono_s) < (STILL_FOR_S if attempt.inside else SILENT_FOR_S):
             return
-    keeper.intend_end(f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
+    ending.intend(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
 
-def _batch_host(keeper: Keeper, world: World) -> str:
+def _batch_host(ctx: RunContext, world: ClusterSnapshot) -> str:
     """The node that the script of a job was to begin on, by what Slurm says: asked for where nothing of the script is seen for long. Raises SlurmError.
 
     A node may be lost before the script has written anything: then no record tells its name.
     """
-    memory = keeper.memory
-    if memory.for_how_long("unclaimed", world.mono_s) < UNCLAIMED_FOR_S:
+    script = ctx.observations.per_launch(_Script)
+    if script.unclaimed.held_s(world.mono_s) < UNCLAIMED_FOR_S:
         return ""
-    if memory.due("batch-host", world.mono_s, UNCLAIMED_FOR_S):
-        details = keeper.office.cluster.details(keeper.attempt.job)
-        memory.batch_host = details.batch_host if details is not None else ""
-    return memory.batch_host
+    if script.host_asked.due(world.mono_s, UNCLAIMED_FOR_S):
+        details = ctx.services.cluster.details(ctx.attempt.job)
+        script.batch_host = details.batch_host if details is not None else ""
+    return script.batch_host
 
 
-def take(keeper: Keeper) -> None:
+def copy_journal(ctx: RunContext) -> None:
     """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
-    present, read = keeper.attempt.launch, keeper.memory.agent_read
+    present, read = ctx.attempt.launch, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):
         if launch == present or launch not in read:
-            _take_from(keeper, launch)
+            _take_from(ctx, launch)
 
 
-def _take_from(keeper: Keeper, launch: int) -> None:
-    read, attempt = keeper.memory.agent_read, keeper.attempt
-    path = os.path.join(_folder(keeper), f"{launch}.jsonl")
+def _take_from(ctx: RunContext, launch: int) -> None:
+    read, attempt = ctx.observations.per_launch(_Agent).read_bytes, ctx.attempt
+    path = os.path.join(_folder(ctx), f"{launch}.jsonl")
     for end, record in _records(path, read.setdefault(launch, 0)):
         problem = _problem(record)
-        if not problem and record["seq"] >= keeper.attempt.copied.get(launch, 0):
-            problem = _copy(keeper, launch, record)
+        if not problem and record["seq"] >= ctx.attempt.copied.get(launch, 0):
+            problem = _copy(ctx, launch, record)
         if problem:
-            keeper.office.tell(
+            ctx.services.tell(
                 "agent.record-left-out",
-                run=keeper.run.id,
+                run=ctx.run.id,
                 attempt=attempt.number,
                 launch=launch,
                 why=problem,
@@ -163,20 +190,20 @@ def _take_from(keeper: Keeper, launch: int) -> None:
         read[launch] = end
 
 
-def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
+def _copy(ctx: RunContext, launch: int, record: Mapping[str, Any]) -> str:
     """Journal one record of the agent's. Returns why it was left out; "" where it was not."""
     data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
     data |= {"agent_seq": record["seq"], "at_s": record["at"]}
     if record["kind"].startswith("companion."):
         data[companion_fold.JOB] = companion_fold.job_of(record["data"])
-    number = keeper.attempt.number
+    number = ctx.attempt.number
     start = record["start"] or 1
     copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
     try:
-        keeper.run.after(copy | {"job": keeper.attempt.job, "data": data})
+        ctx.run.after(copy | {"job": ctx.attempt.job, "data": data})
     except (LookupError, TypeError, AttributeError, ValueError, AssertionError) as error:
         return f"{record['kind']}: {type(error).__name__}: {error}"
-    keeper.record(record["kind"], attempt=number, launch=launch, start=start, **data)
+    ctx.record(record["kind"], attempt=number, launch=launch, start=start, **data)
     return ""
 
 
@@ -208,8 +235,8 @@ def said(run: Run, incident: str, found: Diagnosis) -> Diagnosis:
         return found  # the folder is the user's
 
 
-def _folder(keeper: Keeper) -> str:
-    return os.path.join(store.attempt_dir(keeper.run_dir, keeper.attempt.number), "agent")
+def _folder(ctx: RunContext) -> str:
+    return os.path.join(store.attempt_dir(ctx.run_dir, ctx.attempt.number), "agent")
 
 
 def _records(path: str, start_bytes: int) -> Iterator[tuple[int, Any]]:

@@ -13,6 +13,7 @@ An id alone names no job (P1): only what bears the companion's mark is cancelled
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
@@ -22,15 +23,16 @@ from ftrun.supervisor import store
 from ftrun.supervisor.companion_fold import JOB
 from ftrun.supervisor.lifecycle import FINAL
 from ftrun.supervisor.rows import base_id
+from ftrun.supervisor.timers import Intervals, Stopwatches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.events import Run
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
     from ftrun.supervisor.parts import Attempt, Companion
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "look", "unwanted"]
 
@@ -38,6 +40,23 @@ ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
 FIND_FOR_S = 30.0  # an sbatch of which nothing is known is looked for so long
 FIND_EVERY_S = 3.0
 AGAIN_EVERY_S = 30.0
+
+
+@dataclass
+class _Clocks:
+    """By a companion's mark; `indexed` by its job."""
+
+    indexed: Intervals = field(default_factory=Intervals)
+    kept: Stopwatches = field(default_factory=Stopwatches)
+    away: Stopwatches = field(default_factory=Stopwatches)
+    twins: Intervals = field(default_factory=Intervals)
+    ended: Intervals = field(default_factory=Intervals)
+    searched: Stopwatches = field(default_factory=Stopwatches)
+    asked: Intervals = field(default_factory=Intervals)
+
+
+def _clocks(ctx: RunContext) -> _Clocks:
+    return ctx.observations.per_launch(_Clocks)
 
 
 def job_ids(run: Run) -> tuple[str, ...]:
@@ -71,29 +90,29 @@ def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] =
     return ""
 
 
-def look(keeper: Keeper, world: World) -> None:
+def look(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Note what is gone, and end what nobody wants. Raises SlurmError, Stale, OSError (journal)."""
-    for place in [_place(*found) for found in _left(keeper.run)]:
+    for place in [_place(*found) for found in _left(ctx.run)]:
         # Whatever is noted of one makes the run anew.
-        attempt, one = next(found for found in _left(keeper.run) if _place(*found) == place)
-        if one.job and keeper.memory.due(f"companion-index:{one.job}", world.mono_s, float("inf")):
-            store.index(keeper.office.home, one.job, keeper.run.id)
+        attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
+        if one.job and _clocks(ctx).indexed[one.job].first():
+            store.index(ctx.services.home, one.job, ctx.run.id)
         row = _row(world, one)
         held = row.nodes if row is not None else ()
-        why = unwanted(keeper.run, attempt, one, held) or _kept(keeper, world, one)
+        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, world, one)
         if one.job:
-            _follow(keeper, world, attempt, one, why)
+            _follow(ctx, world, attempt, one, why)
         elif why:
-            _search(keeper, world, attempt, one)
+            _search(ctx, world, attempt, one)
 
 
-def _kept(keeper: Keeper, world: World, one: Companion) -> str:
+def _kept(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> str:
     """Its agent has given it back and Slurm still has it: the agent's scancel was lost, and nothing else may reach it."""
-    key = f"companion-kept:{one.mark}"
+    kept = _clocks(ctx).kept
     if one.state not in ("ending", "ended"):
-        keeper.memory.since.pop(key, None)
+        kept.stop(one.mark)
         return ""
-    lasts = keeper.memory.for_how_long(key, world.mono_s) >= AGAIN_EVERY_S
+    lasts = kept[one.mark].held_s(world.mono_s) >= AGAIN_EVERY_S
     return "nobody wants it any more" if lasts else ""
 
 
@@ -108,101 +127,101 @@ def _place(attempt: Attempt, one: Companion) -> tuple[int, int, int]:
     return attempt.number, one.launch, one.number
 
 
-def _row(world: World, one: Companion) -> JobRow | None:
+def _row(world: ClusterSnapshot, one: Companion) -> JobRow | None:
     return next((row for row in world.families.get(one.job, ()) if row.job_id == one.job), None)
 
 
-def _follow(keeper: Keeper, world: World, attempt: Attempt, one: Companion, why: str) -> None:
+def _follow(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
     row = _row(world, one)
     if row is None:
-        if _away(keeper, world, one):
-            _note(keeper, "gone", attempt, one, state="", reason="Slurm does not know it any more")
+        if _away(ctx, world, one):
+            _note(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
         return
-    keeper.memory.since.pop(f"companion-away:{one.mark}", None)
-    if not _is_it(keeper, world, one, row):
-        _note(keeper, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
+    _clocks(ctx).away.stop(one.mark)
+    if not _is_it(ctx, world, one, row):
+        _note(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
     elif row.state.ended:
-        if not _twins(keeper, world, one):
-            _note(keeper, "gone", attempt, one, state=row.state.value)
+        if not _twins(ctx, world, one):
+            _note(ctx, "gone", attempt, one, state=row.state.value)
     elif why:
         if row.nodes and not one.nodes:  # whoever starts next must know where it was
-            _note(keeper, "here", attempt, one, nodes=list(row.nodes))
+            _note(ctx, "here", attempt, one, nodes=list(row.nodes))
         if row.state is not JobState.COMPLETING:
-            _end(keeper, world, attempt, one, why)
+            _end(ctx, world, attempt, one, why)
 
 
-def _away(keeper: Keeper, world: World, one: Companion) -> bool:
+def _away(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
     """It is really gone: two answers far enough apart lack it, and its mark finds nothing alive. Raises SlurmError."""
-    if keeper.memory.for_how_long(f"companion-away:{one.mark}", world.mono_s) < ABSENT_FOR_S:
+    if _clocks(ctx).away[one.mark].held_s(world.mono_s) < ABSENT_FOR_S:
         return False
-    cluster = keeper.office.cluster
+    cluster = ctx.services.cluster
     return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
 
 
-def _twins(keeper: Keeper, world: World, one: Companion) -> bool:
+def _twins(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
     """Another job bears its mark, which nobody knows: sbatch was heard twice by a controller that answered late. It is cancelled, now and then
     until it is gone. Raises SlurmError."""
-    cluster, key = keeper.office.cluster, f"companion-twins:{one.mark}"
+    cluster = ctx.services.cluster
     living = [row for row in cluster.find(one.mark) if bears(row.comment, one.mark) and not row.state.ended]
     twins = {base_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
-    if twins and keeper.memory.due(key, world.mono_s, AGAIN_EVERY_S):
+    if twins and _clocks(ctx).twins[one.mark].due(world.mono_s, AGAIN_EVERY_S):
         for job in sorted(twins):
-            keeper.office.act("companion", world, functools.partial(cluster.cancel, job))
+            ctx.services.act("companion", world, functools.partial(cluster.cancel, job))
     return bool(twins)
 
 
-def _is_it(keeper: Keeper, world: World, one: Companion, row: JobRow) -> bool:
+def _is_it(ctx: RunContext, world: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
     if bears(row.comment, one.mark):
         return True
-    own = keeper.row(world) if keeper.run.attempt is not None else None
-    known = keeper.attempt.known_as or ((own.user, own.name) if own is not None else ())
+    own = ctx.row(world) if ctx.run.attempt is not None else None
+    known = ctx.attempt.known_as or ((own.user, own.name) if own is not None else ())
     rewritten = "ftrun:" not in row.comment and ":companion:" not in row.comment
     return rewritten and (row.user, row.name) == known
 
 
-def _end(keeper: Keeper, world: World, attempt: Attempt, one: Companion, why: str) -> None:
-    memory, key = keeper.memory, f"companion-end:{one.mark}"
-    if one.state == "ended" and not memory.due(key, world.mono_s, AGAIN_EVERY_S):
+def _end(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+    ended = _clocks(ctx).ended[one.mark]
+    if one.state == "ended" and not ended.due(world.mono_s, AGAIN_EVERY_S):
         return
     if one.state not in ("ending", "ended"):
-        keeper.office.fresh(world)
-        _note(keeper, "ended.intended", attempt, one, reason=why)
-    memory.since[key] = world.mono_s
+        ctx.services.fresh(world)
+        _note(ctx, "ended.intended", attempt, one, reason=why)
+    ended.last_s = world.mono_s
     try:
-        keeper.office.act("companion", world, lambda: keeper.office.cluster.cancel(one.job))
+        ctx.services.act("companion", world, lambda: ctx.services.cluster.cancel(one.job))
     except RefusedForGood as error:
         told = f"companion job {one.job} cannot be ended: {error.message}"
-        if told not in keeper.run.warnings:
-            keeper.record("warned", message=told)
+        if told not in ctx.run.warnings:
+            ctx.record("warned", message=told)
         return
     if one.state != "ended":
-        _note(keeper, "ended", attempt, one, reason=why)
+        _note(ctx, "ended", attempt, one, reason=why)
 
 
-def _search(keeper: Keeper, world: World, attempt: Attempt, one: Companion) -> None:
+def _search(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
     """Its sbatch was announced and nobody noted an answer: it is found by its mark, or was never made. Raises SlurmError."""
-    memory = keeper.memory
-    since_s = memory.for_how_long(f"companion-search:{one.mark}", world.mono_s)
-    if not memory.due(f"companion-find:{one.mark}", world.mono_s, FIND_EVERY_S):
+    clocks = _clocks(ctx)
+    since_s = clocks.searched[one.mark].held_s(world.mono_s)
+    if not clocks.asked[one.mark].due(world.mono_s, FIND_EVERY_S):
         return
-    found = [row for row in keeper.office.cluster.find(one.mark) if bears(row.comment, one.mark)]
+    found = [row for row in ctx.services.cluster.find(one.mark) if bears(row.comment, one.mark)]
     if found:
         job = base_id(found[0].raw_job_id or found[0].job_id)
-        _note(keeper, "submitted", attempt, one, found=True, **{JOB: job})
+        _note(ctx, "submitted", attempt, one, found=True, **{JOB: job})
     elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # then its agent knew the answer
-        _note(keeper, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
+        _note(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
 
 
-def _note(keeper: Keeper, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
+def _note(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
     where = {"attempt": attempt.number, "launch": one.launch}
     about = {JOB: one.job, **data, "number": one.number}
     if step == "submitted":
-        keeper.record("companion.submitted", **where, **about)
+        ctx.record("companion.submitted", **where, **about)
     elif step == "here":
-        keeper.record("companion.here", **where, **about)
+        ctx.record("companion.here", **where, **about)
     elif step == "ended.intended":
-        keeper.record("companion.ended.intended", **where, **about)
+        ctx.record("companion.ended.intended", **where, **about)
     elif step == "ended":
-        keeper.record("companion.ended", **where, **about)
+        ctx.record("companion.ended", **where, **about)
     else:
-        keeper.record("companion.gone", **where, **about)
+        ctx.record("companion.gone", **where, **about)

@@ -2,100 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ftrun.hooks.checkpoints import diverged_folder, listing
-from ftrun.hooks.checkpoints.diverged import Poison
-from ftrun.hooks.checkpoints.find import find as find_all
-from ftrun.supervisor import attempts, checkpoints, context, divergence
+from ftrun.supervisor import attempts, context, divergence
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.poisoned import poison_of
 from ftrun.supervisor.usable import Usable, find, leave
 
 if TYPE_CHECKING:
     from ftrun.supervisor.divergence import Sign
     from ftrun.supervisor.events import Attempt
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["none_usable", "note", "nothing_loaded", "poison_of", "usable"]
+__all__ = ["none_usable", "note", "nothing_loaded", "usable"]
 
 NOTHING_TO_LOAD = "checkpoint.none-usable"
-LOOKED_INTO = 4
-LIMIT_S = 10.0
 
 
-def note(keeper: Keeper, world: World) -> Sign | None:
+def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
     """Journal that the training of the last start had diverged, once; its agent may have done so. Returns the sign, None where it was healthy."""
-    report, attempt = keeper.memory.report, keeper.attempt
-    if report is None or attempt.submission != "done" or not keeper.settings.get("checkpoint"):
+    report, attempt = ctx.observations.report, ctx.attempt
+    if report is None or attempt.submission != "done" or not ctx.settings.get("checkpoint"):
         return None
     found = divergence.sign(report.evidence, report.health)
     if found is None:
         return None
     name = f"{attempt.number}.{attempt.launch}.{attempt.start}"
-    if not any(one.name == name for one in keeper.run.poisoned):
+    if not any(one.name == name for one in ctx.run.poisoned):
         spoilt = poison_of(
             found,
-            keeper.settings,
-            keeper.run_dir,
+            ctx.settings,
+            ctx.run_dir,
             name=name,
             resumed_from=attempt.resume_from,
             now_s=world.now_s,
         )
-        keeper.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
-        leave(keeper.run_dir, keeper.run.poisoned)
+        ctx.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
+        leave(ctx.run_dir, ctx.run.poisoned)
     return found
 
 
-def poison_of(
-    found: Sign, settings: Mapping[str, Any], run_dir: str, *, name: str, resumed_from: str, now_s: float
-) -> Poison:
-    """What a sign in the log of start `name` spoils, by the times of the file systems that the run's folder and its checkpoints are on. What is there is
-    noted first, for what comes later (`aftermath`)."""
-    found_now = find_all(str(settings.get("checkpoint", "")).splitlines(), cwd=context.cwd(run_dir))
-    with contextlib.suppress(OSError):
-        diverged_folder.note_seen(run_dir, name, [one.path for one in found_now])
-    return divergence.poison_of(
-        found,
-        name=name,
-        resumed_step=checkpoints.step_of(resumed_from) if resumed_from else None,
-        now_s=now_s,
-        disk_s=_disk_s(run_dir, now_s),
-        youngest_s=_youngest_s(str(settings.get("checkpoint", "")), context.cwd(run_dir)),
-    )
-
-
-def _disk_s(run_dir: str, now_s: float) -> float:
-    """The time by the file system of the run's folder."""
-    try:
-        with tempfile.TemporaryFile(dir=run_dir) as file:
-            file.write(b"1")
-            file.flush()
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return now_s
-
-
-def _youngest_s(pattern: str, cwd: str) -> float | None:
-    """When the youngest of the checkpoints was written; None where there is none. Of many only the highest steps and the youngest folders are looked into."""
-    found = find_all(pattern.splitlines(), cwd=cwd)
-    by_step = sorted(found, key=lambda one: -1 if one.step is None else one.step)[-LOOKED_INTO:]
-    by_age = sorted(found, key=lambda one: checkpoints.written_s(one.path) or 0.0)[-LOOKED_INTO:]
-    before_s, times = time.monotonic() + LIMIT_S, []
-    for path in {one.path for one in (*by_step, *by_age)}:
-        with contextlib.suppress(OSError, listing.DeadlinePassed):
-            times += [fact.written_s for fact in listing.list_tree(path, before_s).files.values()]
-    return max(times, default=None)
-
-
-def nothing_loaded(keeper: Keeper, attempt: Attempt) -> Diagnosis | None:
+def nothing_loaded(ctx: RunContext, attempt: Attempt) -> Diagnosis | None:
     """What an end without a start of the script means, where batch.sh found nothing that may be loaded; None where that is not so."""
-    why = attempts.stuck(keeper.run_dir, attempt.number, attempt.launch)
+    why = attempts.stuck(ctx.run_dir, attempt.number, attempt.launch)
     return none_usable(why) if why and attempt.end_state == "FAILED" and attempt.start <= 1 else None
 
 
@@ -115,9 +65,9 @@ def none_usable(why: str) -> Diagnosis:
     )
 
 
-def usable(keeper: Keeper) -> Usable:
+def usable(ctx: RunContext) -> Usable:
     """What a start would load now."""
-    if keeper.attempt.submission != "done":
+    if ctx.attempt.submission != "done":
         return Usable()
-    cwd = context.cwd(keeper.run_dir)
-    return find(keeper.settings, keeper.run, cwd, run_dir=keeper.run_dir)
+    cwd = context.cwd(ctx.run_dir)
+    return find(ctx.settings, ctx.run, cwd, run_dir=ctx.run_dir)

@@ -9,72 +9,84 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
-from ftrun.supervisor import asking, grounds, settle
+from ftrun.supervisor import asking, grounds
+from ftrun.supervisor.cluster_view import cluster_view
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["carry_out", "inside"]
+__all__ = ["drain_decided", "drain_for_agent"]
 
 TRIES_MAX = 5
 
 
-def carry_out(keeper: Keeper, world: World, decision: Mapping[str, Any] | None = None) -> None:
+@dataclass
+class _Tries:
+    """How often this launch's supervisor has asked Slurm to drain a node."""
+
+    of: Counter[str] = field(default_factory=Counter)
+
+
+def drain_decided(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any] | None = None) -> None:
     """Drain what the decision names (that of the run, unless another is given) and is not drained yet, or ask who may.
 
     Raises SlurmError where it is worth another look.
     """
-    decided = keeper.run.decision if decision is None else decision
+    decided = ctx.run.decision if decision is None else decision
     for node in decided.get("drain", ()):
-        tries = keeper.memory.since.get(f"drain:{node}", 0.0)
-        if node not in keeper.run.drained and tries < TRIES_MAX:
-            _drain(keeper, world, node, decided, last=tries + 1 >= TRIES_MAX)
-    asking.ask(keeper, world, decided)
+        tries = ctx.observations.per_launch(_Tries).of[node]
+        if node not in ctx.run.drained and tries < TRIES_MAX:
+            _drain(ctx, world, node, decided, last=tries + 1 >= TRIES_MAX)
+    asking.request_drains(ctx, world, decided)
 
 
-def inside(keeper: Keeper, world: World) -> None:
+def drain_for_agent(ctx: RunContext, world: ClusterSnapshot) -> None:
     """What the agent of the present launch wants drained, while the job goes on without those nodes. Raises SlurmError."""
-    attempt, refused = keeper.attempt, keeper.run.undrained
-    if keeper.watch_only:
+    attempt, refused = ctx.attempt, ctx.run.undrained
+    if ctx.watch_only:
         return
-    for incident in keeper.run.incidents:
+    for incident in ctx.run.incidents:
         if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch):
             left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
-            carry_out(keeper, world, {**incident.decision, "drain": left})
+            drain_decided(ctx, world, {**incident.decision, "drain": left})
 
 
-def _drain(keeper: Keeper, world: World, node: str, decision: Mapping[str, Any], *, last: bool) -> None:
+def _drain(
+    ctx: RunContext, world: ClusterSnapshot, node: str, decision: Mapping[str, Any], *, last: bool
+) -> None:
     row = (world.nodes or {}).get(node)
-    if row is not None and row.drained and row.reason.startswith(f"ftrun: {keeper.run.id} "):
-        keeper.record("drain.done", node=node, reason=row.reason)  # this run did it, and could not say so
+    if row is not None and row.drained and row.reason.startswith(f"ftrun: {ctx.run.id} "):
+        ctx.record("drain.done", node=node, reason=row.reason)  # this run did it, and could not say so
         return
-    since = keeper.memory.since
+    tries = ctx.observations.per_launch(_Tries).of
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
-    reason = f"ftrun: {keeper.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
-    keeper.record("drain.intended", node=node, reason=reason)
-    since[f"drain:{node}"] = since.get(f"drain:{node}", 0.0) + 1.0
+    reason = f"ftrun: {ctx.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
+    ctx.record("drain.intended", node=node, reason=reason)
+    tries[node] += 1
     try:
-        if _full(keeper, world):
+        if _full(ctx, world):
             raise RefusedForGood("the drain cap was reached in the meantime")
-        keeper.office.act("drain", world, partial(keeper.office.cluster.drain, node, reason))
+        ctx.services.act("drain", world, partial(ctx.services.cluster.drain, node, reason))
     except SlurmError as error:
         if not isinstance(error, RefusedForGood) and not last:
             raise
-        since[f"drain:{node}"] = TRIES_MAX
+        tries[node] = TRIES_MAX
         incident = str(decision.get("incident", ""))
-        keeper.record("drain.refused", node=node, message=error.message, incident=incident)
+        ctx.record("drain.refused", node=node, message=error.message, incident=incident)
     else:
-        keeper.record("drain.done", node=node, reason=reason)
+        ctx.record("drain.done", node=node, reason=reason)
 
 
-def _full(keeper: Keeper, world: World) -> bool:
+def _full(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """As many nodes as may be bear ftrun's drains by now, whoever drained them. Raises SlurmError."""
-    fresh = dataclasses.replace(world, nodes=dict(keeper.office.cluster.nodes()))
-    view = settle.cluster_view(keeper, fresh)
-    return view.ftrun_drains >= grounds.limits_from(keeper.settings).drains(len(view.partition))
+    fresh = dataclasses.replace(world, nodes=dict(ctx.services.cluster.nodes()))
+    view = cluster_view(ctx, fresh)
+    return view.ftrun_drains >= grounds.limits_from(ctx.settings).drains(len(view.partition))

@@ -16,47 +16,56 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
-from ftrun.supervisor import archive, arrays, attempts
+from ftrun.supervisor import archive, arrays, attempts, sense
+from ftrun.supervisor.end_reasons import CLOSED, LEFT_THE_QUEUE, LOST_TRACK, STARTED_TWICE, UNWATCHED
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ftrun.supervisor.keeper import Keeper
+    from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.model import Evidence
     from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_context import RunContext
 
 __all__ = [
-    "CLOSED",
-    "FORGOTTEN",
     "LEFT",
-    "LEFT_THE_QUEUE",
-    "LOST_TRACK",
-    "STARTED_TWICE",
-    "UNWATCHED",
     "as_logged",
     "as_requeued",
-    "end_data",
     "forgettable",
     "incident_id",
+    "launch_exit",
     "of_last_start",
     "told",
     "with_companions",
 ]
 
-STARTED_TWICE = "started twice by Slurm"
-CLOSED = "closed before it started"
-LOST_TRACK = "in the queue again under the same count"
-FORGOTTEN = "Slurm does not know the job any more"
-UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
-LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
 _REQUEUE, _LOST_NODE = "DUE TO JOB REQUEUE", "DUE TO NODE FAILURE"  # as slurmstepd says
 _ENDED_JOB = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT \S+(?i: due to ([^*]+?))? \*\*\*")
 _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
 
 
-def end_data(
-    keeper: Keeper,
+def record_end(
+    ctx: RunContext,
+    kind: str,
+    state: str,
+    reason: str,
+    nodes: Sequence[str],
+    *,
+    launch: int | None = None,
+    row: JobRow | None = None,
+) -> None:
+    """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
+    number = ctx.attempt.launch if launch is None else launch
+    job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
+    data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
+    data |= {"slurm_end_s": row.end_time_s if row is not None else None}
+    ctx.observations.per_start(sense.EndedScript).log_quiet.stop()
+    ctx.record(kind, launch=number, **data)
+
+
+def launch_exit(
+    ctx: RunContext,
     state: str,
     reason: str,
     nodes: Sequence[str],
@@ -70,12 +79,12 @@ def end_data(
     `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises
     SlurmError.
     """
-    attempt, run_dir = keeper.attempt, keeper.run_dir
+    attempt, run_dir = ctx.attempt, ctx.run_dir
     if not nodes and launch != attempt.launch:
         unseen = attempts.launch_record(run_dir, attempt.number, launch)
         nodes = unseen.nodes if unseen is not None else ()
     data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or attempt.nodes)}
-    details = keeper.office.cluster.details(job) if job else None
+    details = ctx.services.cluster.details(job) if job else None
     written = attempts.exit_record(run_dir, attempt.number, launch)
     if details is not None and bears(details.comment, attempt.token):
         data |= {
@@ -84,7 +93,7 @@ def end_data(
             "derived_exit_code": details.derived_exit_code,
             "preempted": details.is_preempted,
         }
-    elif (kept := archive.exit_of(keeper, job, launch)) and job:
+    elif (kept := archive.exit_of(ctx, job, launch)) and job:
         data |= kept
     elif written is not None:
         data |= {"exit_code": written.code, "exit_signal": written.signal}
@@ -92,16 +101,16 @@ def end_data(
         data["state"] = "COMPLETED"
     if state == "GONE" and arrays.all_went_well(run_dir, attempt):
         data |= {"state": "COMPLETED", "exit_code": 0}
-    if state in {"FAILED", "GONE"} and _second_start(keeper, launch, started_at_s):
-        data |= _of_the_first_start(keeper, written, data["nodes"], launch)
-    if state == "COMPLETED" and written is None and _is_closed(keeper):
+    if state in {"FAILED", "GONE"} and _second_start(ctx, launch, started_at_s):
+        data |= _of_the_first_start(ctx, written, data["nodes"], launch)
+    if state == "COMPLETED" and written is None and _is_closed(ctx):
         data |= {"state": "FAILED", "reason": CLOSED, "exit_code": None, "exit_signal": None}
     return data
 
 
-def _second_start(keeper: Keeper, launch: int, started_at_s: float | None) -> bool:
+def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> bool:
     """Whether this end is that of a second start of one launch: batch.sh says so, or Slurm by another time of its start."""
-    attempt, run_dir = keeper.attempt, keeper.run_dir
+    attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempts.lost_record(run_dir, attempt.number, launch):
         return True
     first, last = attempt.starts.get(launch), started_at_s or attempt.started_at_s
@@ -111,12 +120,12 @@ def _second_start(keeper: Keeper, launch: int, started_at_s: float | None) -> bo
 
 
 def _of_the_first_start(
-    keeper: Keeper, written: attempts.Exit | None, nodes: Sequence[str], launch: int
+    ctx: RunContext, written: attempts.Exit | None, nodes: Sequence[str], launch: int
 ) -> dict[str, Any]:
     if written is not None and not {written.signal, written.code - 128} & _ENDED_BY_SLURM:
         state = "FAILED" if written.code or written.signal else "COMPLETED"
         return {"state": state, "exit_code": written.code, "exit_signal": written.signal}
-    first = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
+    first = attempts.launch_record(ctx.run_dir, ctx.attempt.number, launch)
     both = {*nodes, *(first.nodes if first is not None else ())}  # it may still run there (P6)
     return {
         "state": "FAILED",
@@ -127,10 +136,10 @@ def _of_the_first_start(
     }
 
 
-def _is_closed(keeper: Keeper) -> bool:
+def _is_closed(ctx: RunContext) -> bool:
     with contextlib.suppress(OSError):
-        return any(claim.closed for claim in attempts.claims(keeper.run_dir, keeper.attempt.number))
-    return keeper.attempt.closed
+        return any(claim.closed for claim in attempts.claims(ctx.run_dir, ctx.attempt.number))
+    return ctx.attempt.closed
 
 
 def told(attempt: Attempt) -> Diagnosis | None:

@@ -5,10 +5,11 @@ The table of classes is the design's; docs/policy.md shows it; settings (`budget
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
@@ -117,6 +118,41 @@ class ClusterView:
     def least(self) -> int:
         """How many nodes must be left to a run whose bad ones are left out."""
         return self.nodes_least or self.nodes_needed
+
+    @classmethod
+    def of(
+        cls,
+        partitions: Mapping[str, PartitionRow],
+        nodes: Mapping[str, NodeRow],
+        rights: Rights,
+        *,
+        names: Sequence[str],
+        lost: Iterable[str],
+        nodes_needed: int,
+        may_ask: bool,
+        nodes_least: int = 0,
+    ) -> ClusterView:
+        """The view from Slurm's answers; `names` are the job's partitions, and where Slurm knows none of them its default one counts."""
+        if not any(name in partitions for name in names):
+            names = [p.name for p in partitions.values() if p.default]
+        members = tuple(
+            sorted({node for name in names if name in partitions for node in partitions[name].nodes})
+        )
+        return cls(
+            partition=members,
+            available=frozenset(node for node in members if node in nodes and nodes[node].available),
+            lost=frozenset(lost),
+            idle=frozenset(
+                n for n in members if n in nodes and nodes[n].available and nodes[n].state == "idle"
+            ),
+            nodes_needed=nodes_needed,
+            nodes_least=nodes_least,
+            ftrun_drains=sum(
+                1 for node in members if node in nodes and nodes[node].reason.startswith("ftrun:")
+            ),
+            may_drain=rights.may_drain,
+            may_ask=may_ask,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,19 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import attempts, hang, rows, sense, store
+from ftrun.supervisor import attempts, ending, hang, rows, sense, store
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
-from ftrun.supervisor.suspect import limits_while_suspect
+from ftrun.supervisor.stall import limits_while_suspect
+from ftrun.supervisor.timers import Interval
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.slurm.commands.steps import Steps
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.watch import WatchReport
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["Afar", "Watched", "leave_alone", "look"]
+__all__ = ["Errands", "RemoteHangWatch", "Watched", "leave_to_agent", "look"]
 
 LOOK_EVERY_S = 2.0
 ERRANDS_MAX = 4  # of all runs: a wide array may fall silent at once
@@ -50,7 +51,7 @@ class Watched:
     token: str
     nodes: tuple[str, ...]
     mine: Callable[[Sequence[JobRow]], tuple[JobRow, ...]]
-    read: Callable[[World], WatchReport | None]
+    read: Callable[[ClusterSnapshot], WatchReport | None]
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,23 +76,30 @@ class _Errand:
 
 
 @dataclass
+class Errands:
+    """Of all runs: stacks that are being taken beside the loop."""
+
+    pending: list[_Errand] = field(default_factory=list)
+
+
+@dataclass
 class _Hands:
     """What a supervisor does for its watch. `world` is the present look, `report` what the logs told at it."""
 
-    keeper: Keeper
-    world: World
+    ctx: RunContext
+    world: ClusterSnapshot
     watched: Watched
     report: WatchReport | None = None
     errand: _Errand | None = None
 
     def record(self, kind: str, data: Mapping[str, Any]) -> None:
         """See `Hands.record`."""
-        self.keeper.record(kind, **{**data, **self.watched.more})
+        self.ctx.record(kind, **{**data, **self.watched.more})
 
     def stands(self) -> bool | None:
         """See `Hands.stands`."""
         try:
-            known = self.keeper.office.cluster.jobs((self.keeper.attempt.job,))
+            known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
             return None
         found = self.rows(replace(self.world, families=rows.families(known)))
@@ -106,17 +114,17 @@ class _Hands:
 
     def ask(self, folder: str) -> bool:
         """See `Hands.ask`. A run that may only be watched is not disturbed."""
-        office = self.keeper.office
-        steps = office.steps
-        office.errands = [one for one in office.errands if not one.over]
-        if steps is None or self.keeper.watch_only or len(office.errands) >= ERRANDS_MAX:
+        services = self.ctx.services
+        steps, errands = services.steps, services.shared(Errands)
+        errands.pending = [one for one in errands.pending if not one.over]
+        if steps is None or self.ctx.watch_only or len(errands.pending) >= ERRANDS_MAX:
             return False
         asked = tuple(self._parties())
         lines = {job: self._line(job, folder) for job, _ in asked}
         errand = _Errand(asked)
-        office.act("stacks", self.world, lambda: office.beside(lambda: errand.run(steps, lines)))
+        services.act("stacks", self.world, lambda: services.in_background(lambda: errand.run(steps, lines)))
         self.errand = errand
-        office.errands.append(errand)  # not sooner: what may not be begun is never over
+        errands.pending.append(errand)  # not sooner: what may not be begun is never over
         return True
 
     def answer(self) -> Answer | None:
@@ -126,20 +134,20 @@ class _Hands:
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
         return Answer(asked, tuple(self.errand.answered))
 
-    def rows(self, world: World) -> tuple[JobRow, ...]:
+    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
         """The rows of whoever is watched."""
-        return self.watched.mine(self.keeper.rows(world))
+        return self.watched.mine(self.ctx.rows(world))
 
     def _line(self, job: str, folder: str) -> str:
         """What is run on the nodes of a job; the ranks in a companion are the main job's."""
-        attempt, watched = self.keeper.attempt, self.watched
+        attempt, watched = self.ctx.attempt, self.watched
         theirs = attempt.job if job in attempt.joined else job
-        return stacks_line(self.keeper.office.home, watched.place, watched.token, theirs, folder)
+        return stacks_line(self.ctx.services.home, watched.place, watched.token, theirs, folder)
 
     def _parties(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each plain job with the nodes that it uses; several for a heterogeneous one, and for a start that lies in companions, too."""
         found = []
-        joined = (row for job in self.keeper.attempt.joined for row in self.world.families.get(job, ()))
+        joined = (row for job in self.ctx.attempt.joined for row in self.world.families.get(job, ()))
         for row in (*self.rows(self.world), *joined):
             used = self.watched.nodes or row.nodes
             nodes = tuple(node for node in row.nodes if node in used)
@@ -148,15 +156,17 @@ class _Hands:
         return found
 
 
-class Afar:
+class RemoteHangWatch:
     """The watch over one life, from the supervisor's host."""
 
-    def __init__(self, keeper: Keeper, world: World, watched: Watched, limits: hang.Limits | None) -> None:
-        self._hands = _Hands(keeper, world, watched)
-        self._watch = HangWatch(self._hands, watched.place, watched.token, limits, keeper.office.clock.mono_s)
+    def __init__(
+        self, ctx: RunContext, world: ClusterSnapshot, watched: Watched, limits: hang.Limits | None
+    ) -> None:
+        self._hands = _Hands(ctx, world, watched)
+        self._watch = HangWatch(self._hands, watched.place, watched.token, limits, ctx.services.clock.mono_s)
 
     def look(
-        self, world: World, report: WatchReport, *, over: bool, suspect: hang.Limits | None = None
+        self, world: ClusterSnapshot, report: WatchReport, *, over: bool, suspect: hang.Limits | None = None
     ) -> hang.Verdict | None:
         """The verdict where it hangs; None else. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
 
@@ -171,32 +181,39 @@ class Afar:
         return verdict if verdict is not None and verdict.state is hang.State.HUNG else None
 
 
-def leave_alone(keeper: Keeper) -> None:
+@dataclass
+class _Watch:
+    """Of one start of the script."""
+
+    afar: RemoteHangWatch | None = None
+    looked: Interval = field(default_factory=Interval)
+
+
+def leave_to_agent(ctx: RunContext) -> None:
     """The agent inside the allocation watches: what was seen from afar counts no more (P8)."""
-    keeper.memory.afar = None
+    ctx.observations.per_start(_Watch).afar = None
 
 
-def look(keeper: Keeper, world: World, report: WatchReport) -> None:
+def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
     """One look at a live launch: end it where it hangs. Raises OSError (journal), LeaseLost."""
-    memory, attempt = keeper.memory, keeper.attempt
-    if not memory.due("hang-look", world.mono_s, LOOK_EVERY_S):
+    seen, attempt = ctx.observations, ctx.attempt
+    watch = seen.per_start(_Watch)
+    if not watch.looked.due(world.mono_s, LOOK_EVERY_S):
         return
-    if memory.afar is None:
+    if watch.afar is None:
         watched = Watched(
-            store.attempt_dir(keeper.run_dir, attempt.number),
+            store.attempt_dir(ctx.run_dir, attempt.number),
             f"{attempt.launch}.{attempt.start}",
             attempt.used,
             tuple,
-            lambda now: sense.watch(keeper, now, fresh=True),
+            lambda now: sense.watch(ctx, now, fresh=True),
         )
-        memory.afar = Afar(keeper, world, watched, hang.limits_from(keeper.settings, from_afar=True))
-    suspect, found = None, memory.suspicion
+        watch.afar = RemoteHangWatch(ctx, world, watched, hang.limits_from(ctx.settings, from_afar=True))
+    suspect, found = None, seen.suspicion
     if found is not None:
-        lost = any(f"silent:{node}" in memory.since for node in attempt.used)
-        suspect = limits_while_suspect(
-            keeper.settings, found, keeper.office.catalog(), lost=lost, from_afar=True
-        )
-    over = attempts.script_over(keeper.run_dir, attempt.number, attempt.launch)
-    verdict = memory.afar.look(world, report, over=over, suspect=suspect)
+        lost = any(node in seen.silent for node in attempt.used)
+        suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
+    over = attempts.script_over(ctx.run_dir, attempt.number, attempt.launch)
+    verdict = watch.afar.look(world, report, over=over, suspect=suspect)
     if verdict is not None:
-        keeper.intend_end(f"it hangs: {verdict.reason}")
+        ending.intend(ctx, f"it hangs: {verdict.reason}")

@@ -7,13 +7,15 @@ recorder make sense together only, so they are judged together and stand in the 
 
 from __future__ import annotations
 
+import glob
 import gzip
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import flight, readers, recorder
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.model import Evidence
     from ftrun.supervisor.signatures import Catalog
 
-__all__ = ["Gathered", "attached", "gather", "is_attachment"]
+__all__ = ["Gathered", "attached", "gather", "is_attachment", "named", "told_by"]
 
 WHOLE_BYTES_MAX = 64 * 1024 * 1024
 """Reports, error files and records are read whole; a larger one is read as a log."""
@@ -214,3 +216,28 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
                 raise ValueError(str(error)) from None
         else:
             yield plain
+
+
+def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:
+    """The files that `--ft-log` names, relative to `base`, of those that were written since (Unix seconds)."""
+    patterns = settings.get("log", [])
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    found = [
+        path for pattern in patterns if pattern for path in sorted(glob.glob(os.path.join(base, pattern)))
+    ]
+    return [path for path in found if _written_s(path) >= since_s - 1.0]
+
+
+def told_by(paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """What those of these files tell that are no logs, in order after `evidence`."""
+    found = attached(paths, catalog=catalog)
+    last = max((one.order for one in evidence), default=0)
+    return tuple(replace(one, order=last + one.order) for one in found)
+
+
+def _written_s(path: str) -> float:
+    """When a file was written last; never, where it cannot be seen (a link that leads nowhere)."""
+    try:
+        return os.path.getmtime(path)
+    except OSError:
+        return float("-inf")

@@ -14,44 +14,42 @@ from typing import TYPE_CHECKING, Any
 from ftrun.supervisor import attempts
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.run_context import RunContext
 
-__all__ = ["given_up", "stopped"]
+__all__ = ["record_given_up", "record_stopped"]
 
 TAIL_BYTES = 1 << 16
 
 
-def stopped(keeper: Keeper, fields: Mapping[str, Any]) -> None:
+def record_stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
     """Journal the end of a run that does not go on (`fields` as in run.stopped), its line in the log first."""
-    _say(keeper, fields, paused=keeper.run.wish == "pause")
-    keeper.record("run.stopped", **fields)
+    _say(ctx, fields, paused=ctx.run.wish == "pause")
+    ctx.record("run.stopped", **fields)
 
 
-def given_up(keeper: Keeper, fields: Mapping[str, Any]) -> None:
+def record_given_up(ctx: RunContext, fields: Mapping[str, Any]) -> None:
     """The same of a paused run that does not come back."""
-    _say(keeper, fields, paused=False)
-    keeper.record("run.given-up", **fields)
+    _say(ctx, fields, paused=False)
+    ctx.record("run.given-up", **fields)
 
 
-def _say(keeper: Keeper, fields: Mapping[str, Any], *, paused: bool) -> None:
-    keeper.office.prove()
-    path = _write(keeper, fields, paused=paused)
+def _say(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> None:
+    ctx.services.prove()
+    path = _write(ctx, fields, paused=paused)
     if path:
-        keeper.record("final.line", path=path)
+        ctx.record("final.line", path=path)
 
 
-def _write(keeper: Keeper, fields: Mapping[str, Any], *, paused: bool) -> str:
+def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
     """The log that got the line; "" where none can be written or where the line stands already."""
-    attempt, settings = keeper.attempt, keeper.settings
-    nodes = (keeper.run.incidents[-1].nodes if keeper.run.incidents else ()) or ("-",)
-    tries = [(one.number, one.launch) for one in keeper.run.attempts]
-    launch = attempts.latest_launch(keeper.run_dir, tries)
+    attempt, settings = ctx.attempt, ctx.settings
+    nodes = (ctx.run.incidents[-1].nodes if ctx.run.incidents else ()) or ("-",)
+    tries = [(one.number, one.launch) for one in ctx.run.attempts]
+    launch = attempts.latest_launch(ctx.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""
     what = "paused,exiting" if paused else "error,exiting"
-    head = (
-        f"ftrun: {what} run={keeper.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
-    )
+    head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
     line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

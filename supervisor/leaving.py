@@ -24,6 +24,7 @@ from ftrun.slurm.records import dataclass
 __all__ = [
     "MARGIN_S",
     "QUIET_S",
+    "STEPS_CANCELLED",
     "Ask",
     "Occasion",
     "Sight",
@@ -38,6 +39,7 @@ __all__ = [
     "warning_s",
 ]
 
+STEPS_CANCELLED = "slurm-cancelled"  # what slurmstepd writes when the tasks get their TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete when it has not changed for so long
 MARGIN_S = 30.0  # between the end of the wait and a time limit: what it takes to notice
 LIMIT_SHARE = 4  # of a short time limit, one part in so many is kept for saving

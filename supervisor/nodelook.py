@@ -1,4 +1,4 @@
-"""What the nodes of one launch tell of themselves, as one run's keeper sees it. (I/O)
+"""What the nodes of one launch tell of themselves, as the supervisor of one run sees it. (I/O)
 
 Live, the reports of the watch are looked at now and then, and what is new becomes evidence in the journal. Once the launch is over, all reports
 are read, those of the checks after the failure among them, and joined to the diagnosis (`nodefacts`).
@@ -7,6 +7,7 @@ are read, those of the checks after the failure among them, and joined to the di
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
@@ -14,13 +15,14 @@ from ftrun.supervisor import attempts, nodereports, sense
 from ftrun.supervisor.model import Diagnosis, Evidence
 from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding, joined
 from ftrun.supervisor.nodestory import entry_prefix
+from ftrun.supervisor.timers import Interval, Stopwatch
 from ftrun.supervisor.visits import GIVEN_UP_AFTER_S, Visit
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["first_seen_s", "judged", "live", "visited"]
+__all__ = ["first_seen_s", "judged", "live_facts", "visit_is_over"]
 
 LOOK_EVERY_S = 2.0
 _WORTH_A_VISIT = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
@@ -28,70 +30,89 @@ TOLD_MAX = 50
 """Findings of one launch that become records; the reports hold the others."""
 
 
-def live(keeper: Keeper, world: World) -> NodeFacts:
+@dataclass
+class _Reports:
+    """Of one launch."""
+
+    looked: Interval = field(default_factory=Interval)
+
+
+@dataclass
+class _Visit:
+    """To the nodes of one start, over SSH, after its end."""
+
+    visit: Visit | None = None
+    waited: Stopwatch = field(default_factory=Stopwatch)
+    told: Interval = field(default_factory=Interval)
+
+
+def live_facts(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
     """What the watch over the nodes of a live launch has found so far."""
-    memory = keeper.memory
-    if memory.due("node-reports", world.mono_s, LOOK_EVERY_S):
-        stamp = nodereports.stamp(keeper.run_dir, keeper.attempt.number)
-        if stamp != memory.node_stamp:
-            memory.node_stamp = stamp
-            _read(keeper)
-    return memory.node_facts
+    seen = ctx.observations
+    if seen.per_launch(_Reports).looked.due(world.mono_s, LOOK_EVERY_S):
+        stamp = nodereports.stamp(ctx.run_dir, ctx.attempt.number)
+        if stamp != seen.node_stamp:
+            seen.node_stamp = stamp
+            _read(ctx)
+    return seen.node_facts
 
 
-def visited(keeper: Keeper, world: World) -> bool:
+def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """False while the nodes of an end that their own checks do not cover are being looked at over SSH, where that is asked for."""
-    attempt, memory = keeper.attempt, keeper.memory
-    if keeper.settings.get("after-checks") != "ssh" or attempt.end_state not in _WORTH_A_VISIT:
+    attempt, after = ctx.attempt, ctx.observations.per_start(_Visit)
+    if ctx.settings.get("after-checks") != "ssh" or attempt.end_state not in _WORTH_A_VISIT:
         return True
     if attempt.end_state == "CANCELLED" and not attempt.ended_by_us:
         return True
-    if attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes) is not None:
+    if attempts.held_record(ctx.run_dir, attempt.number, attempt.launch, attempt.nodes) is not None:
         return True  # the checks before the script have just told
-    if memory.visit is None:
-        _read(keeper)
-        missing = [node for node in attempt.used if node not in memory.node_facts.asked]
-        if not missing or attempts.has_tasks(keeper.run_dir, attempt.number):
+    if after.visit is None:
+        _read(ctx)
+        missing = [node for node in attempt.used if node not in ctx.observations.node_facts.asked]
+        if not missing or attempts.has_tasks(ctx.run_dir, attempt.number):
             return True
-        memory.visit = Visit(missing, str(keeper.settings.get("ssh-config", "")))
-    waited_s = memory.for_how_long("visit", world.mono_s)
-    if not memory.visit.over and waited_s < GIVEN_UP_AFTER_S:
+        after.visit = Visit(missing, str(ctx.settings.get("ssh-config", "")))
+    waited_s = after.waited.held_s(world.mono_s)
+    if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
         return False
-    if memory.due("visit-told", world.mono_s, float("inf")):
-        told = {"answered": ",".join(sorted(memory.visit.reports)), "why": memory.visit.why}
-        keeper.office.tell("nodes.visited", run=keeper.run.id, attempt=attempt.number, **told)
+    if after.told.first():
+        told = {"answered": ",".join(sorted(after.visit.reports)), "why": after.visit.why}
+        ctx.services.tell("nodes.visited", run=ctx.run.id, attempt=attempt.number, **told)
     return True
 
 
-def judged(keeper: Keeper, world: World, found: Diagnosis, lost: Collection[str] = ()) -> Diagnosis:
+def judged(
+    ctx: RunContext, world: ClusterSnapshot, found: Diagnosis, lost: Collection[str] = ()
+) -> Diagnosis:
     """The diagnosis of an end, with what the nodes say; `lost` nodes say nothing."""
-    attempt, memory = keeper.attempt, keeper.memory
-    if attempts.has_tasks(keeper.run_dir, attempt.number):
+    attempt, seen = ctx.attempt, ctx.observations
+    if attempts.has_tasks(ctx.run_dir, attempt.number):
         return found  # each task has nodes of its own
-    _read(keeper)
-    facts = replace(memory.node_facts.survived(memory.survived), silent=frozenset(lost))
+    _read(ctx)
+    facts = replace(seen.node_facts.survived(seen.survived), silent=frozenset(lost))
     if facts.odd(world.now_s):
-        entries = keeper.office.nodebook.entries()
-        launch = entry_prefix(keeper.run, attempt.number, attempt.launch)
-        facts = facts.noted_before(entries, keeper.run.id, launch, world.now_s)
+        entries = ctx.services.ledger.entries()
+        launch = entry_prefix(ctx.run, attempt.number, attempt.launch)
+        facts = facts.noted_before(entries, ctx.run.id, launch, world.now_s)
     return joined(found, facts, world.now_s)
 
 
-def first_seen_s(keeper: Keeper, signature: str) -> list[float]:
+def first_seen_s(ctx: RunContext, signature: str) -> list[float]:
     """When the findings were made that a diagnosis with this signature rests on (Unix seconds, by the nodes' clocks)."""
-    told = keeper.memory.node_facts.findings
+    told = ctx.observations.node_facts.findings
     return [one.at_s for one in told if one.at_s is not None and SIGNATURE + one.check == signature]
 
 
-def _read(keeper: Keeper) -> None:
-    attempt = keeper.attempt
-    more = dict(keeper.memory.visit.reports) if keeper.memory.visit is not None else {}
+def _read(ctx: RunContext) -> None:
+    attempt = ctx.attempt
+    visit = ctx.observations.per_start(_Visit).visit
+    more = dict(visit.reports) if visit is not None else {}
     facts = nodereports.read(
-        keeper.run_dir, attempt.number, attempt.launch, attempt.used, start=attempt.start, by_ssh=more
+        ctx.run_dir, attempt.number, attempt.launch, attempt.used, start=attempt.start, by_ssh=more
     )
-    keeper.memory.node_facts = facts
+    ctx.observations.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:
-        sense.note_evidence(keeper, _evidence(finding))
+        sense.note_evidence(ctx, _evidence(finding))
 
 
 def _evidence(finding: NodeFinding) -> Evidence:

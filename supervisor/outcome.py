@@ -10,70 +10,79 @@ the process that announced the sbatch lives on, only the time counts in which it
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.parse import bears
-from ftrun.supervisor import ends, recover, store
+from ftrun.supervisor import ends, finish, store
 from ftrun.supervisor.model import Decision
+from ftrun.supervisor.timers import Stopwatches
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["LOOKUP_FOR_S", "look"]
 
 LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
 
 
-def look(keeper: Keeper, world: World) -> None:
+@dataclass
+class _Clocks:
+    """By the token of an attempt."""
+
+    looked_up: Stopwatches = field(default_factory=Stopwatches)
+
+
+def look(ctx: RunContext, world: ClusterSnapshot) -> None:
     """One look at an attempt that is opened and not known to be submitted. Raises SlurmError, OSError (journal)."""
-    attempt = keeper.attempt
+    attempt = ctx.attempt
     if attempt.submission == "opened":
-        _not_submitted(keeper, world, "sbatch was not called")
+        _not_submitted(ctx, world, "sbatch was not called")
         return
-    found = [row for row in keeper.office.cluster.find(attempt.token) if bears(row.comment, attempt.token)]
+    found = [row for row in ctx.services.cluster.find(attempt.token) if bears(row.comment, attempt.token)]
     if found:
-        _found(keeper, found[0].raw_job_id or found[0].job_id, seen=True)
-    elif _looked_for_s(keeper, world) >= LOOKUP_FOR_S:
-        _not_submitted(keeper, world, "no job bears its token")
+        _found(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
+    elif _looked_for_s(ctx, world) >= LOOKUP_FOR_S:
+        _not_submitted(ctx, world, "no job bears its token")
 
 
-def _found(keeper: Keeper, job: str, *, seen: bool) -> None:
-    keeper.record("submit.done", job_id=job, cluster=keeper.office.facts().name, found=True, seen=seen)
-    store.index(keeper.office.home, job, keeper.run.id)
+def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
+    ctx.record("submit.done", job_id=job, cluster=ctx.services.facts().name, found=True, seen=seen)
+    store.index(ctx.services.home, job, ctx.run.id)
 
 
-def _looked_for_s(keeper: Keeper, world: World) -> float:
+def _looked_for_s(ctx: RunContext, world: ClusterSnapshot) -> float:
     """Since the first look of this process that Slurm answered."""
-    return keeper.memory.for_how_long(f"lookup:{keeper.attempt.token}", world.mono_s)
+    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(world.mono_s)
 
 
-def _not_submitted(keeper: Keeper, world: World, why: str) -> None:
+def _not_submitted(ctx: RunContext, world: ClusterSnapshot, why: str) -> None:
     """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
-    taken = recover.close(keeper, started=False)
+    taken = finish.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
-        _found(keeper, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
-    elif keeper.attempt.number == 1 and not keeper.run.incidents:
+        _found(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
+    elif ctx.attempt.number == 1 and not ctx.run.incidents:
         reason = f"the submission did not come about: {why}"
-        keeper.record("run.abandoned", reason=reason, **{"class": "scheduler"})
-    elif _maybe_cancelled(keeper, world):
-        reason = f"nobody looked for the job of attempt {keeper.attempt.number} until Slurm could have forgotten it: a person may have cancelled it"
-        advice = f"If nobody cancelled it, ftrun resume {keeper.run.id} goes on with the run."
+        ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})
+    elif _maybe_cancelled(ctx, world):
+        reason = f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: a person may have cancelled it"
+        advice = f"If nobody cancelled it, ftrun resume {ctx.run.id} goes on with the run."
         signature = {"class": "cancelled", "signature": "slurm.unseen-submission"}
-        recover.finish(keeper, world, Decision("stop", reason, advice=advice), signature)
+        finish.end_run(ctx, world, Decision("stop", reason, advice=advice), signature)
     else:
-        last = keeper.run.incidents[-1].decision if keeper.run.incidents else {}
+        last = ctx.run.incidents[-1].decision if ctx.run.incidents else {}
         decision = {"kind": "resubmit", "reason": why, "exclude": [], "class": last.get("class", "")}
-        keeper.record("submit.lost", why=why, decision=decision | {"avoid": list(last.get("avoid", ()))})
+        ctx.record("submit.lost", why=why, decision=decision | {"avoid": list(last.get("avoid", ()))})
 
 
-def _maybe_cancelled(keeper: Keeper, world: World) -> bool:
+def _maybe_cancelled(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """sbatch was announced, and the first look came so late that its job could be cancelled and forgotten by then."""
-    if keeper.attempt.submission == "opened" or keeper.run.wish:
+    if ctx.attempt.submission == "opened" or ctx.run.wish:
         return False
-    if keeper.attempt.token in keeper.office.uncalled:  # nobody else calls sbatch for it
+    if ctx.attempt.token in ctx.services.uncalled:  # nobody else calls sbatch for it
         return False
-    age_s, looked_for_s = keeper.office.facts().min_job_age_s, _looked_for_s(keeper, world)
-    if keeper.memory.attempt == keeper.attempt.number:  # it was opened by this very process
-        return keeper.memory.answered_s - looked_for_s >= age_s
-    return ends.forgettable(keeper.attempt.intended_at_s, world.now_s - looked_for_s, age_s)
+    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, world)
+    if ctx.observations.attempt == ctx.attempt.number:  # it was opened by this very process
+        return ctx.observations.answered_s - looked_for_s >= age_s
+    return ends.forgettable(ctx.attempt.intended_at_s, world.now_s - looked_for_s, age_s)

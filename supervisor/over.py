@@ -7,123 +7,134 @@ nobody watched comes first: it may have come to its own end.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import absent, attempts, ends, sense
+from ftrun.supervisor import absent, attempts, end_reasons, sense
+from ftrun.supervisor.timers import Stopwatch, Stopwatches
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
     from ftrun.supervisor.parts import Companion
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["fence_wait_s", "proven", "silent"]
+__all__ = ["fence_wait_s", "is_fenced", "silent_nodes"]
 
 
-def proven(keeper: Keeper, world: World) -> bool:
+@dataclass
+class _Clocks:
+    """Of one launch."""
+
+    started_twice: Stopwatch = field(default_factory=Stopwatch)
+    absent: Stopwatch = field(default_factory=Stopwatch)
+    completing: Stopwatches = field(default_factory=Stopwatches)  # node
+
+
+def is_fenced(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
-    if keeper.attempt.over:
+    if ctx.attempt.over:
         return True
-    if not _job_over(keeper, world) or _ran_unseen(keeper, world):
+    if not _job_over(ctx, world) or _ran_unseen(ctx, world):
         return False
-    if keeper.attempt.end_reason == ends.STARTED_TWICE and not _heard_since(keeper, world):
+    if ctx.attempt.end_reason == end_reasons.STARTED_TWICE and not _heard_since(ctx, world):
         return False
-    if not all(_companion_over(keeper, world, one) for one in keeper.attempt.companions):
+    if not all(_companion_over(ctx, world, one) for one in ctx.attempt.companions):
         return False
-    if not all(_node_clear(keeper, world, node) for node in _ever_used(keeper)):
+    if not all(_node_clear(ctx, world, node) for node in _ever_used(ctx)):
         return False
-    fenced = sorted(silent(keeper, world))
-    keeper.record("attempt.over", fenced=fenced)
+    fenced = sorted(silent_nodes(ctx, world))
+    ctx.record("attempt.over", fenced=fenced)
     return True
 
 
-def _ever_used(keeper: Keeper) -> set[str]:
+def _ever_used(ctx: RunContext) -> set[str]:
     """The nodes of every launch of the attempt, also of those that nobody saw, and of its companions: Slurm may have started the job again beside a node that
     only froze, or taken a lost one out of a job that went on without it."""
-    attempt, run_dir = keeper.attempt, keeper.run_dir
-    launches = range(max(attempt.launch, absent.latest_launch(keeper)) + 1)
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    launches = range(max(attempt.launch, absent.latest_launch(ctx)) + 1)
     records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in launches)
     brought = {node for one in attempt.companions for node in one.nodes}
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
 
 
-def _companion_over(keeper: Keeper, world: World, one: Companion) -> bool:
+def _companion_over(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
     """Slurm has it no more, or has not heard of any of its nodes for so long that what ran there is given up for dead."""
     rows = [(world.nodes or {}).get(node) for node in one.nodes]
     silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
-    return one.gone or (silenced and all(_node_clear(keeper, world, node) for node in one.nodes))
+    return one.gone or (silenced and all(_node_clear(ctx, world, node) for node in one.nodes))
 
 
-def _heard_since(keeper: Keeper, world: World) -> bool:
+def _heard_since(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """That the second start is over says nothing of the first: a node that died with it still counts as heard for a while."""
-    return keeper.memory.for_how_long("started-twice", world.mono_s) >= fence_wait_s(keeper)
+    return ctx.observations.per_launch(_Clocks).started_twice.held_s(world.mono_s) >= fence_wait_s(ctx)
 
 
-def _job_over(keeper: Keeper, world: World) -> bool:
-    row = keeper.row(world)
+def _job_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    row, absence = ctx.row(world), ctx.observations.per_launch(_Clocks).absent
     if row is not None:
-        keeper.memory.since.pop("over-absent", None)
+        absence.stop()
         return row.state.ended
-    if keeper.attempt.end_state == "GONE":
+    if ctx.attempt.end_state == "GONE":
         return True
-    if keeper.memory.for_how_long("over-absent", world.mono_s) < 60.0:
+    if absence.held_s(world.mono_s) < 60.0:
         return False
-    return all(row.state.ended for row in keeper.office.cluster.find(keeper.attempt.token))
+    return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _ran_unseen(keeper: Keeper, world: World) -> bool:
+def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Another launch than the one that we know: it is judged, too, before the attempt counts as over.
 
     The requeued job started again while nobody watched, and Slurm has forgotten it since; or sbatch made two jobs of one
     token, and the one that is over never had the claim.
     """
-    if _second_job(keeper):
+    if _second_job(ctx):
         return True
-    launch = absent.latest_launch(keeper)
-    if keeper.row(world) is not None or launch <= keeper.attempt.launch:
+    launch = absent.latest_launch(ctx)
+    if ctx.row(world) is not None or launch <= ctx.attempt.launch:
         return False
-    record = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
-    nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
-    keeper.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None, over=True)
-    keeper.forget(launch)
+    record = attempts.launch_record(ctx.run_dir, ctx.attempt.number, launch)
+    nodes = record.nodes if record is not None and record.nodes else ctx.attempt.nodes
+    ctx.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None, over=True)
+    ctx.begin_launch(launch)
     return True
 
 
-def _second_job(keeper: Keeper) -> bool:
-    attempt, run_dir = keeper.attempt, keeper.run_dir
+def _second_job(ctx: RunContext) -> bool:
+    attempt, run_dir = ctx.attempt, ctx.run_dir
     record = attempts.launch_record(run_dir, attempt.number, attempt.launch)
     if record is None or record.job in ("", attempt.job) or attempts.has_tasks(run_dir, attempt.number):
         return False
-    sense.adopt(keeper, record.job)
-    keeper.record("job.started", nodes=list(record.nodes), started_at_s=None)
-    keeper.forget(attempt.launch)
+    sense.adopt(ctx, record.job)
+    ctx.record("job.started", nodes=list(record.nodes), started_at_s=None)
+    ctx.begin_launch(attempt.launch)
     return True
 
 
-def _node_clear(keeper: Keeper, world: World, node: str) -> bool:
+def _node_clear(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
     assert world.nodes is not None
     row = world.nodes.get(node)
     if row is None:
         return True  # Slurm has no such node any more
     if row.responding:
-        keeper.memory.since.pop(f"silent:{node}", None)
-        return "completing" not in row.flags or _others_complete(keeper, world, node)
-    return keeper.memory.for_how_long(f"silent:{node}", world.mono_s) >= fence_wait_s(keeper)
+        ctx.observations.silent.stop(node)
+        return "completing" not in row.flags or _others_complete(ctx, world, node)
+    return ctx.observations.silent[node].held_s(world.mono_s) >= fence_wait_s(ctx)
 
 
-def _others_complete(keeper: Keeper, world: World, node: str) -> bool:
+def _others_complete(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
     """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
-    row = keeper.row(world)
+    row = ctx.row(world)
     done = row is None or row.state.ended
-    return done and keeper.memory.for_how_long(f"completing:{node}", world.mono_s) >= 5.0
+    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(world.mono_s) >= 5.0
 
 
-def silent(keeper: Keeper, world: World) -> set[str]:
+def silent_nodes(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
     """The nodes of the attempt that Slurm does not hear."""
     assert world.nodes is not None
-    return {n for n in keeper.attempt.reach if n in world.nodes and not world.nodes[n].responding}
+    return {n for n in ctx.attempt.reach if n in world.nodes and not world.nodes[n].responding}
 
 
-def fence_wait_s(keeper: Keeper) -> float:
+def fence_wait_s(ctx: RunContext) -> float:
     """How long a silent node is waited for before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
-    value = keeper.settings.get("fence-wait", "")
-    return float(value) if value not in ("", None) else keeper.office.facts().slurmd_timeout_s + 30.0
+    value = ctx.settings.get("fence-wait", "")
+    return float(value) if value not in ("", None) else ctx.services.facts().slurmd_timeout_s + 30.0

@@ -11,59 +11,62 @@ all the same, unless it had come to its last step, or exits 0 and nothing had to
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import halting, warned
-from ftrun.supervisor.leaving import Occasion
+from ftrun.supervisor import warned
+from ftrun.supervisor.leaving import STEPS_CANCELLED, Occasion
+from ftrun.supervisor.save_request_io import ask, asked, awaited
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
     from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["as_preempted", "look", "seen_through"]
 
-STEPS_CANCELLED = "slurm-cancelled"  # what slurmstepd writes when the tasks get their TERM
+
+@dataclass
+class _Ends:
+    """Planned ends of which Slurm was asked whether they are a preemption."""
+
+    asked_for: set[float | None] = field(default_factory=set)
 
 
-def look(keeper: Keeper, world: World, row: JobRow) -> bool:
+def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     """Have a preempted script save, once in a launch. True where the job is in its time of grace. Raises SlurmError, OSError (journal)."""
-    if keeper.watch_only or len(keeper.rows(world)) > 1 or not row.is_cut_short:
+    if ctx.watch_only or len(ctx.rows(world)) > 1 or not row.is_cut_short:
         return False
-    if halting.asked(keeper, Occasion.PREEMPT):
-        halting.awaited(keeper, world)
+    if asked(ctx, Occasion.PREEMPT):
+        awaited(ctx, world)
         return True
-    doubted = f"cut-short:{row.planned_end_s}"
-    if doubted in keeper.memory.since:
+    asked_for = ctx.observations.per_launch(_Ends).asked_for
+    if row.planned_end_s in asked_for:
         return False
-    details = keeper.office.cluster.details(keeper.attempt.job)
-    keeper.memory.since[doubted] = (
-        world.mono_s
-    )  # asked once for each new end: many jobs may share a reservation
+    details = ctx.services.cluster.details(ctx.attempt.job)
+    asked_for.add(row.planned_end_s)  # once for each new end: many jobs may share a reservation
     if details is None or not details.is_preempted:
         return False
     left_s = max((row.planned_end_s or world.now_s) - world.now_s, 0.0)
-    by_slurm = keeper.office.facts().preemption_signals and warned.ahead_s(keeper.run_dir) is not None
-    halting.ask(keeper, world, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
+    by_slurm = ctx.services.facts().preemption_signals and warned.ahead_s(ctx.run_dir) is not None
+    ask(ctx, world, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
 
-def seen_through(keeper: Keeper, attempt: Attempt) -> Attempt:
+def seen_through(ctx: RunContext, attempt: Attempt) -> Attempt:
     """`attempt` as it ended, seen with what is known of its preemption."""
-    asked = halting.asked(keeper, Occasion.PREEMPT)
-    return as_preempted(attempt, keeper.memory.step, told=_told_to_leave(keeper), asked=asked)
+    was_asked = asked(ctx, Occasion.PREEMPT)
+    return as_preempted(attempt, ctx.observations.step, told=_told_to_leave(ctx), asked=was_asked)
 
 
-def _told_to_leave(keeper: Keeper) -> bool:
+def _told_to_leave(ctx: RunContext) -> bool:
     """The script of a preempted job was told so, be it by Slurm's TERM to its steps or by us, with a signal or with a file that it obeyed."""
-    if any(one.signature == STEPS_CANCELLED for one in keeper.memory.evidence):
+    if any(one.signature == STEPS_CANCELLED for one in ctx.observations.evidence):
         return True
-    asked = keeper.run.leaving
-    return halting.asked(keeper, Occasion.PREEMPT) and bool(
-        asked.get("signal") or asked.get("stage") == "saved"
-    )
+    request = ctx.run.leaving
+    return asked(ctx, Occasion.PREEMPT) and bool(request.get("signal") or request.get("stage") == "saved")
 
 
 def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool) -> Attempt:

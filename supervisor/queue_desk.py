@@ -11,6 +11,7 @@ Arrays and heterogeneous jobs are left alone, and so is a run that ftrun may onl
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
@@ -20,117 +21,135 @@ from ftrun.supervisor import (
     asking,
     context,
     elastic,
+    finish,
     growing,
     inside,
     nodelists,
     queueing,
-    recover,
     reshaping,
     rows,
-    settle,
     submit,
 )
+from ftrun.supervisor.cluster_view import cluster_view, newest_checkpoint
 from ftrun.supervisor.errors import SubmitImpossible
 from ftrun.supervisor.model import Decision, FaultClass
+from ftrun.supervisor.queueclock import QueueClock
 from ftrun.supervisor.queueing import Patience, Pending
+from ftrun.supervisor.timers import Interval, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.grounds import ClusterView
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.sizes import Sizes
+    from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["look", "may_be_taken_out", "shape_of_next"]
 
 LOOK_EVERY_S = 5.0
 
 
-def look(keeper: Keeper, world: World, row: JobRow) -> None:
+@dataclass
+class _Wait:
+    """Of one job in the queue."""
+
+    clock: QueueClock = field(default_factory=QueueClock)
+    outages: int = 0  # that the clock knows of
+    looked: Interval = field(default_factory=Interval)
+    never_starts: Stopwatch = field(default_factory=Stopwatch)
+    relaxed: Stopwatch = field(default_factory=Stopwatch)
+    alive: Stopwatch = field(default_factory=Stopwatch)  # though it was to be taken out
+
+
+def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
-    alone = len(keeper.rows(world)) == 1 and row.job_id.isdigit()
-    if keeper.watch_only or row.state is not JobState.PENDING or not alone:
+    alone = len(ctx.rows(world)) == 1 and row.job_id.isdigit()
+    if ctx.watch_only or row.state is not JobState.PENDING or not alone:
         return
-    first = not any(one.nodes for one in keeper.run.attempts)
-    waited_s = _waited(keeper, world, first=first)
-    if not keeper.memory.due("queue-look", world.mono_s, LOOK_EVERY_S):
+    first = not any(one.nodes for one in ctx.run.attempts)
+    waited_s = _waited(ctx, world, first=first)
+    if not _wait(ctx).looked.due(world.mono_s, LOOK_EVERY_S):
         return
-    if keeper.attempt.resizing:
-        _reshape(keeper, world, keeper.attempt.resizing, "announced before")
+    if ctx.attempt.resizing:
+        _reshape(ctx, world, ctx.attempt.resizing, "announced before")
         return
     if not first and row.reason in ("Priority", "Resources"):
-        asking.ahead(keeper, world)
-    sizes, patience = _sizes(keeper), _patience(keeper)
-    pending = _pending(keeper, world, row, waited_s, sizes, first=first)
+        asking.request_priority(ctx, world)
+    sizes, patience = _sizes(ctx), _patience(ctx)
+    pending = _pending(ctx, world, row, waited_s, sizes, first=first)
     may_move = (
         waited_s >= min(queueing.spare_wait_s(pending, patience), patience.timeout_s) or pending.never_s
     )
     if not may_move and not queueing.cannot_start(row.reason):
         return  # the usual case costs Slurm no question
-    ready = _ready(keeper, world, sizes) if sizes is not None and not pending.first else 0
+    ready = _ready(ctx, world, sizes) if sizes is not None and not pending.first else 0
     move = queueing.look(pending, ready, sizes, patience)
     if move.kind == "notify":
-        message = f"attempt {keeper.attempt.number}: {move.reason}"
-        if message not in keeper.run.warnings:
-            keeper.record("warned", message=message)
+        message = f"attempt {ctx.attempt.number}: {move.reason}"
+        if message not in ctx.run.warnings:
+            ctx.record("warned", message=message)
     elif move.kind == "relax":
-        _give_back(keeper, world, move.nodes, move.reason)
-    elif move.kind == "shrink" and not keeper.attempt.fixed and not keeper.settings.get("spares"):
-        _reshape(keeper, world, move.size, move.reason)
+        _give_back(ctx, world, move.nodes, move.reason)
+    elif move.kind == "shrink" and not ctx.attempt.fixed and not ctx.settings.get("spares"):
+        _reshape(ctx, world, move.size, move.reason)
     elif move.kind in ("shrink", "anew"):
-        _move(keeper, world, move.size, move.reason)
-    elif move.kind in ("stop", "hopeless") and _still_waits(keeper):
-        _stop(keeper, world, move.reason)
+        _move(ctx, world, move.size, move.reason)
+    elif move.kind in ("stop", "hopeless") and _still_waits(ctx):
+        _stop(ctx, world, move.reason)
 
 
 def shape_of_next(
-    keeper: Keeper, world: World, view: ClusterView, exclude: Sequence[str]
+    ctx: RunContext, world: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
 ) -> tuple[int, int | None]:
     """(how many nodes the next attempt uses, 0 for a run that has but one size; its spares, None for a run that has none)."""
-    sizes, attempt = _sizes(keeper), keeper.attempt
-    size = int(keeper.run.decision.get("size", 0))
+    sizes, attempt = _sizes(ctx), ctx.attempt
+    size = int(ctx.run.decision.get("size", 0))
     if sizes is None:
-        return 0, inside.spares_now(keeper.settings, attempt, view, exclude)
-    view = queueing.alike(view, world.nodes or {}, keeper.run)
+        return 0, inside.spares_now(ctx.settings, attempt, view, exclude)
+    view = queueing.alike(view, world.nodes or {}, ctx.run)
     if size not in sizes.all:
-        now = queueing.present(keeper.run, sizes)
-        worth = growing.usable(sizes, keeper.run.sizes_aside)
+        now = queueing.present(ctx.run, sizes)
+        worth = growing.usable(sizes, ctx.run.sizes_aside)
         size = queueing.next_size(worth, now, view, attempt.nodes, exclude)
-    spares = inside.spares_now(keeper.settings, attempt, view, exclude, size)
+    spares = inside.spares_now(ctx.settings, attempt, view, exclude, size)
     if spares and view.partition:  # a spare is not worth waiting for
         spares = max(0, min(spares, queueing.ready(view, attempt.nodes, exclude) - size))
     return size, spares
 
 
-def may_be_taken_out(keeper: Keeper, world: World, row: JobRow) -> bool:
+def may_be_taken_out(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     """Whether a job that is to wait no longer may be ended, or is over, by us. Else it is what goes on, or a person has ended it (P5)."""
-    attempt = keeper.attempt
+    attempt = ctx.attempt
     if row.state.pending:
-        return attempt.cancel_intended or _still_waits(keeper)
+        return attempt.cancel_intended or _still_waits(ctx)
     if row.state is JobState.CANCELLED and attempt.cancel_intended:
         return True
     if row.state is JobState.CANCELLED and not row.nodes:
-        recover.cancelled_in_queue(keeper, world)
+        finish.cancelled_in_queue(ctx, world)
         return False
     if row.state.ended and not row.nodes:
         return True
     if attempt.cancel_intended and not row.state.ended:
-        alive_s = keeper.memory.for_how_long("moved-alive", world.mono_s)
-        if row.state is not JobState.RUNNING or alive_s < recover.ALIVE_FOR_S:
+        alive_s = _wait(ctx).alive.held_s(world.mono_s)
+        if row.state is not JobState.RUNNING or alive_s < finish.ALIVE_FOR_S:
             return False  # our cancel may be on its way
-    recover.follow(keeper, row)
+    finish.follow_launch(ctx, row)
     return False
 
 
-def _sizes(keeper: Keeper) -> Sizes | None:
-    sizes = elastic.of_settings(keeper.settings)
-    return sizes.without(keeper.run.sizes_aside) if sizes is not None else None
+def _wait(ctx: RunContext) -> _Wait:
+    return ctx.observations.per_launch(_Wait)
 
 
-def _patience(keeper: Keeper) -> Patience:
-    chosen = keeper.settings
+def _sizes(ctx: RunContext) -> Sizes | None:
+    sizes = elastic.of_settings(ctx.settings)
+    return sizes.without(ctx.run.sizes_aside) if sizes is not None else None
+
+
+def _patience(ctx: RunContext) -> Patience:
+    chosen = ctx.settings
     return Patience(
         float(chosen.get("spare-wait", 270.0)),
         float(chosen.get("queue-timeout", 1800.0)),
@@ -138,32 +157,36 @@ def _patience(keeper: Keeper) -> Patience:
     )
 
 
-def _waited(keeper: Keeper, world: World, *, first: bool) -> float:
+def _waited(ctx: RunContext, world: ClusterSnapshot, *, first: bool) -> float:
     """How long the job has waited, by whoever looked after it; noted now and then where it matters to somebody."""
-    clock = keeper.memory.queued
-    waited_s = clock.look(keeper.attempt.waited_s, world.mono_s)
+    wait, outages = _wait(ctx), ctx.observations.outages
+    clock = wait.clock
+    if wait.outages != outages:
+        wait.outages = outages
+        clock.stop()
+    waited_s = clock.look(ctx.attempt.waited_s, world.mono_s)
     if clock.due and not first:
-        keeper.record("queue.waited", waited_s=round(waited_s, 1))
+        ctx.record("queue.waited", waited_s=round(waited_s, 1))
     return waited_s
 
 
 def _pending(
-    keeper: Keeper, world: World, row: JobRow, waited_s: float, sizes: Sizes | None, *, first: bool
+    ctx: RunContext, world: ClusterSnapshot, row: JobRow, waited_s: float, sizes: Sizes | None, *, first: bool
 ) -> Pending:
-    attempt, memory = keeper.attempt, keeper.memory
+    attempt, wait = ctx.attempt, _wait(ctx)
     if not queueing.never_starts(row.reason):
-        memory.since.pop("queue-never", None)
+        wait.never_starts.stop()
         never_s = 0.0
     else:
-        never_s = memory.for_how_long("queue-never", world.mono_s)
-    relaxed = memory.since.get("queue-relaxed")
+        never_s = wait.never_starts.held_s(world.mono_s)
+    relaxed = wait.relaxed.since_s
     return Pending(
         reason=row.reason,
         waited_s=waited_s,
         size=attempt.size or (sizes.full if sizes is not None else row.node_count),
-        spares=inside.spares_of(keeper.settings, attempt),
+        spares=inside.spares_of(ctx.settings, attempt),
         first=first,
-        kept_off=queueing.tiers(keeper.run, attempt.excluded, world.now_s),
+        kept_off=queueing.tiers(ctx.run, attempt.excluded, world.now_s),
         relaxed_s=world.mono_s - relaxed if relaxed is not None else float("inf"),
         never_s=never_s,
         sized_s=waited_s - attempt.sized_at_s,
@@ -172,41 +195,41 @@ def _pending(
     )
 
 
-def _ready(keeper: Keeper, world: World, sizes: Sizes) -> int:
+def _ready(ctx: RunContext, world: ClusterSnapshot, sizes: Sizes) -> int:
     """How many idle, healthy nodes the waiting job could have now. Raises SlurmError."""
     if sum(row.state == "idle" for row in (world.nodes or {}).values()) < sizes.all[0]:
         return 0  # a full cluster is not asked about anything more
-    view = queueing.alike(settle.cluster_view(keeper, world), world.nodes or {}, keeper.run)
-    return queueing.ready(view, (), keeper.attempt.excluded)
+    view = queueing.alike(cluster_view(ctx, world), world.nodes or {}, ctx.run)
+    return queueing.ready(view, (), ctx.attempt.excluded)
 
 
-def _still_waits(keeper: Keeper) -> bool:
+def _still_waits(ctx: RunContext) -> bool:
     """Slurm is asked once more just before a waiting job is ended: what started meanwhile is left alone. Raises SlurmError."""
-    families = rows.families(keeper.office.cluster.jobs((keeper.attempt.job,)))
-    found = families.get(keeper.attempt.job, ())
+    families = rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
+    found = families.get(ctx.attempt.job, ())
     return bool(found) and all(row.state is JobState.PENDING for row in found)
 
 
-def _reshape(keeper: Keeper, world: World, size: int, reason: str) -> None:
+def _reshape(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) -> None:
     """Make the waiting job itself smaller; where that cannot be, the next look goes the other way. Raises SlurmError: the next look asks what became of it."""
-    cluster, attempt = keeper.office.cluster, keeper.attempt
+    cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
     if details is None or details.state is not JobState.PENDING:
         return  # it has started, or it is over: that is seen at the next look
     shape = reshaping.reshaped(details.fields, size)
     if isinstance(shape, str):
-        keeper.record("resize.refused", size=size, message=shape)
+        ctx.record("resize.refused", size=size, message=shape)
         return
     if not attempt.resizing:
-        keeper.record("resize.intended", size=size, reason=reason, tasks=shape.tasks, cpus=shape.cpus)
+        ctx.record("resize.intended", size=size, reason=reason, tasks=shape.tasks, cpus=shape.cpus)
     try:
-        keeper.office.act(
+        ctx.services.act(
             "resize",
             world,
             lambda: cluster.reshape(attempt.job, nodes=shape.nodes, tasks=shape.tasks, cpus=shape.cpus),
         )
     except RefusedForGood as error:
-        keeper.record("resize.refused", size=size, message=error.message)
+        ctx.record("resize.refused", size=size, message=error.message)
         return
     details = cluster.details(attempt.job)
     if (
@@ -214,52 +237,52 @@ def _reshape(keeper: Keeper, world: World, size: int, reason: str) -> None:
         and details.state is JobState.PENDING
         and not reshaping.applied(details.fields, shape)
     ):
-        keeper.record("resize.refused", size=size, message="Slurm shows other numbers than it was told")
+        ctx.record("resize.refused", size=size, message="Slurm shows other numbers than it was told")
         return
-    waited_s = round(keeper.memory.queued.waited_s, 1)
-    keeper.record("resize.done", size=size, reason=reason, waited_s=waited_s)
+    waited_s = round(_wait(ctx).clock.waited_s, 1)
+    ctx.record("resize.done", size=size, reason=reason, waited_s=waited_s)
 
 
-def _move(keeper: Keeper, world: World, size: int, reason: str) -> None:
-    keeper.office.fresh(world)
-    if not _still_waits(keeper):
+def _move(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) -> None:
+    ctx.services.fresh(world)
+    if not _still_waits(ctx):
         return
-    last = keeper.run.incidents[-1].fault if keeper.run.incidents else ""
+    last = ctx.run.incidents[-1].fault if ctx.run.incidents else ""
     decision = {"kind": "resubmit", "reason": reason, "size": size, "queued": True, "class": last}
-    keeper.record("queue.moved", decision=decision)
+    ctx.record("queue.moved", decision=decision)
 
 
-def _give_back(keeper: Keeper, world: World, nodes: Sequence[str], reason: str) -> None:
+def _give_back(ctx: RunContext, world: ClusterSnapshot, nodes: Sequence[str], reason: str) -> None:
     """Take these nodes off the job's list, less those that its user put there."""
-    cluster, attempt = keeper.office.cluster, keeper.attempt
+    cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
     if details is None or details.state is not JobState.PENDING:
         return
-    keep = set(details.excluded) - (set(nodes) - _users_own(keeper))
+    keep = set(details.excluded) - (set(nodes) - _users_own(ctx))
     left = sorted(set(attempt.excluded) - set(nodes))
-    keeper.record("exclude.intended", nodes=left, before=list(details.excluded), reason=reason)
+    ctx.record("exclude.intended", nodes=left, before=list(details.excluded), reason=reason)
     try:
-        keeper.office.act("exclude", world, lambda: cluster.exclude(attempt.job, sorted(keep)))
+        ctx.services.act("exclude", world, lambda: cluster.exclude(attempt.job, sorted(keep)))
     except RefusedForGood as error:
-        keeper.record("exclude.refused", message=error.message)
+        ctx.record("exclude.refused", message=error.message)
     else:
-        keeper.record("exclude.done", nodes=left, left=left)
-        keeper.record("warned", message=f"attempt {attempt.number}: {reason}")
-    keeper.memory.since["queue-relaxed"] = world.mono_s
+        ctx.record("exclude.done", nodes=left, left=left)
+        ctx.record("warned", message=f"attempt {attempt.number}: {reason}")
+    _wait(ctx).relaxed.restart(world.mono_s)
 
 
-def _users_own(keeper: Keeper) -> set[str]:
+def _users_own(ctx: RunContext) -> set[str]:
     try:
-        kept = context.load(keeper.run_dir)
-        line, head = submit.split_kept(kept), submit.directive_lines(context.script(keeper.run_dir), kept)
+        kept = context.load(ctx.run_dir)
+        line, head = submit.split_kept(kept), submit.directive_lines(context.script(ctx.run_dir), kept)
         return set(nodelists.excluded(line, head, kept.get("cwd", "")))
     except (context.ContextError, OptionError, SubmitImpossible):
         return set()
 
 
-def _stop(keeper: Keeper, world: World, reason: str) -> None:
-    newest = settle.newest_checkpoint(keeper)
+def _stop(ctx: RunContext, world: ClusterSnapshot, reason: str) -> None:
+    newest = newest_checkpoint(ctx)
     saved = f"the last good checkpoint is {newest}" if newest else "no complete checkpoint is known"
     data: dict[str, Any] = {"class": FaultClass.SCHEDULER.value, "signature": "slurm.queue"}
-    advice = f"ftrun resume {keeper.run.id} goes on from there"
-    recover.finish(keeper, world, Decision("stop", f"{reason}; {saved}", advice=advice), data)
+    advice = f"ftrun resume {ctx.run.id} goes on from there"
+    finish.end_run(ctx, world, Decision("stop", f"{reason}; {saved}", advice=advice), data)

@@ -19,43 +19,43 @@ from ftrun.supervisor.rows import base_id
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["EVERY_S", "LIVE", "TOKENS", "beside", "cancel", "everywhere"]
+__all__ = ["EVERY_S", "LIVE", "TOKENS", "cancel", "cancel_all", "cancel_seen"]
 
 EVERY_S = 30.0  # so often the jobs of all runs are looked through while one of them lives
 TOKENS = "ftrun"  # the head of every token
 LIVE = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
-def everywhere(keeper: Keeper, world: World) -> bool:
+def cancel_all(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Cancel every job that bears the run's token and is not over. True when there was one. Raises SlurmError, Stale."""
-    living = [row for row in keeper.office.cluster.find(keeper.run.token) if not row.state.ended]
-    cancel(keeper, world, living)
+    living = [row for row in ctx.services.cluster.find(ctx.run.token) if not row.state.ended]
+    cancel(ctx, world, living)
     return bool(living)
 
 
-def beside(keeper: Keeper, world: World) -> None:
+def cancel_seen(ctx: RunContext, world: ClusterSnapshot) -> None:
     """Cancel what lives beside the present attempt, as far as this look has brought it. Raises SlurmError, Stale."""
-    if keeper.run.state not in LIVE or keeper.watch_only or not keeper.attempt.job:
+    if ctx.run.state not in LIVE or ctx.watch_only or not ctx.attempt.job:
         return
-    cancel(keeper, world, [row for row in world.tokens if _is_stray(keeper, row)])
+    cancel(ctx, world, [row for row in world.tokens if _is_stray(ctx, row)])
 
 
-def cancel(keeper: Keeper, world: World, rows: Iterable[JobRow]) -> None:
+def cancel(ctx: RunContext, world: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
     """Cancel these jobs of the run, each announced and noted."""
     for row in rows:
         job = row.raw_job_id or row.job_id
-        own = job == keeper.attempt.job  # then its end, too, is ours and nobody else's
-        keeper.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
-        keeper.office.act("cancel", world, lambda j=job: keeper.office.cluster.cancel(j))  # type: ignore[misc]
-        keeper.record("cancel.done", what=f"stray job {job}")
+        own = job == ctx.attempt.job  # then its end, too, is ours and nobody else's
+        ctx.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
+        ctx.services.act("cancel", world, lambda j=job: ctx.services.cluster.cancel(j))  # type: ignore[misc]
+        ctx.record("cancel.done", what=f"stray job {job}")
 
 
-def _is_stray(keeper: Keeper, row: JobRow) -> bool:
-    attempt = keeper.attempt
-    token = keeper.run.token
+def _is_stray(ctx: RunContext, row: JobRow) -> bool:
+    attempt = ctx.attempt
+    token = ctx.run.token
     if row.state.ended or row.state is JobState.COMPLETING or token not in row.comment:
         return False  # with very many runs, most rows are others'
     if not bears(row.comment, token):
@@ -65,5 +65,5 @@ def _is_stray(keeper: Keeper, row: JobRow) -> bool:
     if not bears(row.comment, attempt.token):
         return True
     # Of two jobs of one submission the one that holds the claim is the attempt; which that is may not be known yet.
-    owner = attempts.owner(keeper.run_dir, attempt.number, attempt.launch)
+    owner = attempts.owner(ctx.run_dir, attempt.number, attempt.launch)
     return owner is not None and owner.job == attempt.job

@@ -1,9 +1,9 @@
 """The loop: one look at the cluster for all runs, then each run moves as far as that look allows. (I/O)
 
 How it thinks. There is one supervisor per home (see `lease`); it asks Slurm once for the jobs of all runs, however many,
-and hands the same answer to every keeper. A keeper that fails is set aside for a while and says so in the log: a bug of
-ours in one run must not cost another, and must never end a job. Losing the lease ends everything at once: the keepers are
-dropped with what they remember, since another process may be writing already.
+and hands the same answer to every run. A run whose step fails is set aside for a while and says so in the log: a bug of
+ours in one run must not cost another, and must never end a job. Losing the lease ends everything at once: the runs are
+dropped with what is remembered of them, since another process may be writing already.
 """
 
 from __future__ import annotations
@@ -21,28 +21,31 @@ from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
 from ftrun.supervisor import (
+    absent,
     archive,
     companions,
     dependents,
+    finish,
     nodetools,
     rows,
     sense,
     store,
     strays,
     userhooks,
+    waiting,
     wishes,
 )
 from ftrun.supervisor.journal import JournalDamaged, JournalTooNew
-from ftrun.supervisor.keeper import Keeper, Moved
 from ftrun.supervisor.lease import Clock, Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.office import STALE_AFTER_S, Office, Stale, World
-from ftrun.supervisor.recover import STRAYS_FOR_S
+from ftrun.supervisor.reconcile import RunReconciler
+from ftrun.supervisor.run_context import Moved, RunContext
+from ftrun.supervisor.services import Services
+from ftrun.supervisor.world import STALE_AFTER_S, ClusterSnapshot, Stale
 
 __all__ = ["Supervisor"]
 
-A_DAY_S = 86_400.0
-BROKEN_FOR_S = 60.0  # a run whose keeper failed is left alone for so long
+BROKEN_FOR_S = 60.0  # a run whose step failed is left alone for so long
 NODES_EVERY_S = 5.0
 PROVE_EVERY_S = 1.0
 MOVING_POLL_S = 0.5
@@ -56,16 +59,16 @@ class Supervisor:
     """Looks after every run of one home while it holds the lease."""
 
     def __init__(self, home: str, cluster: Cluster, clock: Clock, lease: Lease, *, log: Any = None) -> None:
-        self.office = Office(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
+        self.services = Services(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
         self.lease = lease
-        self.keepers: dict[str, Keeper] = {}
+        self.reconcilers: dict[str, RunReconciler] = {}
         self._final: dict[str, float] = {}  # runs that are over, with the time stamp of their requests folder
         self._broken: dict[str, tuple[float, str]] = {}
         self._nodes: tuple[float, dict[str, NodeRow]] | None = None
         self._tokens_s = float("-inf")
         self._told = ""
         self.ticks = 0
-        self._world: World | None = None
+        self._world: ClusterSnapshot | None = None
         self._next_glance_s = 0.0
 
     # ------------------------------------------------------------------ one round
@@ -73,22 +76,22 @@ class Supervisor:
     def tick(self) -> None:
         """One look and one step of every run. Raises LeaseLost.
 
-        The lease is proven before each effect (`Office.prove`); beside that a slow beat suffices, so that runs for which there
+        The lease is proven before each effect (`Services.prove`); beside that a slow beat suffices, so that runs for which there
         is nothing to do cost little. What is only written down goes into the file of our own epoch, and harms nobody.
         """
         self._find_runs()
         world = self._world = self._look()
         proven_s = float("-inf")
-        for run_dir in list(self.keepers):
-            if self.office.clock.mono_s() - proven_s >= PROVE_EVERY_S:
-                self.office.prove()
-                proven_s = self.office.clock.mono_s()
-            if world.jobs is not None and self.office.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
+        for run_dir in list(self.reconcilers):
+            if self.services.clock.mono_s() - proven_s >= PROVE_EVERY_S:
+                self.services.prove()
+                proven_s = self.services.clock.mono_s()
+            if world.jobs is not None and self.services.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
                 world = self._world = (
                     self._look()
                 )  # with very many runs, the last ones must be able to act, too
             self._step(run_dir, world)
-        self.office.archive.look(self.office.beside)
+        self.services.accounting.look(self.services.in_background)
         self._tell_status()
         self.ticks += 1
 
@@ -96,66 +99,68 @@ class Supervisor:
     def moving(self) -> bool:
         """Some run waits for us rather than for Slurm or its own script."""
         return any(
-            k.run.state in _MOVING
-            or k.just_submitted
-            or (k.run.state in _LIVE and sense.just_ended(k))
-            or companions.are_left(k.run)
-            for k in self.keepers.values()
+            ctx.run.state in _MOVING
+            or ctx.just_submitted
+            or (ctx.run.state in _LIVE and sense.just_ended(ctx))
+            or companions.are_left(ctx.run)
+            for ctx in self._contexts()
         )
 
     @property
     def patient(self) -> bool:
         """Some run is in doubt, and a process that began anew would begin its wait anew as well (P6, P7)."""
-        return any(
-            k.run.state is State.SUSPECT or k.memory.absent_since_s is not None for k in self.keepers.values()
-        )
+        return any(ctx.run.state is State.SUSPECT or absent.is_missing(ctx) for ctx in self._contexts())
+
+    def _contexts(self) -> list[RunContext]:
+        return [reconciler.ctx for reconciler in self.reconcilers.values()]
 
     @property
     def idle(self) -> bool:
         """Nothing to look after."""
-        return not self.keepers
+        return not self.reconcilers
 
     def _find_runs(self) -> None:
         """New runs, and finished ones to which somebody sent a request."""
         try:
-            run_dirs = store.run_dirs(self.office.home)
+            run_dirs = store.run_dirs(self.services.home)
         except OSError as error:
-            self.office.tell("home.unseen", why=str(error))
+            self.services.tell("home.unseen", why=str(error))
             return
         for run_dir in run_dirs:
-            if run_dir in self.keepers:
+            if run_dir in self.reconcilers:
                 continue
             asked = _requests_stamp(run_dir)
             if self._final.get(run_dir) == asked:
                 continue
             broken = self._broken.get(run_dir)
-            if broken is not None and self.office.clock.mono_s() - broken[0] < BROKEN_FOR_S:
+            if broken is not None and self.services.clock.mono_s() - broken[0] < BROKEN_FOR_S:
                 continue
             self._take(run_dir, asked)
 
     def _take(self, run_dir: str, asked: float) -> None:
         try:
-            keeper = Keeper(run_dir, self.office)
+            reconciler = RunReconciler(run_dir, self.services)
         except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
             self._set_aside(run_dir, f"{type(error).__name__}: {error}")
             return
-        if keeper.run.final and not (_asked(keeper) or _unfinished(keeper)):
-            self.office.nodebook.follow(keeper.run)
+        ctx = reconciler.ctx
+        if ctx.run.final and not (_asked(ctx) or _unfinished(ctx)):
+            self.services.ledger.follow(ctx.run)
             self._final[run_dir] = asked
             return
-        self.keepers[run_dir] = keeper
+        self.reconcilers[run_dir] = reconciler
 
     def _set_aside(self, run_dir: str, why: str) -> None:
         known = self._broken.get(run_dir)
-        self._broken[run_dir] = (self.office.clock.mono_s(), why)
+        self._broken[run_dir] = (self.services.clock.mono_s(), why)
         if known is None or known[1] != why:
-            self.office.tell("run.set-aside", run=os.path.basename(run_dir), why=why)
+            self.services.tell("run.set-aside", run=os.path.basename(run_dir), why=why)
 
-    def _look(self) -> World:
+    def _look(self) -> ClusterSnapshot:
         """One answer for all. Where Slurm does not answer, the world is blind and nothing moves."""
-        clock, cluster = self.office.clock, self.office.cluster
+        clock, cluster = self.services.clock, self.services.cluster
         mono = clock.mono_s()
-        ids = [job for keeper in self.keepers.values() for job in keeper.job_ids()]
+        ids = [job for one in self.reconcilers.values() for job in one.job_ids()]
         jobs: dict[str, JobRow] | None
         nodes: dict[str, NodeRow] | None
         try:
@@ -163,54 +168,55 @@ class Supervisor:
             nodes = self._look_at_nodes(mono)
         except SlurmError as error:
             jobs = nodes = None
-            self.office.unseen(error.message)
+            self.services.unseen(error.message)
         else:
-            self.office.seen()
+            self.services.seen()
         tokens = self._look_for_tokens(mono) if jobs is not None else ()
-        return World(clock.now_s(), clock.mono_s(), jobs, nodes, rows.families(jobs or {}), tokens)
+        return ClusterSnapshot(clock.now_s(), clock.mono_s(), jobs, nodes, rows.families(jobs or {}), tokens)
 
     def _look_for_tokens(self, mono: float) -> tuple[JobRow, ...]:
         """Now and then, for the strays of all runs; where Slurm does not answer this, it is asked again next time."""
-        live = any(keeper.run.state in strays.LIVE for keeper in self.keepers.values())
+        live = any(ctx.run.state in strays.LIVE for ctx in self._contexts())
         if not live or mono - self._tokens_s < strays.EVERY_S:
             return ()
         self._tokens_s = mono
-        own = {job for keeper in self.keepers.values() for job in keeper.job_ids()}
+        own = {job for one in self.reconcilers.values() for job in one.job_ids()}
         try:
-            found = self.office.cluster.find(strays.TOKENS)
+            found = self.services.cluster.find(strays.TOKENS)
         except SlurmError as error:
-            self.office.tell("strays.unseen", why=error.message)
+            self.services.tell("strays.unseen", why=error.message)
             return ()
         return tuple(row for row in found if not row.state.ended and rows.base_id(row.job_id) not in own)
 
     def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
         """Nodes are asked for at every round where a run is in motion, else every few seconds."""
-        if not self.keepers:
+        if not self.reconcilers:
             return {}
         if self._nodes is not None and not self.moving and mono - self._nodes[0] < NODES_EVERY_S:
             return self._nodes[1]
-        self._nodes = (mono, dict(self.office.cluster.nodes()))
+        self._nodes = (mono, dict(self.services.cluster.nodes()))
         return self._nodes[1]
 
-    def _step(self, run_dir: str, world: World) -> None:
-        keeper = self.keepers[run_dir]
-        if not self._guarded(run_dir, lambda: keeper.step(archive.completed(keeper, world))):
+    def _step(self, run_dir: str, world: ClusterSnapshot) -> None:
+        reconciler = self.reconcilers[run_dir]
+        ctx = reconciler.ctx
+        if not self._guarded(run_dir, lambda: reconciler.step(archive.with_ended_job(ctx, world))):
             return
-        self.office.nodebook.follow(keeper.run)
-        if not self._guarded(run_dir, lambda: userhooks.look(keeper, world)):
+        self.services.ledger.follow(ctx.run)
+        if not self._guarded(run_dir, lambda: userhooks.look(ctx, world)):
             return
         if world.jobs is not None:
-            self.office.seen(who=keeper.run.id, run=keeper.run.id)
-        if keeper.run.final and not _unfinished(keeper):
+            self.services.seen(who=ctx.run.id, run=ctx.run.id)
+        if ctx.run.final and not _unfinished(ctx):
             stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
-            if _asked(keeper):
+            if _asked(ctx):
                 return
             self._drop(run_dir, "")
             self._final[run_dir] = stamp
 
     def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
         """Do something for one run so that no failure of it reaches another. False when it failed. Raises LeaseLost."""
-        keeper = self.keepers[run_dir]
+        run_id = self.reconcilers[run_dir].ctx.run.id
         try:
             deed()
         except (Moved, Stale):
@@ -218,7 +224,7 @@ class Supervisor:
         except LeaseLost:
             raise
         except SlurmError as error:
-            self.office.unseen(error.message, who=keeper.run.id, run=keeper.run.id)
+            self.services.unseen(error.message, who=run_id, run=run_id)
             return False
         except (JournalDamaged, JournalTooNew) as error:
             self._drop(run_dir, str(error))
@@ -229,38 +235,38 @@ class Supervisor:
             return False
         except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
             self._drop(run_dir, f"{type(error).__name__}: {error}")
-            self.office.tell("run.failed-step", run=keeper.run.id, traceback=traceback.format_exc())
+            self.services.tell("run.failed-step", run=run_id, traceback=traceback.format_exc())
             return False
         return True
 
     def _drop(self, run_dir: str, why: str) -> None:
-        self.keepers.pop(run_dir).close()
+        self.reconcilers.pop(run_dir).close()
         if why:
             self._set_aside(run_dir, why)
 
     def forget(self) -> None:
-        """Drop all keepers (the lease is gone): nothing that they remember counts any more."""
-        for keeper in self.keepers.values():
-            keeper.close()
-        self.keepers.clear()
+        """Drop all runs (the lease is gone): nothing that is remembered of them counts any more."""
+        for reconciler in self.reconcilers.values():
+            reconciler.close()
+        self.reconcilers.clear()
         self._final.clear()
-        self.office.nodebook.waiting.clear()
+        waiting.forget(self.services)
 
     def _tell_status(self) -> None:
         """What `ftrun status` shows of the supervisor itself."""
         facts = {
             "writer": self.lease.writer,
             "epoch": self.lease.epoch,
-            "runs": len(self.keepers),
-            "blind_since_s": self.office.blind_since_s,
-            "slurm_client": dict(self.office.asks),
+            "runs": len(self.reconcilers),
+            "blind_since_s": self.services.blind_since_s,
+            "slurm_client": dict(self.services.asks),
             "set_aside": {os.path.basename(run): why for run, (_, why) in self._broken.items()},
         }
         text = json.dumps(facts)
         if text != self._told:
             with contextlib.suppress(OSError):
                 store.write_atomically(
-                    os.path.join(self.office.home, "supervisor.json"), text.encode(), sync=False
+                    os.path.join(self.services.home, "supervisor.json"), text.encode(), sync=False
                 )
                 self._told = text
 
@@ -274,7 +280,7 @@ class Supervisor:
             keep_alive = _Renewal(self.lease)
             try:
                 with contextlib.suppress(OSError):  # jobs do without it
-                    nodetools.provide(self.office.home)
+                    nodetools.provide(self.services.home)
                 while not until(self):
                     self.tick()
                     self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
@@ -283,7 +289,7 @@ class Supervisor:
                 if not self._left_behind(until):
                     return True
             except LeaseLost as error:
-                self.office.tell("lease.lost", why=str(error))
+                self.services.tell("lease.lost", why=str(error))
                 self.forget()
             finally:
                 keep_alive.stop()
@@ -291,7 +297,7 @@ class Supervisor:
 
     def _wait(self, seconds: float) -> None:
         """Until the next look at Slurm; logs are read meanwhile, since reading them costs Slurm nothing."""
-        clock = self.office.clock
+        clock = self.services.clock
         end = clock.mono_s() + seconds
         while (left := end - clock.mono_s()) > 0:
             clock.sleep(min(left, GLANCE_EVERY_S))
@@ -304,15 +310,16 @@ class Supervisor:
         if self._world is None or self._world.jobs is None:
             return False
         over = False
-        clock = self.office.clock
+        clock = self.services.clock
         cpu_s = time.thread_time()  # not the time on the wall: a slow disk must not make us look away
         world = replace(self._world, now_s=clock.now_s(), mono_s=clock.mono_s())
-        for run_dir in list(self.keepers):
-            keeper = self.keepers[run_dir]
-            if keeper.run.state in _LIVE:
-                self._guarded(run_dir, lambda k=keeper: k.glance(world))  # type: ignore[misc]
-            if run_dir in self.keepers and keeper.run.state in _LIVE:
-                over = sense.script_over(keeper, world) or over
+        for run_dir in list(self.reconcilers):
+            reconciler = self.reconcilers[run_dir]
+            ctx = reconciler.ctx
+            if ctx.run.state in _LIVE:
+                self._guarded(run_dir, lambda one=reconciler: one.glance(world))  # type: ignore[misc]
+            if run_dir in self.reconcilers and ctx.run.state in _LIVE:
+                over = sense.script_over(ctx, world) or over
         self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 
@@ -322,17 +329,17 @@ class Supervisor:
         return not self.idle and not until(self)
 
     def _lead(self, until: Callable[[Supervisor], bool], *, standby: bool) -> bool:
-        clock = self.office.clock
+        clock = self.services.clock
         started = clock.mono_s()
         told = False
         while not self._acquired():
             if not told:
-                self.office.tell("lease.awaited")
+                self.services.tell("lease.awaited")
                 told = True
             if until(self) or (not standby and clock.mono_s() - started > self.lease.term_s * 1.5):
                 return False
             clock.sleep(min(1.0, self.lease.term_s / 10))
-        self.office.tell("lease.taken", epoch=self.lease.epoch)
+        self.services.tell("lease.taken", epoch=self.lease.epoch)
         return True
 
     def _acquired(self) -> bool:
@@ -340,8 +347,8 @@ class Supervisor:
         try:
             return self.lease.acquire()
         except OSError as error:
-            self.office.tell("home.unseen", why=str(error))
-            self.office.clock.sleep(self.lease.term_s / 2)
+            self.services.tell("home.unseen", why=str(error))
+            self.services.clock.sleep(self.lease.term_s / 2)
             return False
 
 
@@ -371,8 +378,8 @@ class _Renewal:
         self._thread.join(timeout=5.0)
 
 
-def _asked(keeper: Keeper) -> bool:
-    return bool(wishes.waiting(keeper.run_dir, keeper.run.requests_seen))
+def _asked(ctx: RunContext) -> bool:
+    return bool(wishes.pending(ctx.run_dir, ctx.run.requests_seen))
 
 
 def _requests_stamp(run_dir: str) -> float:
@@ -382,17 +389,7 @@ def _requests_stamp(run_dir: str) -> float:
         return 0.0
 
 
-def _unfinished(keeper: Keeper) -> bool:
+def _unfinished(ctx: RunContext) -> bool:
     """Something is still to be done for a run that is over."""
-    left = dependents.are_left(keeper.run) or companions.are_left(keeper.run)
-    return left or _unanswered(keeper) or userhooks.pending(keeper)
-
-
-def _unanswered(keeper: Keeper) -> bool:
-    """A stopped run whose submission never had an answer: a late job of it must be cancelled."""
-    attempt = keeper.run.attempt
-    if attempt is None or attempt.submission not in ("unknown", "intended"):
-        return False
-    # Measured by our own clock from when we first saw it so; another host's time stamp only tells old runs from new.
-    watched_s = keeper.memory.for_how_long("abandoned", keeper.office.clock.mono_s())
-    return watched_s <= STRAYS_FOR_S and keeper.office.clock.now_s() - keeper.run.last_at_s < A_DAY_S
+    left = dependents.are_left(ctx.run) or companions.are_left(ctx.run)
+    return left or finish.awaits_late_job(ctx) or userhooks.pending(ctx)

@@ -14,20 +14,36 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftrun.supervisor import context, hookrun, store
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.timers import Stopwatches
 
 if TYPE_CHECKING:
     from ftrun.supervisor.events import Incident, Run
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["Due", "due", "environment", "look", "pending"]
 
 AT_ONCE_MAX = 8
 LOST_AFTER_S = 30.0  # behind its limit: a parent that left no record died
+
+
+@dataclass
+class _Clocks:
+    """Of one launch."""
+
+    unheard: Stopwatches = field(default_factory=Stopwatches)  # key of a command
+
+
+@dataclass
+class _Children:
+    """Of all runs: the processes that are the parents of the users' commands."""
+
+    pids: set[int] = field(default_factory=set)
 
 
 class Due(NamedTuple):
@@ -89,65 +105,66 @@ def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
     return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
 
 
-def look(keeper: Keeper, world: World) -> None:
+def look(ctx: RunContext, world: ClusterSnapshot) -> None:
     """One look at the commands of a run: journal the ends, start what is due. Raises LeaseLost, Stale, OSError (journal)."""
-    if not any(keeper.settings.get(name) for name in ("on-fault", "on-stop", "pre-hook", "post-hook")):
+    if not any(ctx.settings.get(name) for name in ("on-fault", "on-stop", "pre-hook", "post-hook")):
         return
-    _note_those_in_the_job(keeper)
-    _note_ends(keeper, world)
-    for one in due(keeper.run):
-        if _at_work(keeper) >= AT_ONCE_MAX:
+    _note_those_in_the_job(ctx)
+    _note_ends(ctx, world)
+    for one in due(ctx.run):
+        if _at_work(ctx) >= AT_ONCE_MAX:
             return
-        keeper.record("hook.intended", key=one.key, hook=one.hook)
-        keeper.office.act("hook", world, lambda one=one: _start(keeper, one))  # type: ignore[misc]
+        ctx.record("hook.intended", key=one.key, hook=one.hook)
+        ctx.services.act("hook", world, lambda one=one: _start(ctx, one))  # type: ignore[misc]
 
 
-def pending(keeper: Keeper) -> bool:
+def pending(ctx: RunContext) -> bool:
     """A run that is over and still has a command to start, or to hear of."""
-    return any(not why for why in keeper.run.hooks.values()) or bool(due(keeper.run))
+    return any(not why for why in ctx.run.hooks.values()) or bool(due(ctx.run))
 
 
-def _start(keeper: Keeper, one: Due) -> None:
+def _start(ctx: RunContext, one: Due) -> None:
     """Start a command; that it could not be started is how it ended."""
-    run, folder = keeper.run, os.path.join(keeper.run_dir, "hooks")
-    cwd = context.cwd(keeper.run_dir)
-    cwd = cwd if os.path.isdir(cwd) else keeper.run_dir
-    limit_s = float(keeper.settings.get("hook-limit", 60.0))
+    run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
+    cwd = context.cwd(ctx.run_dir)
+    cwd = cwd if os.path.isdir(cwd) else ctx.run_dir
+    limit_s = float(ctx.settings.get("hook-limit", 60.0))
     argv = ["-I", "-S", hookrun.__file__, folder, one.key, f"{limit_s:g}", cwd, str(run.settings[one.hook])]
     try:
-        argv.append(str(context.load(keeper.run_dir)["umask"]))  # ours is not the user's
-        env = context.environment(keeper.run_dir) | environment(run, keeper.run_dir, one)
+        argv.append(str(context.load(ctx.run_dir)["umask"]))  # ours is not the user's
+        env = context.environment(ctx.run_dir) | environment(run, ctx.run_dir, one)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
         child = os.posix_spawn(sys.executable, [sys.executable, *argv], env, file_actions=null, setsid=True)
     except (OSError, ValueError, KeyError, context.ContextError) as error:
-        keeper.record("hook.ended", key=one.key, hook=one.hook, code=None, why=f"not started: {error}")
+        ctx.record("hook.ended", key=one.key, hook=one.hook, code=None, why=f"not started: {error}")
     else:
-        keeper.office.children.add(child)
+        ctx.services.shared(_Children).pids.add(child)
 
 
-def _at_work(keeper: Keeper) -> int:
+def _at_work(ctx: RunContext) -> int:
     """How many commands of all runs are at work now; those that ended are let go."""
-    for child in list(keeper.office.children):
+    pids = ctx.services.shared(_Children).pids
+    for child in list(pids):
         try:
             if os.waitpid(child, os.WNOHANG)[0]:
-                keeper.office.children.discard(child)
+                pids.discard(child)
         except ChildProcessError:
-            keeper.office.children.discard(child)
-    return len(keeper.office.children)
+            pids.discard(child)
+    return len(pids)
 
 
-def _note_ends(keeper: Keeper, world: World) -> None:
+def _note_ends(ctx: RunContext, world: ClusterSnapshot) -> None:
     """The ends of what was started, by us or by a supervisor before us."""
-    limit_s = float(keeper.settings.get("hook-limit", 60.0))
-    for key in [key for key, why in keeper.run.hooks.items() if not why]:
+    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+    for key in [key for key, why in ctx.run.hooks.items() if not why]:
         hook = key.partition(".")[0]
-        end = _end(os.path.join(keeper.run_dir, "hooks", f"{key}.end"))
+        end = _end(os.path.join(ctx.run_dir, "hooks", f"{key}.end"))
         if end is not None:
-            _at_work(keeper)
-            keeper.record("hook.ended", key=key, hook=hook, **end)
-        elif keeper.memory.for_how_long(f"hook:{key}", world.mono_s) > limit_s + LOST_AFTER_S:
-            keeper.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
+            _at_work(ctx)
+            ctx.record("hook.ended", key=key, hook=hook, **end)
+        elif ctx.observations.per_launch(_Clocks).unheard[key].held_s(world.mono_s) > limit_s + LOST_AFTER_S:
+            ctx.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
 
 
 def _end(path: str) -> dict[str, Any] | None:
@@ -160,19 +177,19 @@ def _end(path: str) -> dict[str, Any] | None:
         return None
 
 
-def _note_those_in_the_job(keeper: Keeper) -> None:
+def _note_those_in_the_job(ctx: RunContext) -> None:
     """What batch.sh recorded of the commands around the script. A job's array has them in the folders of its tasks only."""
-    attempt = keeper.run.attempt
+    attempt = ctx.run.attempt
     if attempt is None or not attempt.claim_seen:
         return
     for hook, since in (("pre-hook", attempt.running_seen_at_s), ("post-hook", attempt.ended_at_s)):
         key = f"{hook}.{attempt.number}.{attempt.launch}"
-        if not keeper.settings.get(hook) or since is None or key in keeper.run.hooks:
+        if not ctx.settings.get(hook) or since is None or key in ctx.run.hooks:
             continue
         for rows in _rows(
-            os.path.join(store.attempt_dir(keeper.run_dir, attempt.number), f"{hook}.{attempt.launch}")
+            os.path.join(store.attempt_dir(ctx.run_dir, attempt.number), f"{hook}.{attempt.launch}")
         ):
-            keeper.record("hook.ended", key=key, hook=hook, **rows)
+            ctx.record("hook.ended", key=key, hook=hook, **rows)
 
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:

@@ -11,25 +11,28 @@ our own nodes are put on it or taken off, so that what the user changes meanwhil
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import grounds, journal, nodebook, placing, settle
+from ftrun.supervisor import grounds, journal, nodebook, placing
+from ftrun.supervisor.cluster_view import cluster_view
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.services import Services
+    from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["Spared", "spare"]
+__all__ = ["PendingExclusion", "forget", "keep_off_quarantined"]
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class PendingExclusion:
     """What was done about a waiting job: the list before, what came on top of it, what is taken off it, whether Slurm has it so."""
 
     before: tuple[str, ...] = ()
@@ -38,24 +41,36 @@ class Spared:
     done: bool = True
 
 
-def spare(keeper: Keeper, world: World, row: JobRow) -> None:
+@dataclass
+class _FirstJobs:
+    """Of all runs: token -> what was done about the first job in the queue."""
+
+    done: dict[str, PendingExclusion] = field(default_factory=dict)
+
+
+def forget(services: Services) -> None:
+    """Another supervisor may change the lists of waiting jobs: the journals are read again."""
+    services.shared(_FirstJobs).done.clear()
+
+
+def keep_off_quarantined(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
-    attempt, known = keeper.attempt, keeper.office.nodebook.waiting
+    attempt, known = ctx.attempt, ctx.services.shared(_FirstJobs).done
     first = attempt.number == 1 and not attempt.launch and attempt.running_seen_at_s is None
-    if not first or keeper.watch_only or row.state is not JobState.PENDING or _in_parts(keeper, world, row):
+    if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, world, row):
         return
-    told = known.get(keeper.run.token) or _from_journal(keeper)
+    told = known.get(ctx.run.token) or _from_journal(ctx)
     if told is None:
-        told = _chosen(keeper, world, row)
+        told = _chosen(ctx, world, row)
         if told.nodes:
-            _announce(keeper, told)
+            _announce(ctx, told)
     elif told.done and told.nodes and _cannot_start(row):
         told = replace(told, nodes=(), back=told.nodes, done=False)
-        _announce(keeper, told)
+        _announce(ctx, told)
     if not told.done:
-        _carry_out(keeper, world, told)
+        _carry_out(ctx, world, told)
         told = replace(told, done=True)
-    known[keeper.run.token] = told
+    known[ctx.run.token] = told
 
 
 def _cannot_start(row: JobRow) -> bool:
@@ -64,59 +79,59 @@ def _cannot_start(row: JobRow) -> bool:
     return any(words in reason for words in CANNOT_START)
 
 
-def _in_parts(keeper: Keeper, world: World, row: JobRow) -> bool:
+def _in_parts(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     """Tasks of an array and components of a heterogeneous job have lists of their own: they are left alone."""
-    return len(keeper.rows(world)) > 1 or not row.job_id.isdigit()
+    return len(ctx.rows(world)) > 1 or not row.job_id.isdigit()
 
 
-def _chosen(keeper: Keeper, world: World, row: JobRow) -> Spared:
+def _chosen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> PendingExclusion:
     """Whom this job is to be kept off; nobody, in most cases, and then Slurm is not asked."""
-    quarantined = nodebook.kept_away(keeper, world.now_s)
+    quarantined = nodebook.quarantined(ctx, world.now_s)
     if not quarantined:
-        return Spared()
-    view = settle.cluster_view(keeper, world)
-    details = keeper.office.cluster.details(keeper.attempt.job)
+        return PendingExclusion()
+    view = cluster_view(ctx, world)
+    details = ctx.services.cluster.details(ctx.attempt.job)
     if details is None or details.state is not JobState.PENDING or len(view.partition) == 0:
-        return Spared()
+        return PendingExclusion()
     if details.fields.get("Reservation", "(null)") not in ("", "(null)"):
-        return Spared()
-    cap = grounds.limits_from(keeper.settings).exclude_cap
+        return PendingExclusion()
+    cap = grounds.limits_from(ctx.settings).exclude_cap
     free = [node for node in quarantined if node not in (*details.required, *details.excluded)]
     view = replace(view, nodes_needed=max(view.nodes_needed, row.node_count, len(details.required)))
     own = [node for node in details.excluded if node in view.partition]
     view = replace(view, partition=tuple(node for node in view.partition if node not in own))
     view = replace(view, available=view.available - set(own), lost=view.lost - set(own))
     nodes = placing.left_out(view, (), (), (), quarantined=free, cap=cap)
-    return Spared(details.excluded, nodes, done=not nodes)
+    return PendingExclusion(details.excluded, nodes, done=not nodes)
 
 
-def _announce(keeper: Keeper, told: Spared) -> None:
-    keeper.record("exclude.intended", nodes=list(told.nodes), before=list(told.before))
+def _announce(ctx: RunContext, told: PendingExclusion) -> None:
+    ctx.record("exclude.intended", nodes=list(told.nodes), before=list(told.before))
 
 
-def _carry_out(keeper: Keeper, world: World, told: Spared) -> None:
+def _carry_out(ctx: RunContext, world: ClusterSnapshot, told: PendingExclusion) -> None:
     """Change the list. A job that has started meanwhile keeps its place."""
-    cluster, job = keeper.office.cluster, keeper.attempt.job
+    cluster, job = ctx.services.cluster, ctx.attempt.job
     details = cluster.details(job)
     now, required = (details.excluded, details.required) if details is not None else (told.before, ())
     names = sorted({*now, *(set(told.nodes) - set(required))} - set(told.back))
     try:
         if names != sorted(now):
-            keeper.office.act("exclude", world, lambda: cluster.exclude(job, names))
+            ctx.services.act("exclude", world, lambda: cluster.exclude(job, names))
     except RefusedForGood as error:
-        keeper.record("exclude.refused", message=error.message)
+        ctx.record("exclude.refused", message=error.message)
     else:
-        keeper.record("exclude.done", nodes=list(told.nodes))
+        ctx.record("exclude.done", nodes=list(told.nodes))
 
 
-def _from_journal(keeper: Keeper) -> Spared | None:
+def _from_journal(ctx: RunContext) -> PendingExclusion | None:
     """What an earlier supervisor did; None where none did anything."""
-    told: Spared | None = None
-    for record in journal.read_run(keeper.run_dir):
+    told: PendingExclusion | None = None
+    for record in journal.read_run(ctx.run_dir):
         data = record["data"]
         if record["kind"] == "exclude.intended":
             nodes, added = tuple(data["nodes"]), told.nodes if told is not None else ()
-            told = Spared(tuple(data["before"]), nodes, () if nodes else added, done=False)
+            told = PendingExclusion(tuple(data["before"]), nodes, () if nodes else added, done=False)
         elif record["kind"] in ("exclude.done", "exclude.refused") and told is not None:
             told = replace(told, done=True)
     return told

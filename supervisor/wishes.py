@@ -15,13 +15,13 @@ import stat
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import recover
+from ftrun.supervisor import finish
 from ftrun.supervisor.lifecycle import State
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.run_context import RunContext
 
-__all__ = ["take", "waiting"]
+__all__ = ["pending", "take_requests"]
 
 WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
 UNREADABLE = ("unreadable", "", False)
@@ -29,7 +29,7 @@ SIZE_MAX_BYTES = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not make us wait
 
 
-def waiting(run_dir: str, seen: Collection[str] = ()) -> list[str]:
+def pending(run_dir: str, seen: Collection[str] = ()) -> list[str]:
     """The names of the requests that were not noted yet, oldest first; none where the folder cannot be read."""
     try:
         names = os.listdir(os.path.join(run_dir, "requests"))
@@ -38,20 +38,20 @@ def waiting(run_dir: str, seen: Collection[str] = ()) -> list[str]:
     return sorted(name for name in names if name.endswith(".json") and name not in seen)
 
 
-def take(keeper: Keeper) -> None:
+def take_requests(ctx: RunContext) -> None:
     """Note every request, and remove it. Raises OSError (journal)."""
-    for name in waiting(keeper.run_dir):
-        path = os.path.join(keeper.run_dir, "requests", name)
-        if name not in keeper.run.requests_seen:
+    for name in pending(ctx.run_dir):
+        path = os.path.join(ctx.run_dir, "requests", name)
+        if name not in ctx.run.requests_seen:
             asked = _read(path)
             if asked is None:
                 continue
             want, by, halt = asked
-            if want == "resume" and keeper.run.state is State.STOPPED and keeper.run.attempts:
-                recover.resume(keeper)  # before it is noted: who dies in between must not lose it
-            if want in ("cancel", "stop") and keeper.run.paused:
-                recover.give_up(keeper, want, by)
-            keeper.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
+            if want == "resume" and ctx.run.state is State.STOPPED and ctx.run.attempts:
+                finish.resume(ctx)  # before it is noted: who dies in between must not lose it
+            if want in ("cancel", "stop") and ctx.run.paused:
+                finish.give_up(ctx, want, by)
+            ctx.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
         with contextlib.suppress(OSError):  # a folder stays, and is not looked at again
             os.unlink(path)
 

@@ -16,7 +16,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import config, ledger, lemons, nodebook, nodeviews, poolspec
+from ftrun.supervisor import config, ledger, lemons, node_ledger_writer, nodeviews, poolspec
 from ftrun.supervisor import pool as pools
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
@@ -240,7 +240,7 @@ def _scene() -> Scene:
         print(f"ftrun: Slurm does not answer, this is the ledger alone: {unseen}", file=sys.stderr)
     keep_s = float(str(settings["ledger-keep"]))
     entries = [entry for entry in ledger.read(home) if now_s - entry.at_s <= keep_s]
-    book = fold(entries, nodebook.rules_from(settings.values), domains)
+    book = fold(entries, node_ledger_writer.rules_from(settings.values), domains)
     return Scene(home, now_s, book, rows, unseen, str(pool or ""), pooled)
 
 

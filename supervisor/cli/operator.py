@@ -83,7 +83,7 @@ def operator(
 
 def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *, observe: bool) -> Desk:
     from ftrun.slurm.commands import munge
-    from ftrun.supervisor import looks, office, raising
+    from ftrun.supervisor import crash_points, looks, raising
     from ftrun.supervisor.operator import Limits
     from ftrun.supervisor.operator_desk import Desk
 
@@ -118,7 +118,7 @@ def _desk(home: str, cluster: CommandCluster, spool: Spool, settings: Config, *,
         rule=rule,
         prefer=cluster.prefer,
         observe=observe or settings.flag("observe"),
-        crash=office.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
+        crash=crash_points.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
     )
 
 

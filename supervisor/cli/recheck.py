@@ -90,7 +90,7 @@ def _named(words: list[str]) -> list[str]:
 
 
 def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> Round:
-    from ftrun.supervisor import looks, office
+    from ftrun.supervisor import crash_points, looks
     from ftrun.supervisor.recheck import Rules
     from ftrun.supervisor.recheck_round import Round
 
@@ -114,7 +114,7 @@ def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, d
         steps=steps,
         dry=dry,
         only=frozenset(nodes),
-        crash=office.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
+        crash=crash_points.crash_plan(os.environ.get("FTRUN_CRASH_AT", "")),
     )
 
 

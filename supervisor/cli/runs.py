@@ -33,7 +33,7 @@ def status(
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
     now = time.time()
-    shown = [asking.up_to_date(run, now) for run in shown]
+    shown = [asking.with_answers(run, now) for run in shown]
     folders = {run.id: folder for folder, run in found}
     rows = [views.run_row(run, now) | {"staged": stageviews.facts(folders[run.id], run)} for run in shown]
     if json:
@@ -133,7 +133,7 @@ def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find(name)
     now = time.time()
-    run = asking.up_to_date(run, now)
+    run = asking.with_answers(run, now)
     staged = stageviews.facts(run_dir, run)
     facts = views.run_facts(run, now) | {
         "folder": run_dir,

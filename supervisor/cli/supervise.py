@@ -102,13 +102,13 @@ def _look_after(
     lease = Lease(home, clock, term_s=float(str(settings["lease"])))
 
     def spoke(speaking: Any) -> None:
-        supervisor.office.asks = {"by": speaking.by, "why": speaking.why}
-        supervisor.office.tell("slurm.client", by=speaking.by, why=speaking.why)
+        supervisor.services.asks = {"by": speaking.by, "why": speaking.why}
+        supervisor.services.tell("slurm.client", by=speaking.by, why=speaking.why)
 
     cluster = slurmclient.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
     supervisor = Supervisor(home, cluster, clock, lease, log=log)
-    supervisor.office.steps = CommandSteps(env)
-    supervisor.office.archive.accounts = SacctAccounts(env)
+    supervisor.services.steps = CommandSteps(env)
+    supervisor.services.accounting.accounts = SacctAccounts(env)
     idle_exit_s = float(str(settings["idle-exit"]))
     started = clock.mono_s()
     idle_since = [started]

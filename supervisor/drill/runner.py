@@ -264,7 +264,7 @@ class Drill:
 
     def _runs(self) -> list[events.Run]:
         return [
-            asking.up_to_date(events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time())
+            asking.with_answers(events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time())
             for run_dir in store.run_dirs(str(self.home))
         ]
 

@@ -120,7 +120,7 @@ class JobFault:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFault:
-    """`crash`, `pause` or `slow` (a pause of the loop alone: the lease is renewed meanwhile) at the `at_point`-th point of all supervisors together (see `office.Office.crash`).
+    """`crash`, `pause` or `slow` (a pause of the loop alone: the lease is renewed meanwhile) at the `at_point`-th point of all supervisors together (see `services.Services.crash`).
 
     `at_name` narrows the count to points of this name: the `at_point`-th `submit:after`.
     """

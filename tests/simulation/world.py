@@ -3,7 +3,7 @@
 How it thinks. One virtual clock moves everything. The run's folder, its journal and the lease are real files; the supervisor,
 its keepers, the lease and the virtual Slurm are the real code, driven by `Supervisor.tick` without threads. A
 pause is a nested advance of the clock in the middle of a tick, so everything else goes on while one process stands
-still between two of its system calls; a crash is `office.Crash` at such a point.
+still between two of its system calls; a crash is `crash_points.Crash` at such a point.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest, Submitted
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
 from ftrun.supervisor import context, haltfile, journal, ledger, settings, store, submit
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.halts import Halt
 from ftrun.supervisor.lease import Lease, LeaseLost
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.nodes import Entry
-from ftrun.supervisor.office import STALE_AFTER_S, Crash
 from ftrun.supervisor.supervise import Supervisor
+from ftrun.supervisor.world import STALE_AFTER_S
 from tests.fake_slurm import faults as memory_faults
 from tests.fake_slurm.cluster import Clock, Engine, Faults, MemoryCluster, Timing
 from tests.fake_slurm.options import read_options
@@ -204,8 +205,8 @@ class Process:
         cluster = world.client(number)
         cluster.process = self
         self.supervisor = Supervisor(world.home, cluster, clock, self.lease, log=self)
-        self.supervisor.office.crash = self.point
-        self.supervisor.office.steps, self.supervisor.office.beside = (
+        self.supervisor.services.crash = self.point
+        self.supervisor.services.steps, self.supervisor.services.in_background = (
             stacks.steps_of(world),
             stacks.beside(world),
         )

@@ -80,7 +80,7 @@ class Ours(Side):
     def run(self) -> events.Run:
         """The run as its journal folds."""
         (run_dir,) = store.run_dirs(str(self.home))
-        return asking.up_to_date(
+        return asking.with_answers(
             events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
         )
 

@@ -1,6 +1,6 @@
 """One run on a virtual Slurm, second by second: what tests of the loop are made of. (I/O)
 
-The supervisor, its keepers, the journal and the lease are the real ones; Slurm is `slurm.memory`, and the test plays
+The supervisor, its reconcilers, the journal and the lease are the real ones; Slurm is `slurm.memory`, and the test plays
 the script: it says lines, ends a launch, and looks at what became of the run.
 """
 
@@ -234,8 +234,8 @@ class Life:
         self._show_stacks()
 
     def _show_stacks(self) -> None:
-        office = self.supervisor.office
-        office.steps, office.beside = StackSteps(), lambda deed: deed()
+        services = self.supervisor.services
+        services.steps, services.in_background = StackSteps(), lambda deed: deed()
 
     def train(self, first: int, last: int, *, every_s: int = 1) -> None:
         """The script makes these steps, a line each."""

@@ -152,8 +152,8 @@ def _life(tmp_path: Path, *, wrong: SlurmError | None = None, **row: Any) -> tup
 
 def _another(life: Life, books: Books) -> None:
     life.begin_anew()
-    office = life.supervisor.office
-    office.archive.accounts, office.beside = books, lambda deed: deed()
+    services = life.supervisor.services
+    services.accounting.accounts, services.in_background = books, lambda deed: deed()
 
 
 def test_a_persons_cancel_that_slurm_forgot_is_obeyed(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_without_an_answer_the_folder_decides_as_ever(tmp_path: Path, wrong: Slu
 def test_a_question_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     """Fail open: the answer never comes; the loop goes on meanwhile, and the run after the time that an answer is waited for."""
     life, books = _life(tmp_path)
-    life.supervisor.office.beside = lambda deed: None
+    life.supervisor.services.in_background = lambda deed: None
     life.live(300, step_s=5.0)
 
     assert (life.attempt.number, life.run.state.value) == (2, "running")

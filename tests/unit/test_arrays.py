@@ -153,17 +153,17 @@ def test_a_task_that_may_load_nothing_is_given_up_and_the_others_are_judged_by_t
         ended(run_dir, 1, 1)
     told: list[dict[str, Any]] = []
     run = events.Run("r", attempts=(attempt(failed_tasks=(1, 2)),))
-    keeper = SimpleNamespace(
+    ctx = SimpleNamespace(
         run_dir=str(run_dir),
         run=run,
         attempt=run.attempts[0],
-        memory=SimpleNamespace(evidence=()),
-        office=SimpleNamespace(catalog=lambda: signatures.load([])),
+        observations=SimpleNamespace(evidence=()),
+        services=SimpleNamespace(catalog=lambda: signatures.load([])),
         record=lambda kind, **facts: told.append({"kind": kind, **facts}),
     )
     case = Case(run, run.attempts[0], diagnosis(FaultClass.NODE), ClusterView(), Limits(), 0.0, None, "")
 
-    judged = arrays.judged(keeper, case, ())  # type: ignore[arg-type]
+    judged = arrays.judged(ctx, case, ())  # type: ignore[arg-type]
 
     assert [] == told if ran else [([1], "checkpoint")] == [(row["tasks"], row["class"]) for row in told]
     assert judged.diagnosis.fault is not FaultClass.CHECKPOINT

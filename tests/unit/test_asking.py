@@ -56,19 +56,19 @@ def test_an_answer_is_seen_by_who_only_looks(tmp_path: Path) -> None:
     """While the request waits, and for two hours; what the journal knows already is not asked for again."""
     path = tmp_path / "spool"
     waiting = journalled(INTENDED, LEFT, spool_path=str(path))
-    assert asking.up_to_date(waiting, 200.0) == waiting
+    assert asking.with_answers(waiting, 200.0) == waiting
     answer(path)
 
-    seen = asking.up_to_date(waiting, 200.0).asked[ID]
+    seen = asking.with_answers(waiting, 200.0).asked[ID]
     assert (seen["step"], seen["verdict"], seen["why"], seen["incident"]) == (
         "answered",
         "refused",
         "healthy",
         "1.0",
     )
-    assert asking.up_to_date(waiting, 100_000.0) == waiting
+    assert asking.with_answers(waiting, 100_000.0) == waiting
     intended = journalled(INTENDED, spool_path=str(path))
-    assert asking.up_to_date(intended, 200.0) == intended
+    assert asking.with_answers(intended, 200.0) == intended
 
 
 @pytest.mark.parametrize("how", ["link", "no JSON", "another id", "a list", "a FIFO", "a folder"])

@@ -16,16 +16,16 @@ from ftrun.supervisor import (
     attempts,
     beside,
     checkpoints,
+    cluster_view,
     events,
     grounds,
     journal,
-    settle,
     store,
     userhooks,
     views,
 )
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass
-from ftrun.supervisor.office import Crash
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -209,7 +209,7 @@ def test_a_copy_that_was_cut_is_gone_on_with(tmp_path: Path, kind: str) -> None:
         if point == f"record:after:{kind}":
             raise Crash
 
-    life.supervisor.office.crash = crash
+    life.supervisor.services.crash = crash
     agent.decide(1, ["n1", "n2", "n3"])
     agent.begin(2, ["n1", "n2", "n3"])
     with pytest.raises(Crash):
@@ -244,7 +244,7 @@ def test_a_supervisor_may_die_anywhere_beside_an_agent(tmp_path: Path, cut: str)
 
     def live(seconds: int) -> None:
         for _ in range(seconds):
-            life.supervisor.office.crash = crash
+            life.supervisor.services.crash = crash
             agent.beat()
             try:
                 life.live(1)
@@ -406,11 +406,11 @@ def test_a_checkpoint_that_a_start_could_not_load_is_loaded_by_no_later_attempt(
     for step in (5, 6):
         (life.cwd / "ckpt" / f"step-00000{step}.pt").write_text("x")
     torn = str(life.cwd / "ckpt" / "step-000006.pt")
-    keeper = life.supervisor.keepers[life.run_dir]
+    ctx = life.supervisor.reconcilers[life.run_dir].ctx
     agent.decide(1, ["n0", "n1", "n2"], rung="step", set_aside=[[torn, checkpoints.stamp(torn)]])
     agent.live(2)
 
-    assert settle.newest_checkpoint(keeper).endswith("step-000005.pt")
+    assert cluster_view.newest_checkpoint(ctx).endswith("step-000005.pt")
 
 
 def test_a_process_that_was_started_again_alone_is_an_incident_of_its_own(tmp_path: Path) -> None:

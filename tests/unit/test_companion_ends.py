@@ -11,8 +11,8 @@ from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import agent_case, beside, companions, hanging, nodestory, store
 from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.halts import FILE
-from ftrun.supervisor.office import Crash
 from ftrun.supervisor.parts import Companion
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
@@ -414,11 +414,12 @@ def test_a_start_over_two_jobs_is_watched_in_both(tmp_path: Path) -> None:
     job = company.arrive()
     company.join(job)
     supervisor = company.life.supervisor
-    (keeper,) = supervisor.keepers.values()
+    (reconciler,) = supervisor.reconcilers.values()
+    ctx = reconciler.ctx
     world = supervisor._world
     assert world is not None
-    watched = hanging.Watched("place", "0.2", keeper.attempt.used, tuple, lambda world: None)
-    hands = hanging._Hands(keeper, world, watched)
+    watched = hanging.Watched("place", "0.2", ctx.attempt.used, tuple, lambda world: None)
+    hands = hanging._Hands(ctx, world, watched)
 
     assert hands._parties() == [("1", tuple(company.own[1:])), (str(job.number), job.nodes)]
     assert hands._line(str(job.number), "folder") == hands._line("1", "folder")
@@ -469,7 +470,7 @@ def test_a_supervisor_may_die_anywhere_while_it_ends_one(tmp_path: Path, cut: st
 
     company.end(case)
     for _ in range(120):
-        company.life.supervisor.office.crash = crash
+        company.life.supervisor.services.crash = crash
         try:
             company.life.live(1)
         except Crash:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.supervisor.companion_fold import mark_of
-from ftrun.supervisor.office import Crash
+from ftrun.supervisor.crash_points import Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent
@@ -74,7 +74,7 @@ class History:
     def live(self, seconds: int) -> None:
         """Time passes; who is cut down is followed by another."""
         for _ in range(seconds):
-            self.life.supervisor.office.crash = self._crash
+            self.life.supervisor.services.crash = self._crash
             if self.alive:
                 self.agent.beat()
             try:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow, SubmitRequest
-from ftrun.supervisor import drainrule, leavefile, store
+from ftrun.supervisor import drained, drainrule, leavefile, store
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.drainrule import Act, Scene
 from ftrun.supervisor.halts import FILE
-from ftrun.supervisor.office import Crash
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent
 
@@ -248,7 +248,7 @@ def test_where_it_could_not_go_on_elsewhere_it_is_only_told(
 def test_idle_nodes_are_promised_to_one_run_only(tmp_path: Path) -> None:
     """A supervisor with many runs on drained nodes does not drive all of them to the same few idle ones."""
     life = _life(tmp_path, nodes=4)
-    life.supervisor.office.promised["other-0001"] = (life.engine.now(), 2)
+    life.supervisor.services.shared(drained.Promises).nodes["other-0001"] = (life.engine.now(), 2)
     _drain(life, "n0")
     life.live(40)
     assert {} == dict(life.run.leaving)
@@ -256,7 +256,7 @@ def test_idle_nodes_are_promised_to_one_run_only(tmp_path: Path) -> None:
     life.live(200)
 
     assert "drain" == life.run.leaving["occasion"]
-    assert 1 == life.supervisor.office.promised[life.run.id][1]
+    assert 1 == life.supervisor.services.shared(drained.Promises).nodes[life.run.id][1]
 
 
 @pytest.mark.parametrize(("setting", "told"), [("tell", 1), ("never", 0)])
@@ -309,7 +309,7 @@ def test_who_takes_over_brings_it_to_its_end(tmp_path: Path, point: str) -> None
         if at == point:
             raise KeyboardInterrupt
 
-    life.supervisor.office.crash = crash
+    life.supervisor.services.crash = crash
     with pytest.raises(KeyboardInterrupt):
         _obey(life, 6, 60)
     life.begin_anew()
@@ -348,7 +348,7 @@ def test_a_pause_takes_back_what_was_left_for_the_agent(tmp_path: Path, dies: bo
             if point == "record:after:leave.intended":
                 raise Crash
 
-        life.supervisor.office.crash = crash
+        life.supervisor.services.crash = crash
     Path(life.run_dir, FILE).write_text(
         '{"token": "1", "by": "ann", "pause": true, "after_checkpoint": true}'
     )

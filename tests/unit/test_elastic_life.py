@@ -12,8 +12,8 @@ import pytest
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood
 from ftrun.supervisor import queue_desk
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.grounds import ClusterView
-from ftrun.supervisor.office import Crash
 from tests.unit.lives import Life
 
 BUG = (
@@ -233,7 +233,7 @@ def test_whoever_dies_in_the_middle_of_a_move_is_followed_by_one_who_ends_it(
         if name == point and "queue.moved" in life.kinds():
             raise Crash(name)
 
-    life.supervisor.office.crash = die
+    life.supervisor.services.crash = die
     with pytest.raises(Crash):
         watched(life, 300)
     one_job(life)
@@ -274,7 +274,7 @@ def test_whoever_dies_while_a_job_is_made_smaller_is_followed_by_one_who_knows_i
         if name == point:
             raise Crash(name)
 
-    life.supervisor.office.crash = die
+    life.supervisor.services.crash = die
     with pytest.raises(Crash):
         watched(life, 300)
     if starts:
@@ -315,7 +315,7 @@ def test_a_size_that_slurm_does_not_take_in_the_queue_is_submitted_anew(tmp_path
         if name == "resize:after":
             life.engine.jobs[int(life.attempt.job)].excluded = tuple(f"n{i}" for i in range(5))
 
-    life.supervisor.office.crash = spoil
+    life.supervisor.services.crash = spoil
     for _ in range(200):
         watched(life, 1)
         job = life.engine.jobs[int(life.attempt.job)]
@@ -358,7 +358,7 @@ def test_a_job_that_starts_before_it_is_taken_out_is_the_run(tmp_path: Path) -> 
             left(life, "n4")
             life.engine.advance(2.0)
 
-    life.supervisor.office.crash = start
+    life.supervisor.services.crash = start
     for _ in range(120):
         life.live()
     assert (life.run.state.value, sizes(life)) == ("running", [0, 4])
@@ -375,7 +375,7 @@ def test_a_person_who_cancels_in_the_queue_is_heard(tmp_path: Path) -> None:
         if name == "record:after:queue.moved":
             life.engine.end(life.engine.jobs[int(life.attempt.job)], JobState.CANCELLED)
 
-    life.supervisor.office.crash = cancel
+    life.supervisor.services.crash = cancel
     life.until("stopped")
     assert "by a person" in life.run.final_reason
     assert sizes(life) == [0, 4]
@@ -469,8 +469,8 @@ def test_a_new_job_does_not_take_the_size_that_a_growth_ran_into(
     life.train(1, 5)
     nodes = tuple(life.engine.nodes)
     run = replace(life.run, sizes_aside=aside)
-    keeper: Any = SimpleNamespace(run=run, attempt=life.attempt, settings=run.settings)
+    ctx: Any = SimpleNamespace(run=run, attempt=life.attempt, settings=run.settings)
     view = ClusterView(nodes, frozenset(nodes), frozenset(nodes))
-    size = queue_desk.shape_of_next(keeper, SimpleNamespace(nodes={}), view, ())[0]  # type: ignore[arg-type]
+    size = queue_desk.shape_of_next(ctx, SimpleNamespace(nodes={}), view, ())[0]  # type: ignore[arg-type]
 
     assert size == (3 if aside else 4)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.supervisor import settle
+from ftrun.supervisor import cluster_view
 from ftrun.supervisor.events import Run
 from ftrun.supervisor.lifecycle import State
 from tests.fake_slurm import faults
@@ -192,7 +192,7 @@ def test_an_attempt_that_never_came_to_be_needs_as_many_nodes_as_the_one_before(
     assert world is not None
     assert life.attempt.nodes == ()
 
-    view = settle.cluster_view(life.supervisor.keepers[life.run_dir], world)
+    view = cluster_view.cluster_view(life.supervisor.reconcilers[life.run_dir].ctx, world)
 
     assert view.nodes_needed == 3
 
@@ -207,7 +207,7 @@ def _sbatch_unanswered(tmp_path: Path) -> Life:
         if point == "submit:before":
             life.engine.set_controller("hung")
 
-    life.supervisor.office.crash = hang
+    life.supervisor.services.crash = hang
     life.exit(1)
     life.until("submitting")
     return life
@@ -217,7 +217,7 @@ def test_while_slurm_answers_nobody_no_person_can_have_cancelled(tmp_path: Path)
     """P5: a controller that was away for longer than it remembers jobs, just when the next attempt was submitted: the run goes on."""
     life = _sbatch_unanswered(tmp_path)
     life.live(TIMING.min_job_age_s + 60)
-    life.supervisor.office.crash = lambda point: None
+    life.supervisor.services.crash = lambda point: None
     life.engine.set_controller("up")
     life.until("running")
 
@@ -229,7 +229,7 @@ def test_while_slurm_answers_nobody_no_person_can_have_cancelled(tmp_path: Path)
 def test_who_cannot_know_whether_slurm_answered_leaves_it_to_a_person(tmp_path: Path, asleep: bool) -> None:
     """P5: nobody looked for so long that a job could be made, cancelled and forgotten."""
     life = _sbatch_unanswered(tmp_path)
-    life.supervisor.office.crash = lambda point: None
+    life.supervisor.services.crash = lambda point: None
     life.engine.set_controller("up")
     life.engine.advance(TIMING.min_job_age_s + 60)
     if not asleep:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor import ends, store
+from ftrun.supervisor import end_reasons, store
 from tests.fake_slurm import faults
 from tests.unit.lives import Life
 
@@ -41,7 +41,7 @@ def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> 
     (incident,) = life.run.incidents
 
     assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
-    assert ends.STARTED_TWICE == life.run.attempts[0].end_reason
+    assert end_reasons.STARTED_TWICE == life.run.attempts[0].end_reason
     assert life.run.attempts[0].over
 
 
@@ -58,7 +58,7 @@ def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watc
     (incident,) = life.run.incidents
 
     assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
-    assert ends.STARTED_TWICE == life.run.attempts[0].end_reason
+    assert end_reasons.STARTED_TWICE == life.run.attempts[0].end_reason
 
 
 def test_a_launch_that_was_started_once_is_judged_by_its_end(life: Life) -> None:
@@ -95,7 +95,7 @@ def test_a_closed_attempt_that_exits_0_has_not_finished(life: Life) -> None:
     life.live(60)
 
     assert 2 == life.attempt.number
-    assert ends.CLOSED == life.run.attempts[0].end_reason
+    assert end_reasons.CLOSED == life.run.attempts[0].end_reason
 
 
 @pytest.mark.parametrize("started", [True, False])

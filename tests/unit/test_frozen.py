@@ -148,7 +148,7 @@ def test_a_supervisor_leaves_alone_what_it_does_not_understand(tmp_path: Path, l
 
     supervisor.tick()
 
-    assert {} == supervisor.keepers
+    assert {} == supervisor.reconcilers
     assert before == {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     facts = json.loads((tmp_path / "supervisor.json").read_text())
     assert [run_dir.name] == list(facts["set_aside"])

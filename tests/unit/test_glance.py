@@ -9,8 +9,10 @@ from typing import Any
 
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.office import World
+from ftrun.supervisor.observations import LaunchObservations
+from ftrun.supervisor.sense import EndedScript
 from ftrun.supervisor.supervise import GLANCE_EVERY_S, Supervisor
+from ftrun.supervisor.world import ClusterSnapshot
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
 
@@ -36,11 +38,16 @@ class _Run:
     def __init__(self, clock: _Clock, cpu_s: list[float]) -> None:
         self.run = SimpleNamespace(state=State.RUNNING, id="r")
         self.attempt = SimpleNamespace(number=1, launch=0)
-        self.memory = SimpleNamespace(since={"script-over": 0.0})
+        self.observations = LaunchObservations()
+        self.observations.per_start(EndedScript).over.restart(0.0)
         self.read_at: list[float] = []
         self._clock, self._cpu_s = clock, cpu_s
 
-    def glance(self, world: World) -> None:
+    @property
+    def ctx(self) -> Any:
+        return self
+
+    def glance(self, world: ClusterSnapshot) -> None:
         self.read_at.append(self._clock.at_s)
         end = time.thread_time() + (self._cpu_s.pop(0) if self._cpu_s else 0.0)
         while time.thread_time() < end:
@@ -51,9 +58,9 @@ def _watched(tmp_path: Path, cpu_s: list[float]) -> tuple[Supervisor, _Run, _Clo
     clock = _Clock()
     cluster = MemoryCluster(Engine({"main": ["n0"]}))
     supervisor = Supervisor(str(tmp_path), cluster, clock, Lease(str(tmp_path), clock))
-    supervisor._world = World(clock.now_s(), clock.mono_s(), {}, {})
+    supervisor._world = ClusterSnapshot(clock.now_s(), clock.mono_s(), {}, {})
     run: Any = _Run(clock, cpu_s)
-    supervisor.keepers["r"] = run
+    supervisor.reconcilers["r"] = run
     return supervisor, run, clock
 
 

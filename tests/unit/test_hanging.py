@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.supervisor import store
-from ftrun.supervisor.office import Stale
+from ftrun.supervisor import hanging, store
+from ftrun.supervisor.world import Stale
 from tests.fake_slurm import faults
 from tests.unit.lives import Life, StackSteps
 
@@ -118,7 +117,7 @@ def test_a_silent_log_alone_is_no_hang(tmp_path: Path) -> None:
 def test_stacks_are_taken_from_afar(tmp_path: Path, *, moves: bool) -> None:
     """A step of the supervisor's brings them: where all wait in a collective it is ended, where they move it is not."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
-    life.supervisor.office.steps, life.supervisor.office.beside = steps, lambda deed: deed()
+    life.supervisor.services.steps, life.supervisor.services.in_background = steps, lambda deed: deed()
     steps.moves = moves
     life.until("running")
     life.train(1, 12)
@@ -134,9 +133,9 @@ def test_stacks_are_taken_from_afar(tmp_path: Path, *, moves: bool) -> None:
 def test_where_no_step_can_be_had_it_goes_on_without(tmp_path: Path) -> None:
     """A login node without srun costs the stacks, not the watch."""
     life, ranks = _trains(tmp_path)
-    life.supervisor.office.steps = StackSteps()
-    life.supervisor.office.steps.away = True
-    life.supervisor.office.beside = lambda deed: deed()
+    life.supervisor.services.steps = StackSteps()
+    life.supervisor.services.steps.away = True
+    life.supervisor.services.in_background = lambda deed: deed()
 
     assert _hangs(ranks)
 
@@ -294,7 +293,7 @@ def test_a_script_that_waits_to_be_called_is_let_be(tmp_path: Path) -> None:
     """A server in a job without an agent does nothing for hours: it has shown neither step nor beat, and from afar that is no hang."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
     steps.top = "accept (lib/socket.py:294)"
-    life.supervisor.office.steps, life.supervisor.office.beside = steps, lambda deed: deed()
+    life.supervisor.services.steps, life.supervisor.services.in_background = steps, lambda deed: deed()
     life.until("running")
     life.say("listening on port 8080")
     life.live(3000, step_s=5.0)
@@ -306,15 +305,16 @@ def test_a_script_that_waits_to_be_called_is_let_be(tmp_path: Path) -> None:
 def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
     """Who comes too late asks again at the next look."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
-    office = life.supervisor.office
-    office.steps, office.beside = steps, lambda deed: None
+    services = life.supervisor.services
+    services.steps, services.in_background = steps, lambda deed: None
     life.until("running")
     life.train(1, 12)
-    office.errands = [SimpleNamespace(over=False)] * 4
+    errands = services.shared(hanging.Errands)
+    errands.pending = [hanging._Errand(())] * 4
     life.live(60)
     assert "stacks.taken" not in life.kinds()
-    assert len(office.errands) == 4
-    office.errands, office.beside = [], lambda deed: deed()
+    assert len(errands.pending) == 4
+    errands.pending, services.in_background = [], lambda deed: deed()
 
     life.live(60)
 
@@ -324,9 +324,9 @@ def test_only_a_few_stacks_are_taken_at_a_time(tmp_path: Path) -> None:
 def test_stacks_that_could_not_be_begun_are_not_waited_for(tmp_path: Path) -> None:
     """What was seen too long ago is not acted on; such a moment keeps nobody from taking stacks later."""
     life, steps = Life(tmp_path, **SHORT), StackSteps()
-    office = life.supervisor.office
-    office.steps, office.beside = steps, lambda deed: deed()
-    act = office.act
+    services = life.supervisor.services
+    services.steps, services.in_background = steps, lambda deed: deed()
+    act = services.act
 
     def stale(name: str, world: Any, deed: Any) -> Any:
         if name == "stacks":
@@ -335,9 +335,9 @@ def test_stacks_that_could_not_be_begun_are_not_waited_for(tmp_path: Path) -> No
 
     life.until("running")
     life.train(1, 12)
-    office.act = stale  # type: ignore[method-assign]
+    services.act = stale  # type: ignore[method-assign]
     life.live(60)
-    office.act = act  # type: ignore[method-assign]
+    services.act = act  # type: ignore[method-assign]
     life.live(60)
 
     assert "stacks.taken" in life.kinds()

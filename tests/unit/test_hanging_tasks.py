@@ -13,16 +13,17 @@ import pytest
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import events, hanging_tasks, signatures
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.office import World
+from ftrun.supervisor.observations import LaunchObservations
 from ftrun.supervisor.parts import Attempt
-from ftrun.supervisor.sense import Memory
+from ftrun.supervisor.timers import Slots
+from ftrun.supervisor.world import ClusterSnapshot
 
 SETTINGS = {"hang-min": 10.0, "hang-max": 60.0, "hang-grace": 40.0}
 WAITS = "distributed/distributed_c10d.py:all_reduce < /train.py:step"
 
 
 class Array:
-    """Tasks that beat once a second while they work, and what a keeper of their run does and records."""
+    """Tasks that beat once a second while they work, and what the context of their run does and records."""
 
     def __init__(self, folder: Path, tasks: int = 3, *, shared: bool = False, observe: bool = False) -> None:
         self.folder, self.now_s, self.steps = folder, 1000.0, dict.fromkeys(range(tasks), 0)
@@ -43,15 +44,15 @@ class Array:
             jobs=lambda ids: {row.job_id: row for row in self.rows()}, cancel=self.cancelled.append
         )
         catalog = signatures.load()
-        self.office = SimpleNamespace(
-            cluster=cluster, steps=None, errands=[], home=str(folder), catalog=lambda: catalog, act=self._act,
+        self.services = SimpleNamespace(
+            cluster=cluster, steps=None, shared=Slots().of, home=str(folder), catalog=lambda: catalog, act=self._act,
             clock=SimpleNamespace(mono_s=lambda: self.now_s),
         )  # fmt: skip
-        self.run_dir, self.settings, self.watch_only, self.memory = (
+        self.run_dir, self.settings, self.watch_only, self.observations = (
             str(folder),
             SETTINGS,
             observe,
-            Memory(attempt=1),
+            LaunchObservations(attempt=1),
         )
 
     @property
@@ -73,6 +74,10 @@ class Array:
             {"kind": kind, "at": self.now_s, "attempt": 1, "launch": 0, "start": 1, "data": data}
         )
 
+    @property
+    def watch(self) -> hanging_tasks.TaskWatch:
+        return self.observations.per_start(hanging_tasks.TaskWatch)
+
     def _act(self, _name: str, _world: object, deed: Callable[[], None]) -> None:
         deed()
 
@@ -82,7 +87,7 @@ class Array:
             self.now_s += 1.0
             for task in self.steps:
                 self._tell(task)
-            world = World(self.now_s, self.now_s, {}, {})
+            world = ClusterSnapshot(self.now_s, self.now_s, {}, {})
             hanging_tasks.look(cast("Any", self), world)
             hanging_tasks.end(cast("Any", self), world)
 
@@ -189,22 +194,22 @@ def test_a_wide_array_costs_a_bounded_look(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(hanging_tasks, "TASKS_MAX", 2)
     array = Array(tmp_path)
     array.live(10)
-    assert set(array.memory.tasks) == {0, 1}
+    assert set(array.watch.tasks) == {0, 1}
     array.states[0] = JobState.COMPLETED
     array.live(10)
 
-    assert set(array.memory.tasks) == {1, 2}
+    assert set(array.watch.tasks) == {1, 2}
 
 
 def test_a_task_that_slurm_started_again_between_two_looks_leaves_no_file_open(tmp_path: Path) -> None:
     """The watch over its earlier launch is given back."""
     array = Array(tmp_path)
     array.live(10)
-    before = array.memory.tasks[1].watcher
+    before = array.watch.tasks[1].watcher
     closed: list[int] = []
     before.close = lambda: closed.append(1)  # type: ignore[method-assign]
     (array.place(1) / "launch.1").write_text((array.place(1) / "launch.0").read_text())
     array.live(10)
 
-    assert array.memory.tasks[1].watcher is not before
+    assert array.watch.tasks[1].watcher is not before
     assert closed == [1]

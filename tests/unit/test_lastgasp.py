@@ -107,7 +107,7 @@ def test_who_takes_over_ends_it_and_asks_no_second_time(tmp_path: Path, point: s
         if at == point:
             raise KeyboardInterrupt
 
-    life.supervisor.office.crash = crash
+    life.supervisor.services.crash = crash
     life.stand_still(XID)
     with pytest.raises(KeyboardInterrupt):
         _live_and_save(life, heard)

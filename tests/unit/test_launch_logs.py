@@ -53,7 +53,7 @@ def test_lines_of_the_next_launch_that_were_read_too_early_are_taken_back(tmp_pa
     record = Path(life.run_dir) / "attempts" / "1" / "launch.1"
     hidden = record.rename(record.with_name("hidden"))
     life.say(*(f"step {step}/100000 loss 0.5" for step in range(6, 12)))
-    life.supervisor.keepers[life.run_dir].glance(world)
+    life.supervisor.reconcilers[life.run_dir].glance(world)
     hidden.rename(record)
     life.live(20)
 

@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood, Unreachable
-from ftrun.supervisor import hang, journal, recover, stillness
+from ftrun.supervisor import finish, hang, journal, stillness
 from ftrun.supervisor.lifecycle import IllegalEvent
 from tests.fake_slurm import faults
 from tests.unit.lives import Life, StackSteps
@@ -156,7 +156,7 @@ def test_a_run_that_talks_and_works_outlives_a_fatal_line(tmp_path: Path) -> Non
     life.until("running")
     life.train(1, 20)
     life.stand_still(*HANDLED)
-    cast("StackSteps", life.supervisor.office.steps).moves = True
+    cast("StackSteps", life.supervisor.services.steps).moves = True
     for batch in range(300):
         life.say(f"evaluated {batch} of 300")
         life.live(1)
@@ -296,7 +296,7 @@ def test_a_log_that_is_begun_late_is_read(tmp_path: Path) -> None:
         life.live(5, step_s=5.0)
 
     assert not life.attempt.end_intended
-    assert life.supervisor.keepers[life.run_dir].memory.step == 199
+    assert life.supervisor.reconcilers[life.run_dir].ctx.observations.step == 199
 
 
 def test_a_row_that_is_missing_for_long_ends_no_job_that_bears_our_token(tmp_path: Path) -> None:
@@ -446,13 +446,13 @@ def test_a_request_of_the_last_moment_is_read(tmp_path: Path, monkeypatch: pytes
     life = Life(tmp_path)
     life.until("running")
     life.ask("cancel", "1-cancel")
-    finish = recover.finish
+    finish_run = finish.end_run
 
     def finish_and_ask(*args: Any) -> None:
-        finish(*args)
+        finish_run(*args)
         life.ask("resume", "2-resume")
 
-    monkeypatch.setattr(recover, "finish", finish_and_ask)
+    monkeypatch.setattr(finish, "end_run", finish_and_ask)
     while "run.stopped" not in life.kinds():
         life.live()
     monkeypatch.undo()
@@ -466,12 +466,12 @@ def test_what_cannot_follow_is_never_written(tmp_path: Path) -> None:
     """A mistake of ours costs a step; a record of it would cost the run its supervisor for good."""
     life = Life(tmp_path)
     life.until("running")
-    keeper = life.supervisor.keepers[life.run_dir]
+    ctx = life.supervisor.reconcilers[life.run_dir].ctx
 
     with pytest.raises(IllegalEvent):
-        keeper.record("submit.done", job_id="99")
+        ctx.record("submit.done", job_id="99")
 
-    assert life.run.state is keeper.run.state
+    assert life.run.state is ctx.run.state
 
 
 def test_a_cancel_reaches_a_job_that_started_again(tmp_path: Path) -> None:

@@ -628,7 +628,7 @@ def test_who_takes_over_in_the_middle_asks_again_and_waits_for_the_same_checkpoi
         if point == "save-now:before":
             raise KeyboardInterrupt
 
-    life.supervisor.office.crash = crash
+    life.supervisor.services.crash = crash
     with pytest.raises(KeyboardInterrupt):
         life.live(5)
     assert "intended" == life.run.leaving["stage"]

@@ -75,11 +75,11 @@ def test_jobs_of_others_and_of_nobody_are_asked_for_once_more_and_alone() -> Non
 def test_a_run_needs_no_open_file_of_its_own(tmp_path: Path) -> None:
     """Where no more journals may stay open, each record opens its own; a journal that may stay open gives its place back."""
     life = Life(tmp_path)
-    life.supervisor.office.descriptors = Descriptors(0)
+    life.supervisor.services.descriptors = Descriptors(0)
     life.until("running")
     assert [path for path in _open_files() if path.startswith(str(tmp_path)) and "/journal/" in path] == []
     life.begin_anew()
-    life.supervisor.office.descriptors = room = Descriptors(1)
+    life.supervisor.services.descriptors = room = Descriptors(1)
     life.exit(0)
     life.until("finished")
     life.supervisor.forget()

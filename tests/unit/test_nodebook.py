@@ -11,23 +11,23 @@ import pytest
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger, nodebook
 from ftrun.supervisor.events import Attempt, Exclusion, Run
-from ftrun.supervisor.nodebook import NodeBook
+from ftrun.supervisor.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.nodes import Entry
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
 SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}
 
 
-class Keeper:
-    """As much of a keeper as is asked for its run."""
+class Context:
+    """As much of a context as is asked for its run."""
 
     def __init__(self, home: Path, *entries: Entry, domains: Any = None, **run: Any) -> None:
         assert ledger.note(str(home), *entries)
         self.settings: dict[str, Any] = run.pop("settings", {})
         self.attempt = Attempt(2, NOW - 100, nodes=NODES)
         self.run = Run("r-0009", attempts=(Attempt(1, NOW - 900), self.attempt), **run)
-        book = NodeBook(str(home), lambda: NOW, lambda *_, **__: None)
-        self.office = SimpleNamespace(nodebook=book, domains=lambda: self._domains(domains))
+        book = NodeLedgerWriter(str(home), lambda: NOW, lambda *_, **__: None)
+        self.services = SimpleNamespace(ledger=book, domains=lambda: self._domains(domains))
 
     @staticmethod
     def _domains(answer: Any) -> Any:
@@ -46,19 +46,17 @@ def fault(node: str, at_s: float = NOW - 60, **changes: Any) -> Entry:
     return Entry(at_s, "excluded", (node,), **told)
 
 
-def common(keeper: Keeper, *nodes: str, **changes: Any) -> str:
+def common(ctx: Context, *nodes: str, **changes: Any) -> str:
     found = diagnosis(F.HARDWARE_GPU, nodes=nodes or ("n1",), **changes)
-    return nodebook.common(keeper, found, NOW)  # type: ignore[arg-type]
+    return nodebook.common_cause(ctx, found, NOW)  # type: ignore[arg-type]
 
 
 def test_the_fourth_node_in_ten_minutes_has_a_fault_in_common(tmp_path: Path) -> None:
     """Three of other runs and this one; in the ledger, or all in this diagnosis."""
-    keeper = Keeper(tmp_path, fault("n5"), fault("n6"), fault("n17"))
+    ctx = Context(tmp_path, fault("n5"), fault("n6"), fault("n17"))
 
-    assert "a.signature on 4 nodes within minutes: held to be the job's or the cluster's fault" == common(
-        keeper
-    )
-    assert common(Keeper(tmp_path / "other"), "n1", "n2", "n3", "n4")
+    assert "a.signature on 4 nodes within minutes: held to be the job's or the cluster's fault" == common(ctx)
+    assert common(Context(tmp_path / "other"), "n1", "n2", "n3", "n4")
 
 
 @pytest.mark.parametrize("what", ["long ago", "another fault", "two others", "a node of no attempt"])
@@ -67,18 +65,18 @@ def test_else_it_may_be_the_nodes_own(tmp_path: Path, what: str) -> None:
     odd: dict[str, dict[str, Any]] = {"long ago": {"at_s": NOW - 3600}, "another fault": {"signature": "ecc"}}
     changes = odd.get(what, {})
     others = ["n5", "n6"] if what == "two others" else ["n5", "n6", "n17"]
-    keeper = Keeper(tmp_path, *(fault(name, **changes) for name in others))
+    ctx = Context(tmp_path, *(fault(name, **changes) for name in others))
 
-    assert "" == common(keeper, "login1" if what == "a node of no attempt" else "n1")
+    assert "" == common(ctx, "login1" if what == "a node of no attempt" else "n1")
 
 
 def test_three_below_one_switch_point_at_it(tmp_path: Path) -> None:
     """With Slurm's topology; where Slurm does not answer, three are three."""
     near = (fault("n2"), fault("n3"))
 
-    assert "below s0" in common(Keeper(tmp_path / "a", *near, domains=SWITCHES))
-    assert "" == common(Keeper(tmp_path / "b", *near, domains=Unreachable("away")))
-    assert "" == common(Keeper(tmp_path / "c", fault("n5"), fault("n6"), domains=SWITCHES))
+    assert "below s0" in common(Context(tmp_path / "a", *near, domains=SWITCHES))
+    assert "" == common(Context(tmp_path / "b", *near, domains=Unreachable("away")))
+    assert "" == common(Context(tmp_path / "c", fault("n5"), fault("n6"), domains=SWITCHES))
 
 
 def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
@@ -86,14 +84,14 @@ def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
     blamed = fault("n7")
 
     def kept(folder: str, **run: Any) -> tuple[str, ...]:
-        return nodebook.kept_away(Keeper(tmp_path / folder, blamed, **run), NOW)  # type: ignore[arg-type]
+        return nodebook.quarantined(Context(tmp_path / folder, blamed, **run), NOW)  # type: ignore[arg-type]
 
     assert ("n7",) == kept("a")
     assert () == kept("b", settings={"quarantine": "never"})
-    keeper = Keeper(tmp_path / "c", blamed)
+    ctx = Context(tmp_path / "c", blamed)
     refused = Attempt(2, NOW, end_state="REFUSED", excluded=("n7",))
-    keeper.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
-    assert () == nodebook.kept_away(keeper, NOW)  # type: ignore[arg-type]
+    ctx.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
+    assert () == nodebook.quarantined(ctx, NOW)  # type: ignore[arg-type]
 
 
 def test_a_release_ends_a_runs_own_exclusion_too(tmp_path: Path) -> None:
@@ -105,6 +103,6 @@ def test_a_release_ends_a_runs_own_exclusion_too(tmp_path: Path) -> None:
     )
     before = Entry(NOW - 600, "released", ("n2",), detail={"by": "ada"})
     after = Entry(NOW - 400, "released", ("n1",), detail={"by": "ada"})
-    keeper = Keeper(tmp_path, before, after, excluded=own)
+    ctx = Context(tmp_path, before, after, excluded=own)
 
-    assert ("n2",) == nodebook.excluded(keeper, NOW)  # type: ignore[arg-type]
+    assert ("n2",) == nodebook.excluded(ctx, NOW)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from ftrun.supervisor.nodefacts import (
     while_alive,
 )
 from ftrun.supervisor.nodes import Entry, place
-from ftrun.supervisor.suspect import fatal
+from ftrun.supervisor.stall import fatal
 from ftrun.supervisor.verdicts import plain
 
 NODES = ("n0", "n1", "n2", "n3")

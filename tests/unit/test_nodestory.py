@@ -13,7 +13,7 @@ from ftrun.supervisor import journal, ledger, nodestory
 from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import Limits
 from ftrun.supervisor.model import Source
-from ftrun.supervisor.nodebook import NodeBook, rules_from
+from ftrun.supervisor.node_ledger_writer import NodeLedgerWriter, rules_from
 from ftrun.supervisor.nodes import Entry, fold
 from ftrun.supervisor.placing import left_out
 from tests.unit.cases import DAY, NODES, NOW, PARTITION, F, cluster, diagnosis, incident, rule
@@ -223,7 +223,7 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
     for number, uuid in enumerate(("1" * 12, "1" * 12, "2" * 12)):
         (folder / "after.0.n2.json").write_text(json.dumps(report(uuid=uuid, at_s=NOW + number)))
         again = replace(run, id="r-0001", token=f"t{number}", incidents=run.incidents if not number else ())
-        NodeBook(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
+        NodeLedgerWriter(str(tmp_path), lambda: NOW + 9, lambda *_, **__: None).follow(again)
         strikes.append(len(fold(ledger.read(str(tmp_path))).nodes["n2"].strikes))
 
     assert [1, 1, 0] == strikes
@@ -233,8 +233,8 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
 # ---------------------------------------------------------------------- a supervisor and its ledger
 
 
-def book(home: Path, said: list[str]) -> NodeBook:
-    return NodeBook(str(home), lambda: NOW, lambda event, **_: said.append(event))
+def book(home: Path, said: list[str]) -> NodeLedgerWriter:
+    return NodeLedgerWriter(str(home), lambda: NOW, lambda event, **_: said.append(event))
 
 
 def test_a_run_is_noted_once_by_whomever(tmp_path: Path) -> None:

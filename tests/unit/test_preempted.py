@@ -144,7 +144,7 @@ def test_who_takes_over_in_the_time_of_grace_asks_again_and_not_twice(tmp_path: 
         if point == "signal:before":
             raise KeyboardInterrupt
 
-    life.supervisor.office.crash = crash
+    life.supervisor.services.crash = crash
     with pytest.raises(KeyboardInterrupt):
         life.live(5)
     life.begin_anew()
@@ -189,7 +189,7 @@ def test_where_slurm_itself_sends_the_signal_nobody_else_does(
     life, heard = _life(tmp_path, words=("-t60",))
     facts = life.cluster.facts()
     monkeypatch.setattr(life.cluster, "facts", lambda: replace(facts, preemption_signals=True))
-    life.supervisor.office._facts = None
+    life.supervisor.services._facts = None
     _preempt(life)
     life.live(3)
 

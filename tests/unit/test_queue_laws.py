@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow
-from ftrun.supervisor import context, settle
-from ftrun.supervisor.office import Crash
+from ftrun.supervisor import cluster_view, context, reconcile
+from ftrun.supervisor.crash_points import Crash
+from ftrun.supervisor.lifecycle import State
 from tests.fake_slurm import faults
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
@@ -54,7 +55,7 @@ def test_a_cancel_in_the_queue_is_obeyed_after_slurm_forgot_it(
     _requeued(life, hold=True)
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
 
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:job.requeued"))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:job.requeued"))
     with pytest.raises(Crash):
         life.live(30)
     assert life.attempt.end_state == "CANCELLED"
@@ -96,7 +97,7 @@ def test_a_cancel_in_the_queue_that_came_after_the_decision_is_obeyed(
     cancelled there meanwhile; a person's resume does."""
     life = Life(tmp_path)
     _requeued(life, hold=True)
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:diagnosed"))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:diagnosed"))
     life.say(XID)
     with pytest.raises(Crash):
         life.live(30)
@@ -149,7 +150,7 @@ def _dies_around_the_second_sbatch(life: Life, monkeypatch: pytest.MonkeyPatch, 
     life.train(1, 5)
     life.say(XID)
     life.exit(1)
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(place))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at(place))
     with pytest.raises(Crash):
         life.live(200)
     monkeypatch.undo()
@@ -206,7 +207,7 @@ def test_a_submission_that_did_not_come_about_is_made_anew(
     life.train(1, 5)
     life.say(XID)
     life.exit(1)
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(place))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at(place))
     with pytest.raises(Crash):
         life.live(200)
     monkeypatch.undo()
@@ -250,7 +251,7 @@ def test_a_launch_that_nobody_saw_before_the_next_step_is_followed(
         if point == "record:after:decided":
             raise Crash(point)
 
-    monkeypatch.setattr(life.supervisor.office, "crash", dies)
+    monkeypatch.setattr(life.supervisor.services, "crash", dies)
     with pytest.raises(Crash):
         life.live(30)
     life.engine.advance(30)
@@ -297,10 +298,8 @@ def test_a_cancel_before_ours_is_a_persons(tmp_path: Path, monkeypatch: pytest.M
     """P5: between the announcement of an end and our own cancel a person may cancel: the run does not come back."""
     life = Life(tmp_path)
     _standing_still(life)
-    keeper = life.supervisor.keepers[life.run_dir]
-    monkeypatch.setattr(
-        keeper, "_ending", lambda world: None
-    )  # announced by a glance: carried out at the next look
+    # Announced by a glance: carried out at the next look.
+    monkeypatch.setitem(reconcile.HANDLERS, State.ENDING, lambda ctx, world: None)
     life.until("ending")
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     monkeypatch.undo()
@@ -318,7 +317,7 @@ def test_an_end_that_was_announced_for_one_launch_is_not_carried_out_on_the_next
     life.until("running")
     life.train(1, 5)
     life.stand_still(TIMED_OUT)
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("record:after:cancel.intended"))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:cancel.intended"))
     with pytest.raises(Crash):
         life.live(300)
     faults.requeue(life.engine, 1)
@@ -466,7 +465,7 @@ def test_a_job_that_is_gone_belongs_where_it_ran(tmp_path: Path, anew: bool) -> 
     world = life.supervisor._world
     assert world is not None
 
-    view = settle.cluster_view(life.supervisor.keepers[life.run_dir], world)
+    view = cluster_view.cluster_view(life.supervisor.reconcilers[life.run_dir].ctx, world)
 
     assert view.partition == tuple(life.engine.partitions["main"])
 
@@ -563,7 +562,7 @@ def test_an_intent_for_one_launch_explains_no_cancel_of_the_next(
     life.until("running")
     life.train(1, 5)
     life.stand_still(TIMED_OUT)
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at(point))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at(point))
     with pytest.raises(Crash):
         life.live(300)
     faults.requeue(life.engine, 1)
@@ -587,7 +586,7 @@ def test_our_own_cancel_of_an_unseen_launch_is_no_persons(
     life.train(1, 5)
     faults.requeue(life.engine, 1)
     life.ask("cancel", "1-cancel")
-    monkeypatch.setattr(life.supervisor.office, "crash", _dies_at("cancel:before"))
+    monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("cancel:before"))
     with pytest.raises(Crash):
         life.live(60)
     while len(life.launches) < 2:

@@ -71,12 +71,14 @@ def test_runs_without_anything_to_do_cost_no_proofs(tmp_path: Path, monkeypatch:
     life = Life(tmp_path)
     life.until("running")
     life.train(1, 5)
-    keeper = life.supervisor.keepers[life.run_dir]
+    reconciler = life.supervisor.reconcilers[life.run_dir]
     done = _effects(life, monkeypatch)
     world = life.supervisor._look()
     monkeypatch.setattr(life.supervisor, "_look", lambda: world)
     monkeypatch.setattr(life.supervisor, "_find_runs", lambda: None)
-    monkeypatch.setattr(life.supervisor, "keepers", {f"{life.run_dir}-{i}": keeper for i in range(100)})
+    monkeypatch.setattr(
+        life.supervisor, "reconcilers", {f"{life.run_dir}-{i}": reconciler for i in range(100)}
+    )
 
     life.supervisor.tick()
 
@@ -90,7 +92,7 @@ def test_who_lost_the_lease_takes_no_claim(tmp_path: Path, monkeypatch: pytest.M
     life.train(1, 5)
     life.exit(1, 9)
     life.until("settling")
-    keeper = life.supervisor.keepers[life.run_dir]
+    reconciler = life.supervisor.reconcilers[life.run_dir]
 
     def lost() -> None:
         raise LeaseLost("somebody else leads now")
@@ -98,7 +100,7 @@ def test_who_lost_the_lease_takes_no_claim(tmp_path: Path, monkeypatch: pytest.M
     def goes_on() -> None:
         for _ in range(20):
             life.engine.advance(1)
-            keeper.step(life.supervisor._look())
+            reconciler.step(life.supervisor._look())
 
     monkeypatch.setattr(life.supervisor.lease, "confirm", lost)
     with pytest.raises(LeaseLost):
@@ -124,7 +126,7 @@ def test_who_lost_the_lease_writes_no_record(tmp_path: Path) -> None:
     """P8: a process that stood still and wakes up learns that its lease is over before it writes anything."""
     life = Life(tmp_path)
     life.until("running")
-    late = life.supervisor.keepers[life.run_dir]
+    late = life.supervisor.reconcilers[life.run_dir].ctx
     _taken_over(life)
     written = journal.sizes(life.run_dir)
 
@@ -138,7 +140,7 @@ def test_what_an_older_leader_writes_late_does_not_count(tmp_path: Path) -> None
     """P8: be it that it stood still between its proof and its write, and that the new leader had nothing to say."""
     life = Life(tmp_path)
     life.until("running")
-    late = life.supervisor.keepers[life.run_dir]._journal
+    late = life.supervisor.reconcilers[life.run_dir].ctx._journal
     before = life.kinds()
     leader = _taken_over(life)
     assert late is not None
@@ -161,7 +163,7 @@ def test_a_leader_without_a_rival_writes_no_files_about_nothing(tmp_path: Path) 
     for _ in range(3):
         life.begin_anew()
         life.supervisor._find_runs()
-        life.supervisor.keepers[life.run_dir].step(replace(life.supervisor._look(), jobs=None))
+        life.supervisor.reconcilers[life.run_dir].step(replace(life.supervisor._look(), jobs=None))
 
     assert journal.sizes(life.run_dir) == before
 
@@ -199,7 +201,7 @@ def test_strays_of_all_runs_are_looked_for_by_one_question_now_and_then(
     """However many runs live: two questions a minute."""
     life = Life(tmp_path)
     life.until("running")
-    keeper = life.supervisor.keepers[life.run_dir]
+    reconciler = life.supervisor.reconcilers[life.run_dir]
     asked: list[str] = []
 
     def find(token: str) -> tuple[JobRow, ...]:
@@ -208,7 +210,9 @@ def test_strays_of_all_runs_are_looked_for_by_one_question_now_and_then(
 
     monkeypatch.setattr(life.cluster, "find", find)
     monkeypatch.setattr(life.supervisor, "_find_runs", lambda: None)
-    monkeypatch.setattr(life.supervisor, "keepers", {f"{life.run_dir}-{i}": keeper for i in range(50)})
+    monkeypatch.setattr(
+        life.supervisor, "reconcilers", {f"{life.run_dir}-{i}": reconciler for i in range(50)}
+    )
 
     for step in range(60):
         life.say(f"step {step}/100000 loss 0.5")
@@ -221,7 +225,7 @@ def test_an_outage_is_told_once_and_its_end_once(tmp_path: Path, monkeypatch: py
     """Where Slurm answers nobody, or not the questions of one run, that is said once, and once that it is over."""
     life = Life(tmp_path)
     told = Told()
-    life.supervisor.office.log = told
+    life.supervisor.services.log = told
     life.until("running")
     life.train(1, 5)
     life.engine.set_controller("down")
@@ -253,10 +257,10 @@ def test_a_finished_run_whose_dependents_an_earlier_release_left_noted_as_held_c
     """That release noted none where none could be let go; a supervisor must not look after the run for ever."""
     life = Life(tmp_path)
     life.until("running")
-    (keeper,) = life.supervisor.keepers.values()
-    keeper.record("dependents.held", jobs=["99"], waits={"99": "afterok:1"})
+    (reconciler,) = life.supervisor.reconcilers.values()
+    reconciler.ctx.record("dependents.held", jobs=["99"], waits={"99": "afterok:1"})
     with monkeypatch.context() as earlier:
-        earlier.setattr(dependents, "let_go", lambda keeper, world: None)
+        earlier.setattr(dependents, "release", lambda ctx, world: None)
         life.exit(0)
         life.until("finished")
     life.begin_anew()

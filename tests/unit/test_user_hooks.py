@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import hookrun, userhooks
-from ftrun.supervisor.office import Crash
+from ftrun.supervisor.crash_points import Crash
 from tests.unit.lives import Life
 
 TELL = (
@@ -78,7 +78,7 @@ def test_a_stop_is_told_once_be_it_that_nobody_watched_then(tmp_path: Path) -> N
         if point == "record:after:run.stopped":
             raise Crash(point)
 
-    life.supervisor.office.crash = dies
+    life.supervisor.services.crash = dies
     life.say("ValueError: the user's own mistake")
     life.exit(1)
     with pytest.raises(Crash):
@@ -94,7 +94,7 @@ def test_a_stop_is_told_once_be_it_that_nobody_watched_then(tmp_path: Path) -> N
         told(life, "on-stop")["FTRUN_DECISION"],
         told(life, "on-stop")["FTRUN_FAULT"],
     )
-    assert {} == life.supervisor.keepers
+    assert {} == life.supervisor.reconcilers
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_command_runs_at_most_once_whenever_the_supervisor_dies(
         if now == point:
             raise Crash(now)
 
-    life.supervisor.office.crash = dies
+    life.supervisor.services.crash = dies
     fail(life)
     with pytest.raises(Crash):
         life.until("stopped")

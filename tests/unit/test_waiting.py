@@ -9,8 +9,8 @@ import pytest
 
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger
+from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.nodes import Entry
-from ftrun.supervisor.office import Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 
@@ -117,7 +117,7 @@ def test_what_the_user_changes_meanwhile_stands(tmp_path: Path, taken_over: bool
     only_job(life).excluded = ("n0", "n2")
     only_job(life).reason = "BadConstraints"
     if taken_over:
-        life.supervisor.office.crash = dying_at("record:after:exclude.intended")
+        life.supervisor.services.crash = dying_at("record:after:exclude.intended")
         with pytest.raises(Crash):
             life.live(2)
         life.begin_anew()
@@ -129,7 +129,7 @@ def test_what_the_user_changes_meanwhile_stands(tmp_path: Path, taken_over: bool
 def test_a_change_between_intent_and_act_stands(tmp_path: Path) -> None:
     """The list is read anew before it is set."""
     life = waiting(tmp_path, "n0")
-    life.supervisor.office.crash = dying_at("record:after:exclude.intended")
+    life.supervisor.services.crash = dying_at("record:after:exclude.intended")
     with pytest.raises(Crash):
         life.live(3)
     only_job(life).excluded = ("n2",)
@@ -149,7 +149,7 @@ def test_whoever_takes_over_goes_on(tmp_path: Path, point: str, undo: bool) -> N
     if undo:
         life.live(3)
         only_job(life).reason = "BadConstraints"
-    life.supervisor.office.crash = dying_at(point)
+    life.supervisor.services.crash = dying_at(point)
     with pytest.raises(Crash):
         life.live(5)
     life.begin_anew()

@@ -1,7 +1,7 @@
-"""What every run's keeper shares: cluster, clock, lease, and the one way to carry out an effect. (I/O)
+"""What all runs of one supervisor share: cluster, clock, lease, and the one way to carry out an effect. (I/O)
 
 An effect is intent, act, fact: the intent is journalled and synced, the lease is proven, the act is done once, the
-fact is journalled. `Office.act` stands between: it refuses to act on a view of the world that is older than
+fact is journalled. `Services.act` stands between: it refuses to act on a view of the world that is older than
 `STALE_AFTER_S`, and it is the place where tests cut the supervisor down (FTRUN_CRASH_AT=<effect>:before|after[:n] or
 record:after[:kind][:n]).
 """
@@ -9,85 +9,33 @@ record:after[:kind][:n]).
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ftrun.slurm.client.cluster import Cluster, ClusterFacts, JobRow, NodeRow, SubmitRequest, Submitted
+from ftrun.slurm.client.cluster import Cluster, ClusterFacts, SubmitRequest, Submitted
 from ftrun.slurm.commands.steps import Steps
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import signatures
-from ftrun.supervisor.archive import Archive
+from ftrun.supervisor.accounting_cache import AccountingCache
+from ftrun.supervisor.crash_points import crash_plan
 from ftrun.supervisor.lease import Clock
-from ftrun.supervisor.nodebook import NodeBook
+from ftrun.supervisor.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import Descriptors
+from ftrun.supervisor.timers import Slots
+from ftrun.supervisor.world import EVERYBODY, STALE_AFTER_S, ClusterSnapshot, Lead, Stale
 
-__all__ = ["STALE_AFTER_S", "Crash", "Errand", "Lead", "Office", "Stale", "World"]
+__all__ = ["Services"]
 
-STALE_AFTER_S = 10.0
 JOURNALS_SHARE = 4  # of the open files that this process may have; logs have half of them
-EVERYBODY = ""
 T = TypeVar("T")
 
 
-class Stale(Exception):
-    """The view of the world is too old to act on: look again first."""
-
-
-class Crash(BaseException):
-    """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
-
-
-class Errand(Protocol):
-    """Something that is done beside the loop."""
-
-    @property
-    def over(self) -> bool:
-        """It is done."""
-        ...
-
-
-class Lead(Protocol):
-    """The right to act (see `lease`)."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch held; 0 = none."""
-        ...
-
-    @property
-    def writer(self) -> str:
-        """The name of this process."""
-        ...
-
-    @property
-    def rival(self) -> int:
-        """The newest earlier epoch whose holder may still wake up and write; 0 = none."""
-        ...
-
-    def confirm(self) -> None:
-        """Raises LeaseLost when we may not act now."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """One look at the cluster. `jobs` and `nodes` are None while Slurm cannot be seen: keep state, do nothing."""
-
-    now_s: float
-    mono_s: float
-    jobs: Mapping[str, JobRow] | None
-    nodes: Mapping[str, NodeRow] | None
-    families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
-    tokens: tuple[JobRow, ...] = ()  # now and then: jobs that bear a token and are no attempt's own
-
-
 @dataclass
-class Office:
-    """Shared by all keepers of one supervisor."""
+class Services:
+    """Shared by all runs of one supervisor."""
 
     home: str
     cluster: Cluster
@@ -97,37 +45,32 @@ class Office:
         default_factory=lambda: crash_plan(os.environ.get("FTRUN_CRASH_AT", ""))
     )
     log: Any = None  # a structlog logger, or None
-    asks: Mapping[str, str] = field(
-        default_factory=dict
-    )  # `by` what Slurm is asked, and `why` not by pyslurm; {} = by commands alone
-    children: set[int] = field(default_factory=set)  # processes: the parents of the users' commands
-    promised: dict[str, tuple[float, int]] = field(
-        default_factory=dict
-    )  # run that is to move -> since when (monotonic), and how many idle nodes it will take
+    # `by` what Slurm is asked, and `why` not by pyslurm; {} = by commands alone.
+    asks: Mapping[str, str] = field(default_factory=dict)
     steps: Steps | None = None  # steps of our own in jobs; None = there are none to be had
-    beside: Callable[[Callable[[], None]], None] = field(
-        default_factory=lambda: _beside
-    )  # what takes long is done there
-    errands: list[Errand] = field(default_factory=list)  # what is being done there
-    uncalled: set[str] = field(
-        default_factory=set
-    )  # tokens whose sbatch this process has announced and not called
-    descriptors: Descriptors = field(
-        default_factory=lambda: Descriptors(share=JOURNALS_SHARE)
-    )  # journals that stay open; the others are opened for each record
+    # What takes long is done there, beside the loop.
+    in_background: Callable[[Callable[[], None]], None] = field(default_factory=lambda: _in_background)
+    uncalled: set[str] = field(default_factory=set)  # tokens whose sbatch is announced here and not called
+    # Journals that stay open; the others are opened for each record.
+    descriptors: Descriptors = field(default_factory=lambda: Descriptors(share=JOURNALS_SHARE))
     _unseen: dict[str, float] = field(
         default_factory=dict
     )  # who cannot see Slurm -> since when (Unix seconds)
     _proven_s: float = float("-inf")
-    nodebook: NodeBook = field(init=False)
-    archive: Archive = field(init=False)  # what accounting tells of jobs that Slurm has forgotten
+    ledger: NodeLedgerWriter = field(init=False)
+    accounting: AccountingCache = field(init=False)  # what accounting tells of jobs that Slurm has forgotten
     _facts: ClusterFacts | None = None
     _domains: Mapping[str, tuple[str, ...]] | None = None
     _catalog: Catalog | None = None
+    _slots: Slots = field(default_factory=Slots)
 
     def __post_init__(self) -> None:
-        self.nodebook = NodeBook(self.home, self.clock.now_s, self.tell)
-        self.archive = Archive(self.clock.mono_s, self.tell)
+        self.ledger = NodeLedgerWriter(self.home, self.clock.now_s, self.tell)
+        self.accounting = AccountingCache(self.clock.mono_s, self.tell)
+
+    def shared(self, kind: type[T]) -> T:
+        """The one object of this kind for all runs, which the feature owns that declares the kind."""
+        return self._slots.of(kind)
 
     def facts(self) -> ClusterFacts:
         """The cluster's settings, asked for once. Raises SlurmError."""
@@ -148,7 +91,7 @@ class Office:
             self._catalog = signatures.load(extra)
         return self._catalog
 
-    def act(self, name: str, world: World, deed: Callable[[], T]) -> T:
+    def act(self, name: str, world: ClusterSnapshot, deed: Callable[[], T]) -> T:
         """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what the deed raises."""
         self.fresh(world)
         self.prove()
@@ -162,7 +105,7 @@ class Office:
         self.uncalled.discard(request.token)
         return self.cluster.submit(request)
 
-    def fresh(self, world: World) -> None:
+    def fresh(self, world: ClusterSnapshot) -> None:
         """Who stood still looks again before anything more is decided or done (P8). Raises Stale."""
         if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
             raise Stale(f"seen at {world.mono_s:.0f} s")
@@ -208,25 +151,5 @@ class Office:
             self.log.info(event, **fields)
 
 
-def _beside(deed: Callable[[], None]) -> None:
-    threading.Thread(target=deed, name="beside", daemon=True).start()
-
-
-def crash_plan(text: str) -> Callable[[str], None]:
-    """From `submit:after:2` a function that kills this process (SIGKILL) at the second such point; from "" nothing.
-
-    Points are `<effect>:before`, `<effect>:after` and `record:after:<kind>`; a shorter name stands for all that begin so.
-    """
-    if not text:
-        return lambda point: None
-    name, _, number = text.rpartition(":")
-    wanted = name if number.isdigit() else text
-    left = [int(number) if number.isdigit() else 1]
-
-    def maybe(point: str) -> None:
-        if point == wanted or point.startswith(wanted + ":"):
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return maybe
+def _in_background(deed: Callable[[], None]) -> None:
+    threading.Thread(target=deed, name="background", daemon=True).start()

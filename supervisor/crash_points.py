@@ -1,0 +1,33 @@
+"""Where tests kill a process of ours: FTRUN_CRASH_AT names a point that every effect and every record passes. (I/O)"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+__all__ = ["Crash", "crash_plan"]
+
+
+class Crash(BaseException):
+    """A planned death in a simulation; a real supervisor gets SIGKILL instead. Not an Exception: nothing may catch it."""
+
+
+def crash_plan(text: str) -> Callable[[str], None]:
+    """From `submit:after:2` a function that kills this process (SIGKILL) at the second such point; from "" nothing.
+
+    Points are `<effect>:before`, `<effect>:after` and `record:after:<kind>`; a shorter name stands for all that begin so.
+    """
+    if not text:
+        return lambda point: None
+    name, _, number = text.rpartition(":")
+    wanted = name if number.isdigit() else text
+    left = [int(number) if number.isdigit() else 1]
+
+    def maybe(point: str) -> None:
+        if point == wanted or point.startswith(wanted + ":"):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return maybe

@@ -1,0 +1,98 @@
+"""What the loop remembers between two looks, owned by whoever uses it: clocks of conditions, and slots that hold them. (pure)
+
+How it thinks. Time is the loop's own monotonic clock, given by the caller. A feature declares a dataclass of stopwatches and intervals and asks for its
+one object of that kind (`Slots.of`); nobody else names the kind, so no feature can meet another one's clocks, and whoever keeps the slots
+knows none of the features.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+__all__ = ["Interval", "Intervals", "Slots", "Stopwatch", "Stopwatches"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Since when a condition has held without a break."""
+
+    since_s: float | None = None  # None = it does not hold
+
+    def held_s(self, mono_s: float) -> float:
+        """Seconds since the condition was first noted (now, at the first call)."""
+        if self.since_s is None:
+            self.since_s = mono_s
+        return mono_s - self.since_s
+
+    def restart(self, mono_s: float) -> None:
+        """It holds from now on."""
+        self.since_s = mono_s
+
+    def stop(self) -> None:
+        """It holds no more."""
+        self.since_s = None
+
+    @property
+    def runs(self) -> bool:
+        """It holds."""
+        return self.since_s is not None
+
+
+@dataclass(slots=True)
+class Interval:
+    """When something was done last."""
+
+    last_s: float | None = None
+
+    def due(self, mono_s: float, every_s: float) -> bool:
+        """True at the first call and then once in `every_s` seconds."""
+        if self.last_s is not None and mono_s - self.last_s < every_s:
+            return False
+        self.last_s = mono_s
+        return True
+
+    def first(self) -> bool:
+        """True at the first call only."""
+        return self.due(0.0, float("inf"))
+
+
+class Stopwatches(defaultdict[Hashable, Stopwatch]):
+    """One stopwatch for each key."""
+
+    def __init__(self) -> None:
+        super().__init__(Stopwatch)
+
+    def stop(self, key: Hashable) -> None:
+        """The condition does not hold for this key."""
+        self.pop(key, None)
+
+
+class Intervals(defaultdict[Hashable, Interval]):
+    """One interval for each key."""
+
+    def __init__(self) -> None:
+        super().__init__(Interval)
+
+
+class Slots:
+    """One object of each kind, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def of(self, kind: type[T]) -> T:
+        """The object of this kind."""
+        if kind not in self._made:
+            self._made[kind] = kind()
+        return cast("T", self._made[kind])
+
+    def close(self) -> None:
+        """Close what can be closed."""
+        for made in self._made.values():
+            if hasattr(made, "close"):
+                made.close()

@@ -1,0 +1,54 @@
+"""One look at the cluster, and what is needed to act on it: its freshness, and the right to act. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Protocol
+
+from ftrun.slurm.client.cluster import JobRow, NodeRow
+from ftrun.slurm.records import dataclass
+
+__all__ = ["EVERYBODY", "STALE_AFTER_S", "ClusterSnapshot", "Lead", "Stale"]
+
+STALE_AFTER_S = 10.0
+EVERYBODY = ""
+
+
+class Stale(Exception):
+    """The view of the world is too old to act on: look again first."""
+
+
+class Lead(Protocol):
+    """The right to act (see `lease`)."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch held; 0 = none."""
+        ...
+
+    @property
+    def writer(self) -> str:
+        """The name of this process."""
+        ...
+
+    @property
+    def rival(self) -> int:
+        """The newest earlier epoch whose holder may still wake up and write; 0 = none."""
+        ...
+
+    def confirm(self) -> None:
+        """Raises LeaseLost when we may not act now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """One look at the cluster. `jobs` and `nodes` are None while Slurm cannot be seen: keep state, do nothing."""
+
+    now_s: float
+    mono_s: float
+    jobs: Mapping[str, JobRow] | None
+    nodes: Mapping[str, NodeRow] | None
+    families: Mapping[str, tuple[JobRow, ...]] = field(default_factory=dict)  # submission -> its rows
+    tokens: tuple[JobRow, ...] = ()  # now and then: jobs that bear a token and are no attempt's own
