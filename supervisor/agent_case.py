@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.hung import better, ended_by_us
 from ftrun.supervisor.loading import Resumed, Usable, is_aside
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
+from ftrun.supervisor.run_types import Run
 from ftrun.supervisor.verdicts import UNSURE, plain
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from ftrun.supervisor import (
     agent_case,
     context,
     hang,
+    hang_verdict,
     hung,
     inputs,
     launchlogs,
@@ -210,7 +211,7 @@ class Eye:
         found = self.memory.suspicion
         return suspect.limits_while_suspect(self._settings, found, self._catalog()) if found else None
 
-    def hung(self, verdict: hang.Verdict) -> Suspicion:
+    def hung(self, verdict: hang_verdict.Verdict) -> Suspicion:
         """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
         found = self.memory.suspicion
         if found is None or not suspect.is_found_by_a_check(found):

@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import agent_case, ladder, settle, store
+from ftrun.supervisor import agent_case, ladder, store
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.grounds import ClusterView
@@ -114,7 +114,7 @@ class Ranks:
         self.desk.book.record(
             "start.diagnosed",
             incident=incident,
-            diagnosis=settle.diagnosis_json(diagnosis),
+            diagnosis=diagnosis.to_json(),
             step=seen.step,
             first_evidence_at_s=self.eye.first_evidence_s.get(diagnosis.signature),
         )

@@ -16,16 +16,15 @@ from ftrun.supervisor import (
     ledger,
     loading,
     nodestory,
-    settle,
     usable,
 )
 from ftrun.supervisor.agent_desk import Desk
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_talk import Over, Started
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.model import Diagnosis
 from ftrun.supervisor.nodefacts import NodeFacts
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["begun", "failed_checkpoint", "incident_of", "note", "seen_of", "too_late"]
 
@@ -118,7 +117,7 @@ def note(desk: Desk, eye: Eye, seen: agent_case.Seen, incident: str, diagnosis: 
     desk.book.record(
         "start.diagnosed",
         incident=incident,
-        diagnosis=settle.diagnosis_json(diagnosis),
+        diagnosis=diagnosis.to_json(),
         step=seen.step,
         first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
     )

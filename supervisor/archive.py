@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.commands.accounting import Account, Accounts
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "Archive", "completed", "exit_of", "nodes_of", "own", "word"]
 

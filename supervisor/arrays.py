@@ -19,10 +19,10 @@ from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
 
 if TYPE_CHECKING:
     from ftrun.supervisor.attempts import Launch
-    from ftrun.supervisor.events import Attempt, Run
     from ftrun.supervisor.grounds import Case
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Attempt, Run
 
 __all__ = ["all_went_well", "given_up", "judged", "note_failed", "tasks_of", "wanted"]
 

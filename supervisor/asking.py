@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.run_types import Run
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper

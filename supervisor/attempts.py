@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import held, store
+from ftrun.supervisor import prelaunch, store
 
 __all__ = [
     "Claim",
@@ -319,7 +319,7 @@ def lost_record(run_dir: str, attempt: int, launch: int) -> str:
     return values.get("job", "") if values is not None else ""
 
 
-def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> held.Held | None:
+def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> prelaunch.Held | None:
     """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch.
 
     A script that has left the record of its end was started: the summing up was late, and its word came to nothing.
@@ -330,7 +330,7 @@ def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -
         table = json.loads(store.content(held_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b"")
     except (ValueError, RecursionError):
         return None
-    return held.parsed(table, nodes)
+    return prelaunch.parsed(table, nodes)
 
 
 def held_path(run_dir: str, attempt: int, launch: int) -> str:

@@ -17,16 +17,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import attempts, companion_fold, journal, store
+from ftrun.supervisor import agent_events, attempts, events, journal, store
 from ftrun.supervisor.lifecycle import INSIDE
 from ftrun.supervisor.model import Action, FaultClass, Source
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.model import Diagnosis
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["STILL_FOR_S", "WITHOUT_SCRIPT", "headless", "in_charge", "look_for", "said", "take"]
 
@@ -168,12 +168,12 @@ def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
     data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
     data |= {"agent_seq": record["seq"], "at_s": record["at"]}
     if record["kind"].startswith("companion."):
-        data[companion_fold.JOB] = companion_fold.job_of(record["data"])
+        data[agent_events.JOB] = agent_events.job_of(record["data"])
     number = keeper.attempt.number
     start = record["start"] or 1
     copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
     try:
-        keeper.run.after(copy | {"job": keeper.attempt.job, "data": data})
+        events.apply(keeper.run, copy | {"job": keeper.attempt.job, "data": data})
     except (LookupError, TypeError, AttributeError, ValueError, AssertionError) as error:
         return f"{record['kind']}: {type(error).__name__}: {error}"
     keeper.record(record["kind"], attempt=number, launch=launch, start=start, **data)

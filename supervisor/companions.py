@@ -19,7 +19,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import store
-from ftrun.supervisor.companion_fold import JOB
+from ftrun.supervisor.agent_events import JOB
 from ftrun.supervisor.lifecycle import FINAL
 from ftrun.supervisor.rows import base_id
 
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
-    from ftrun.supervisor.parts import Attempt, Companion
+    from ftrun.supervisor.run_types import Attempt, Companion, Run
 
 __all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "look", "unwanted"]
 

@@ -22,9 +22,9 @@ from ftrun.supervisor.rows import base_id, own
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster, JobRow
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["are_left", "hold", "let_go", "move", "to_hold"]
 

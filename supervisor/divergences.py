@@ -18,9 +18,9 @@ from ftrun.supervisor.usable import Usable, find, leave
 
 if TYPE_CHECKING:
     from ftrun.supervisor.divergence import Sign
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = ["none_usable", "note", "nothing_loaded", "poison_of", "usable"]
 

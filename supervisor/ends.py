@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.model import Evidence
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = [
     "CLOSED",

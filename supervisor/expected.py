@@ -12,10 +12,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.leaving import LIMIT_SHARE, MARGIN_S
+from ftrun.supervisor.halts import MARGIN_S
+from ftrun.supervisor.leaving import LIMIT_SHARE
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["Expected", "facts", "of_run", "through"]
 

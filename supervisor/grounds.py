@@ -10,8 +10,8 @@ from dataclasses import field
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 from ftrun.supervisor.settings import rule
 
 __all__ = [

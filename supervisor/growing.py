@@ -21,7 +21,7 @@ from ftrun.slurm.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.sizes import Sizes
 
 __all__ = [

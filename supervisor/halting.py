@@ -25,7 +25,7 @@ from ftrun.supervisor import (
     preempted,
     savenow,
     settle,
-    warned,
+    submit,
 )
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
@@ -182,7 +182,7 @@ def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
     if not (keeper.settings.get("checkpoint") or listens(keeper)):
         return
     if keeper.memory.warned is None:
-        keeper.memory.warned = (warned.ahead_s(keeper.run_dir),)
+        keeper.memory.warned = (submit.warning_ahead_s(keeper.run_dir),)
     (ahead_s,) = keeper.memory.warned
     slurms = bool(ahead_s) and leaving.warning_is_due(ahead_s or 0.0, left_s)
     if not near and not slurms:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import attempts, hang, rows, sense, store
+from ftrun.supervisor import attempts, hang, hang_verdict, rows, sense, store
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
 from ftrun.supervisor.suspect import limits_while_suspect
 
@@ -157,7 +157,7 @@ class Afar:
 
     def look(
         self, world: World, report: WatchReport, *, over: bool, suspect: hang.Limits | None = None
-    ) -> hang.Verdict | None:
+    ) -> hang_verdict.Verdict | None:
         """The verdict where it hangs; None else. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
 
         Raises OSError (journal), LeaseLost.
@@ -168,7 +168,7 @@ class Afar:
         if not self._watch.poll():
             return None
         verdict = self._watch.judge(report, running=runs and not over, suspect=suspect)
-        return verdict if verdict is not None and verdict.state is hang.State.HUNG else None
+        return verdict if verdict is not None and verdict.state is hang_verdict.State.HUNG else None
 
 
 def leave_alone(keeper: Keeper) -> None:

@@ -23,7 +23,7 @@ from ftrun.hooks.checkpoints.registry import layout_of
 from ftrun.hooks.checkpoints.siblings import compared
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import checkpoints, context
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Inventory", "Place", "of_run", "place", "survey", "with_manifest"]
 

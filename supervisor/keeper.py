@@ -41,10 +41,11 @@ from ftrun.supervisor import (
     waiting,
     wishes,
 )
-from ftrun.supervisor.events import Attempt, Run, fold
+from ftrun.supervisor.events import apply, fold
 from ftrun.supervisor.lease import LeaseLost
 from ftrun.supervisor.lifecycle import State, next_state
 from ftrun.supervisor.office import Office, World
+from ftrun.supervisor.run_types import Attempt, Run
 from ftrun.supervisor.sense import Memory
 
 __all__ = ["Keeper", "Moved"]
@@ -124,7 +125,7 @@ class Keeper:
         record = self._journal.append(kind, **numbers, **data)
         if not self._stays_open:
             self._journal.close()
-        self.run = self.run.after(record)
+        self.run = apply(self.run, record)
         self.office.crash(f"record:after:{kind}")
         self.office.noted(self.run.id, record)
 

@@ -27,7 +27,8 @@ from ftrun.supervisor import ladder_elastic as elastic
 from ftrun.supervisor.grounds import CLASS_RULES, Case, Ruling
 from ftrun.supervisor.ladder_terms import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS, Ask, Move, Place, put_in
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.rungs import Rung, Rungs, rungs_from
+from ftrun.supervisor.rung_order import Rung
+from ftrun.supervisor.rungs import Rungs, rungs_from
 
 __all__ = [
     "ENDS_THE_JOB",

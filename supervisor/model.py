@@ -6,9 +6,11 @@ loop. No behaviour beyond small derived facts; the life of a run is in `lifecycl
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Any
 
 from ftrun.slurm.records import dataclass
 
@@ -217,6 +219,25 @@ class Diagnosis:
     suspicious: tuple[Proof, ...] = ()  # for `unknown`: the lines a person should look at
     loading: Loading | None = None  # of a start that failed before its first new step
 
+    def to_json(self) -> dict[str, Any]:
+        """A diagnosis as the surface of `diagnose --json` names its parts."""
+        return {
+            "class": self.fault.value,
+            "retry": self.retry,
+            "action": self.action.value,
+            "nodes": list(self.nodes),
+            "exclude": self.exclude,
+            "confidence": round(self.confidence, 3),
+            "signature": self.signature,
+            "title": self.title,
+            "because": [dataclasses.asdict(proof) for proof in self.because],
+            "consequences": self.consequences,
+            "advice": self.advice,
+            "rests_on": list(self.rests_on),
+            "sources": [source.value for source in self.sources],
+            **({"loading": dataclasses.asdict(self.loading)} if self.loading is not None else {}),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -240,3 +261,8 @@ class Decision:
     aside: int = 0  # a size of the run that provoked the fault, and is not used again; 0 = none
     advice: str = ""
     notes: tuple[str, ...] = ()  # what was considered on the way, for `explain`
+
+    def to_json(self) -> dict[str, Any]:
+        """A decision as journal data."""
+        plain: Mapping[str, Any] = dataclasses.asdict(self)
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}

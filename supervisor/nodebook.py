@@ -18,9 +18,9 @@ from ftrun.supervisor.nodes import Book, Entry, Rules, failures, fold, place
 from ftrun.supervisor.together import common_causes
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.model import Diagnosis
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.waiting import Spared
 
 __all__ = ["KEEP_S", "NodeBook", "common", "excluded", "kept_away", "rules_from"]

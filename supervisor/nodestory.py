@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.nodefacts import SIGNATURE, number, parsed
 from ftrun.supervisor.nodes import Entry, place
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 
 __all__ = ["entries_of", "entry_prefix", "mark", "of_report"]
 

@@ -14,7 +14,7 @@ from ftrun.supervisor import absent, attempts, ends, sense
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
-    from ftrun.supervisor.parts import Companion
+    from ftrun.supervisor.run_types import Companion
 
 __all__ = ["fence_wait_s", "proven", "silent"]
 

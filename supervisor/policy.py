@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import elastic, halts, held, provoked
+from ftrun.supervisor import halts, held, provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.loading import AGAIN
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.placing import with_nodes
+from ftrun.supervisor.sizes import sizes_of_settings
 from ftrun.supervisor.verdicts import UNSURE
 
 __all__ = ["RULES", "decide", "span"]
@@ -152,7 +153,7 @@ def _of_the_size(case: Case) -> Decision | None:
     """A new size of the run is to blame, not the script."""
     if case.run.retries >= case.limits.retries:
         return None
-    size = provoked.size_to_put_aside(case, elastic.of_settings(case.run.settings))
+    size = provoked.size_to_put_aside(case, sizes_of_settings(case.run.settings))
     if not size:
         return None
     return Decision("resubmit", f"{_what(case)}: only at {size} nodes, not used again", aside=size)

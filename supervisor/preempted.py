@@ -14,14 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import halting, warned
+from ftrun.supervisor import halting, submit
 from ftrun.supervisor.leaving import Occasion
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = ["as_preempted", "look", "seen_through"]
 
@@ -45,7 +45,7 @@ def look(keeper: Keeper, world: World, row: JobRow) -> bool:
     if details is None or not details.is_preempted:
         return False
     left_s = max((row.planned_end_s or world.now_s) - world.now_s, 0.0)
-    by_slurm = keeper.office.facts().preemption_signals and warned.ahead_s(keeper.run_dir) is not None
+    by_slurm = keeper.office.facts().preemption_signals and submit.warning_ahead_s(keeper.run_dir) is not None
     halting.ask(keeper, world, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 

@@ -16,9 +16,8 @@ from ftrun.supervisor.model import FaultClass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.grounds import Case
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt, Run
     from ftrun.supervisor.sizes import Sizes
 
 __all__ = ["FAULTS", "size_now", "size_to_put_aside", "sizes_tried"]

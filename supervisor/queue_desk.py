@@ -19,7 +19,6 @@ from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import (
     asking,
     context,
-    elastic,
     growing,
     inside,
     nodelists,
@@ -33,6 +32,7 @@ from ftrun.supervisor import (
 from ftrun.supervisor.errors import SubmitImpossible
 from ftrun.supervisor.model import Decision, FaultClass
 from ftrun.supervisor.queueing import Patience, Pending
+from ftrun.supervisor.sizes import sizes_of_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def may_be_taken_out(keeper: Keeper, world: World, row: JobRow) -> bool:
 
 
 def _sizes(keeper: Keeper) -> Sizes | None:
-    sizes = elastic.of_settings(keeper.settings)
+    sizes = sizes_of_settings(keeper.settings)
     return sizes.without(keeper.run.sizes_aside) if sizes is not None else None
 
 

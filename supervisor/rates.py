@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from ftrun.supervisor.model import FaultClass
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt, Run
 
 __all__ = [
     "NOT_FAULTS",

@@ -358,7 +358,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
     ):
         set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
     code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
-    fields = {**settle.decision_json(decision), **data, "exit_code": code}
+    fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:
             keeper.record("warned", message=note)

@@ -15,7 +15,7 @@ from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = ["base_id", "cancelled_by_others", "combined", "failed_tasks", "families", "own", "task_of"]
 

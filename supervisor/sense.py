@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.hanging import Afar
     from ftrun.supervisor.hanging_tasks import LiveTask
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.visits import Visit
 
 __all__ = ["Memory", "adopt", "is_anothers", "note_evidence", "note_launch", "note_pace", "watch"]
@@ -89,7 +89,7 @@ class Memory:
     visit: Visit | None = None  # to the nodes, over SSH, after the end
     survived: set[str] = field(default_factory=set)  # findings after which training went on
     findings_seen: set[str] = field(default_factory=set)  # at the last look
-    warned: tuple[float | None] | None = None  # `warned.ahead_s`, once it was asked for
+    warned: tuple[float | None] | None = None  # `submit.warning_ahead_s`, once it was asked for
     afar: Afar | None = None  # the watch for hangs, where no agent has it
     tasks: dict[int, LiveTask] = field(default_factory=dict)  # the same of an array's tasks
     queued: QueueClock = field(default_factory=QueueClock)

@@ -7,16 +7,16 @@ journalled before anything is done about them.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow, PartitionRow, Rights
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import (
     absent,
     afterwards,
+    agent_events,
     arrays,
     attempts,
     beside,
@@ -24,13 +24,11 @@ from ftrun.supervisor import (
     context,
     divergence,
     divergences,
-    elastic,
     ends,
     grounds,
     halting,
     held,
     hung,
-    inplace,
     inside,
     last_line,
     loading,
@@ -45,14 +43,15 @@ from ftrun.supervisor import (
     usable,
 )
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
+from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source, Topology
+from ftrun.supervisor.sizes import sizes_of_settings
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Attempt
 
-__all__ = ["cluster_view", "diagnosis_json", "newest_checkpoint", "settle", "topology", "view_of"]
+__all__ = ["cluster_view", "newest_checkpoint", "settle", "topology", "view_of"]
 
 SILENT_FOR_S = 15.0
 PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
@@ -80,7 +79,7 @@ def settle(keeper: Keeper, world: World) -> None:
     found, loads = divergences.note(keeper, world), divergences.usable(keeper)
     checkpoint = newer_checkpoint(keeper, loads.path)
     case = grounds.Case(
-        run=inplace.uncounted(keeper.run, incident),
+        run=agent_events.uncounted(keeper.run, incident),
         attempt=attempt,
         diagnosis=diagnosis,
         cluster=cluster_view(keeper, world),
@@ -105,7 +104,7 @@ def settle(keeper: Keeper, world: World) -> None:
         keeper.record(
             "diagnosed",
             incident=incident,
-            diagnosis=diagnosis_json(diagnosis),
+            diagnosis=diagnosis.to_json(),
             step=case.step,
             first_evidence_at_s=first,
         )
@@ -134,7 +133,7 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
     """Journal the ruling: the record itself moves the run to recovering, finished or stopped."""
     decision = ruling.decision
     wished = bool(keeper.run.wish) and decision.kind == "stop"
-    data = decision_json(decision) | {
+    data = decision.to_json() | {
         "incident": incident,
         "class": (FaultClass.CANCELLED if wished else case.diagnosis.fault).value,
         "signature": case.diagnosis.signature,
@@ -328,7 +327,7 @@ def cluster_view(keeper: Keeper, world: World) -> grounds.ClusterView:
         names=names,
         lost=_lost(keeper, world),
         nodes_needed=_nodes_needed(keeper, row),
-        nodes_least=queueing.least(keeper.run, elastic.of_settings(keeper.settings)),
+        nodes_least=queueing.least(keeper.run, sizes_of_settings(keeper.settings)),
         may_ask=bool(keeper.settings.get("operator-spool")),
     )
 
@@ -363,7 +362,7 @@ def view_of(
 
 def _nodes_needed(keeper: Keeper, row: JobRow | None) -> int:
     """As many as the last attempt that ran had; the present one may never have come to be. Spares are not needed."""
-    if (sizes := elastic.of_settings(keeper.settings)) is not None:
+    if (sizes := sizes_of_settings(keeper.settings)) is not None:
         return queueing.present(keeper.run, sizes)
     if keeper.settings.get("spares") and (asked := inside.active_of(keeper.run_dir)):
         return int(asked)
@@ -381,29 +380,3 @@ def _partition(keeper: Keeper, row: JobRow | None) -> str:
 
 def _idle(row: NodeRow) -> bool:
     return row.available and row.state == "idle"
-
-
-def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as the surface of `diagnose --json` names its parts."""
-    return {
-        "class": diagnosis.fault.value,
-        "retry": diagnosis.retry,
-        "action": diagnosis.action.value,
-        "nodes": list(diagnosis.nodes),
-        "exclude": diagnosis.exclude,
-        "confidence": round(diagnosis.confidence, 3),
-        "signature": diagnosis.signature,
-        "title": diagnosis.title,
-        "because": [dataclasses.asdict(proof) for proof in diagnosis.because],
-        "consequences": diagnosis.consequences,
-        "advice": diagnosis.advice,
-        "rests_on": list(diagnosis.rests_on),
-        "sources": [source.value for source in diagnosis.sources],
-        **({"loading": dataclasses.asdict(diagnosis.loading)} if diagnosis.loading is not None else {}),
-    }
-
-
-def decision_json(decision: Decision) -> dict[str, Any]:
-    """A decision as journal data."""
-    plain: Mapping[str, Any] = dataclasses.asdict(decision)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}

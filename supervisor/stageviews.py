@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.supervisor import store
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["facts", "refusals", "summed", "trouble", "words"]
 

@@ -21,7 +21,7 @@ from ftrun.supervisor.loading import Resumed, Usable
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.poison import Poison
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "resumed", "told"]
 

@@ -20,9 +20,9 @@ from ftrun.supervisor import context, hookrun, store
 from ftrun.supervisor.lifecycle import State
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Incident, Run
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
+    from ftrun.supervisor.run_types import Incident, Run
 
 __all__ = ["Due", "due", "environment", "look", "pending"]
 

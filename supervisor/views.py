@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ftrun.supervisor import companion_views, elastic, expected
-from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor import companion_views, expected
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, limits_from
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.parts import Start
+from ftrun.supervisor.run_types import Attempt, Incident, Run, Start
+from ftrun.supervisor.sizes import sizes_of_settings
 
 __all__ = [
     "attempt_facts",
@@ -66,7 +66,7 @@ _NOTHING_INSIDE: Mapping[str, Any] = {
 
 def _full(run: Run) -> int:
     """The largest size of a run that has several; 0 where it has one."""
-    sizes = elastic.of_settings(run.settings)
+    sizes = sizes_of_settings(run.settings)
     return sizes.full if sizes is not None else 0
 
 
@@ -98,7 +98,7 @@ def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
 
 def _growth(run: Run) -> str:
     """Why a run that is below its full size is not larger; "" where it is at it, or has but one."""
-    sizes, attempt = elastic.of_settings(run.settings), run.attempt
+    sizes, attempt = sizes_of_settings(run.settings), run.attempt
     if sizes is None or attempt is None or attempt.running_seen_at_s is None or run.final:
         return ""
     return attempt.growth if len(attempt.used) < sizes.full else ""

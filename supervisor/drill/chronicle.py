@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ftrun.supervisor.drill.terms import Ledger
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 
 __all__ = ["Chronicle"]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
-from ftrun.supervisor import asking, events, journal, store
+from ftrun.supervisor import asking, events, journal, run_types, store
 from ftrun.supervisor.drill import hands, ledger, script, verdict
 from ftrun.supervisor.drill.chronicle import Chronicle
 from ftrun.supervisor.drill.memory import Memory, small_disk, without_disk
@@ -173,7 +173,7 @@ class Stage:
             self._pause(LOOK_EVERY_S)
         self._linger()
 
-    def _awaited(self, runs: list[events.Run], moves: list[Move]) -> bool:
+    def _awaited(self, runs: list[run_types.Run], moves: list[Move]) -> bool:
         """What an operator does goes on when the run is over, and a paused run is not."""
         return bool(moves) and (self.scenario.operator or runs[0].paused)
 
@@ -193,7 +193,7 @@ class Stage:
             )
         move.act(doer, sight)
 
-    def _sight(self, run: events.Run, moved: float, seen: Memory) -> Sight:
+    def _sight(self, run: run_types.Run, moved: float, seen: Memory) -> Sight:
         return Sight(
             run=run,
             ledger=ledger.read(self._works[0]),
@@ -224,7 +224,7 @@ class Stage:
                 return found
             time.sleep(LOOK_EVERY_S)
 
-    def _runs(self) -> list[events.Run]:
+    def _runs(self) -> list[run_types.Run]:
         return [
             asking.up_to_date(events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time())
             for run_dir in store.run_dirs(str(self.home))
@@ -241,7 +241,7 @@ class Stage:
         self._events.append(event)
         self._on_event(event)
 
-    def _tell(self, runs: list[events.Run]) -> None:
+    def _tell(self, runs: list[run_types.Run]) -> None:
         ledgers = [ledger.read(work) for work in self._works]
         for text in self._chronicle.news(runs, ledgers):
             self._say(text)

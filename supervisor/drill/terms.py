@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = [
     "Check",

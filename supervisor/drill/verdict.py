@@ -15,8 +15,8 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor.drill import weights
 from ftrun.supervisor.drill.terms import Check, Expect, Ledger, Row, Scenario, Story
 from ftrun.supervisor.drill.verdict_staged import resumptions, staged_laws
-from ftrun.supervisor.events import Incident, Run
 from ftrun.supervisor.lifecycle import IGNORED, State
+from ftrun.supervisor.run_types import Incident, Run
 
 __all__ = ["judge", "laws"]
 

@@ -18,7 +18,7 @@ from ftrun.hooks.checkpoints.model import COMPLETE, Found, Judged
 from ftrun.hooks.checkpoints.picking import Picked, Question, pick
 from ftrun.hooks.checkpoints.poison import Poison
 from ftrun.supervisor import checkpoints, usable
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Content", "choose", "content", "read", "spoilt"]
 

@@ -20,7 +20,7 @@ import pytest
 from ftrun.slurm.commands.accounting import SacctAccounts
 from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import Post, boxes, posts
 
 pytestmark = [

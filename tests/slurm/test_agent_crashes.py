@@ -28,7 +28,7 @@ from ftrun.supervisor.drill import ledger
 from ftrun.supervisor.drill.moves import after, at_step, both, crash, ftrun_command, unsupervised
 from ftrun.supervisor.drill.stage import Stage
 from ftrun.supervisor.drill.terms import Event, Expect, Fault, Result, Scenario
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import boxes
 
 pytestmark = pytest.mark.slurm

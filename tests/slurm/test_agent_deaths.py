@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import SUBMITTED, Post, posts
 
 pytestmark = pytest.mark.slurm

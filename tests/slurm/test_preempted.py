@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 

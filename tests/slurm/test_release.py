@@ -12,7 +12,7 @@ from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post
 

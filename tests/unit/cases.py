@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ftrun.supervisor.events import Attempt, Exclusion, Incident, Run
 from ftrun.supervisor.grounds import Case, ClusterView, Limits, Ruling
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.run_types import Attempt, Exclusion, Incident, Run
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS
 
 F = FaultClass

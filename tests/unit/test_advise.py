@@ -13,10 +13,9 @@ import pytest
 from ftrun.supervisor import rates, spawn
 from ftrun.supervisor.advise import Advice, Written, advise, faults, written
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.parts import Attempt, Incident
 from ftrun.supervisor.rates import node_hours
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 from ftrun.supervisor.virtual import presets
 from tests.unit.cases import F, incident
 

@@ -34,11 +34,11 @@ from ftrun.supervisor import (
     signatures,
 )
 from ftrun.supervisor.agent_talk import Talk, started_from
-from ftrun.supervisor.hang import State, Verdict
+from ftrun.supervisor.hang_verdict import State, Verdict
 from ftrun.supervisor.lease import SystemClock
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding
-from ftrun.supervisor.parts import Attempt, Start
+from ftrun.supervisor.run_types import Attempt, Start
 from ftrun.supervisor.signatures import Catalog
 from tests.unit.questions import Said, Shut
 

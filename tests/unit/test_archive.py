@@ -14,7 +14,7 @@ from ftrun.slurm.client.errors import RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.parse import UNIT
 from ftrun.slurm.commands.accounting import Account, parse_accounts
 from ftrun.supervisor import archive
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt
 from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import TIMING, Life
 

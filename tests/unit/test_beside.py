@@ -19,6 +19,7 @@ from ftrun.supervisor import (
     events,
     grounds,
     journal,
+    run_types,
     settle,
     store,
     userhooks,
@@ -457,7 +458,7 @@ def test_a_node_that_slurm_took_out_of_a_living_job_is_still_waited_for(tmp_path
         "job": str(job.number),
         "data": record,
     }
-    run = life.run.after(ended)
+    run = events.apply(life.run, ended)
 
     assert run.attempt is not None
     assert frozen in run.attempt.nodes
@@ -667,7 +668,7 @@ def _agents(starts: int) -> list[dict[str, Any]]:
     return found
 
 
-def _folded(records: list[dict[str, Any]]) -> events.Run:
+def _folded(records: list[dict[str, Any]]) -> run_types.Run:
     common = {"at": 7.0, "attempt": 1, "launch": 0, "job": "1", "start": 1}
     return events.fold("r-1", [common | record for record in records])
 
@@ -685,7 +686,7 @@ def test_a_start_that_its_agent_set_out_to_end_was_ended_by_it_should_the_agent_
         assert start.by_us is by_us
 
 
-def _costs(run: events.Run) -> tuple[Any, ...]:
+def _costs(run: run_types.Run) -> tuple[Any, ...]:
     incidents = [(i.id, i.decision.get("kind"), i.stopped_at_s) for i in run.incidents]
     return dict(run.spent), run.retries, dict(run.rungs), run.excluded, run.best_step, incidents
 

@@ -10,10 +10,10 @@ import pytest
 from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import agent_case, beside, companions, hanging, nodestory, store
-from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.agent_events import mark_of
 from ftrun.supervisor.halts import FILE
 from ftrun.supervisor.office import Crash
-from ftrun.supervisor.parts import Companion
+from ftrun.supervisor.run_types import Companion
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent

@@ -9,11 +9,11 @@ import pytest
 
 from ftrun.hooks.checkpoints import poison
 from ftrun.hooks.checkpoints.poison import Poison
-from ftrun.supervisor import divergence, events, policy
+from ftrun.supervisor import divergence, policy, run_types
 from ftrun.supervisor.divergence import Sign
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass
-from ftrun.supervisor.parts import Attempt, Incident
+from ftrun.supervisor.run_types import Attempt, Incident
 from ftrun.supervisor.signatures import load
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
@@ -157,7 +157,9 @@ def case(*, older: str = "/c/step-80.pt", before: int | None = None, spent: int 
         incidents = (
             Incident("1.0", 1, 0, "user-code", "loss-not-finite-stop", "", (), ("n1",), before, None, None, 0.0, {}),
         )  # fmt: skip
-    run = events.Run("r", attempts=(attempt,), incidents=incidents, spent={"user-code": spent}, best_step=900)
+    run = run_types.Run(
+        "r", attempts=(attempt,), incidents=incidents, spent={"user-code": spent}, best_step=900
+    )
     diagnosis = Diagnosis(
         FaultClass.USER_CODE, retry=False, action=Action.STOP, nodes=(), exclude=False, confidence=0.7,
         signature="loss-not-finite-stop", title="Training stopped", blame=Blame.JOB,

@@ -19,8 +19,8 @@ from ftrun.supervisor.drill.harm import FAULTS
 from ftrun.supervisor.drill.scenarios import SCENARIOS
 from ftrun.supervisor.drill.terms import Expect, Ledger, Scenario, Story
 from ftrun.supervisor.drill.verdict import judge
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 
 # ---------------------------------------------------------------------- the trainer
 

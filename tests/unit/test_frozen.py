@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor import events, journal, views
+from ftrun.supervisor import events, journal, run_types, views
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.lease import Lease, SystemClock
 from ftrun.supervisor.lifecycle import State
@@ -21,7 +21,7 @@ RUNS = sorted(path for path in FROZEN.glob("v*/*/*") if path.is_dir())
 IDS = [f"{path.parents[1].name}-{path.parent.name}" for path in RUNS]
 
 
-def _folded(run_dir: Path) -> events.Run:
+def _folded(run_dir: Path) -> run_types.Run:
     return events.fold(run_dir.name, journal.read_run(str(run_dir)))
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import growing, rates
-from ftrun.supervisor.events import Run, fold
+from ftrun.supervisor.events import fold
 from ftrun.supervisor.growing import Past, Scene
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.parts import Attempt, Start
+from ftrun.supervisor.run_types import Attempt, Run, Start
 from ftrun.supervisor.sizes import Sizes, sizes_of
 from tests.unit.cases import F, incident
 

@@ -11,7 +11,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.supervisor import rows
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt
 from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import Life
 

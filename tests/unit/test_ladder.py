@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor import settings as table
-from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.grounds import Case, Limits, limits_from
 from ftrun.supervisor.ladder import Move, Place, Rung, climb, put_in
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Source
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.rungs import DEFAULT_ORDER, IN_PLACE, Rungs, order_from, rungs_from
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.run_types import Attempt, Run
+from ftrun.supervisor.rung_order import DEFAULT_ORDER, IN_PLACE, order_from
+from ftrun.supervisor.rungs import Rungs, rungs_from
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.whatif import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis, incident
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor import settings as table
-from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.grounds import Case, Limits
 from ftrun.supervisor.ladder import Move, Place, Rung, climb
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Source
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.run_types import Attempt, Run
 from ftrun.supervisor.rungs import Rungs, rungs_from
 from ftrun.supervisor.sizes import Sizes
 from ftrun.supervisor.whatif import NEVER, what_if

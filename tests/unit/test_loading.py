@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun.supervisor import inplace, inputs, loading, signatures
+from ftrun.supervisor import agent_events, inputs, loading, signatures
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.grounds import Case, ClusterView, Limits, Ruling
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.loading import AGAIN, ASIDE, PROGRAM, Resumed, Usable
 from ftrun.supervisor.model import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.run_types import Attempt, Run
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
 X, Y, Z = "/scratch/ckpt/step_30", "/scratch/ckpt/step_20", "/scratch/ckpt/step_10"
@@ -306,7 +307,7 @@ def test_progress_counts_anew_where_a_run_begins_from_nothing(fresh: bool) -> No
     """What it makes again refills its budgets as it did the first time."""
     run = Run("r", State.SETTLING, attempts=(Attempt(1, NOW),), best_step=35, best_checkpoint=X)
     data = {"spent": {}, "retries": 1, "reason": "", "kind": "resubmit", "fresh": fresh}
-    after = run.after({"kind": "decided", "at": NOW, "attempt": 1, "launch": 0, "data": data})
+    after = apply(run, {"kind": "decided", "at": NOW, "attempt": 1, "launch": 0, "data": data})
 
     assert ((None, "") if fresh else (35, X)) == (after.best_step, after.best_checkpoint)
 
@@ -320,5 +321,5 @@ def test_what_is_not_to_blame_is_no_longer_set_aside() -> None:
     }  # fmt: skip
     inside = {"kind": "start.decided", "at": NOW, "attempt": 1, "launch": 0, "start": 1, "data": decided}
 
-    assert ((Y, "2"),) == run.after(record).set_aside
-    assert ((Y, "2"), (Z, "3")) == inplace.after(run, inside).set_aside
+    assert ((Y, "2"),) == apply(run, record).set_aside
+    assert ((Y, "2"), (Z, "3")) == agent_events.apply(run, inside).set_aside

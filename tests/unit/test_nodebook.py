@@ -10,9 +10,9 @@ import pytest
 
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger, nodebook
-from ftrun.supervisor.events import Attempt, Exclusion, Run
 from ftrun.supervisor.nodebook import NodeBook
 from ftrun.supervisor.nodes import Entry
+from ftrun.supervisor.run_types import Attempt, Exclusion, Run
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
 SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}

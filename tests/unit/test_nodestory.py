@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import journal, ledger, nodestory
-from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.grounds import Limits
 from ftrun.supervisor.model import Source
 from ftrun.supervisor.nodebook import NodeBook, rules_from
 from ftrun.supervisor.nodes import Entry, fold
 from ftrun.supervisor.placing import left_out
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 from tests.unit.cases import DAY, NODES, NOW, PARTITION, F, cluster, diagnosis, incident, rule
 
 FROZEN = Path(__file__).resolve().parents[1] / "frozen" / "v1"
@@ -138,7 +139,7 @@ def test_a_journal_gives_the_same_entries_at_every_moment(folder: str) -> None:
     run, mark = Run(run_dir.name), nodestory.mark(Run(""))
     before: dict[str, Entry | None] = {}
     for record in journal.read_run(str(run_dir)):
-        run = run.after(record)
+        run = apply(run, record)
         now: dict[str, Entry | None] = {entry.id: entry for entry in nodestory.entries_of(run)}
         assert before == {key: now.get(key) for key in before}
         assert now == before or mark != nodestory.mark(run)

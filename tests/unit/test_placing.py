@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.events import Exclusion
 from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, ClusterView, Limits
 from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, Source
 from ftrun.supervisor.placing import left_out, within_cap
+from ftrun.supervisor.run_types import Exclusion
 from tests.unit.cases import NODES, NOW, PARTITION, F, cluster, diagnosis, earlier_exclusions, incident, rule
 
 # ---------------------------------------------------------------------- who is left out

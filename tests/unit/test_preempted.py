@@ -11,7 +11,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import preempted
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt
 from tests.fake_slurm import faults
 from tests.unit.lives import Life
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import agent_case, growing
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import Case, Limits
 from ftrun.supervisor.ladder import Place, Rung, climb
-from ftrun.supervisor.parts import Attempt, Start
 from ftrun.supervisor.policy import decide
 from ftrun.supervisor.provoked import FAULTS, size_to_put_aside, sizes_tried
 from ftrun.supervisor.queueing import present
+from ftrun.supervisor.run_types import Attempt, Run, Start
 from ftrun.supervisor.rungs import rungs_from
 from ftrun.supervisor.settings import defaults
 from ftrun.supervisor.sizes import Sizes

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.events import Incident
 from ftrun.supervisor.grounds import Ruling
 from ftrun.supervisor.model import Blame, Diagnosis
+from ftrun.supervisor.run_types import Incident
 from tests.unit.cases import BUDGETS, FIRST, NODES, REQUEUED, F, cluster, diagnosis, incident, rule
 
 # ---------------------------------------------------------------------- small print (P11)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.drill import harm
 from ftrun.supervisor.drill.scenarios import SCENARIOS
-from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor.run_types import Attempt, Run
 from tests.soak import __main__ as soak
 from tests.soak import report, struck
 from tests.soak.blows import KINDS, plan, plan_as_json

@@ -14,8 +14,8 @@ from ftrun.slurm.client import options
 from ftrun.supervisor import config, inside, settings
 from ftrun.supervisor.errors import SubmitImpossible, UserError
 from ftrun.supervisor.grounds import ClusterView
-from ftrun.supervisor.parts import Attempt
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.run_types import Attempt
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.spares import Resized, resized
 
 PARTITION = tuple(f"n{i}" for i in range(8))

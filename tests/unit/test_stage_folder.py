@@ -9,7 +9,8 @@ import pytest
 
 from ftrun.supervisor import stagefolder
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.settings import SettingError, parse
+from ftrun.supervisor.settings import parse
+from ftrun.supervisor.settings_errors import SettingError
 
 
 def test_a_folder_that_is_missing_is_made_when_the_job_is_submitted(tmp_path: Path) -> None:

@@ -1,4 +1,13 @@
-"""The parts of a run as its journal tells it: attempts, exclusions, incidents. (pure)"""
+"""A run as a value: the run, its attempts, starts, companions and incidents. (pure)
+
+    Run        the whole: state, settings, budgets spent, exclusions, incidents, the present attempt
+    Attempt    one try: token, job, launch, nodes, how its submission stands, whether it is proven over and closed
+    Start      one start of the script inside a launch, as the agent there noted it
+    Companion  a small job that holds nodes for starts of a launch
+    Incident   one fault: what was diagnosed, what was decided, when
+
+Nothing here reads a journal: `events.apply` makes the next run of a run and a record.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +15,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.records import dataclass
-from ftrun.supervisor.hang import Verdict
+from ftrun.hooks.checkpoints.poison import Poison
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.hang_verdict import Verdict
+from ftrun.supervisor.lifecycle import FINAL, State
 
 __all__ = [
     "Attempt",
@@ -17,13 +28,15 @@ __all__ = [
     "GivenUp",
     "Hung",
     "Incident",
+    "Record",
+    "Run",
     "Start",
-    "asked",
     "higher",
-    "hooked",
-    "progressed",
     "reached",
 ]
+
+Record = Mapping[str, Any]
+"""One record of a journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +303,80 @@ class Incident:
         return "rung" in self.decision
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as its journal tells it."""
+
+    id: str
+    state: State = State.NEW
+    name: str = ""
+    token: str = ""
+    created_at_s: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    submitter: Mapping[str, Any] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
+    spent: Mapping[str, int] = field(default_factory=dict)  # class -> since the last refill
+    retries: int = 0  # against the ceiling, never refilled
+    rungs: Mapping[str, int] = field(default_factory=dict)  # rung of the ladder -> used since the last refill
+    best_step: int | None = None
+    best_checkpoint: str = ""
+    sizes_aside: tuple[int, ...] = ()  # sizes that provoked a fault
+    set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
+    poisoned: tuple[Poison, ...] = ()  # what trainings that diverged have saved
+    drained: tuple[str, ...] = ()
+    undrained: tuple[tuple[str, str], ...] = ()  # (incident, node) whose drain was refused
+    given_up: tuple[GivenUp, ...] = ()  # tasks of an array that are not tried again
+    wish: str = ""  # "", "cancel", "stop", "pause": what a person asked for
+    wish_by: str = ""
+    requests_seen: tuple[str, ...] = ()
+    halt: Mapping[str, Any] = field(default_factory=dict)  # the conditions of `halts.Halt`; {} = none
+    leaving: Mapping[str, Any] = field(default_factory=dict)  # the last checkpoint that was asked for
+    warnings: tuple[str, ...] = ()
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    final_reason: str = ""
+    final_class: str = ""
+    exit_code: int | None = None
+    evidence_seen: frozenset[str] = frozenset()
+    hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the operator, by request
+    last_at_s: float = 0.0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The present attempt; None before the first."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def final(self) -> bool:
+        """Nothing more will be done unless a person resumes it."""
+        return self.state in FINAL
+
+    @property
+    def paused(self) -> bool:
+        """It was stopped to be resumed, for no fault of its own."""
+        return self.state is State.STOPPED and self.wish == "pause"
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Every job this run ever had, oldest first."""
+        return tuple(a.job for a in self.attempts if a.job)
+
+    @property
+    def companion_ids(self) -> tuple[str, ...]:
+        """Every job that held nodes for one of those, oldest first."""
+        return tuple(one.job for a in self.attempts for one in a.companions if one.job)
+
+    def with_attempt(self, **changes: Any) -> Run:
+        """This run with its present attempt changed."""
+        return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
+
+    def excluded_at(self, now_s: float) -> tuple[str, ...]:
+        """The nodes excluded at a time, sorted."""
+        return tuple(sorted({e.node for e in self.excluded if e.until_s > now_s}))
+
+
 def higher(one: int | None, other: int | None) -> int | None:
     """The higher of two steps that may be unknown."""
     return other if one is None else one if other is None else max(one, other)
@@ -301,31 +388,3 @@ def reached(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> d
         return {"best_step": None, "best_checkpoint": ""}
     further = higher(step, decision.get("step"))
     return {"best_step": further, "best_checkpoint": decision.get("checkpoint") or checkpoint}
-
-
-def progressed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How far an attempt is after a record of its steps: fields of `Attempt`."""
-    data = record["data"]
-    return {
-        "last_step": data.get("step"),
-        "last_loss": data.get("loss"),
-        "total_steps": data.get("total"),
-        "step_s": data.get("step_s"),
-        "stepped_at_s": record["at"],
-    }
-
-
-def hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:
-    """The commands of the user after a record of one: "" while it is at work, then what ended it."""
-    return {**hooks, data["key"]: data.get("why", "")}
-
-
-def asked(
-    before: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
-) -> Mapping[str, Mapping[str, Any]]:
-    """The requests to the operator after one more record: id -> node ("" where it is about `job`), incident, step (intended, left, failed, answered),
-    verdict, why."""
-    data = record["data"]
-    first = {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
-    known = before.get(data["id"], first if data["node"] else {**first, "job": record["job"]})
-    return {**before, data["id"]: {**known, **data}}
