@@ -49,7 +49,7 @@ def missed(keeper: Keeper, world: World) -> None:
     if left_the_queue(keeper) and told != archive.LOST:
         reason = ends.LEFT_THE_QUEUE
     launch = latest_launch(keeper)
-    if launch != keeper.attempt.launch:
+    if launch != keeper.attempt.launch.number:
         keeper.forget(launch)  # its log begins elsewhere
     keeper.record_end("job.ended", "GONE", reason, archive.nodes_of(keeper), launch=launch)
 
@@ -87,7 +87,7 @@ def _due(keeper: Keeper, world: World) -> bool:
 
 def left_the_queue(keeper: Keeper) -> bool:
     """It went from the queue, as far as anyone can tell: unstarted, not by us, and nobody was there to see it."""
-    return keeper.memory.unwatched and not keeper.attempt.over and _never_started(keeper)
+    return keeper.memory.unwatched and not keeper.attempt.launch.over and _never_started(keeper)
 
 
 def latest_launch(keeper: Keeper) -> int:
@@ -95,8 +95,8 @@ def latest_launch(keeper: Keeper) -> int:
     attempt = keeper.attempt
     with contextlib.suppress(OSError):
         claimed = attempts.claims(keeper.run_dir, attempt.number)
-        return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch)
-    return attempt.launch
+        return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch.number)
+    return attempt.launch.number
 
 
 def _never_started(keeper: Keeper) -> bool:
@@ -104,9 +104,9 @@ def _never_started(keeper: Keeper) -> bool:
     attempt, run_dir = keeper.attempt, keeper.run_dir
     if attempt.ended_by_us or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
         return False
-    if attempt.end_state:  # of the launch before: it must have been put into the queue again since
-        return attempt.requeued and latest_launch(keeper) <= attempt.launch
-    return attempts.owner(run_dir, attempt.number, attempt.launch) is None
+    if attempt.launch.end.state:  # of the launch before: it must have been put into the queue again since
+        return attempt.launch.requeued and latest_launch(keeper) <= attempt.launch.number
+    return attempts.owner(run_dir, attempt.number, attempt.launch.number) is None
 
 
 def _unwatched(keeper: Keeper, world: World) -> bool:
@@ -114,5 +114,5 @@ def _unwatched(keeper: Keeper, world: World) -> bool:
     attempt, age_s = keeper.attempt, keeper.office.facts().min_job_age_s
     if keeper.memory.seen_s is not None:
         return world.mono_s - keeper.memory.seen_s >= age_s
-    told = (attempt.submitted_at_s, attempt.running_seen_at_s, attempt.ended_at_s)
+    told = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
     return ends.forgettable(max((at for at in told if at is not None), default=None), world.now_s, age_s)

@@ -29,7 +29,7 @@ HEALTHY_MAX = 4
 
 def extra_logs(keeper: Keeper) -> list[LogPath]:
     """The logs of `--ft-log`, relative to the folder of submission; what stood there before this start of the script is none of its."""
-    sizes = keeper.attempt.log_sizes
+    sizes = keeper.attempt.launch.log_sizes
     return [LogPath(path, sizes.get(path, 0)) for path in _named(keeper) if not inputs.is_attachment(path)]
 
 
@@ -51,7 +51,7 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
         return found
     attempt, report = keeper.attempt, keeper.memory.report
     progress = report.progress if report is not None else None
-    own = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch) + extra_logs(keeper)
+    own = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch.number) + extra_logs(keeper)
     explained = [
         (incident.attempt, incident.launch, incident.start)
         for incident in keeper.run.incidents
@@ -60,7 +60,7 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
     places = explained[-HEALTHY_MAX:]
     healthy = [log for place in places for log in launchlogs.of_start(keeper.run_dir, *place)]
     offset_bytes = progress.offset_bytes if progress is not None else 0
-    ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
+    ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch.number)
     lines = lastwords.suspicious(
         own, topology, step_offset_bytes=offset_bytes, healthy=healthy, ours=ours.having(*attempt.family)
     )
@@ -69,7 +69,7 @@ def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Dia
 
 def _named(keeper: Keeper) -> list[str]:
     """The files that `--ft-log` names and that this launch has written."""
-    return named(keeper.settings, context.cwd(keeper.run_dir), keeper.attempt.started_at_s or 0.0)
+    return named(keeper.settings, context.cwd(keeper.run_dir), keeper.attempt.launch.started_at_s or 0.0)
 
 
 def named(settings: Mapping[str, Any], base: str, since_s: float) -> list[str]:

@@ -101,10 +101,8 @@ class Book:
         if run.attempt is None or run.attempt.number != self.attempt:
             raise BookClosed(f"attempt {self.attempt} is not the run's last")
         run = self._caught_up(run, run.attempt.copied)
-        if run.attempt is not None and run.attempt.launch != self.launch:
-            run = run.with_attempt(
-                launch=self.launch, resume_from="", inside=False, start=1, active=(), aside=()
-            )
+        if run.attempt is not None and run.attempt.launch.number != self.launch:
+            run = run.with_attempt(launch=run.attempt.launch.next(self.launch))
         if run.attempt is not None and not run.attempt.job:
             run = run.with_attempt(job=self.job)
         for record in self.records:

@@ -34,6 +34,7 @@ from ftrun.supervisor.run_types import (
     Record,
     Run,
     Start,
+    StartNote,
     higher,
     reached,
 )
@@ -57,7 +58,8 @@ def apply(run: Run, record: Record) -> Run:
         owner = _owner(run, record)
         if owner is None or seq < owner.copied.get(record["launch"], 0):
             return run
-        run = _with_owner(run, record, copied={**owner.copied, record["launch"]: seq + 1}, no_agent="")
+        copied = {**owner.copied, record["launch"]: seq + 1}
+        run = _with_owner(run, record, copied=copied, launch=replace(owner.launch, no_agent=""))
     feature = _APPLY.get(str(record["kind"]))
     return feature(run, record) if feature else run
 
@@ -95,7 +97,10 @@ def _with_owner(run: Run, record: Record, **changes: Any) -> Run:
 def _of_present(run: Run, record: Record) -> bool:
     """It is about the launch that the run is in: an earlier launch's nodes and starts are over."""
     attempt = run.attempt
-    return attempt is not None and (record["attempt"], record["launch"]) == (attempt.number, attempt.launch)
+    return attempt is not None and (record["attempt"], record["launch"]) == (
+        attempt.number,
+        attempt.launch.number,
+    )
 
 
 def _at_s(record: Record) -> float:
@@ -109,11 +114,12 @@ def _opened(run: Run, record: Record) -> Run:
     if not _of_present(run, record):
         return run
     data = record["data"]
-    return run.with_attempt(inside=True, active=tuple(data.get("active", ())), ladder_off=data.get("off", ""))
+    run = run.with_start(nodes=tuple(data.get("active", ())))
+    return run.with_launch(inside=True, ladder_off=data.get("off", ""))
 
 
 def _off(run: Run, record: Record) -> Run:
-    return run.with_attempt(ladder_off=record["data"]["why"]) if _of_present(run, record) else run
+    return run.with_launch(ladder_off=record["data"]["why"]) if _of_present(run, record) else run
 
 
 def _begun(run: Run, record: Record) -> Run:
@@ -122,13 +128,15 @@ def _begun(run: Run, record: Record) -> Run:
         return run
     nodes, resume_from = tuple(data.get("nodes", ())), data.get("resume_from", "")
     passed = data.get("passed", "")
-    start = Start(record["launch"], record["start"], nodes, _at_s(record), resume_from, passed_over=passed)
+    start = StartNote(
+        record["launch"], record["start"], nodes, _at_s(record), resume_from, passed_over=passed
+    )
     known = tuple(one for one in owner.begun if (one.launch, one.number) != (start.launch, start.number))
     run = _with_owner(run, record, begun=(*known, start))
     if _of_present(run, record):
-        aside = tuple(node for node in owner.aside if node not in nodes)  # it may be back by a companion
-        run = run.with_attempt(
-            inside=True, start=start.number, active=nodes, resume_from=resume_from, aside=aside
+        aside = tuple(n for n in owner.launch.aside if n not in nodes)  # it may be back by a companion
+        run = run.with_launch(
+            inside=True, aside=aside, start=Start(start.number, nodes, resume_from, passed_over=passed)
         )
     last = run.incidents[-1] if run.incidents else None
     follows = last is not None and (last.attempt, last.launch, last.start + 1) == (
@@ -242,7 +250,8 @@ def _decided(run: Run, record: Record) -> Run:
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
     )
     if run.attempt is not None and _of_present(run, record):
-        run = run.with_attempt(aside=tuple(dict.fromkeys((*run.attempt.aside, *data.get("aside", ())))))
+        aside = (*run.attempt.launch.aside, *data.get("aside", ()))
+        run = run.with_launch(aside=tuple(dict.fromkeys(aside)))
     decision = {**data, "kind": data["rung"]}
     run = _left(run, record)
     at_s = _at_s(record)
@@ -267,7 +276,7 @@ def _growth(run: Run, record: Record) -> Run:
     begun = tuple(
         replace(one, grown=True) if (one.launch, one.number) == place else one for one in run.attempt.begun
     )
-    run = run.with_attempt(aside=tuple(data.get("aside", ())), begun=begun)
+    run = run.with_attempt(begun=begun).with_launch(aside=tuple(data.get("aside", ())))
     if _judged_by_us(run, record):
         return run
     return replace(

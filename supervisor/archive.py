@@ -177,7 +177,9 @@ def _ours(family: Sequence[Account], attempt: Attempt, user: str, name: str) -> 
     if marked:
         return [one for one in marked if _bears(one, attempt.token)]
     same = [one for one in family if user and name and one.name == name]
-    starts = {int(start) for start in (*attempt.starts.values(), attempt.started_at_s) if start is not None}
+    starts = {
+        int(start) for start in (*attempt.starts.values(), attempt.launch.started_at_s) if start is not None
+    }
     first = next((n for n, one in enumerate(same) if one.start_time_s in starts), None)
     if first is None and attempt.submitted_at_s is not None and not starts:
         near = [n for n, one in enumerate(same) if _near(one.submit_time_s, attempt.submitted_at_s)]

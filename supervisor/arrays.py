@@ -18,7 +18,7 @@ from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.attempts import Launch
+    from ftrun.supervisor.attempts import LaunchRecord
     from ftrun.supervisor.grounds import Case
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
@@ -73,7 +73,7 @@ def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
     return replace(case, run=keeper.run, diagnosis=_of_all(again))
 
 
-def _share_a_log(launches: Iterable[Launch]) -> bool:
+def _share_a_log(launches: Iterable[LaunchRecord]) -> bool:
     logs = [launch.stdout for launch in launches]
     return len(set(logs)) < len(logs)
 
@@ -91,7 +91,7 @@ def _unable_to_load(keeper: Keeper) -> dict[int, Diagnosis]:
 
 
 def _diagnosed(
-    keeper: Keeper, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
+    keeper: Keeper, task: int, launch: LaunchRecord | None, otherwise: Diagnosis, lost: Sequence[str]
 ) -> Diagnosis:
     attempt = keeper.attempt
     state = attempt.task_states.get(task, "FAILED")
@@ -150,7 +150,7 @@ def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
     if previous.submission == "done":
         failed = previous.failed_tasks
         if (
-            not failed or previous.end_state == "GONE"
+            not failed or previous.launch.end.state == "GONE"
         ):  # not even Slurm knows: what left no good end is repeated
             failed = tuple(task for task in asked if not _went_well(run_dir, previous, task))
         asked = failed

@@ -105,7 +105,7 @@ def _put(
         run=keeper.run.id,
         fault=str(decision.get("class", "")),
         signature=re.sub(r"[^\w.-]", "-", str(decision.get("signature") or decision.get("class", "")))[:64],
-        seen_s=attempt.slurm_end_s or attempt.ended_at_s or now_s,
+        seen_s=attempt.launch.end.slurm_at_s or attempt.launch.end.at_s or now_s,
         want="raise" if lost else "drain",
         lost=re.split(r"[_+]", lost)[0],
     )

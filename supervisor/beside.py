@@ -45,18 +45,18 @@ _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq"
 
 def in_charge(keeper: Keeper, world: World) -> bool:
     """The agent of the present launch lives, or is about to begin: nobody else acts inside its allocation."""
-    return _lives(keeper, world) if keeper.attempt.inside else _begins(keeper, world)
+    return _lives(keeper, world) if keeper.attempt.launch.inside else _begins(keeper, world)
 
 
 def _begins(keeper: Keeper, world: World) -> bool:
     """batch.sh has started an agent a moment ago, which has journalled nothing yet."""
     attempt, memory = keeper.attempt, keeper.memory
-    if attempt.no_agent or not attempt.claim_seen or attempt.ended_at_s is not None:
+    if attempt.launch.no_agent or not attempt.launch.claim_seen or attempt.launch.end.at_s is not None:
         return False
     if memory.for_how_long("agent-begins", world.mono_s) >= OPENS_WITHIN_S:
         return False
     folder = store.attempt_dir(keeper.run_dir, attempt.number)
-    return os.path.exists(os.path.join(folder, f"agent.{attempt.launch}.log"))
+    return os.path.exists(os.path.join(folder, f"agent.{attempt.launch.number}.log"))
 
 
 def _lives(keeper: Keeper, world: World) -> bool:
@@ -64,7 +64,7 @@ def _lives(keeper: Keeper, world: World) -> bool:
     if memory.pulse_moved_s is None:
         memory.pulse_moved_s = world.mono_s
     if memory.due("pulse", world.mono_s, PULSE_EVERY_S):
-        path = os.path.join(_folder(keeper), f"pulse.{attempt.launch}")
+        path = os.path.join(_folder(keeper), f"pulse.{attempt.launch.number}")
         found = store.content(path, 64) or b""
         if found and found != memory.pulse:
             memory.pulse, memory.pulse_moved_s = found, world.mono_s
@@ -74,19 +74,23 @@ def _lives(keeper: Keeper, world: World) -> bool:
 def look_for(keeper: Keeper, world: World, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
     attempt, memory = keeper.attempt, keeper.memory
-    if attempt.no_agent or not attempt.claim_seen or (attempt.inside and (over or _lives(keeper, world))):
+    if (
+        attempt.launch.no_agent
+        or not attempt.launch.claim_seen
+        or (attempt.launch.inside and (over or _lives(keeper, world)))
+    ):
         memory.since.pop("no-agent", None)
         return
     if not over:
         waited_s = memory.for_how_long("no-agent", world.mono_s)
         if waited_s < OPENS_WITHIN_S or not memory.due("agent-log", world.mono_s, LOOK_EVERY_S):
             return
-    if attempt.inside:
+    if attempt.launch.inside:
         keeper.record("agent.absent", why="the agent beside the script shows no sign of life any more")
         return
     folder = store.attempt_dir(keeper.run_dir, attempt.number)
-    said = store.content(os.path.join(folder, f"agent.{attempt.launch}.log"), LOG_BYTES)
-    wrote = store.content(os.path.join(_folder(keeper), f"{attempt.launch}.jsonl"), 1)
+    said = store.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
+    wrote = store.content(os.path.join(_folder(keeper), f"{attempt.launch.number}.jsonl"), 1)
     if said is None or wrote is not None:  # none was to be there, or what it wrote is still to be copied
         return
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -104,21 +108,25 @@ def headless(keeper: Keeper, world: World, row: JobRow) -> None:
     """
     attempt, memory = keeper.attempt, keeper.memory
     record = (
-        attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch) if attempt.claim_seen else None
+        attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch.number)
+        if attempt.launch.claim_seen
+        else None
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
-    if not attempt.claim_seen:
+    if not attempt.launch.claim_seen:
         host = _batch_host(keeper, world)
     if not host or not row.nodes or host in row.nodes or in_charge(keeper, world):
         memory.since.pop("headless", None)
         return
     node = (world.nodes or {}).get(host)
     if node is not None and node.responding:
-        life = (memory.steps_seen, None if attempt.inside else memory.growth_seen_s)
+        life = (memory.steps_seen, None if attempt.launch.inside else memory.growth_seen_s)
         if memory.headless_life != life:
             memory.headless_life = life
             memory.since["headless"] = world.mono_s
-        if memory.for_how_long("headless", world.mono_s) < (STILL_FOR_S if attempt.inside else SILENT_FOR_S):
+        if memory.for_how_long("headless", world.mono_s) < (
+            STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S
+        ):
             return
     keeper.intend_end(f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
@@ -139,7 +147,7 @@ def _batch_host(keeper: Keeper, world: World) -> str:
 
 def take(keeper: Keeper) -> None:
     """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
-    present, read = keeper.attempt.launch, keeper.memory.agent_read
+    present, read = keeper.attempt.launch.number, keeper.memory.agent_read
     for launch in range(present + 1):
         if launch == present or launch not in read:
             _take_from(keeper, launch)

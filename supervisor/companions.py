@@ -56,16 +56,16 @@ def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] =
     if (
         run.attempt is None
         or attempt.number != run.attempt.number
-        or one.launch != attempt.launch
-        or attempt.requeued
+        or one.launch != attempt.launch.number
+        or attempt.launch.requeued
     ):
         return "its launch is over"
-    if attempt.end_state or attempt.over or attempt.closed:
+    if attempt.launch.end.state or attempt.launch.over or attempt.closed:
         return "its launch is over"
     if attempt.end_intended and attempt.end_done:
         return f"job {attempt.job} was ended"
     brought = {*one.nodes, *(node for node in held if node not in attempt.nodes)}
-    if attempt.no_agent and not brought & set(attempt.used):
+    if attempt.launch.no_agent and not brought & set(attempt.used):
         return "the agent that asked for it is dead, and no start uses it"
     return ""
 

@@ -37,14 +37,14 @@ def note(keeper: Keeper, world: World) -> Sign | None:
     found = divergence.sign(report.evidence, report.health)
     if found is None:
         return None
-    name = f"{attempt.number}.{attempt.launch}.{attempt.start}"
+    name = f"{attempt.number}.{attempt.launch.number}.{attempt.launch.start.number}"
     if not any(one.name == name for one in keeper.run.poisoned):
         spoilt = poison_of(
             found,
             keeper.settings,
             keeper.run_dir,
             name=name,
-            resumed_from=attempt.resume_from,
+            resumed_from=attempt.launch.start.resume_from,
             now_s=world.now_s,
         )
         keeper.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
@@ -95,8 +95,12 @@ def _youngest_s(pattern: str, cwd: str) -> float | None:
 
 def nothing_loaded(keeper: Keeper, attempt: Attempt) -> Diagnosis | None:
     """What an end without a start of the script means, where batch.sh found nothing that may be loaded; None where that is not so."""
-    why = attempts.stuck(keeper.run_dir, attempt.number, attempt.launch)
-    return none_usable(why) if why and attempt.end_state == "FAILED" and attempt.start <= 1 else None
+    why = attempts.stuck(keeper.run_dir, attempt.number, attempt.launch.number)
+    return (
+        none_usable(why)
+        if why and attempt.launch.end.state == "FAILED" and attempt.launch.start.number <= 1
+        else None
+    )
 
 
 def none_usable(why: str) -> Diagnosis:

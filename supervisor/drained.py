@@ -55,7 +55,7 @@ def look(keeper: Keeper, world: World, row: JobRow) -> None:
     elif told.act is Act.LEAVE:
         attempt = keeper.attempt
         place = store.attempt_dir(keeper.run_dir, attempt.number)
-        reads = savenow.is_read(place, f"{attempt.launch}.{attempt.start}")
+        reads = savenow.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
         wait_s = halting.save_wait_s(keeper) if halting.listens(keeper) or reads else None
         halting.ask(keeper, world, Occasion.DRAIN, wait_s, nodes=steady)
         keeper.office.promised[keeper.run.id] = (world.mono_s, len(steady))
@@ -63,7 +63,7 @@ def look(keeper: Keeper, world: World, row: JobRow) -> None:
 
 def unask(keeper: Keeper) -> None:
     """The agent is to leave these nodes no more: something else is wanted of the script."""
-    leavefile.remove(store.attempt_dir(keeper.run_dir, keeper.attempt.number), keeper.attempt.launch)
+    leavefile.remove(store.attempt_dir(keeper.run_dir, keeper.attempt.number), keeper.attempt.launch.number)
 
 
 def tidy(keeper: Keeper, world: World) -> None:
@@ -89,7 +89,7 @@ def _go_on(keeper: Keeper, world: World, row: JobRow, drained: tuple[str, ...]) 
     elif told["stage"] == "saved":
         _drop(keeper, "it was not left in time")
     elif told.get("by") == AGENT:
-        if not beside.in_charge(keeper, world) or keeper.attempt.ladder_off:
+        if not beside.in_charge(keeper, world) or keeper.attempt.launch.ladder_off:
             _drop(keeper, "the agent can do nothing about it any more")
         elif told["stage"] == "intended":
             _leave_wish(keeper, world)
@@ -162,8 +162,8 @@ def _spares(keeper: Keeper, world: World) -> int:
     if (
         refused
         or not swaps
-        or attempt.ladder_off
-        or not attempt.inside
+        or attempt.launch.ladder_off
+        or not attempt.launch.inside
         or not beside.in_charge(keeper, world)
     ):
         return 0
@@ -204,7 +204,7 @@ def _leave_wish(keeper: Keeper, world: World) -> None:
     nodes = tuple(told["nodes"])
     wish = leavefile.Wish(told["token"], nodes, aside, f"drained{_reason(world, nodes)}")
     place = store.attempt_dir(keeper.run_dir, attempt.number)
-    keeper.office.act("leave-wish", world, lambda: leavefile.write(place, attempt.launch, wish))
+    keeper.office.act("leave-wish", world, lambda: leavefile.write(place, attempt.launch.number, wish))
     keeper.record("leave.asked", token=told["token"])
 
 
@@ -216,7 +216,7 @@ def _drop(keeper: Keeper, why: str) -> None:
 
 def _tell(keeper: Keeper, world: World, nodes: tuple[str, ...], why: str) -> None:
     """Say once that the job stays where it is."""
-    place = f"{keeper.attempt.number}.{keeper.attempt.launch}"
+    place = f"{keeper.attempt.number}.{keeper.attempt.launch.number}"
     message = f"launch {place}: {', '.join(nodes)} is drained{_reason(world, nodes)}, the job goes on there"
     if not any(one.startswith(message) for one in keeper.run.warnings):
         keeper.record("warned", message=f"{message}: {why}")

@@ -44,7 +44,7 @@ def inside(keeper: Keeper, world: World) -> None:
     if keeper.watch_only:
         return
     for incident in keeper.run.incidents:
-        if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch):
+        if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch.number):
             left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
             carry_out(keeper, world, {**incident.decision, "drain": left})
 

@@ -13,7 +13,17 @@ from typing import Any
 from ftrun.slurm.records import replace
 from ftrun.supervisor import agent_events
 from ftrun.supervisor.lifecycle import INSIDE, next_state
-from ftrun.supervisor.run_types import Attempt, Exclusion, GivenUp, Incident, Record, Run, reached
+from ftrun.supervisor.run_types import (
+    Attempt,
+    End,
+    Exclusion,
+    GivenUp,
+    Incident,
+    Launch,
+    Record,
+    Run,
+    reached,
+)
 
 __all__ = ["BadRecord", "apply", "fold"]
 
@@ -95,21 +105,22 @@ def _submit_refused(run: Run, record: Record) -> Run:
     data = record["data"]
     end_state = "REFUSED" if data.get("for_good") else "REFUSED_FOR_NOW"
     return run.with_attempt(
-        submission="refused", refusal=data["message"], end_state=end_state, ended_at_s=record["at"], over=True
+        submission="refused",
+        refusal=data["message"],
+        launch=Launch(end=End(end_state, at_s=record["at"]), over=True),
     )
 
 
 def _submit_lost(run: Run, record: Record) -> Run:
-    return replace(
-        run.with_attempt(submission="lost", over=True), decision=record["data"].get("decision", {})
-    )
+    run = run.with_launch(over=True).with_attempt(submission="lost")
+    return replace(run, decision=record["data"].get("decision", {}))
 
 
 def _started(run: Run, record: Record) -> Run:
     data = record["data"]
     before = run.attempt
     run = _at_launch(run, record["launch"])
-    if before is not None and (before.end_state or data.get("stays")) and not data.get("over"):
+    if before is not None and (before.launch.end.state or data.get("stays")) and not data.get("over"):
         run = _without_intents(run)
     resizing = run.attempt.resizing if run.attempt is not None else 0
     if resizing:  # it started while it was being made smaller: its nodes tell whether that came first
@@ -117,22 +128,23 @@ def _started(run: Run, record: Record) -> Run:
         run = run.with_attempt(resizing=0, **({"size": resizing, "resized": True} if done else {}))
     started = data.get("started_at_s")
     starts = {} if started is None else {record["launch"]: started}
+    attempt = run.attempts[-1]
     run = run.with_attempt(
-        started_at_s=started,
-        limit_s=data.get("limit_s"),
-        starts=starts | dict(run.attempt.starts if run.attempt else ()),
-        running_seen_at_s=record["at"],
+        starts=starts | dict(attempt.starts),
         nodes=tuple(data["nodes"]),
-        partition=data.get("partition", "") or (run.attempt.partition if run.attempt else ""),
-        known_as=tuple(data.get("known_as", ())) or (run.attempt.known_as if run.attempt else ()),
-        submitted_s=data.get("submitted_s") or (run.attempt.submitted_s if run.attempt else None),
-        requeued=False,
+        partition=data.get("partition", "") or attempt.partition,
+        known_as=tuple(data.get("known_as", ())) or attempt.known_as,
+        submitted_s=data.get("submitted_s") or attempt.submitted_s,
         moved=False,
         waited_s=0.0,
         sized_at_s=0.0,
-        end_state="",
+    ).with_launch(
+        started_at_s=started,
+        limit_s=data.get("limit_s"),
+        running_seen_at_s=record["at"],
+        requeued=False,
         over=False,
-        ended_at_s=None,
+        end=replace(attempt.launch.end, state="", at_s=None),
     )
     last = run.incidents[-1] if run.incidents else None
     if last is not None and last.running_again_at_s is None and not last.inside:
@@ -141,28 +153,17 @@ def _started(run: Run, record: Record) -> Run:
     return run
 
 
-_FIRST_START: Mapping[str, Any] = {
-    "inside": False,
-    "start": 1,
-    "start_seen": 1,
-    "log_sizes": {},
-    "active": (),
-    "aside": (),
-    "ladder_off": "",
-    "no_agent": "",
-    "passed_over": "",
-}
-
-
 def _agent_absent(run: Run, record: Record) -> Run:
-    return run.with_attempt(no_agent=record["data"]["why"])
+    return run.with_launch(no_agent=record["data"]["why"])
 
 
-def _at_launch(run: Run, launch: int) -> Run:
+def _at_launch(run: Run, number: int) -> Run:
     """The present attempt at this launch: what another launch of it recorded of itself does not count for this one."""
-    if run.attempt is None or (launch == run.attempt.launch and not run.attempt.requeued):
+    if run.attempt is None:
         return run
-    return run.with_attempt(launch=launch, claim_seen=False, resume_from="", **_FIRST_START)
+    launch = run.attempt.launch
+    same = number == launch.number and not launch.requeued
+    return run if same else run.with_attempt(launch=launch.next(number))
 
 
 def _without_intents(run: Run) -> Run:
@@ -170,41 +171,44 @@ def _without_intents(run: Run) -> Run:
     return run.with_attempt(end_intended="", end_done=False, cancel_intended=False)
 
 
+def _kept(run: Run, record: Record) -> Run:
+    """The requeued job may start again by itself."""
+    launch = run.attempts[-1].launch.next(record["launch"])
+    return run.with_attempt(launch=replace(launch, end=replace(launch.end, state="")))
+
+
 def _launch_seen(run: Run, record: Record) -> Run:
     data = record["data"]
-    changes: dict[str, Any] = {"claim_seen": True, "launch": record["launch"]}
+    run = run.with_launch(number=record["launch"], claim_seen=True)
     if data.get("nodes"):
-        changes["nodes"] = tuple(data["nodes"])
+        run = run.with_attempt(nodes=tuple(data["nodes"]))
     if "resume_from" in data:
-        changes |= {"resume_from": data["resume_from"], "passed_over": data.get("passed", "")}
+        run = run.with_start(resume_from=data["resume_from"], passed_over=data.get("passed", ""))
     if "active" in data:  # a later start inside the same launch
-        number = record["start"]
-        changes |= {"start": number, "start_seen": number, "active": tuple(data["active"])}
-        changes["log_sizes"] = data.get("sizes", {})
-    return run.with_attempt(**changes)
+        run = run.with_launch(start_seen=record["start"], log_sizes=data.get("sizes", {}))
+        run = run.with_start(number=record["start"], nodes=tuple(data["active"]))
+    return run
 
 
 def _ended(run: Run, record: Record) -> Run:
     data = record["data"]
-    run = _at_launch(run, record["launch"])
-    changes: dict[str, Any] = {
-        "end_state": data["state"],
-        "end_reason": data.get("reason", ""),
-        "exit_code": data.get("exit_code"),
-        "exit_signal": data.get("exit_signal"),
-        "derived_exit_code": data.get("derived_exit_code", 0),
-        "ended_at_s": record["at"],
-        "slurm_end_s": data.get("slurm_end_s"),
-        "requeued": record["kind"] == "job.requeued",
-        "preempted": bool(data.get("preempted")),
-        "over": False,
-    }
-    left = run.attempts[-1].nodes if run.attempts else ()
-    if data.get("nodes") and not set(data["nodes"]) < set(
-        left
-    ):  # Slurm takes lost nodes out of a job that goes on
-        changes["nodes"] = tuple(data["nodes"])
-    return run.with_attempt(**changes)
+    end = End(
+        data["state"],
+        data.get("reason", ""),
+        data.get("exit_code"),
+        data.get("exit_signal"),
+        data.get("derived_exit_code", 0),
+        at_s=record["at"],
+        slurm_at_s=data.get("slurm_end_s"),
+        preempted=bool(data.get("preempted")),
+    )
+    run = _at_launch(run, record["launch"]).with_launch(
+        end=end, requeued=record["kind"] == "job.requeued", over=False
+    )
+    known, told = set(run.attempts[-1].nodes), data.get("nodes")
+    if told and not set(told) < known:  # Slurm takes lost nodes out of a job that goes on
+        run = run.with_attempt(nodes=tuple(told))
+    return run
 
 
 def _moved(run: Run, record: Record) -> Run:
@@ -248,7 +252,6 @@ def _progressed(record: Mapping[str, Any]) -> dict[str, Any]:
     data = record["data"]
     return {
         "last_step": data.get("step"),
-        "last_loss": data.get("loss"),
         "total_steps": data.get("total"),
         "step_s": data.get("step_s"),
         "stepped_at_s": record["at"],
@@ -384,10 +387,10 @@ def _diagnosed(run: Run, record: Record) -> Run:
         attempt_nodes=attempt.used,
         step=data.get("step"),
         first_evidence_at_s=data.get("first_evidence_at_s"),
-        ended_at_s=attempt.ended_at_s,
+        ended_at_s=attempt.launch.end.at_s,
         diagnosed_at_s=record["at"],
         diagnosis=diagnosis,
-        start=attempt.start,
+        start=attempt.launch.start.number,
         path=known.path if known is not None else (),
         before=known.before if known is not None else None,
     )
@@ -457,15 +460,7 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
     "job.started": _started,
     "launch.seen": _launch_seen,
     "job.adopted": lambda run, record: run.with_attempt(job=record["job"], starts={}),
-    "launch.kept": lambda run, record: run.with_attempt(
-        requeued=False,
-        launch=record["launch"],
-        over=False,
-        end_state="",
-        claim_seen=False,
-        resume_from="",
-        **_FIRST_START,
-    ),
+    "launch.kept": _kept,
     "job.ended": _ended,
     "job.requeued": _ended,
     "queue.moved": _moved,
@@ -489,7 +484,7 @@ _OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
         lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
     ),
     "launch.progress": _progress,
-    "attempt.over": lambda run, record: run.with_attempt(over=True),
+    "attempt.over": lambda run, record: run.with_launch(over=True),
     "attempt.closed": lambda run, record: run.with_attempt(closed=True),
 }
 

@@ -73,8 +73,8 @@ def of_run(run: Run, now_s: float) -> Expected | None:
         target=target,
         step_s=attempt.step_s,
         now_s=now_s,
-        started_s=attempt.started_at_s,
-        limit_s=attempt.limit_s,
+        started_s=attempt.launch.started_at_s,
+        limit_s=attempt.launch.limit_s,
         save_wait_s=float(run.settings.get("save-wait", 120.0)),
     )
 

@@ -189,7 +189,7 @@ def near_limit(keeper: Keeper, world: World, row: JobRow) -> None:
         return
     known = sight(keeper, world)
     written_s = checkpoints.written_s(known.path) if known.path else None
-    by_itself = known.logged is not None or (written_s or 0.0) > (keeper.attempt.started_at_s or 0.0)
+    by_itself = known.logged is not None or (written_s or 0.0) > (keeper.attempt.launch.started_at_s or 0.0)
     if slurms and written_s is not None and leaving.warning_is_due(ahead_s or 0.0, end_s - written_s):
         known = Sight()  # the answer to Slurm is there already
     ask(
@@ -293,7 +293,7 @@ def asked(keeper: Keeper, occasion: Occasion) -> bool:
     """This launch was asked for a checkpoint, for this reason."""
     told, attempt = keeper.run.leaving, keeper.attempt
     place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
-    return place == (occasion.value, attempt.number, attempt.launch)
+    return place == (occasion.value, attempt.number, attempt.launch.number)
 
 
 def save_wait_s(keeper: Keeper) -> float:

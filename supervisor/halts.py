@@ -122,14 +122,14 @@ def left_early(run: Run, attempt: Attempt, step: int | None) -> bool:
         return False
     if (
         run.wish not in ("stop", "pause")
-        or attempt.end_state != "COMPLETED"
+        or attempt.launch.end.state != "COMPLETED"
         or asked.get("stage") == "intended"
     ):
         return False
     if (asked.get("occasion"), asked.get("attempt"), asked.get("launch")) != (
         run.wish,
         attempt.number,
-        attempt.launch,
+        attempt.launch.number,
     ):
         return False
     return attempt.total_steps is None or step is None or step < attempt.total_steps

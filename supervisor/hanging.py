@@ -184,7 +184,7 @@ def look(keeper: Keeper, world: World, report: WatchReport) -> None:
     if memory.afar is None:
         watched = Watched(
             store.attempt_dir(keeper.run_dir, attempt.number),
-            f"{attempt.launch}.{attempt.start}",
+            f"{attempt.launch.number}.{attempt.launch.start.number}",
             attempt.used,
             tuple,
             lambda now: sense.watch(keeper, now, fresh=True),
@@ -196,7 +196,7 @@ def look(keeper: Keeper, world: World, report: WatchReport) -> None:
         suspect = limits_while_suspect(
             keeper.settings, found, keeper.office.catalog(), lost=lost, from_afar=True
         )
-    over = attempts.script_over(keeper.run_dir, attempt.number, attempt.launch)
+    over = attempts.script_over(keeper.run_dir, attempt.number, attempt.launch.number)
     verdict = memory.afar.look(world, report, over=over, suspect=suspect)
     if verdict is not None:
         keeper.intend_end(f"it hangs: {verdict.reason}")

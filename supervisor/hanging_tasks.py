@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import attempts, hang, launchlogs, rows
-from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.attempts import LaunchRecord
 from ftrun.supervisor.hanging import Afar, Watched
 from ftrun.supervisor.watch import LogWatcher, WatchReport
 
@@ -77,7 +77,7 @@ def _running(keeper: Keeper, world: World) -> list[_Running]:
     return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
 
 
-def _live(keeper: Keeper, world: World, task: int, launch: Launch, limits: hang.Limits) -> LiveTask:
+def _live(keeper: Keeper, world: World, task: int, launch: LaunchRecord, limits: hang.Limits) -> LiveTask:
     watcher = LogWatcher(launchlogs.of_record(launch), catalog=keeper.office.catalog())
 
     def mine(found: Sequence[JobRow]) -> tuple[JobRow, ...]:

@@ -62,9 +62,9 @@ def ended_by_us(found: Diagnosis, why: Diagnosis, *, rank_ended: bool) -> Diagno
 def judged(attempt: Attempt, found: Diagnosis) -> Diagnosis:
     """`found`; where ftrun ended the launch because it hung and nothing explains that, the hang. A script that came to a good end finished."""
     known = attempt.hung
-    if known is None or not attempt.ended_by_us or attempt.end_state == "COMPLETED":
+    if known is None or not attempt.ended_by_us or attempt.launch.end.state == "COMPLETED":
         return found
-    if (known.launch, known.start) != (attempt.launch, attempt.start):
+    if (known.launch, known.start) != (attempt.launch.number, attempt.launch.start.number):
         return found
     why = hung(known.verdict, attempt.used)
     return ended_by_us(found, why, rank_ended=known.verdict.rank_ended)

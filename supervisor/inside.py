@@ -103,7 +103,7 @@ def spares_now(
     wanted = int(chosen.get("spares", 0))
     if not wanted:
         return None
-    if before.end_state == "REFUSED":
+    if before.launch.end.state == "REFUSED":
         return 0
     if not view.partition:
         return wanted

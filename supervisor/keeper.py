@@ -117,8 +117,8 @@ class Keeper:
         attempt = self.run.attempt
         numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
         numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
-        numbers["launch"] = data.pop("launch", attempt.launch if attempt else 0)
-        numbers["start"] = data.pop("start", attempt.start if attempt else 1)
+        numbers["launch"] = data.pop("launch", attempt.launch.number if attempt else 0)
+        numbers["start"] = data.pop("start", attempt.launch.start.number if attempt else 1)
         next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
         self._own_journal()
         assert self._journal is not None
@@ -267,7 +267,7 @@ class Keeper:
             absent.missed(self, world)
             return
         absent.seen(self, world, row)
-        if row.state.ended and row.restarts not in (None, self.attempt.launch):
+        if row.state.ended and row.restarts not in (None, self.attempt.launch.number):
             self._started(row)  # another launch than was awaited: it ended between two looks, or in the queue
         elif row.state.ended:
             self._ended(world, row)
@@ -318,7 +318,7 @@ class Keeper:
         if len(self.rows(world)) > 1:
             arrays.note_failed(self, world)
         elif row.state.pending or self.started_again(row):  # cancelled in the queue: see `recover`
-            lost_track = row.state.pending and row.restarts == self.attempt.launch
+            lost_track = row.state.pending and row.restarts == self.attempt.launch.number
             reason = ends.LOST_TRACK if lost_track else row.reason
             self.record_end("job.requeued", row.state.value, reason, ())
             return
@@ -334,8 +334,8 @@ class Keeper:
     def started_again(self, row: JobRow) -> bool:
         """Slurm shows a later launch than the one that we know."""
         if row.restarts is not None:
-            return row.restarts > self.attempt.launch
-        then = self.attempt.started_at_s
+            return row.restarts > self.attempt.launch.number
+        then = self.attempt.launch.started_at_s
         return then is not None and row.start_time_s is not None and row.start_time_s > then + 1
 
     def _ended(self, world: World, row: JobRow) -> None:
@@ -361,7 +361,7 @@ class Keeper:
         row: JobRow | None = None,
     ) -> None:
         """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
-        number = self.attempt.launch if launch is None else launch
+        number = self.attempt.launch.number if launch is None else launch
         job, started_at_s = (
             (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
         )

@@ -61,7 +61,7 @@ def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[
     ask = Ask(case, ruling, rungs, place, used, rungs.order(fault, signature))
     if ruling.decision.kind != "resubmit":
         return _leave(ask, f"not inside the allocation: {ruling.decision.kind}", ())
-    if fault in ENDS_THE_JOB or case.attempt.requeued:
+    if fault in ENDS_THE_JOB or case.attempt.launch.requeued:
         return _leave(ask, f"not inside the allocation: {fault.value} ends it", ())
     path: list[tuple[str, str]] = []
     for rung in ask.order:

@@ -44,7 +44,7 @@ def _write(keeper: Keeper, fields: Mapping[str, Any], *, paused: bool) -> str:
     """The log that got the line; "" where none can be written or where the line stands already."""
     attempt, settings = keeper.attempt, keeper.settings
     nodes = (keeper.run.incidents[-1].nodes if keeper.run.incidents else ()) or ("-",)
-    tries = [(one.number, one.launch) for one in keeper.run.attempts]
+    tries = [(one.number, one.launch.number) for one in keeper.run.attempts]
     launch = attempts.latest_launch(keeper.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""

@@ -48,7 +48,7 @@ def _wanted(keeper: Keeper, world: World) -> bool:
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG
     place = store.attempt_dir(keeper.run_dir, attempt.number)
-    reads = not hangs and savenow.is_read(place, f"{attempt.launch}.{attempt.start}")
+    reads = not hangs and savenow.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
     wanted, _ = leaving.gasp(
         total=len(attempt.used),
         alive=len(attempt.used) - len(gone),

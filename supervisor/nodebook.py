@@ -94,16 +94,16 @@ class NodeBook:
     def _reported(self, run: Run, now_s: float) -> list[Entry]:
         """What the nodes reported of themselves in the launch that is over; of cards only those that were not known to sit there."""
         attempt = run.attempt
-        if attempt is None or not attempt.end_state or now_s - run.last_at_s > A_DAY_S:
+        if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
             return []
         run_dir = os.path.join(self._home, "runs", run.id)
-        left = nodereports.left(run_dir, attempt.number, attempt.launch, attempt.reach)
+        left = nodereports.left(run_dir, attempt.number, attempt.launch.number, attempt.reach)
         found = [
             entry
             for reports in left.values()
             for node, report in reports.items()
             for entry in nodestory.of_report(
-                run, attempt.number, attempt.launch, report, node=node, now_s=now_s
+                run, attempt.number, attempt.launch.number, report, node=node, now_s=now_s
             )
         ]
         if not any(entry.what == "device" for entry in found):
@@ -157,7 +157,7 @@ def kept_away(keeper: Keeper, now_s: float) -> tuple[str, ...]:
 
     Nobody, where the setting says so, and where sbatch refused this run with nodes left out.
     """
-    refused = any(a.end_state == "REFUSED" and a.excluded for a in keeper.run.attempts)
+    refused = any(a.launch.end.state == "REFUSED" and a.excluded for a in keeper.run.attempts)
     if refused or keeper.settings.get("quarantine", "auto") == "never":
         return ()
     return _book(keeper).quarantined(now_s)

@@ -42,11 +42,11 @@ def live(keeper: Keeper, world: World) -> NodeFacts:
 def visited(keeper: Keeper, world: World) -> bool:
     """False while the nodes of an end that their own checks do not cover are being looked at over SSH, where that is asked for."""
     attempt, memory = keeper.attempt, keeper.memory
-    if keeper.settings.get("after-checks") != "ssh" or attempt.end_state not in _WORTH_A_VISIT:
+    if keeper.settings.get("after-checks") != "ssh" or attempt.launch.end.state not in _WORTH_A_VISIT:
         return True
-    if attempt.end_state == "CANCELLED" and not attempt.ended_by_us:
+    if attempt.launch.end.state == "CANCELLED" and not attempt.ended_by_us:
         return True
-    if attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes) is not None:
+    if attempts.held_record(keeper.run_dir, attempt.number, attempt.launch.number, attempt.nodes) is not None:
         return True  # the checks before the script have just told
     if memory.visit is None:
         _read(keeper)
@@ -72,7 +72,7 @@ def judged(keeper: Keeper, world: World, found: Diagnosis, lost: Collection[str]
     facts = replace(memory.node_facts.survived(memory.survived), silent=frozenset(lost))
     if facts.odd(world.now_s):
         entries = keeper.office.nodebook.entries()
-        launch = entry_prefix(keeper.run, attempt.number, attempt.launch)
+        launch = entry_prefix(keeper.run, attempt.number, attempt.launch.number)
         facts = facts.noted_before(entries, keeper.run.id, launch, world.now_s)
     return joined(found, facts, world.now_s)
 
@@ -87,7 +87,12 @@ def _read(keeper: Keeper) -> None:
     attempt = keeper.attempt
     more = dict(keeper.memory.visit.reports) if keeper.memory.visit is not None else {}
     facts = nodereports.read(
-        keeper.run_dir, attempt.number, attempt.launch, attempt.used, start=attempt.start, by_ssh=more
+        keeper.run_dir,
+        attempt.number,
+        attempt.launch.number,
+        attempt.used,
+        start=attempt.launch.start.number,
+        by_ssh=more,
     )
     keeper.memory.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:

@@ -21,11 +21,11 @@ __all__ = ["fence_wait_s", "proven", "silent"]
 
 def proven(keeper: Keeper, world: World) -> bool:
     """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
-    if keeper.attempt.over:
+    if keeper.attempt.launch.over:
         return True
     if not _job_over(keeper, world) or _ran_unseen(keeper, world):
         return False
-    if keeper.attempt.end_reason == ends.STARTED_TWICE and not _heard_since(keeper, world):
+    if keeper.attempt.launch.end.reason == ends.STARTED_TWICE and not _heard_since(keeper, world):
         return False
     if not all(_companion_over(keeper, world, one) for one in keeper.attempt.companions):
         return False
@@ -40,7 +40,7 @@ def _ever_used(keeper: Keeper) -> set[str]:
     """The nodes of every launch of the attempt, also of those that nobody saw, and of its companions: Slurm may have started the job again beside a node that
     only froze, or taken a lost one out of a job that went on without it."""
     attempt, run_dir = keeper.attempt, keeper.run_dir
-    launches = range(max(attempt.launch, absent.latest_launch(keeper)) + 1)
+    launches = range(max(attempt.launch.number, absent.latest_launch(keeper)) + 1)
     records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in launches)
     brought = {node for one in attempt.companions for node in one.nodes}
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
@@ -63,7 +63,7 @@ def _job_over(keeper: Keeper, world: World) -> bool:
     if row is not None:
         keeper.memory.since.pop("over-absent", None)
         return row.state.ended
-    if keeper.attempt.end_state == "GONE":
+    if keeper.attempt.launch.end.state == "GONE":
         return True
     if keeper.memory.for_how_long("over-absent", world.mono_s) < 60.0:
         return False
@@ -79,7 +79,7 @@ def _ran_unseen(keeper: Keeper, world: World) -> bool:
     if _second_job(keeper):
         return True
     launch = absent.latest_launch(keeper)
-    if keeper.row(world) is not None or launch <= keeper.attempt.launch:
+    if keeper.row(world) is not None or launch <= keeper.attempt.launch.number:
         return False
     record = attempts.launch_record(keeper.run_dir, keeper.attempt.number, launch)
     nodes = record.nodes if record is not None and record.nodes else keeper.attempt.nodes
@@ -90,12 +90,12 @@ def _ran_unseen(keeper: Keeper, world: World) -> bool:
 
 def _second_job(keeper: Keeper) -> bool:
     attempt, run_dir = keeper.attempt, keeper.run_dir
-    record = attempts.launch_record(run_dir, attempt.number, attempt.launch)
+    record = attempts.launch_record(run_dir, attempt.number, attempt.launch.number)
     if record is None or record.job in ("", attempt.job) or attempts.has_tasks(run_dir, attempt.number):
         return False
     sense.adopt(keeper, record.job)
     keeper.record("job.started", nodes=list(record.nodes), started_at_s=None)
-    keeper.forget(attempt.launch)
+    keeper.forget(attempt.launch.number)
     return True
 
 

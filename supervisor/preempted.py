@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.records import replace
 from ftrun.supervisor import halting, submit
 from ftrun.supervisor.leaving import Occasion
 
@@ -72,12 +71,12 @@ def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool)
     `step` is its last one, `told` whether the script was told to leave; `asked` whether it was asked to save for this, where Slurm has
     forgotten the job.
     """
-    if attempt.ended_by_us or attempt.requeued or not (attempt.preempted or asked):
+    if attempt.ended_by_us or attempt.launch.requeued or not (attempt.launch.end.preempted or asked):
         return attempt
-    if attempt.end_state == "COMPLETED":
+    if attempt.launch.end.state == "COMPLETED":
         known = step is not None and attempt.total_steps is not None
         if not told or (known and (step or 0) >= (attempt.total_steps or 0)):
             return attempt
-    elif attempt.end_state not in ("FAILED", "GONE"):
+    elif attempt.launch.end.state not in ("FAILED", "GONE"):
         return attempt
-    return replace(attempt, end_state="PREEMPTED")
+    return attempt.ended_as(state="PREEMPTED")

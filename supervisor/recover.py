@@ -97,13 +97,13 @@ def recover(keeper: Keeper, world: World) -> None:
 
 def _keep(keeper: Keeper) -> None:
     """Slurm starts the requeued job itself: follow it as the next launch of the same attempt."""
-    keeper.record("launch.kept", launch=keeper.attempt.launch + 1)
-    keeper.forget(keeper.attempt.launch)
+    keeper.record("launch.kept", launch=keeper.attempt.launch.number + 1)
+    keeper.forget(keeper.attempt.launch.number)
 
 
 def set_aside(keeper: Keeper) -> None:
     """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
-    path = keeper.attempt.resume_from
+    path = keeper.attempt.launch.start.resume_from
     path = os.path.normpath(os.path.join(context.cwd(keeper.run_dir), path)) if path else ""
     aside = checkpoints.still_aside(keeper.run.set_aside)
     if path and path not in aside:
@@ -121,7 +121,7 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
     if keeper.run.decision.get("queued") and not queue_desk.may_be_taken_out(keeper, world, row):
         return False
     if row.state.ended:
-        return not keeper.attempt.requeued or _requeued_ended(keeper, world, row)
+        return not keeper.attempt.launch.requeued or _requeued_ended(keeper, world, row)
     if row.state.pending:
         if (
             keeper.memory.for_how_long("requeued-cancel", world.mono_s) > 15.0
@@ -136,7 +136,7 @@ def _out_of_the_queue(keeper: Keeper, world: World) -> bool:
             keeper.office.act("cancel", world, lambda: keeper.office.cluster.cancel(keeper.attempt.job))
             keeper.record("cancel.done", what=what)
         return False
-    if keeper.attempt.requeued and row.state is JobState.RUNNING and keeper.started_again(row):
+    if keeper.attempt.launch.requeued and row.state is JobState.RUNNING and keeper.started_again(row):
         follow(keeper, row)
     return False
 
@@ -145,7 +145,7 @@ def _resumed_alive(keeper: Keeper, world: World, row: JobRow) -> bool:
     """A person resumed a run whose job had not ended when it was stopped. True where that job is what goes on, or came
     to its end: it is followed, unless a cancel on its way ends it in the next moments."""
     attempt = keeper.attempt
-    if attempt.end_state and not attempt.requeued:
+    if attempt.launch.end.state and not attempt.launch.requeued:
         return False
     if row.state is JobState.COMPLETED:
         job = row.raw_job_id or row.job_id
@@ -197,7 +197,7 @@ def _requeued_ended(keeper: Keeper, world: World, row: JobRow) -> bool:
 def follow(keeper: Keeper, row: JobRow) -> None:
     """The job started (again) before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
     the blamed node, which may have been mended since. What was meant to end it counts no more."""
-    again = keeper.attempt.launch + (1 if keeper.attempt.requeued else 0)
+    again = keeper.attempt.launch.number + (1 if keeper.attempt.launch.requeued else 0)
     launch = row.restarts if row.restarts is not None else again
     keeper.record(
         "job.started",
@@ -348,7 +348,7 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
         dependents.let_go(keeper, world)
     attempt = keeper.attempt
     found = keeper.run.incidents[-1] if keeper.run.incidents else None
-    present = (attempt.number, attempt.launch, attempt.start)
+    present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
     of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
     if (
         decision.kind == "stop"
@@ -357,7 +357,11 @@ def finish(keeper: Keeper, world: World, decision: Decision, data: dict[str, Any
         and found.fault == FaultClass.CHECKPOINT
     ):
         set_aside(keeper)  # now, not when a person resumes the run: by then it may be mended
-    code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
+    code = (
+        attempt.launch.end.exit_code
+        if attempt.launch.end.exit_code
+        else (0 if decision.kind == "finish" else 1)
+    )
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:

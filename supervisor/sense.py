@@ -153,9 +153,9 @@ def note_launch(keeper: Keeper, world: World) -> None:
     _note_silence(keeper, world)
     note_start(keeper)
     attempt, memory = keeper.attempt, keeper.memory
-    if attempt.claim_seen:
+    if attempt.launch.claim_seen:
         return
-    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch)
+    launch = attempts.launch_record(keeper.run_dir, attempt.number, attempt.launch.number)
     if launch is not None:
         nodes = list(launch.nodes)
         keeper.record(
@@ -182,9 +182,9 @@ def note_launch(keeper: Keeper, world: World) -> None:
 def note_start(keeper: Keeper) -> None:
     """The script may have been started again inside the launch: what follows is about that start alone."""
     attempt = keeper.attempt
-    if attempt.inside and attempt.claim_seen:
-        last = attempts.last_start(keeper.run_dir, attempt.number, attempt.launch)
-        if last is not None and last.start > attempt.start_seen:
+    if attempt.launch.inside and attempt.launch.claim_seen:
+        last = attempts.last_start(keeper.run_dir, attempt.number, attempt.launch.number)
+        if last is not None and last.start > attempt.launch.start_seen:
             sizes = {log.path: _size_bytes(log.path) for log in afterwards.extra_logs(keeper)}
             keeper.record(
                 "launch.seen",
@@ -194,8 +194,8 @@ def note_start(keeper: Keeper) -> None:
                 stdout=last.stdout,
                 sizes=sizes,
             )
-    if keeper.memory.start != keeper.attempt.start:
-        keeper.memory = keeper.memory.at_start(keeper.attempt.start)
+    if keeper.memory.start != keeper.attempt.launch.start.number:
+        keeper.memory = keeper.memory.at_start(keeper.attempt.launch.start.number)
 
 
 def _size_bytes(path: str) -> int:
@@ -209,7 +209,7 @@ def is_anothers(keeper: Keeper, world: World, row: JobRow) -> bool:
     """sbatch may have made two jobs of one token: the one that holds the claim is the attempt, the other leaves by itself."""
     if not row.state.ended and not keeper.memory.due("owner", world.mono_s, OWNER_EVERY_S):
         return False
-    owner = attempts.owner(keeper.run_dir, keeper.attempt.number, keeper.attempt.launch)
+    owner = attempts.owner(keeper.run_dir, keeper.attempt.number, keeper.attempt.launch.number)
     if owner is None or not owner.job or owner.job == keeper.attempt.job or len(keeper.rows(world)) > 1:
         return False
     adopt(keeper, owner.job)
@@ -235,7 +235,9 @@ def _note_silence(keeper: Keeper, world: World) -> None:
 def script_over(keeper: Keeper, world: World) -> bool:
     """True once in a launch: when its script has left the record of its end, so that Slurm is worth a look now."""
     attempt, since = keeper.attempt, keeper.memory.since
-    if "script-over" in since or not attempts.script_over(keeper.run_dir, attempt.number, attempt.launch):
+    if "script-over" in since or not attempts.script_over(
+        keeper.run_dir, attempt.number, attempt.launch.number
+    ):
         return False
     since["script-over"] = world.mono_s
     return True
@@ -250,7 +252,7 @@ def just_ended(keeper: Keeper) -> bool:
 def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport | None:
     """Read what the logs have grown by; None while no log is known. First sightings and progress are journalled."""
     memory = keeper.memory
-    over = keeper.attempt.failed_tasks and keeper.attempt.ended_at_s is not None
+    over = keeper.attempt.failed_tasks and keeper.attempt.launch.end.at_s is not None
     if over and memory.due("task-logs", world.mono_s, float("inf")):
         memory.close()  # the logs of an array's failed tasks are read once it is known which they all are
         memory.watcher = None
@@ -260,7 +262,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
             memory.close()
             memory.watcher = None
     if not memory.next_began and launchlogs.later(
-        keeper.run_dir, keeper.attempt.number, keeper.attempt.launch
+        keeper.run_dir, keeper.attempt.number, keeper.attempt.launch.number
     ):
         memory.next_began = (
             True  # it writes into the same file, and some of it may have been read as this one's
@@ -272,7 +274,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
         if not paths:
             return None
         attempt = keeper.attempt
-        ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
+        ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch.number)
         memory.watcher = LogWatcher(paths, catalog=keeper.office.catalog(), ours=ours)
     memory.watcher.admit(*keeper.attempt.family)
     report = memory.watcher.poll(world.now_s, fresh=fresh)
@@ -290,7 +292,7 @@ def watch(keeper: Keeper, world: World, *, fresh: bool = False) -> WatchReport |
 def _log_paths(keeper: Keeper) -> list[LogPath]:
     attempt = keeper.attempt
     tasks = attempts.task_records(keeper.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
-    paths = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch)
+    paths = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch.number)
     paths += [path for record in tasks.values() for path in launchlogs.of_record(record)]
     return paths + afterwards.extra_logs(keeper)
 
@@ -310,7 +312,9 @@ def _note_ignored(keeper: Keeper, evidence: Evidence) -> None:
 def _not_yet_told(keeper: Keeper, evidence: Evidence, mark: str = "") -> dict[str, Any]:
     """What a record says of it; {} where it was told before, or enough was."""
     attempt = keeper.attempt
-    place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
+    place = f"{attempt.number}.{attempt.launch.number}" + (
+        f".{attempt.launch.start.number}" if attempt.launch.start.number > 1 else ""
+    )
     key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}{mark}"
     if key in keeper.run.evidence_seen or len(keeper.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return {}

@@ -64,7 +64,7 @@ def settle(keeper: Keeper, world: World) -> None:
     attempt = keeper.attempt
     if attempt.submission != "refused" and not _quiet(keeper, world):
         return
-    if attempt.requeued and keeper.row(world) is None and not _unseen_for_long(keeper, world):
+    if attempt.launch.requeued and keeper.row(world) is None and not _unseen_for_long(keeper, world):
         return  # whether Slurm has started it again decides what may be done
     if not nodelook.visited(keeper, world):
         return
@@ -122,7 +122,7 @@ def _running_again(keeper: Keeper, world: World) -> bool:
     """Slurm has started the job that it requeued."""
     row = keeper.row(world)
     return (
-        keeper.attempt.requeued
+        keeper.attempt.launch.requeued
         and row is not None
         and row.state is JobState.RUNNING
         and keeper.started_again(row)
@@ -162,13 +162,17 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
 def _unseen(keeper: Keeper) -> bool:
     """The run began, ran for a good while and left no record (P10): exit and progress cannot be known."""
     attempt = keeper.attempt
-    if attempt.number > 1 or attempt.launch:  # batch.sh starts no later one where it cannot claim it
+    if attempt.number > 1 or attempt.launch.number:  # batch.sh starts no later one where it cannot claim it
         return False
-    if attempt.claim_seen or attempt.running_seen_at_s is None or attempt.ended_at_s is None:
+    if (
+        attempt.launch.claim_seen
+        or attempt.launch.running_seen_at_s is None
+        or attempt.launch.end.at_s is None
+    ):
         return False
     if beside.WITHOUT_SCRIPT in attempt.end_intended:  # its node was lost before it had written anything
         return False
-    return attempt.ended_at_s - attempt.running_seen_at_s > 60.0
+    return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
 
 
 def _quiet(keeper: Keeper, world: World) -> bool:
@@ -188,26 +192,30 @@ def _quiet(keeper: Keeper, world: World) -> bool:
 def _diagnose(keeper: Keeper, world: World, attempt: Attempt, incident: str) -> Diagnosis:
     if (told := ends.told(attempt)) is not None:
         return told
-    before = attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
-    if before is not None and attempt.end_state in ("FAILED", "GONE"):
-        return held.diagnosis(before, attempts.held_path(keeper.run_dir, attempt.number, attempt.launch))
+    before = attempts.held_record(keeper.run_dir, attempt.number, attempt.launch.number, attempt.nodes)
+    if before is not None and attempt.launch.end.state in ("FAILED", "GONE"):
+        return held.diagnosis(
+            before, attempts.held_path(keeper.run_dir, attempt.number, attempt.launch.number)
+        )
     if (refused := divergences.nothing_loaded(keeper, attempt)) is not None:
         return refused
-    if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
+    if attempt.launch.end.state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
         return remaining
     down = _lost_by_then(keeper, world)
-    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
+    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch.number)
     ended = Ended(
-        state=attempt.end_state,
-        reason=attempt.end_reason,
-        exit_code=attempt.exit_code if attempt.exit_code is not None else (written.code if written else None),
-        exit_signal=attempt.exit_signal
-        if attempt.exit_signal is not None
+        state=attempt.launch.end.state,
+        reason=attempt.launch.end.reason,
+        exit_code=attempt.launch.end.exit_code
+        if attempt.launch.end.exit_code is not None
+        else (written.code if written else None),
+        exit_signal=attempt.launch.end.exit_signal
+        if attempt.launch.end.exit_signal is not None
         else (written.signal if written else None),
-        derived_exit_code=attempt.derived_exit_code,
+        derived_exit_code=attempt.launch.end.derived_exit_code,
         by_us=attempt.ended_by_us,
         nodes_down=down,
-        requeued=attempt.requeued,
+        requeued=attempt.launch.requeued,
         unused=len(keeper.attempt.nodes) > len(attempt.nodes),
     )
     progress = keeper.memory.report.progress if keeper.memory.report is not None else None
@@ -218,7 +226,9 @@ def _diagnose(keeper: Keeper, world: World, attempt: Attempt, incident: str) -> 
         ended=ended,
         catalog=keeper.office.catalog(),
         progress=progress,
-        resumed=usable.resumed(keeper.settings, keeper.run, keeper.run_dir, attempt.resume_from, incident),
+        resumed=usable.resumed(
+            keeper.settings, keeper.run, keeper.run_dir, attempt.launch.start.resume_from, incident
+        ),
     )
     requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
     found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
@@ -245,7 +255,7 @@ def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
 def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
     """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
     assert world.nodes is not None
-    end_s, timeout_s = keeper.attempt.slurm_end_s, keeper.office.facts().slurmd_timeout_s
+    end_s, timeout_s = keeper.attempt.launch.end.slurm_at_s, keeper.office.facts().slurmd_timeout_s
     rows = {node: world.nodes[node] for node in _lost(keeper, world) if node in keeper.attempt.used}
     alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
     return tuple(
@@ -261,7 +271,7 @@ def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
 def _refusal(keeper: Keeper) -> Diagnosis:
     """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out, or adds, may be why: then without it."""
     ours = keeper.attempt.excluded or inside.spares_of(keeper.settings, keeper.attempt)
-    for_good = keeper.attempt.end_state == "REFUSED" and not ours
+    for_good = keeper.attempt.launch.end.state == "REFUSED" and not ours
     return Diagnosis(
         fault=FaultClass.SCHEDULER,
         retry=not for_good,
@@ -279,7 +289,7 @@ def _refusal(keeper: Keeper) -> Diagnosis:
 def _note_loading(keeper: Keeper, diagnosis: Diagnosis) -> None:
     """Set the checkpoint aside that could not be loaded, be it that something else ended the launch or is blamed first; take back those that are not to blame."""
     told = keeper.memory.step is None and loading.cannot_load(
-        keeper.memory.evidence, keeper.office.catalog(), keeper.attempt.resume_from
+        keeper.memory.evidence, keeper.office.catalog(), keeper.attempt.launch.start.resume_from
     )
     is_program = diagnosis.loading is not None and diagnosis.loading.verdict == loading.PROGRAM
     if loading.is_aside(diagnosis) or (told and not is_program):
@@ -304,9 +314,13 @@ def newest_checkpoint(keeper: Keeper) -> str:
 def newer_checkpoint(keeper: Keeper, newest: str) -> str:
     """The newest usable checkpoint where it is newer than all that were known when this launch began; else ""."""
     run, attempt = keeper.run, keeper.attempt
-    resumed = os.path.join(context.cwd(keeper.run_dir), attempt.resume_from) if attempt.resume_from else ""
+    resumed = (
+        os.path.join(context.cwd(keeper.run_dir), attempt.launch.start.resume_from)
+        if attempt.launch.start.resume_from
+        else ""
+    )
     before = run.best_checkpoint or resumed
-    since = attempt.started_at_s or attempt.opened_at_s
+    since = attempt.launch.started_at_s or attempt.opened_at_s
     return newest if checkpoints.newer(newest, before, since) else ""
 
 

@@ -37,7 +37,7 @@ def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
     except OSError:
         return None
     reports = [_read(os.path.join(folder, name)) for name in names]
-    known = [report for report in reports if report.get("launch") == run.attempt.launch]
+    known = [report for report in reports if report.get("launch") == run.attempt.launch.number]
     return {"to": run.settings["stage"], **summed(known)} if known else None
 
 

@@ -153,7 +153,7 @@ def leaves_for_s(settings: Mapping[str, Any]) -> float:
 def _end_where_the_script_is_over(keeper: Keeper, world: World, diagnosis: Diagnosis) -> None:
     """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
     attempt, memory = keeper.attempt, keeper.memory
-    if attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch) is None:
+    if attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch.number) is None:
         memory.since.pop("suspect", None)
         return
     waited_s = memory.for_how_long("suspect", world.mono_s)

@@ -141,7 +141,9 @@ def by_rule(
 
 def had(run: Run) -> bool:
     """The run has had a whole checkpoint, as far as is known."""
-    resumed = any(one.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts)
+    resumed = any(
+        one.launch.start.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts
+    )
     return bool(run.best_checkpoint) or resumed
 
 

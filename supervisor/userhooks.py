@@ -163,14 +163,17 @@ def _end(path: str) -> dict[str, Any] | None:
 def _note_those_in_the_job(keeper: Keeper) -> None:
     """What batch.sh recorded of the commands around the script. A job's array has them in the folders of its tasks only."""
     attempt = keeper.run.attempt
-    if attempt is None or not attempt.claim_seen:
+    if attempt is None or not attempt.launch.claim_seen:
         return
-    for hook, since in (("pre-hook", attempt.running_seen_at_s), ("post-hook", attempt.ended_at_s)):
-        key = f"{hook}.{attempt.number}.{attempt.launch}"
+    for hook, since in (
+        ("pre-hook", attempt.launch.running_seen_at_s),
+        ("post-hook", attempt.launch.end.at_s),
+    ):
+        key = f"{hook}.{attempt.number}.{attempt.launch.number}"
         if not keeper.settings.get(hook) or since is None or key in keeper.run.hooks:
             continue
         for rows in _rows(
-            os.path.join(store.attempt_dir(keeper.run_dir, attempt.number), f"{hook}.{attempt.launch}")
+            os.path.join(store.attempt_dir(keeper.run_dir, attempt.number), f"{hook}.{attempt.launch.number}")
         ):
             keeper.record("hook.ended", key=key, hook=hook, **rows)
 

@@ -41,7 +41,7 @@ class Spared:
 def spare(keeper: Keeper, world: World, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
     attempt, known = keeper.attempt, keeper.office.nodebook.waiting
-    first = attempt.number == 1 and not attempt.launch and attempt.running_seen_at_s is None
+    first = attempt.number == 1 and not attempt.launch.number and attempt.launch.running_seen_at_s is None
     if not first or keeper.watch_only or row.state is not JobState.PENDING or _in_parts(keeper, world, row):
         return
     told = known.get(keeper.run.token) or _from_journal(keeper)

@@ -177,7 +177,10 @@ def _expanded(nodes: Sequence[str]) -> list[str]:
 def _uses(run: Run, nodes: set[str]) -> bool:
     attempt = run.attempt
     return (
-        not run.final and attempt is not None and not attempt.end_state and bool(nodes & set(attempt.reach))
+        not run.final
+        and attempt is not None
+        and not attempt.launch.end.state
+        and bool(nodes & set(attempt.reach))
     )
 
 

@@ -341,7 +341,7 @@ def _lost_after(incident: Incident, ledger: Ledger) -> int | None:
 
 def _action(run: Run) -> str:
     if run.state is State.FINISHED:
-        return "left to Slurm's requeue" if any(attempt.launch for attempt in run.attempts) else "none"
+        return "left to Slurm's requeue" if any(attempt.launch.number for attempt in run.attempts) else "none"
     return run.final_reason or "none"
 
 

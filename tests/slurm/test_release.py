@@ -195,7 +195,7 @@ class Returning:
         self.at.until(lambda: "told 3 of n[0-1],n2" in self.at.job_log(), "it is back")
         here = [one["data"]["nodes"] for one in self.at.records() if one["kind"] == "companion.here"]
         self.at.until(lambda: self.counts(node)[0] == 3, "its rank counts")
-        assert self.ends().attempts[0].aside == ()
+        assert self.ends().attempts[0].launch.aside == ()
         assert here == [[node]]
 
 

@@ -15,7 +15,7 @@ from ftrun.supervisor import agent_hang, agent_reach, hang, hang_verdict, signat
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_talk import Started
-from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.attempts import LaunchRecord
 from ftrun.supervisor.model import FaultClass
 from tests.unit.lives import write_stacks
 
@@ -52,7 +52,7 @@ class Life:
         self.log.touch()
         told = os.stat(self.log)
         place = str(folder / "runs" / "r" / "attempts" / "1")
-        launch = Launch(
+        launch = LaunchRecord(
             number=1, job="7", host="n0", nodes=NODES, stdout=str(self.log), stdout_dev=told.st_dev, stdout_ino=told.st_ino,
             stderr=str(self.log), stderr_dev=told.st_dev, stderr_ino=told.st_ino,
             stdout_offset_bytes=0, stderr_offset_bytes=0, resume_from="", started_s=None,

@@ -14,7 +14,7 @@ from ftrun.supervisor import arrays, events, rows, run_types, signatures
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.run_types import Attempt, GivenUp
+from ftrun.supervisor.run_types import Attempt, End, GivenUp, Launch
 from tests.unit.cases import diagnosis
 
 LOT = GivenUp((2,), "user-code", "python.error", "a mistake in the script")
@@ -61,7 +61,7 @@ def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir
         ended(run_dir, task, 0)
     ended(run_dir, 4, 1)
     ended(run_dir, 3, 1, launch=1)
-    gone = attempt(end_state="GONE", failed_tasks=(4,))
+    gone = attempt(launch=Launch(end=End("GONE")), failed_tasks=(4,))
 
     assert (3, 4, 5) == arrays.wanted(str(run_dir), run_types.Run("r"), gone)
     assert not arrays.all_went_well(str(run_dir), gone)

@@ -220,7 +220,7 @@ def test_a_copy_that_was_cut_is_gone_on_with(tmp_path: Path, kind: str) -> None:
 
     kinds = [r["kind"] for r in life.records() if "agent_seq" in r["data"]]
     assert kinds == [json.loads(line)["kind"] for line in agent.path.read_text().splitlines()]
-    assert (life.run.retries, life.attempt.start, len(life.run.incidents)) == (1, 2, 1)
+    assert (life.run.retries, life.attempt.launch.start.number, len(life.run.incidents)) == (1, 2, 1)
 
 
 POINTS = (
@@ -310,7 +310,7 @@ def test_a_line_that_makes_no_sense_costs_neither_the_run_nor_the_lines_behind_i
     agent.note("ladder.off", why="srun went around the shim")
     agent.live(3)
 
-    assert (life.run.state.value, life.attempt.ladder_off) == ("running", "srun went around the shim")
+    assert (life.run.state.value, life.attempt.launch.ladder_off) == ("running", "srun went around the shim")
     assert life.run.state.value == events.fold("r", journal.read_run(life.run_dir)).state.value
 
 
@@ -389,7 +389,7 @@ def test_a_node_that_a_swap_set_aside_is_left_out_from_then_on(tmp_path: Path) -
     agent.begin(2, ["n1", "n2", "n3"])
     agent.live(5)
     assert life.run.drained == ("n0",)
-    assert (life.run.excluded_at(life.clock.now_s()), life.attempt.aside) == (("n0",), ("n0",))
+    assert (life.run.excluded_at(life.clock.now_s()), life.attempt.launch.aside) == (("n0",), ("n0",))
     life.say("RuntimeError: NCCL error: unhandled system error")
     life.exit(1)
     life.until("queued")

@@ -292,7 +292,7 @@ def test_a_dead_agents_companion_stays_where_the_start_uses_it(tmp_path: Path) -
     company.join(job)
     company.life.train(7, 7 + int(beside.STILL_FOR_S) + 60)
 
-    assert company.life.attempt.no_agent
+    assert company.life.attempt.launch.no_agent
     assert (company.known.state, job.state) == ("here", JobState.RUNNING)
 
 
@@ -306,7 +306,7 @@ def test_a_companion_whose_arrival_nobody_noted_stays_where_the_start_uses_it(tm
     company.join(job)
     company.life.train(7, 7 + int(beside.STILL_FOR_S) + 60)
 
-    assert company.life.attempt.no_agent
+    assert company.life.attempt.launch.no_agent
     assert (company.known.state, job.state) == ("submitted", JobState.RUNNING)
 
 

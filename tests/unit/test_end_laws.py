@@ -144,7 +144,7 @@ def test_a_requeued_job_that_no_answer_shows_is_not_given_up(
     monkeypatch.setattr(life.cluster, "jobs", jobs)
     life.live(30)
 
-    assert (life.run.state.value, life.attempt.launch, life.living()) == ("running", 2, ["1"])
+    assert (life.run.state.value, life.attempt.launch.number, life.living()) == ("running", 2, ["1"])
 
 
 def test_after_a_second_start_every_node_must_have_been_heard_anew(tmp_path: Path) -> None:

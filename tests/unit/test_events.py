@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor import events, run_types
 from ftrun.supervisor.lifecycle import FINAL, TRANSITIONS, IllegalEvent, State, next_state
-from ftrun.supervisor.run_types import Attempt, Start
+from ftrun.supervisor.run_types import Attempt, Launch, StartNote
 
 TEXT = st.sampled_from(["", "a", "n1"])
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), unique=True)
@@ -156,12 +156,12 @@ def test_a_run_that_is_over_opens_no_attempt(state: State) -> None:
 def test_every_start_of_the_script_counts_once() -> None:
     """Requeues and restarts in place are starts too: no two starts of a run are told the same FTRUN_RESTART."""
     again = [
-        Start(0, 1, ("n0",), 1.0),
-        Start(0, 2, ("n0",), 2.0),
-        Start(1, 1, ("n0",), 3.0),
-        Start(1, 2, ("n0",), 4.0),
+        StartNote(0, 1, ("n0",), 1.0),
+        StartNote(0, 2, ("n0",), 2.0),
+        StartNote(1, 1, ("n0",), 3.0),
+        StartNote(1, 2, ("n0",), 4.0),
     ]
 
     assert Attempt(1, 0.0).starts_made == 1
-    assert Attempt(1, 0.0, launch=1).starts_made == 2
-    assert Attempt(1, 0.0, launch=1, begun=tuple(again)).starts_made == 4
+    assert Attempt(1, 0.0, launch=Launch(1)).starts_made == 2
+    assert Attempt(1, 0.0, begun=tuple(again), launch=Launch(1)).starts_made == 4

@@ -69,7 +69,7 @@ def test_a_run_cut_in_mid_recovery_knows_what_is_left_to_do() -> None:
     assert ("resubmit", ["n0"]) == (run.decision["kind"], run.decision["exclude"])
     assert (1, ("n0",)) == (len(run.attempts), run.excluded_at(run.last_at_s))
     assert run.attempt is not None
-    assert not run.attempt.over
+    assert not run.attempt.launch.over
 
 
 @pytest.mark.parametrize("keep", range(0, 200, 7))

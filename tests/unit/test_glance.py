@@ -10,6 +10,7 @@ from typing import Any
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.office import World
+from ftrun.supervisor.run_types import Launch
 from ftrun.supervisor.supervise import GLANCE_EVERY_S, Supervisor
 from tests.fake_slurm.cluster import Engine, MemoryCluster
 
@@ -35,7 +36,7 @@ class _Run:
 
     def __init__(self, clock: _Clock, cpu_s: list[float]) -> None:
         self.run = SimpleNamespace(state=State.RUNNING, id="r")
-        self.attempt = SimpleNamespace(number=1, launch=0)
+        self.attempt = SimpleNamespace(number=1, launch=Launch())
         self.memory = SimpleNamespace(since={"script-over": 0.0})
         self.read_at: list[float] = []
         self._clock, self._cpu_s = clock, cpu_s

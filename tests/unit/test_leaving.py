@@ -470,7 +470,7 @@ def _limited(tmp_path: Path, left_s: float, **chosen: Any) -> tuple[Life, list[s
 
 
 def _train_until(life: Life, left_s: float) -> None:
-    begun_s = life.attempt.started_at_s
+    begun_s = life.attempt.launch.started_at_s
     assert begun_s is not None
     while begun_s + LIMIT_S - life.engine.now() > left_s:
         life.train(life.attempt.last_step or 6, life.attempt.last_step or 6)
@@ -544,7 +544,7 @@ def test_a_script_that_has_saved_and_cannot_be_through_is_ended_and_goes_on_in_a
         life.run.incidents[0].signature,
     )
     assert {} == dict(life.run.spent)
-    begun_s = life.run.attempts[0].started_at_s
+    begun_s = life.run.attempts[0].launch.started_at_s
     assert begun_s is not None
     assert life.engine.now() < begun_s + LIMIT_S - 60
 

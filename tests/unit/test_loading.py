@@ -14,7 +14,7 @@ from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.loading import AGAIN, ASIDE, PROGRAM, Resumed, Usable
 from ftrun.supervisor.model import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.run_types import Attempt, Run
+from ftrun.supervisor.run_types import Attempt, End, Launch, Run, Start
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
 X, Y, Z = "/scratch/ckpt/step_30", "/scratch/ckpt/step_20", "/scratch/ckpt/step_10"
@@ -244,19 +244,32 @@ def test_what_failed_to_load_before_is_remembered_until_a_start_makes_steps() ->
 def test_a_program_that_worked_before_gets_one_more_start_from_the_same_checkpoint() -> None:
     """It costs the ceiling, and no budget of its class."""
     found = diagnosis(F.USER_CODE, loading=Loading(X, verdict=AGAIN))
-    ruling = rule(found, attempt={"resume_from": X}, run={"retries": 3})
+    ruling = rule(
+        found, attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from=X))}, run={"retries": 3}
+    )
 
     assert ("resubmit", False, 4, {}) == (
         ruling.decision.kind, ruling.decision.older_checkpoint, ruling.retries, dict(ruling.spent),
     )  # fmt: skip
-    assert "stop" == rule(found, attempt={"resume_from": X}, run={"retries": 20}).decision.kind
+    assert (
+        "stop"
+        == rule(
+            found,
+            attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from=X))},
+            run={"retries": 20},
+        ).decision.kind
+    )
 
 
 def zero(
     *, trained_s: float = 600.0, own: bool = True, limit_s: float = 3600.0, fault: F = F.CHECKPOINT, fresh: int = 0
 ) -> Ruling:  # fmt: skip
     """The ruling on a run that may load nothing."""
-    attempt = Attempt(1, NOW - trained_s, started_at_s=NOW - trained_s, resume_from=X, end_state="FAILED")
+    attempt = Attempt(
+        1,
+        NOW - trained_s,
+        launch=Launch(started_at_s=NOW - trained_s, end=End(state="FAILED"), start=Start(resume_from=X)),
+    )
     incidents = tuple(
         incident(F.CHECKPOINT, decision={"fresh": True}, decided_at_s=NOW - trained_s) for _ in range(fresh)
     )
@@ -295,7 +308,7 @@ def test_a_run_that_may_load_nothing_begins_anew_where_little_is_lost(
 
 def test_what_was_given_up_before_is_not_counted_again() -> None:
     """The time counts from the last beginning."""
-    attempt = Attempt(1, NOW - 7000, started_at_s=NOW - 7000)
+    attempt = Attempt(1, NOW - 7000, launch=Launch(started_at_s=NOW - 7000))
     anew = incident(F.CHECKPOINT, decision={"fresh": True}, decided_at_s=NOW - 500)
     run = Run("r", attempts=(attempt,), incidents=(anew,))
 

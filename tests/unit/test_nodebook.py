@@ -12,7 +12,7 @@ from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger, nodebook
 from ftrun.supervisor.nodebook import NodeBook
 from ftrun.supervisor.nodes import Entry
-from ftrun.supervisor.run_types import Attempt, Exclusion, Run
+from ftrun.supervisor.run_types import Attempt, End, Exclusion, Launch, Run
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
 SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}
@@ -91,7 +91,7 @@ def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
     assert ("n7",) == kept("a")
     assert () == kept("b", settings={"quarantine": "never"})
     keeper = Keeper(tmp_path / "c", blamed)
-    refused = Attempt(2, NOW, end_state="REFUSED", excluded=("n7",))
+    refused = Attempt(2, NOW, excluded=("n7",), launch=Launch(end=End(state="REFUSED")))
     keeper.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
     assert () == nodebook.kept_away(keeper, NOW)  # type: ignore[arg-type]
 
