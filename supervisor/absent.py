@@ -63,7 +63,7 @@ def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
     if left_the_queue(ctx) and told != archive.LOST:
         reason = end_reasons.LEFT_THE_QUEUE
     launch = latest_launch(ctx)
-    if launch != ctx.attempt.launch:
+    if launch != ctx.attempt.launch.number:
         ctx.begin_launch(launch)  # its log begins elsewhere
     ends.record_end(ctx, "job.ended", "GONE", reason, archive.nodes_of(ctx), launch=launch)
 
@@ -106,7 +106,7 @@ def _due(ctx: RunContext, world: ClusterSnapshot) -> bool:
 
 def left_the_queue(ctx: RunContext) -> bool:
     """It went from the queue, as far as anyone can tell: unstarted, not by us, and nobody was there to see it."""
-    return ctx.observations.per_launch(_Absence).unwatched and not ctx.attempt.over and _never_started(ctx)
+    return ctx.observations.per_launch(_Absence).unwatched and not ctx.attempt.launch.over and _never_started(ctx)
 
 
 def latest_launch(ctx: RunContext) -> int:
@@ -114,8 +114,8 @@ def latest_launch(ctx: RunContext) -> int:
     attempt = ctx.attempt
     with contextlib.suppress(OSError):
         claimed = attempts.claims(ctx.run_dir, attempt.number)
-        return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch)
-    return attempt.launch
+        return max((c.launch for c in claimed if c.job == attempt.job), default=attempt.launch.number)
+    return attempt.launch.number
 
 
 def _never_started(ctx: RunContext) -> bool:
@@ -123,9 +123,9 @@ def _never_started(ctx: RunContext) -> bool:
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempt.ended_by_us or attempt.cancel_intended or attempts.has_tasks(run_dir, attempt.number):
         return False
-    if attempt.end_state:  # of the launch before: it must have been put into the queue again since
-        return attempt.requeued and latest_launch(ctx) <= attempt.launch
-    return attempts.owner(run_dir, attempt.number, attempt.launch) is None
+    if attempt.launch.end.state:  # of the launch before: it must have been put into the queue again since
+        return attempt.launch.requeued and latest_launch(ctx) <= attempt.launch.number
+    return attempts.owner(run_dir, attempt.number, attempt.launch.number) is None
 
 
 def _unwatched(ctx: RunContext, world: ClusterSnapshot) -> bool:
@@ -133,5 +133,5 @@ def _unwatched(ctx: RunContext, world: ClusterSnapshot) -> bool:
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
         return world.mono_s - ctx.observations.seen_s >= age_s
-    told = (attempt.submitted_at_s, attempt.running_seen_at_s, attempt.ended_at_s)
+    told = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
     return ends.forgettable(max((at for at in told if at is not None), default=None), world.now_s, age_s)

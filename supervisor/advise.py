@@ -16,10 +16,11 @@ from itertools import pairwise
 from statistics import median
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import elastic, growing, rates, views
-from ftrun.supervisor.events import Run
+from ftrun.supervisor import growing, rates, views
 from ftrun.supervisor.ladder import NODE_BOUND
 from ftrun.supervisor.rates import PRIOR, PRIOR_EVENTS, PRIOR_NODE_DAYS, node_hours
+from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.sizes import sizes_of_settings
 from ftrun.supervisor.virtual.formulas import daly_s, rate_interval, useful_share, young_s
 from ftrun.supervisor.virtual.scenario import Scenario
 
@@ -327,7 +328,7 @@ def _growing(run: Run, nodes: int, figures: Mapping[str, Figure], now_s: float) 
 
     By the figures by which the run itself decides, so that it does what it is said to do: every restart inside its job counts, and one fault of the prior.
     """
-    sizes = elastic.of_settings(run.settings)
+    sizes = sizes_of_settings(run.settings)
     if sizes is None or nodes <= sizes.all[0]:
         return ()
     between_s = rates.between_s(run, now_s, nodes)

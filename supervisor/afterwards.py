@@ -25,7 +25,7 @@ HEALTHY_MAX = 4
 
 def extra_logs(ctx: RunContext) -> list[LogPath]:
     """The logs of `--ft-log`, relative to the folder of submission; what stood there before this start of the script is none of its."""
-    sizes = ctx.attempt.log_sizes
+    sizes = ctx.attempt.launch.log_sizes
     return [LogPath(path, sizes.get(path, 0)) for path in _named(ctx) if not inputs.is_attachment(path)]
 
 
@@ -40,7 +40,7 @@ def with_last_words(ctx: RunContext, found: Diagnosis, topology: Topology) -> Di
         return found
     attempt, report = ctx.attempt, ctx.observations.report
     progress = report.progress if report is not None else None
-    own = launchlogs.of_launch(ctx.run_dir, attempt.number, attempt.launch) + extra_logs(ctx)
+    own = launchlogs.of_launch(ctx.run_dir, attempt.number, attempt.launch.number) + extra_logs(ctx)
     explained = [
         (incident.attempt, incident.launch, incident.start)
         for incident in ctx.run.incidents
@@ -49,7 +49,7 @@ def with_last_words(ctx: RunContext, found: Diagnosis, topology: Topology) -> Di
     places = explained[-HEALTHY_MAX:]
     healthy = [log for place in places for log in launchlogs.of_start(ctx.run_dir, *place)]
     offset_bytes = progress.offset_bytes if progress is not None else 0
-    ours = launchlogs.ours(ctx.run_dir, attempt.number, attempt.launch)
+    ours = launchlogs.ours(ctx.run_dir, attempt.number, attempt.launch.number)
     lines = lastwords.suspicious(
         own, topology, step_offset_bytes=offset_bytes, healthy=healthy, ours=ours.having(*attempt.family)
     )
@@ -58,4 +58,4 @@ def with_last_words(ctx: RunContext, found: Diagnosis, topology: Topology) -> Di
 
 def _named(ctx: RunContext) -> list[str]:
     """The files that `--ft-log` names and that this launch has written."""
-    return inputs.named(ctx.settings, context.cwd(ctx.run_dir), ctx.attempt.started_at_s or 0.0)
+    return inputs.named(ctx.settings, context.cwd(ctx.run_dir), ctx.attempt.launch.started_at_s or 0.0)

@@ -164,7 +164,7 @@ def _opened(desk: Desk) -> Rounds:
     run = desk.book.run()
     settings = dict(run.settings)
     _provide(desk.where.home)
-    off = next((one.ladder_off for one in reversed(run.attempts) if one.ladder_off), "")
+    off = next((one.launch.ladder_off for one in reversed(run.attempts) if one.launch.ladder_off), "")
     if not desk.where.nodes:
         off = off or "the nodes of the job are not known"
     first = desk.talk.started(1)

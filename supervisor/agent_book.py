@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.supervisor import haltfile, journal, store
-from ftrun.supervisor.events import Run, fold
+from ftrun.supervisor.events import apply, fold
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Book", "BookClosed"]
 
@@ -100,14 +101,12 @@ class Book:
         if run.attempt is None or run.attempt.number != self.attempt:
             raise BookClosed(f"attempt {self.attempt} is not the run's last")
         run = self._caught_up(run, run.attempt.copied)
-        if run.attempt is not None and run.attempt.launch != self.launch:
-            run = run.with_attempt(
-                launch=self.launch, resume_from="", inside=False, start=1, active=(), aside=()
-            )
+        if run.attempt is not None and run.attempt.launch.number != self.launch:
+            run = run.with_attempt(launch=run.attempt.launch.next(self.launch))
         if run.attempt is not None and not run.attempt.job:
             run = run.with_attempt(job=self.job)
         for record in self.records:
-            run = run.after(record)
+            run = apply(run, record)
         return haltfile.wished(run, self.run_dir, self._now())
 
     def _caught_up(self, run: Run, copied: Mapping[int, int]) -> Run:
@@ -120,7 +119,7 @@ class Book:
                 with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, AssertionError):
                     record = json.loads(line)
                     if record["seq"] >= copied.get(launch, 0):
-                        run = run.after(record)
+                        run = apply(run, record)
         return run
 
     def beat(self) -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.hung import better, ended_by_us
 from ftrun.supervisor.loading import Resumed, Usable, is_aside
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
+from ftrun.supervisor.run_types import Run
 from ftrun.supervisor.verdicts import UNSURE, plain
 
 if TYPE_CHECKING:
@@ -127,18 +127,18 @@ def case_of(run: Run, seen: Seen, diagnosis: Diagnosis, cluster: grounds.Cluster
     """The case of this start's end, as the policy takes it."""
     assert run.attempt is not None
     loads = seen.resumed.without if seen.resumed is not None and is_aside(diagnosis) else seen.loads
+    launch = run.attempt.launch
     attempt = replace(
         run.attempt,
         nodes=seen.nodes,
-        active=seen.nodes,
-        start=seen.number,
-        end_state="FAILED",
-        exit_code=seen.code,
-        exit_signal=seen.signal,
+        launch=replace(
+            launch,
+            end=replace(launch.end, state="FAILED", exit_code=seen.code, exit_signal=seen.signal),
+            requeued=False,
+            start=replace(launch.start, number=seen.number, nodes=seen.nodes, resume_from=seen.resume_from),
+        ),
         end_intended=seen.suspicion.title if seen.suspicion is not None else "",
         end_done=seen.suspicion is not None,
-        requeued=False,
-        resume_from=seen.resume_from,
     )
     return grounds.Case(
         run=run,

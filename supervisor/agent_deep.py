@@ -16,7 +16,7 @@ from typing import Any
 
 from ftrun.hooks.ownership import RUNNER
 from ftrun.supervisor import checkpoints, context, store
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Begin", "Deep", "begin"]
 

@@ -19,6 +19,7 @@ from ftrun.supervisor import (
     agent_case,
     context,
     hang,
+    hang_verdict,
     hung,
     inputs,
     launchlogs,
@@ -209,7 +210,7 @@ class Eye:
         found = self.memory.suspicion
         return stall.limits_while_suspect(self._settings, found, self._catalog()) if found else None
 
-    def hung(self, verdict: hang.Verdict) -> Suspicion:
+    def hung(self, verdict: hang_verdict.Verdict) -> Suspicion:
         """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
         found = self.memory.suspicion
         if found is None or not stall.is_found_by_a_check(found):

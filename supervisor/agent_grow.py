@@ -21,7 +21,6 @@ from ftrun.supervisor import (
     agent_place,
     agent_stop,
     checkpoints,
-    elastic,
     growing,
     journal,
     ladder,
@@ -37,10 +36,10 @@ from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_stop import Boundary
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.growing import Scene, Verdict
 from ftrun.supervisor.leaving import Occasion
-from ftrun.supervisor.sizes import Sizes
+from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.sizes import Sizes, sizes_of_settings
 
 __all__ = ["STARTS_WITHIN_S", "Growth", "Room"]
 
@@ -74,7 +73,7 @@ class Growth:
 
     def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any], room: Room) -> None:
         self._desk, self._eye, self._settings, self._room = desk, eye, settings, room
-        self._sizes = elastic.of_settings(settings)
+        self._sizes = sizes_of_settings(settings)
         self._min_stay_s = float(settings.get("min-stay", 1800.0))
         self._every_s = min(LOOK_EVERY_S, max(2.0, self._min_stay_s / 4.0))
         self._next_s = self._sight_s = desk.clock.mono_s()

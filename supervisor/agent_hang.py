@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor import agent_reach, hang, nodefacts, nodereports, straggler
+from ftrun.supervisor import agent_reach, hang, hang_verdict, nodefacts, nodereports, straggler
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_talk import Started
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
@@ -95,7 +95,9 @@ class Hangs:
             self.history,
         )
 
-    def look(self, report: WatchReport | None, suspect: hang.Limits | None = None) -> hang.Verdict | None:
+    def look(
+        self, report: WatchReport | None, suspect: hang.Limits | None = None
+    ) -> hang_verdict.Verdict | None:
         """Take up what is seen now and judge; `suspect`: see `HangWatch.judge`.
 
         None where hangs are not looked for, or it is too early for another look. Raises OSError (journal).

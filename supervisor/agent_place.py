@@ -8,13 +8,14 @@ from typing import Any
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor import agent_case, elastic, grounds, ladder, nodereports, queueing
+from ftrun.supervisor import agent_case, grounds, ladder, nodereports, queueing
 from ftrun.supervisor import pool as pools
 from ftrun.supervisor.agent_desk import Desk
 from ftrun.supervisor.agent_reach import Reach
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.model import Diagnosis
 from ftrun.supervisor.poolspec import pool_of
+from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.sizes import sizes_of_settings
 
 __all__ = ["others_wait", "place", "view"]
 
@@ -59,7 +60,7 @@ def place(
         stuck=reach.unfit,
         off=off or ("" if reach.known else f"it is not known which nodes are well: {reach.why}"),
     )
-    sizes = elastic.of_settings(run.settings)
+    sizes = sizes_of_settings(run.settings)
     idle, borrowed = _to_be_had(desk, run, around, {*desk.nodes, *run.excluded_at(seen.now_s)})
     waiting = [node for node in desk.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
     return replace(
@@ -114,7 +115,7 @@ def view(desk: Desk, settings: dict[str, Any], run: Run) -> grounds.ClusterView:
             lost=[node for node in desk.nodes if node in nodes and not nodes[node].responding],
             nodes_needed=len(where.nodes),
             may_ask=bool(settings.get("operator-spool")),
-            nodes_least=queueing.least(run, elastic.of_settings(settings)),
+            nodes_least=queueing.least(run, sizes_of_settings(settings)),
         )
         return queueing.alike(found, nodes, run)
     except SlurmError:

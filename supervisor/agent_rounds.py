@@ -34,6 +34,7 @@ from ftrun.supervisor.agent_deep import Deep
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_drain import Drained
 from ftrun.supervisor.agent_early import Early
+from ftrun.supervisor.agent_events import GROW
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_grow import Growth, Room
 from ftrun.supervisor.agent_hang import Hangs
@@ -42,10 +43,10 @@ from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_slow import Slow
 from ftrun.supervisor.agent_stage import Stage
 from ftrun.supervisor.agent_talk import Over, Started
-from ftrun.supervisor.events import Run
-from ftrun.supervisor.hang import History, State
-from ftrun.supervisor.inplace import GROW
+from ftrun.supervisor.hang import History
+from ftrun.supervisor.hang_verdict import State
 from ftrun.supervisor.model import Diagnosis
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Rounds"]
 

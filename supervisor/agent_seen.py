@@ -22,9 +22,9 @@ from ftrun.supervisor.agent_desk import Desk
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_talk import Over, Started
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.model import Diagnosis
 from ftrun.supervisor.nodefacts import NodeFacts
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["begun", "failed_checkpoint", "incident_of", "note", "seen_of", "too_late"]
 

@@ -30,7 +30,7 @@ from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.agent_reach import Reach
 from ftrun.supervisor.agent_talk import Resume, Started
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from ftrun.supervisor.stagedsets import StagedSet
 
 __all__ = ["Stage"]

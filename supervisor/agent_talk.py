@@ -14,7 +14,7 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.commands.spanning import Span
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import attempts, store
-from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.attempts import LaunchRecord
 
 __all__ = ["Over", "Resume", "Started", "Talk", "started_from"]
 
@@ -29,7 +29,7 @@ class Started:
     pid: int
     nodes: tuple[str, ...]
     token: str
-    launch: Launch
+    launch: LaunchRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
     from ftrun.slurm.commands.accounting import Account
-    from ftrun.supervisor.parts import Attempt
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
@@ -103,7 +103,9 @@ def _ours(family: Sequence[Account], attempt: Attempt, user: str, name: str) -> 
     if marked:
         return [one for one in marked if _bears(one, attempt.token)]
     same = [one for one in family if user and name and one.name == name]
-    starts = {int(start) for start in (*attempt.starts.values(), attempt.started_at_s) if start is not None}
+    starts = {
+        int(start) for start in (*attempt.starts.values(), attempt.launch.started_at_s) if start is not None
+    }
     first = next((n for n, one in enumerate(same) if one.start_time_s in starts), None)
     if first is None and attempt.submitted_at_s is not None and not starts:
         near = [n for n, one in enumerate(same) if _near(one.submit_time_s, attempt.submitted_at_s)]

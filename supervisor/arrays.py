@@ -16,10 +16,10 @@ from ftrun.slurm.records import replace
 from ftrun.supervisor import arrayspec, attempts, context, divergences, hung, policy, rows
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
+from ftrun.supervisor.run_types import Attempt, Run
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.attempts import Launch
-    from ftrun.supervisor.events import Attempt, Run
+    from ftrun.supervisor.attempts import LaunchRecord
     from ftrun.supervisor.grounds import Case
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
@@ -73,7 +73,7 @@ def judged(ctx: RunContext, case: Case, lost: Sequence[str]) -> Case:
     return replace(case, run=ctx.run, diagnosis=_of_all(again))
 
 
-def _share_a_log(launches: Iterable[Launch]) -> bool:
+def _share_a_log(launches: Iterable[LaunchRecord]) -> bool:
     logs = [launch.stdout for launch in launches]
     return len(set(logs)) < len(logs)
 
@@ -91,7 +91,7 @@ def _unable_to_load(ctx: RunContext) -> dict[int, Diagnosis]:
 
 
 def _diagnosed(
-    ctx: RunContext, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
+    ctx: RunContext, task: int, launch: LaunchRecord | None, otherwise: Diagnosis, lost: Sequence[str]
 ) -> Diagnosis:
     attempt = ctx.attempt
     state = attempt.task_states.get(task, "FAILED")
@@ -150,7 +150,7 @@ def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
     if previous.submission == "done":
         failed = previous.failed_tasks
         if (
-            not failed or previous.end_state == "GONE"
+            not failed or previous.launch.end.state == "GONE"
         ):  # not even Slurm knows: what left no good end is repeated
             failed = tuple(task for task in asked if not _went_well(run_dir, previous, task))
         asked = failed

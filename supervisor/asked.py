@@ -12,7 +12,7 @@ import sys
 
 from ftrun.slurm.client import options
 from ftrun.slurm.client.options import CommandLine, OptionError
-from ftrun.supervisor import child, compose, config, context, inside, settings, submit
+from ftrun.supervisor import child, compose, config, context, inside, settings, settings_errors, submit
 from ftrun.supervisor.errors import SubmitImpossible, UserError
 
 __all__ = ["Asked", "Plain", "read"]
@@ -170,14 +170,14 @@ def _split(asked: Asked) -> None:
     for name, value in asked.line.own:  # a slip of the pen in our own options is told before anything else
         try:
             settings.parse(name, True if value is None else value)
-        except settings.SettingError as error:
+        except settings_errors.SettingError as error:
             raise UserError(f"--ft-{name}: {error}") from None
 
 
 def _own(name: str) -> bool:
     try:
         return settings.takes_value(name)
-    except settings.SettingError as error:
+    except settings_errors.SettingError as error:
         raise UserError(f"--ft-{name}: {error}") from None
 
 
@@ -276,7 +276,7 @@ def _refuse_ladder(asked: Asked) -> None:
 
             elastic.refuse(asked.config, asked.line, asked.head, asked.env)
         wide = inside.resized(asked.config.values, asked.line, asked.head, asked.env)
-    except (settings.SettingError, SubmitImpossible) as error:
+    except (settings_errors.SettingError, SubmitImpossible) as error:
         raise UserError(asked.config.blame(str(error))) from None
     if wide is not None and wide.spares:
         _refuse_too_wide(asked, wide.active, wide.spares)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import replace
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.run_types import Run
 
 if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
@@ -101,7 +101,7 @@ def _put(
         run=ctx.run.id,
         fault=str(decision.get("class", "")),
         signature=re.sub(r"[^\w.-]", "-", str(decision.get("signature") or decision.get("class", "")))[:64],
-        seen_s=attempt.slurm_end_s or attempt.ended_at_s or now_s,
+        seen_s=attempt.launch.end.slurm_at_s or attempt.launch.end.at_s or now_s,
         want="raise" if lost else "drain",
         lost=re.split(r"[_+]", lost)[0],
     )

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import held, store
+from ftrun.supervisor import prelaunch, store
 
 __all__ = [
     "Claim",
     "Exit",
-    "Launch",
+    "LaunchRecord",
     "claims",
     "close",
     "exit_record",
@@ -69,7 +69,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchRecord:
     """One launch as batch.sh recorded it, or one start of the script inside it. Paths are real paths on the node; offsets are
     bytes at the start; `nodes` are those of the job, or those that the start uses; `passed` says which newer checkpoint was not loaded, and why; `several` that the
     job has parts with ids and nodes of their own: tasks, components."""
@@ -157,26 +157,26 @@ def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
         return None
 
 
-def launch_record(run_dir: str, attempt: int, launch: int) -> Launch | None:
+def launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """What batch.sh wrote when this launch began; None when it wrote nothing (yet)."""
     return _launch(Path(store.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
 
 
-def start_record(run_dir: str, attempt: int, launch: int, start: int) -> Launch | None:
+def start_record(run_dir: str, attempt: int, launch: int, start: int) -> LaunchRecord | None:
     """What batch.sh wrote when it started the script for this time inside one launch; None when it wrote nothing."""
     path = Path(store.attempt_dir(run_dir, attempt)) / f"begun.{launch}.{start}"
     found = _launch(path, launch)
     return replace(found, start=start) if found is not None else None
 
 
-def last_start(run_dir: str, attempt: int, launch: int) -> Launch | None:
+def last_start(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The record of the newest start of the script inside this launch; where there is none, that of the launch itself."""
     numbers = sorted(_numbers(Path(store.attempt_dir(run_dir, attempt)), f"begun.{launch}."), reverse=True)
     found = (start_record(run_dir, attempt, launch, number) for number in numbers if number > 1)
     return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
 
 
-def launch_after(run_dir: str, attempt: int, launch: int) -> Launch | None:
+def launch_after(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The first launch after this one that left a record in its attempt; None while there is none."""
     folder = Path(store.attempt_dir(run_dir, attempt))
     after = [number for number in _numbers(folder, "launch.") if number > launch]
@@ -192,7 +192,7 @@ def tasks_started(run_dir: str, attempt: int) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, Launch]:
+def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, LaunchRecord]:
     """The record of the last launch of each of these tasks of an array, as far as there is one."""
     found = {}
     for task in tasks:
@@ -245,14 +245,14 @@ def has_tasks(run_dir: str, attempt: int) -> bool:
     return os.path.isdir(os.path.join(store.attempt_dir(run_dir, attempt), "tasks"))
 
 
-def _launch(path: Path, launch: int) -> Launch | None:
+def _launch(path: Path, launch: int) -> LaunchRecord | None:
     values = key_values(path)
     return launch_from(values, launch) if values is not None else None
 
 
-def launch_from(values: Mapping[str, str], launch: int) -> Launch:
+def launch_from(values: Mapping[str, str], launch: int) -> LaunchRecord:
     """A launch, or a start inside it, from the lines of its record. (pure)"""
-    return Launch(
+    return LaunchRecord(
         number=launch,
         job=values.get("job", ""),
         host=values.get("host", ""),
@@ -272,7 +272,7 @@ def launch_from(values: Mapping[str, str], launch: int) -> Launch:
     )
 
 
-def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> Launch | None:
+def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
     """The last launch that began, of (attempt, its highest launch) oldest first: an attempt may end before it starts."""
     for attempt, highest in reversed(tries):
         for launch in range(highest, -1, -1):
@@ -319,7 +319,7 @@ def lost_record(run_dir: str, attempt: int, launch: int) -> str:
     return values.get("job", "") if values is not None else ""
 
 
-def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> held.Held | None:
+def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> prelaunch.Held | None:
     """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch.
 
     A script that has left the record of its end was started: the summing up was late, and its word came to nothing.
@@ -330,7 +330,7 @@ def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -
         table = json.loads(store.content(held_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b"")
     except (ValueError, RecursionError):
         return None
-    return held.parsed(table, nodes)
+    return prelaunch.parsed(table, nodes)
 
 
 def held_path(run_dir: str, attempt: int, launch: int) -> str:

@@ -18,17 +18,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import attempts, companion_fold, ending, journal, store
+from ftrun.supervisor import agent_events, attempts, ending, journal, store
 from ftrun.supervisor.end_reasons import WITHOUT_SCRIPT
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.lifecycle import INSIDE
 from ftrun.supervisor.model import Action, FaultClass, Source
 from ftrun.supervisor.timers import Interval, Stopwatch
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.model import Diagnosis
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["STILL_FOR_S", "copy_journal", "end_if_headless", "in_charge", "note_absence", "said"]
@@ -72,18 +73,18 @@ class _Script:
 
 def in_charge(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """The agent of the present launch lives, or is about to begin: nobody else acts inside its allocation."""
-    return _lives(ctx, world) if ctx.attempt.inside else _begins(ctx, world)
+    return _lives(ctx, world) if ctx.attempt.launch.inside else _begins(ctx, world)
 
 
 def _begins(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """batch.sh has started an agent a moment ago, which has journalled nothing yet."""
     attempt = ctx.attempt
-    if attempt.no_agent or not attempt.claim_seen or attempt.ended_at_s is not None:
+    if attempt.launch.no_agent or not attempt.launch.claim_seen or attempt.launch.end.at_s is not None:
         return False
     if ctx.observations.per_launch(_Agent).begins.held_s(world.mono_s) >= OPENS_WITHIN_S:
         return False
     folder = store.attempt_dir(ctx.run_dir, attempt.number)
-    return os.path.exists(os.path.join(folder, f"agent.{attempt.launch}.log"))
+    return os.path.exists(os.path.join(folder, f"agent.{attempt.launch.number}.log"))
 
 
 def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
@@ -91,7 +92,7 @@ def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
     if agent.moved_s is None:
         agent.moved_s = world.mono_s
     if agent.pulse_looked.due(world.mono_s, PULSE_EVERY_S):
-        path = os.path.join(_folder(ctx), f"pulse.{attempt.launch}")
+        path = os.path.join(_folder(ctx), f"pulse.{attempt.launch.number}")
         found = store.content(path, 64) or b""
         if found and found != agent.pulse:
             agent.pulse, agent.moved_s = found, world.mono_s
@@ -101,19 +102,19 @@ def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
 def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
-    if attempt.no_agent or not attempt.claim_seen or (attempt.inside and (over or _lives(ctx, world))):
+    if attempt.launch.no_agent or not attempt.launch.claim_seen or (attempt.launch.inside and (over or _lives(ctx, world))):
         agent.lacking.stop()
         return
     if not over:
         waited_s = agent.lacking.held_s(world.mono_s)
         if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(world.mono_s, LOOK_EVERY_S):
             return
-    if attempt.inside:
+    if attempt.launch.inside:
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
         return
     folder = store.attempt_dir(ctx.run_dir, attempt.number)
-    said = store.content(os.path.join(folder, f"agent.{attempt.launch}.log"), LOG_BYTES)
-    wrote = store.content(os.path.join(_folder(ctx), f"{attempt.launch}.jsonl"), 1)
+    said = store.content(os.path.join(folder, f"agent.{attempt.launch.number}.log"), LOG_BYTES)
+    wrote = store.content(os.path.join(_folder(ctx), f"{attempt.launch.number}.jsonl"), 1)
     if said is None or wrote is not None:  # none was to be there, or what it wrote is still to be copied
         return
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
@@ -131,21 +132,21 @@ def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> Non
     """
     attempt, seen, script = ctx.attempt, ctx.observations, ctx.observations.per_launch(_Script)
     record = (
-        attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch) if attempt.claim_seen else None
+        attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch.number) if attempt.launch.claim_seen else None
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
-    if not attempt.claim_seen:
+    if not attempt.launch.claim_seen:
         host = _batch_host(ctx, world)
     if not host or not row.nodes or host in row.nodes or in_charge(ctx, world):
         script.headless.stop()
         return
     node = (world.nodes or {}).get(host)
     if node is not None and node.responding:
-        life = (seen.start, seen.steps_seen, None if attempt.inside else seen.growth_seen_s)
+        life = (seen.start, seen.steps_seen, None if attempt.launch.inside else seen.growth_seen_s)
         if script.life != life:
             script.life = life
             script.headless.restart(world.mono_s)
-        if script.headless.held_s(world.mono_s) < (STILL_FOR_S if attempt.inside else SILENT_FOR_S):
+        if script.headless.held_s(world.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
             return
     ending.intend(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
@@ -166,7 +167,7 @@ def _batch_host(ctx: RunContext, world: ClusterSnapshot) -> str:
 
 def copy_journal(ctx: RunContext) -> None:
     """Copy what the agents of this attempt's launches have journalled and the run does not know. Raises LeaseLost, OSError (journal)."""
-    present, read = ctx.attempt.launch, ctx.observations.per_launch(_Agent).read_bytes
+    present, read = ctx.attempt.launch.number, ctx.observations.per_launch(_Agent).read_bytes
     for launch in range(present + 1):
         if launch == present or launch not in read:
             _take_from(ctx, launch)
@@ -195,12 +196,12 @@ def _copy(ctx: RunContext, launch: int, record: Mapping[str, Any]) -> str:
     data = {key: value for key, value in record["data"].items() if key not in _NUMBERS}
     data |= {"agent_seq": record["seq"], "at_s": record["at"]}
     if record["kind"].startswith("companion."):
-        data[companion_fold.JOB] = companion_fold.job_of(record["data"])
+        data[agent_events.JOB] = agent_events.job_of(record["data"])
     number = ctx.attempt.number
     start = record["start"] or 1
     copy = {"kind": record["kind"], "at": record["at"], "attempt": number, "launch": launch, "start": start}
     try:
-        ctx.run.after(copy | {"job": ctx.attempt.job, "data": data})
+        apply(ctx.run, copy | {"job": ctx.attempt.job, "data": data})
     except (LookupError, TypeError, AttributeError, ValueError, AssertionError) as error:
         return f"{record['kind']}: {type(error).__name__}: {error}"
     ctx.record(record["kind"], attempt=number, launch=launch, start=start, **data)

@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.supervisor import checkpoints, context, elastic, grounds, inside, queueing, usable
+from ftrun.supervisor import checkpoints, context, grounds, inside, queueing, usable
 from ftrun.supervisor.model import Topology
+from ftrun.supervisor.sizes import sizes_of_settings
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
@@ -38,14 +39,14 @@ def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> grounds.ClusterView
         names=names,
         lost=_lost(ctx, world),
         nodes_needed=_nodes_needed(ctx, row),
-        nodes_least=queueing.least(ctx.run, elastic.of_settings(ctx.settings)),
+        nodes_least=queueing.least(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("operator-spool")),
     )
 
 
 def _nodes_needed(ctx: RunContext, row: JobRow | None) -> int:
     """As many as the last attempt that ran had; the present one may never have come to be. Spares are not needed."""
-    if (sizes := elastic.of_settings(ctx.settings)) is not None:
+    if (sizes := sizes_of_settings(ctx.settings)) is not None:
         return queueing.present(ctx.run, sizes)
     if ctx.settings.get("spares") and (asked := inside.active_of(ctx.run_dir)):
         return int(asked)
@@ -78,7 +79,7 @@ def _lost(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
 def lost_by_then(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
     """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
     assert world.nodes is not None
-    end_s, timeout_s = ctx.attempt.slurm_end_s, ctx.services.facts().slurmd_timeout_s
+    end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
     rows = {node: world.nodes[node] for node in _lost(ctx, world) if node in ctx.attempt.used}
     alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
     return tuple(
@@ -105,7 +106,7 @@ def newest_checkpoint(ctx: RunContext) -> str:
 def newer_checkpoint(ctx: RunContext, newest: str) -> str:
     """The newest usable checkpoint where it is newer than all that were known when this launch began; else ""."""
     run, attempt = ctx.run, ctx.attempt
-    resumed = os.path.join(context.cwd(ctx.run_dir), attempt.resume_from) if attempt.resume_from else ""
+    resumed = os.path.join(context.cwd(ctx.run_dir), attempt.launch.start.resume_from) if attempt.launch.start.resume_from else ""
     before = run.best_checkpoint or resumed
-    since = attempt.started_at_s or attempt.opened_at_s
+    since = attempt.launch.started_at_s or attempt.opened_at_s
     return newest if checkpoints.newer(newest, before, since) else ""

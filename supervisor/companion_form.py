@@ -17,7 +17,7 @@ from ftrun.hooks.batch import COMPANION_SH
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import compose, context, nodelists, spares, store, submit
-from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.agent_events import mark_of
 from ftrun.supervisor.errors import SubmitImpossible
 
 __all__ = ["Form", "form", "mark_of", "request_for"]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor.companion_fold import job_of
-from ftrun.supervisor.parts import Attempt, Companion
+from ftrun.supervisor.agent_events import job_of
+from ftrun.supervisor.run_types import Attempt, Companion
 
 __all__ = ["TOLD", "facts", "present", "words"]
 

@@ -20,7 +20,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.slurm.client.parse import bears
 from ftrun.supervisor import store
-from ftrun.supervisor.companion_fold import JOB
+from ftrun.supervisor.agent_events import JOB
 from ftrun.supervisor.lifecycle import FINAL
 from ftrun.supervisor.rows import base_id
 from ftrun.supervisor.timers import Intervals, Stopwatches
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Run
-    from ftrun.supervisor.parts import Attempt, Companion
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Attempt, Companion, Run
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "look", "unwanted"]
@@ -76,16 +75,16 @@ def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] =
     if (
         run.attempt is None
         or attempt.number != run.attempt.number
-        or one.launch != attempt.launch
-        or attempt.requeued
+        or one.launch != attempt.launch.number
+        or attempt.launch.requeued
     ):
         return "its launch is over"
-    if attempt.end_state or attempt.over or attempt.closed:
+    if attempt.launch.end.state or attempt.launch.over or attempt.closed:
         return "its launch is over"
     if attempt.end_intended and attempt.end_done:
         return f"job {attempt.job} was ended"
     brought = {*one.nodes, *(node for node in held if node not in attempt.nodes)}
-    if attempt.no_agent and not brought & set(attempt.used):
+    if attempt.launch.no_agent and not brought & set(attempt.used):
         return "the agent that asked for it is dead, and no start uses it"
     return ""
 

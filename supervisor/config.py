@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import os
 
-from ftrun.supervisor import settings, trust
+from ftrun.supervisor import settings, settings_errors, trust
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.settings import SETTINGS, SettingError
+from ftrun.supervisor.settings import SETTINGS
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.settings_table import LIST
 
 __all__ = [
@@ -151,10 +152,10 @@ class Config:
 
     def home(self, env: Mapping[str, str]) -> str:
         """The folder of all runs as an absolute path."""
-        from ftrun.supervisor import store
+        from ftrun.supervisor.home import home_dir
 
         home = self.text("home")
-        return _folder(home) if home else store.home_dir(dict(env))
+        return _folder(home) if home else home_dir(dict(env))
 
     def layers(self) -> dict[str, str]:
         """Key -> layer, for the settings that are not at their default."""
@@ -285,7 +286,7 @@ def _from_environment(env: Mapping[str, str]) -> list[tuple[str, list[Pair]]]:
         key = name[6:].lower().replace("_", "-")
         row = SETTINGS.get(key)
         if row is None:
-            near = settings.nearest(key, SETTINGS)
+            near = settings_errors.nearest(key, SETTINGS)
             # A variable that resembles no setting is somebody else's.
             if near and abs(len(near) - len(key)) <= 1:
                 raise UserError(

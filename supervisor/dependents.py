@@ -24,8 +24,8 @@ from ftrun.supervisor.rows import base_id, own
 from ftrun.supervisor.timers import Intervals
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["are_left", "hold", "move", "release"]

@@ -11,8 +11,8 @@ from ftrun.supervisor.usable import Usable, find, leave
 
 if TYPE_CHECKING:
     from ftrun.supervisor.divergence import Sign
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["none_usable", "note", "nothing_loaded", "usable"]
@@ -28,14 +28,14 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
     found = divergence.sign(report.evidence, report.health)
     if found is None:
         return None
-    name = f"{attempt.number}.{attempt.launch}.{attempt.start}"
+    name = f"{attempt.number}.{attempt.launch.number}.{attempt.launch.start.number}"
     if not any(one.name == name for one in ctx.run.poisoned):
         spoilt = poison_of(
             found,
             ctx.settings,
             ctx.run_dir,
             name=name,
-            resumed_from=attempt.resume_from,
+            resumed_from=attempt.launch.start.resume_from,
             now_s=world.now_s,
         )
         ctx.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
@@ -45,8 +45,8 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
 
 def nothing_loaded(ctx: RunContext, attempt: Attempt) -> Diagnosis | None:
     """What an end without a start of the script means, where batch.sh found nothing that may be loaded; None where that is not so."""
-    why = attempts.stuck(ctx.run_dir, attempt.number, attempt.launch)
-    return none_usable(why) if why and attempt.end_state == "FAILED" and attempt.start <= 1 else None
+    why = attempts.stuck(ctx.run_dir, attempt.number, attempt.launch.number)
+    return none_usable(why) if why and attempt.launch.end.state == "FAILED" and attempt.launch.start.number <= 1 else None
 
 
 def none_usable(why: str) -> Diagnosis:

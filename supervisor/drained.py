@@ -75,7 +75,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     elif told.act is Act.LEAVE:
         attempt = ctx.attempt
         place = store.attempt_dir(ctx.run_dir, attempt.number)
-        reads = savenow.is_read(place, f"{attempt.launch}.{attempt.start}")
+        reads = savenow.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
         wait_s = save_request_io.save_wait_s(ctx) if save_request_io.listens(ctx) or reads else None
         save_request_io.ask(ctx, world, Occasion.DRAIN, wait_s, nodes=steady)
         ctx.services.shared(Promises).nodes[ctx.run.id] = (world.mono_s, len(steady))
@@ -103,7 +103,7 @@ def _go_on(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[
     elif told["stage"] == "saved":
         _drop(ctx, "it was not left in time")
     elif told.get("by") == AGENT:
-        if not beside.in_charge(ctx, world) or ctx.attempt.ladder_off:
+        if not beside.in_charge(ctx, world) or ctx.attempt.launch.ladder_off:
             _drop(ctx, "the agent can do nothing about it any more")
         elif told["stage"] == "intended":
             _leave_request(ctx, world)
@@ -170,7 +170,7 @@ def _spares(ctx: RunContext, world: ClusterSnapshot) -> int:
     swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
     told = ctx.run.leaving
     refused = asked(ctx, Occasion.DRAIN) and told.get("by") == AGENT and told.get("stage") == "stays"
-    if refused or not swaps or attempt.ladder_off or not attempt.inside or not beside.in_charge(ctx, world):
+    if refused or not swaps or attempt.launch.ladder_off or not attempt.launch.inside or not beside.in_charge(ctx, world):
         return 0
     return sum(1 for node in attempt.unused if node in nodes and nodes[node].available)
 
@@ -209,7 +209,7 @@ def _leave_request(ctx: RunContext, world: ClusterSnapshot) -> None:
     nodes = tuple(told["nodes"])
     request = leavefile.Wish(told["token"], nodes, aside, f"drained{_reason(world, nodes)}")
     place = store.attempt_dir(ctx.run_dir, attempt.number)
-    ctx.services.act("leave-wish", world, lambda: leavefile.write(place, attempt.launch, request))
+    ctx.services.act("leave-wish", world, lambda: leavefile.write(place, attempt.launch.number, request))
     ctx.record("leave.asked", token=told["token"])
 
 
@@ -221,7 +221,7 @@ def _drop(ctx: RunContext, why: str) -> None:
 
 def _tell(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
     """Say once that the job stays where it is."""
-    place = f"{ctx.attempt.number}.{ctx.attempt.launch}"
+    place = f"{ctx.attempt.number}.{ctx.attempt.launch.number}"
     message = f"launch {place}: {', '.join(nodes)} is drained{_reason(world, nodes)}, the job goes on there"
     if not any(one.startswith(message) for one in ctx.run.warnings):
         ctx.record("warned", message=f"{message}: {why}")

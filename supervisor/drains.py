@@ -54,7 +54,7 @@ def drain_for_agent(ctx: RunContext, world: ClusterSnapshot) -> None:
     if ctx.watch_only:
         return
     for incident in ctx.run.incidents:
-        if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch):
+        if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch.number):
             left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
             drain_decided(ctx, world, {**incident.decision, "drain": left})
 

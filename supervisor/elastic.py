@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from ftrun.supervisor import sizes, spares
 from ftrun.supervisor.errors import SubmitImpossible
-from ftrun.supervisor.settings import SETTINGS, SettingError
-from ftrun.supervisor.sizes import Sizes
+from ftrun.supervisor.settings import SETTINGS
+from ftrun.supervisor.settings_errors import SettingError
+from ftrun.supervisor.sizes import Sizes, sizes_of_settings
 
-__all__ = ["facts", "of_settings", "refuse"]
+__all__ = ["facts", "refuse"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,17 +27,12 @@ if TYPE_CHECKING:
     from ftrun.supervisor.sizes import Batch
 
 
-def of_settings(chosen: Mapping[str, Any]) -> Sizes | None:
-    """The sizes of a run by its settings; None where it has but one. Raises SettingError."""
-    return sizes.sizes_of(str(chosen.get("nodes", "")), str(chosen.get("nodes-valid", "")))
-
-
 def refuse(config: Config, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
     """Refuse sizes and batches that this submission cannot have. Raises SettingError, SubmitImpossible.
 
     What a layer says that was not written for one job is done where it can be.
     """
-    chosen, known = config.values, of_settings(config.values)
+    chosen, known = config.values, sizes_of_settings(config.values)
     shrinks = chosen["on-queue-timeout"] == "shrink" and config.meant("on-queue-timeout")
     if shrinks and known is None:
         raise SettingError("on-queue-timeout: shrink wants the sizes: --ft-nodes=MIN-MAX beside it")
@@ -59,7 +55,7 @@ def facts(
 ) -> dict[str, str]:
     """What the submitted file says of its size (0 = the full one), from which each start reckons what it tells its script: see `compose`.
     Raises SettingError, SubmitImpossible."""
-    known = of_settings(chosen)
+    known = sizes_of_settings(chosen)
     batch = _batch(known, chosen, line, head, env)
     full = spares.nodes_meant(line, head, env)[0]
     at_once, whole = (batch.micro * batch.replicas, batch.whole) if batch is not None else (0, 0)

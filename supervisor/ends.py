@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from ftrun.slurm.client.cluster import JobRow
     from ftrun.supervisor.model import Evidence
-    from ftrun.supervisor.parts import Attempt
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = [
     "LEFT",
@@ -56,7 +56,7 @@ def record_end(
     row: JobRow | None = None,
 ) -> None:
     """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
-    number = ctx.attempt.launch if launch is None else launch
+    number = ctx.attempt.launch.number if launch is None else launch
     job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
     data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
     data |= {"slurm_end_s": row.end_time_s if row is not None else None}
@@ -80,7 +80,7 @@ def launch_exit(
     SlurmError.
     """
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    if not nodes and launch != attempt.launch:
+    if not nodes and launch != attempt.launch.number:
         unseen = attempts.launch_record(run_dir, attempt.number, launch)
         nodes = unseen.nodes if unseen is not None else ()
     data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or attempt.nodes)}
@@ -113,7 +113,7 @@ def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> b
     attempt, run_dir = ctx.attempt, ctx.run_dir
     if attempts.lost_record(run_dir, attempt.number, launch):
         return True
-    first, last = attempt.starts.get(launch), started_at_s or attempt.started_at_s
+    first, last = attempt.starts.get(launch), started_at_s or attempt.launch.started_at_s
     if first is None or last is None or arrays.tasks_of(run_dir, attempt):
         return False  # an array has as many starts as tasks
     return last > first + 1 and attempts.exit_record(run_dir, attempt.number, launch) is None
@@ -144,15 +144,15 @@ def _is_closed(ctx: RunContext) -> bool:
 
 def told(attempt: Attempt) -> Diagnosis | None:
     """The diagnosis of an end that tells by itself what it was, whatever the log says; None for all others. (pure)"""
-    if attempt.end_reason == STARTED_TWICE:
+    if attempt.launch.end.reason == STARTED_TWICE:
         return _STARTED_TWICE
-    if attempt.requeued and attempt.end_reason == LOST_TRACK:
+    if attempt.launch.requeued and attempt.launch.end.reason == LOST_TRACK:
         return _LOST_TRACK
-    if attempt.end_reason == LEFT_THE_QUEUE:
+    if attempt.launch.end.reason == LEFT_THE_QUEUE:
         return LEFT
-    if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
+    if attempt.launch.requeued and attempt.launch.end.state == "CANCELLED" and not attempt.cancel_intended:
         return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
-    if attempt.end_state == "REVOKED":
+    if attempt.launch.end.state == "REVOKED":
         return _REVOKED  # it may run there for days: another attempt would be a second one beside it
     return None
 
@@ -160,8 +160,8 @@ def told(attempt: Attempt) -> Diagnosis | None:
 def of_last_start(attempt: Attempt) -> Attempt:
     """The attempt as its last start alone made it: nodes that it did not use took no part, and what Slurm keeps of the failed
     steps of the job tells of the starts before it. (pure)"""
-    derived = attempt.derived_exit_code if attempt.start == 1 else 0
-    return replace(attempt, nodes=attempt.used, derived_exit_code=derived)
+    derived = attempt.launch.end.derived_exit_code if attempt.launch.start.number == 1 else 0
+    return replace(attempt.ended_as(derived_exit_code=derived), nodes=attempt.used)
 
 
 def with_companions(attempt: Attempt, found: Diagnosis) -> Diagnosis:
@@ -169,12 +169,12 @@ def with_companions(attempt: Attempt, found: Diagnosis) -> Diagnosis:
     used = [
         one
         for one in attempt.companions
-        if one.launch == attempt.launch and set(one.nodes) & set(attempt.used)
+        if one.launch == attempt.launch.number and set(one.nodes) & set(attempt.used)
     ]
     lost = next((one for one in used if one.lost), None)
     if (
         lost is None
-        or attempt.end_state not in ("FAILED", "GONE")
+        or attempt.launch.end.state not in ("FAILED", "GONE")
         or attempt.ended_by_us
         or found.fault not in _OF_STEPS
     ):
@@ -188,23 +188,25 @@ def with_companions(attempt: Attempt, found: Diagnosis) -> Diagnosis:
 
 def incident_id(attempt: Attempt) -> str:
     """Where an agent looked after the launch, the start that failed is named as the agent names it: one fault counts once. (pure)"""
-    launch = f"{attempt.number}.{attempt.launch}"
-    return f"{launch}.{attempt.start}" if attempt.inside or attempt.start > 1 else launch
+    launch = f"{attempt.number}.{attempt.launch.number}"
+    return (
+        f"{launch}.{attempt.launch.start.number}"
+        if attempt.launch.inside or attempt.launch.start.number > 1
+        else launch
+    )
 
 
 def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
     """`attempt`, where nobody watched its end, by what slurmstepd wrote into its log: who exits 0 because it was told to leave
     has not finished; nor has a start that the agent inside ended. (pure)"""
-    last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch), None)
+    last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch.number), None)
     by_us = (
-        last is not None and last.by_us and last.number == attempt.start
+        last is not None and last.by_us and last.number == attempt.launch.start.number
     )  # a later one's agent may be dead
-    if attempt.end_state == "COMPLETED" and by_us:
-        return replace(attempt, end_state="FAILED", end_intended="ended from inside", end_done=True)
-    left = attempt.end_state == "COMPLETED" and attempt.end_reason == UNWATCHED
-    return (
-        replace(attempt, end_state="GONE") if left and _last_word(attempt, evidence) is not None else attempt
-    )
+    if attempt.launch.end.state == "COMPLETED" and by_us:
+        return replace(attempt.ended_as(state="FAILED"), end_intended="ended from inside", end_done=True)
+    left = attempt.launch.end.state == "COMPLETED" and attempt.launch.end.reason == UNWATCHED
+    return attempt.ended_as(state="GONE") if left and _last_word(attempt, evidence) is not None else attempt
 
 
 def as_requeued(
@@ -220,12 +222,12 @@ def as_requeued(
     if attempt.ended_by_us or attempt.cancel_intended:
         return found
     told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
-    if told and attempt.end_state == "CANCELLED":
+    if told and attempt.launch.end.state == "CANCELLED":
         return _CANCELLED_AGAIN
     word = _last_word(attempt, evidence)
-    if word == "" and (attempt.end_reason == UNWATCHED or attempt.end_state == "GONE"):
+    if word == "" and (attempt.launch.end.reason == UNWATCHED or attempt.launch.end.state == "GONE"):
         return _CANCELLED_UNWATCHED
-    if attempt.end_reason != UNWATCHED:
+    if attempt.launch.end.reason != UNWATCHED:
         return found
     again = word is not None and ("JOB REQUEUE" in word or ("NODE FAILURE" in word and requeues))
     return LEFT if again or _REQUEUE in told else found

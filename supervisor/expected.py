@@ -12,10 +12,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.leaving import LIMIT_SHARE, MARGIN_S
+from ftrun.supervisor.halts import MARGIN_S
+from ftrun.supervisor.leaving import LIMIT_SHARE
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["Expected", "facts", "of_run", "through"]
 
@@ -72,8 +73,8 @@ def of_run(run: Run, now_s: float) -> Expected | None:
         target=target,
         step_s=attempt.step_s,
         now_s=now_s,
-        started_s=attempt.started_at_s,
-        limit_s=attempt.limit_s,
+        started_s=attempt.launch.started_at_s,
+        limit_s=attempt.launch.limit_s,
         save_wait_s=float(run.settings.get("save-wait", 120.0)),
     )
 

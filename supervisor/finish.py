@@ -51,7 +51,7 @@ def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: d
         dependents.release(ctx, world)
     attempt = ctx.attempt
     found = ctx.run.incidents[-1] if ctx.run.incidents else None
-    present = (attempt.number, attempt.launch, attempt.start)
+    present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
     of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
     if (
         decision.kind == "stop"
@@ -60,7 +60,7 @@ def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: d
         and found.fault == FaultClass.CHECKPOINT
     ):
         set_aside(ctx)  # now, not when a person resumes the run: by then it may be mended
-    code = attempt.exit_code if attempt.exit_code else (0 if decision.kind == "finish" else 1)
+    code = attempt.launch.end.exit_code if attempt.launch.end.exit_code else (0 if decision.kind == "finish" else 1)
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:
@@ -129,7 +129,7 @@ def give_up(ctx: RunContext, want: str, by: str) -> None:
 
 def set_aside(ctx: RunContext) -> None:
     """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
-    path = ctx.attempt.resume_from
+    path = ctx.attempt.launch.start.resume_from
     path = os.path.normpath(os.path.join(context.cwd(ctx.run_dir), path)) if path else ""
     aside = checkpoints.still_aside(ctx.run.set_aside)
     if path and path not in aside:
@@ -139,7 +139,7 @@ def set_aside(ctx: RunContext) -> None:
 def follow_launch(ctx: RunContext, row: JobRow) -> None:
     """The job started (again) before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
     the blamed node, which may have been mended since. What was meant to end it counts no more."""
-    again = ctx.attempt.launch + (1 if ctx.attempt.requeued else 0)
+    again = ctx.attempt.launch.number + (1 if ctx.attempt.launch.requeued else 0)
     launch = row.restarts if row.restarts is not None else again
     ctx.record(
         "job.started",

@@ -11,8 +11,8 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Source
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 from ftrun.supervisor.settings import rule
 
 __all__ = [
@@ -188,8 +188,12 @@ class Case:
         anew_s = max((at_s for at_s in since if at_s is not None), default=0.0)
         spans = []
         for one in self.run.attempts:
-            ended = self.now_s if one.number == self.attempt.number else one.slurm_end_s or one.ended_at_s
-            known = (*one.starts.values(), *((one.started_at_s,) if one.started_at_s else ()))
+            ended = (
+                self.now_s
+                if one.number == self.attempt.number
+                else one.launch.end.slurm_at_s or one.launch.end.at_s
+            )
+            known = (*one.starts.values(), *((one.launch.started_at_s,) if one.launch.started_at_s else ()))
             spans.append((min(known, default=one.opened_at_s), self.now_s if ended is None else ended))
         return sum(max(0.0, end_s - max(begin_s, anew_s)) for begin_s, end_s in spans)
 
@@ -239,7 +243,7 @@ class Case:
             i
             for i in self.run.incidents
             if (i.attempt, i.launch, i.start)
-            != (self.attempt.number, self.attempt.launch, self.attempt.start)
+            != (self.attempt.number, self.attempt.launch.number, self.attempt.launch.start.number)
         ]
         return earlier[-1] if earlier else None
 

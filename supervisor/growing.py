@@ -21,7 +21,7 @@ from ftrun.slurm.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.sizes import Sizes
 
 __all__ = [
@@ -246,8 +246,8 @@ def _changes(run: Run) -> list[tuple[float, int]]:
     found: list[tuple[float, int]] = []
     for attempt in run.attempts:
         starts = [(one.begun_at_s, len(one.nodes)) for one in attempt.begun if one.nodes]
-        if not starts and attempt.running_seen_at_s is not None:
-            starts = [(attempt.running_seen_at_s, len(attempt.used))]
+        if not starts and attempt.launch.running_seen_at_s is not None:
+            starts = [(attempt.launch.running_seen_at_s, len(attempt.used))]
         for at_s, size in starts:
             if not found or found[-1][1] != size:
                 found.append((at_s, size))

@@ -11,7 +11,7 @@ from ftrun.supervisor import checkpoints, store
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["read", "remove", "wished", "write"]
 

@@ -25,7 +25,7 @@ from ftrun.supervisor import (
     leaving,
     preempted,
     savenow,
-    warned,
+    submit,
 )
 from ftrun.supervisor.cluster_view import newest_checkpoint
 from ftrun.supervisor.end_reasons import AT_LIMIT, AWAY
@@ -125,14 +125,14 @@ def near_limit(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
         return
     signal = ctx.observations.per_start(_Signal)
     if signal.ahead_s is None:
-        signal.ahead_s = (warned.ahead_s(ctx.run_dir),)
+        signal.ahead_s = (submit.warning_ahead_s(ctx.run_dir),)
     (ahead_s,) = signal.ahead_s
     slurms = bool(ahead_s) and leaving.warning_is_due(ahead_s or 0.0, left_s)
     if not near and not slurms:
         return
     known = sight(ctx, world)
     written_s = checkpoints.written_s(known.path) if known.path else None
-    by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.started_at_s or 0.0)
+    by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
     if slurms and written_s is not None and leaving.warning_is_due(ahead_s or 0.0, end_s - written_s):
         known = Sight()  # the answer to Slurm is there already
     ask(

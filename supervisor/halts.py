@@ -1,4 +1,4 @@
-"""Under which conditions a person wants a run to stop or pause, and how far its leaving is, folded. (pure)
+"""Under which conditions a person wants a run to stop or pause. (pure)
 
 How it thinks. `halt.json` in the run's folder holds the conditions under which a run is to be left; `ftrun stop` and `ftrun
 pause` write it, and `{}` in it takes it back. The supervisor journals what it says (`halt.set`), and that a condition has come
@@ -9,20 +9,17 @@ budgets as they were.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.leaving import MARGIN_S
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.run_types import Attempt, Run
 
-if TYPE_CHECKING:
-    from ftrun.supervisor.events import Attempt, Run
-
-__all__ = ["APPLY", "FILE", "LATEST_S", "BadHalt", "Halt", "left_early", "stays"]
+__all__ = ["FILE", "LATEST_S", "MARGIN_S", "BadHalt", "Halt", "left_early"]
 
 FILE = "halt.json"
 LATEST_S = 250_000_000_000.0  # in the year 9892: calendars go no further than 9999
-Record = Mapping[str, Any]
+MARGIN_S = 30.0  # between the end of the wait for a checkpoint and a time limit: what it takes to notice
 
 
 class BadHalt(ValueError):
@@ -125,62 +122,14 @@ def left_early(run: Run, attempt: Attempt, step: int | None) -> bool:
         return False
     if (
         run.wish not in ("stop", "pause")
-        or attempt.end_state != "COMPLETED"
+        or attempt.launch.end.state != "COMPLETED"
         or asked.get("stage") == "intended"
     ):
         return False
     if (asked.get("occasion"), asked.get("attempt"), asked.get("launch")) != (
         run.wish,
         attempt.number,
-        attempt.launch,
+        attempt.launch.number,
     ):
         return False
     return attempt.total_steps is None or step is None or step < attempt.total_steps
-
-
-def _set(run: Run, record: Record) -> Run:
-    """Another wish in the place of the one before; what has come true already and is taken back counts no more."""
-    kept = run.wish == "cancel"
-    wish, by = (run.wish, run.wish_by) if kept else ("", "")
-    return replace(run, halt=record["data"]["halt"], wish=wish, wish_by=by)
-
-
-def _due(run: Run, record: Record) -> Run:
-    data = record["data"]
-    if run.wish == "cancel" or run.final:
-        return run
-    return replace(run, wish=data["want"], wish_by=data.get("by", ""))
-
-
-def _leaving(stage: str) -> Callable[[Run, Record], Run]:
-    """How far the present leaving is: intended, asked, saved, missed."""
-
-    def apply(run: Run, record: Record) -> Run:
-        data = record["data"]
-        place = {"attempt": record["attempt"], "launch": record["launch"], "stage": stage}
-        if stage == "intended":
-            return replace(run, leaving={**data, **place, "asked_at_s": record["at"]})
-        return replace(run, leaving={**run.leaving, **data, **place})
-
-    return apply
-
-
-def stays(run: Run, record: Record) -> Run:
-    """The agent was to leave nodes behind, and cannot: nothing was saved, or nothing can take their place."""
-    data = record["data"]
-    if data.get("token") != run.leaving.get("token"):
-        return run
-    return replace(
-        run, leaving={**run.leaving, "stage": "stays" if data["saved"] else "missed", "why": data["why"]}
-    )
-
-
-APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
-    "halt.set": _set,
-    "halt.due": _due,
-    "leave.intended": _leaving("intended"),
-    "leave.asked": _leaving("asked"),
-    "leave.saved": _leaving("saved"),
-    "leave.missed": _leaving("missed"),
-    "leave.dropped": _leaving("dropped"),
-}

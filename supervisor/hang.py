@@ -32,10 +32,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.hang_verdict import State, Verdict
 from ftrun.supervisor.stillness import (
     HOLDS_S,
     NEVER,
@@ -55,8 +55,6 @@ __all__ = [
     "Rank",
     "Sight",
     "Stacks",
-    "State",
-    "Verdict",
     "after_fatal_line",
     "behind",
     "judge",
@@ -98,15 +96,6 @@ TOLD_MAX = 1024  # beats of more ranks are read and written too seldom to tell w
 NAMED_MAX = 8
 
 
-class State(StrEnum):
-    """What is thought of a start."""
-
-    HEALTHY = "healthy"
-    QUIET = "quiet"
-    SUSPECT = "suspect"
-    HUNG = "hung"
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds. The settings hang-min, hang-max, hang-grace.
@@ -122,23 +111,6 @@ class Limits:
     afar: bool = False
     fatal: str = ""
     confirmed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What to think now. `threshold_s`: at which silence the start would be held to hang, None = by what is known now, at none.
-
-    `wants_stacks`: a sample of the stacks of all ranks is wanted, to be passed to a later `observe`. `behind`: who is behind, where that can be told.
-    `rank_ended`: srun had said by then that a task of the start ended by itself.
-    """
-
-    state: State
-    quiet_s: float
-    threshold_s: float | None
-    reason: str
-    behind: tuple[str, ...] = ()
-    wants_stacks: bool = False
-    rank_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

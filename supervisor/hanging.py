@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import attempts, ending, hang, rows, sense, store
+from ftrun.supervisor import attempts, ending, hang, hang_verdict, rows, sense, store
 from ftrun.supervisor.hangwatch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
 from ftrun.supervisor.stall import limits_while_suspect
 from ftrun.supervisor.timers import Interval
@@ -167,7 +167,7 @@ class RemoteHangWatch:
 
     def look(
         self, world: ClusterSnapshot, report: WatchReport, *, over: bool, suspect: hang.Limits | None = None
-    ) -> hang.Verdict | None:
+    ) -> hang_verdict.Verdict | None:
         """The verdict where it hangs; None else. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
 
         Raises OSError (journal), LeaseLost.
@@ -178,7 +178,7 @@ class RemoteHangWatch:
         if not self._watch.poll():
             return None
         verdict = self._watch.judge(report, running=runs and not over, suspect=suspect)
-        return verdict if verdict is not None and verdict.state is hang.State.HUNG else None
+        return verdict if verdict is not None and verdict.state is hang_verdict.State.HUNG else None
 
 
 @dataclass
@@ -203,7 +203,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
     if watch.afar is None:
         watched = Watched(
             store.attempt_dir(ctx.run_dir, attempt.number),
-            f"{attempt.launch}.{attempt.start}",
+            f"{attempt.launch.number}.{attempt.launch.start.number}",
             attempt.used,
             tuple,
             lambda now: sense.watch(ctx, now, fresh=True),
@@ -213,7 +213,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
     if found is not None:
         lost = any(node in seen.silent for node in attempt.used)
         suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
-    over = attempts.script_over(ctx.run_dir, attempt.number, attempt.launch)
+    over = attempts.script_over(ctx.run_dir, attempt.number, attempt.launch.number)
     verdict = watch.afar.look(world, report, over=over, suspect=suspect)
     if verdict is not None:
         ending.intend(ctx, f"it hangs: {verdict.reason}")

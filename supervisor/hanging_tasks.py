@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import attempts, hang, launchlogs, rows
-from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.attempts import LaunchRecord
 from ftrun.supervisor.hanging import RemoteHangWatch, Watched
 from ftrun.supervisor.timers import Interval, Intervals
 from ftrun.supervisor.watch import LogWatcher, WatchReport
@@ -94,7 +94,7 @@ def _running(ctx: RunContext, world: ClusterSnapshot) -> list[_Running]:
 
 
 def _live(
-    ctx: RunContext, world: ClusterSnapshot, task: int, launch: Launch, limits: hang.Limits
+    ctx: RunContext, world: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang.Limits
 ) -> LiveTask:
     watcher = LogWatcher(launchlogs.of_record(launch), catalog=ctx.services.catalog())
 

@@ -15,10 +15,11 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import hang, hung
+from ftrun.supervisor import hang, hang_verdict
 from ftrun.supervisor.agent_line import node_line
 from ftrun.supervisor.beats import BeatReader, Pulse
-from ftrun.supervisor.hang import Sight, Stacks, State
+from ftrun.supervisor.hang import Sight, Stacks
+from ftrun.supervisor.hang_verdict import State
 from ftrun.supervisor.model import Evidence
 from ftrun.supervisor.nodereports import json_of
 from ftrun.supervisor.sampled import Seen, sample_of
@@ -105,7 +106,7 @@ class HangWatch:
 
     def judge(
         self, report: WatchReport | None, *, running: bool = True, suspect: hang.Limits | None = None
-    ) -> hang.Verdict | None:
+    ) -> hang_verdict.Verdict | None:
         """Take up what `report` and the last poll saw, and judge. None where there is nothing to say. Raises OSError (journal).
 
         `suspect`: the limits that hold while a fatal line is not survived (`suspect.limits_while_suspect`); None = there is none.
@@ -131,7 +132,7 @@ class HangWatch:
             return None
         verdict = hang.judge(self.history, mono_s, limits)
         if verdict.state is State.SUSPECT and not self._suspected:
-            self.hands.record("hang.suspected", hung.to_json(verdict))
+            self.hands.record("hang.suspected", hang_verdict.to_json(verdict))
         self._suspected = verdict.state in (State.SUSPECT, State.HUNG)
         if pulse.stacks is not None:
             self._told_s = mono_s
@@ -144,11 +145,11 @@ class HangWatch:
             verdict = replace(verdict, rank_ended=task_exited(report.evidence))
         return self._stands(verdict) if verdict.state is State.HUNG else self._goes_on(verdict)
 
-    def _goes_on(self, verdict: hang.Verdict) -> hang.Verdict:
+    def _goes_on(self, verdict: hang_verdict.Verdict) -> hang_verdict.Verdict:
         self._decided = False
         return verdict
 
-    def _stands(self, verdict: hang.Verdict) -> hang.Verdict | None:
+    def _stands(self, verdict: hang_verdict.Verdict) -> hang_verdict.Verdict | None:
         """The verdict, told once, where the job is seen to run."""
         running = self.hands.stands()
         if running is False:  # it is suspended: what it did not do meanwhile says nothing when it goes on
@@ -157,7 +158,7 @@ class HangWatch:
             return None
         if not self._decided:
             self._decided = True
-            self.hands.record("hang.decided", hung.to_json(verdict))
+            self.hands.record("hang.decided", hang_verdict.to_json(verdict))
         return verdict
 
     def _numbered(self, stacks: Stacks | None) -> Stacks | None:
@@ -176,7 +177,7 @@ class HangWatch:
         if self.hands.ask(folder):
             self._folder = folder
 
-    def _answered(self, sight: Sight, limits: hang.Limits, *, exited: bool) -> hang.Verdict | None:
+    def _answered(self, sight: Sight, limits: hang.Limits, *, exited: bool) -> hang_verdict.Verdict | None:
         """Judge with the stacks that were awaited, once they are there. `exited`: srun says that a task ended by itself."""
         if not self._folder or (answer := self.hands.answer()) is None:
             return None

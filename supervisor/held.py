@@ -8,22 +8,21 @@ whatever its checks say: a job that runs on doubtful nodes is better than one th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ftrun.slurm.records import dataclass, replace
+from ftrun.slurm.records import replace
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, FaultClass, Proof, Source
+from ftrun.supervisor.prelaunch import Held
 
 __all__ = [
     "CEILING",
     "SIGNATURE",
     "SPENDS",
-    "Held",
     "diagnosis",
     "in_full",
     "is_held",
-    "parsed",
     "starts_anyway",
 ]
 
@@ -33,16 +32,6 @@ CEILING = 5
 """So many attempts in a row, without progress in between, may be held."""
 
 NAMED_MAX = 8
-SCHEMA = 1
-TEXT_CHARS = 400
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What the preflight of a launch found: node -> its worst finding (check, fault, device, message)."""
-
-    bad: Mapping[str, Mapping[str, str]]
-    nodes: int
 
 
 def diagnosis(held: Held, file: str) -> Diagnosis:
@@ -76,21 +65,6 @@ def diagnosis(held: Held, file: str) -> Diagnosis:
         rests_on=(f"a check that fails on {len(held.bad)} of {held.nodes} nodes",),
         sources=(Source.REPORT,),
     )
-
-
-def parsed(table: object, nodes: Collection[str]) -> Held | None:
-    """What the record of a preflight says of these nodes (see `hooks/preflight.py`); None where it held no script, or is no such record."""
-    if not isinstance(table, Mapping) or table.get("schema") != SCHEMA or table.get("held") is not True:
-        return None
-    told = table.get("bad")
-    if not isinstance(told, Mapping):
-        return None
-    bad = {
-        node: {key: str(finding.get(key, ""))[:TEXT_CHARS] for key in ("check", "fault", "device", "message")}
-        for node, finding in told.items()
-        if node in nodes and isinstance(finding, Mapping)
-    }
-    return Held(bad, len(nodes)) if bad else None
 
 
 def is_held(found: Diagnosis, spent: Mapping[str, int]) -> bool:

@@ -9,16 +9,15 @@ line; the same line at the same step again is the policy's to judge.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.hang import State, Verdict
+from ftrun.supervisor.hang_verdict import Verdict
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt
 from ftrun.supervisor.verdicts import plain
 
-__all__ = ["better", "ended_by_us", "hung", "judged", "to_json", "verdict_of"]
+__all__ = ["better", "ended_by_us", "hung", "judged"]
 
 _NODE = re.compile(r"\((\S+)\)$")
 _NOTHING_BETTER = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.HEALTHY})
@@ -63,28 +62,9 @@ def ended_by_us(found: Diagnosis, why: Diagnosis, *, rank_ended: bool) -> Diagno
 def judged(attempt: Attempt, found: Diagnosis) -> Diagnosis:
     """`found`; where ftrun ended the launch because it hung and nothing explains that, the hang. A script that came to a good end finished."""
     known = attempt.hung
-    if known is None or not attempt.ended_by_us or attempt.end_state == "COMPLETED":
+    if known is None or not attempt.ended_by_us or attempt.launch.end.state == "COMPLETED":
         return found
-    if (known.launch, known.start) != (attempt.launch, attempt.start):
+    if (known.launch, known.start) != (attempt.launch.number, attempt.launch.start.number):
         return found
     why = hung(known.verdict, attempt.used)
     return ended_by_us(found, why, rank_ended=known.verdict.rank_ended)
-
-
-def to_json(verdict: Verdict) -> dict[str, Any]:
-    """What the journal keeps of a verdict, suspected or decided."""
-    return {
-        "quiet_s": round(verdict.quiet_s, 1),
-        "threshold_s": verdict.threshold_s,
-        "behind": list(verdict.behind),
-        "reason": verdict.reason,
-        **({"rank_ended": True} if verdict.rank_ended else {}),
-    }
-
-
-def verdict_of(data: Mapping[str, Any]) -> Verdict:
-    """The verdict `hung` of a record `hang.decided`. Raises LookupError, TypeError, ValueError for what is none."""
-    behind = tuple(str(one) for one in data["behind"])
-    threshold_s = None if data["threshold_s"] is None else float(data["threshold_s"])
-    reason, rank_ended = str(data["reason"]), data.get("rank_ended") is True
-    return Verdict(State.HUNG, float(data["quiet_s"]), threshold_s, reason, behind, rank_ended=rank_ended)

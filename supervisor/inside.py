@@ -8,7 +8,7 @@ the defaults: most submissions do not.
 from __future__ import annotations
 
 from ftrun.supervisor import cache_exports, nodelists, settings, spares, timeouts
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
 
 __all__ = [
     "active",
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.options import CommandLine
     from ftrun.supervisor.config import Config
     from ftrun.supervisor.grounds import ClusterView
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.signatures import Signature
 
 
@@ -103,7 +103,7 @@ def spares_now(
     wanted = int(chosen.get("spares", 0))
     if not wanted:
         return None
-    if before.end_state == "REFUSED":
+    if before.launch.end.state == "REFUSED":
         return 0
     if not view.partition:
         return wanted
@@ -224,7 +224,8 @@ def _refuse_rungs(config: Config, meant: Collection[str]) -> None:
 
 
 def _may_swap(config: Config, shape: str) -> bool:
-    from ftrun.supervisor.rungs import Rung, rungs_from
+    from ftrun.supervisor.rung_order import Rung
+    from ftrun.supervisor.rungs import rungs_from
 
     if not with_agent(config.values, shape):
         return False

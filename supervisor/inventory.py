@@ -21,7 +21,7 @@ from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspect
 from ftrun.hooks.checkpoints.selection import Request, choose, mark_poisoned, newness
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import checkpoints, context
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Inventory", "Place", "of_run", "place", "survey", "with_manifest"]
 

@@ -17,6 +17,7 @@ from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import attempts, launchlogs, readers, store
 from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.home import home_dir
 from ftrun.supervisor.readers import Record
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.verdicts import Ended
@@ -52,7 +53,7 @@ def of_job(job_id: str) -> JobFacts:
 
 def _of_run(job_id: str) -> tuple[tuple[LogPath, ...], Ours]:
     """The logs of the last launch that had this job id, as far as they are its own, and whose lines count; nothing where ftrun did not start it."""
-    run_dir = store.resolve(store.home_dir(), job_id)
+    run_dir = store.resolve(home_dir(), job_id)
     if run_dir is None:
         return (), NOBODY_KNOWN
     plain = job_id.split("_", 1)[0].split("+", 1)[0]

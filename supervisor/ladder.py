@@ -27,7 +27,8 @@ from ftrun.supervisor import ladder_elastic as elastic
 from ftrun.supervisor.grounds import CLASS_RULES, Case, Ruling
 from ftrun.supervisor.ladder_terms import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS, Ask, Move, Place, put_in
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.rungs import Rung, Rungs, rungs_from
+from ftrun.supervisor.rung_order import Rung
+from ftrun.supervisor.rungs import Rungs, rungs_from
 
 __all__ = [
     "ENDS_THE_JOB",
@@ -60,7 +61,7 @@ def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[
     ask = Ask(case, ruling, rungs, place, used, rungs.order(fault, signature))
     if ruling.decision.kind != "resubmit":
         return _leave(ask, f"not inside the allocation: {ruling.decision.kind}", ())
-    if fault in ENDS_THE_JOB or case.attempt.requeued:
+    if fault in ENDS_THE_JOB or case.attempt.launch.requeued:
         return _leave(ask, f"not inside the allocation: {fault.value} ends it", ())
     path: list[tuple[str, str]] = []
     for rung in ask.order:

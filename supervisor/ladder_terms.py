@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.grounds import CLASS_RULES, Case, Ruling
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.rungs import Rung, Rungs
+from ftrun.supervisor.rung_order import Rung
+from ftrun.supervisor.rungs import Rungs
 
 if TYPE_CHECKING:
     from ftrun.supervisor.sizes import Sizes

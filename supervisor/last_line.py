@@ -44,7 +44,7 @@ def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
     """The log that got the line; "" where none can be written or where the line stands already."""
     attempt, settings = ctx.attempt, ctx.settings
     nodes = (ctx.run.incidents[-1].nodes if ctx.run.incidents else ()) or ("-",)
-    tries = [(one.number, one.launch) for one in ctx.run.attempts]
+    tries = [(one.number, one.launch.number) for one in ctx.run.attempts]
     launch = attempts.latest_launch(ctx.run_dir, tries)
     if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
         return ""

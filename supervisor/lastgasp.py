@@ -50,7 +50,7 @@ def _wanted(ctx: RunContext, world: ClusterSnapshot) -> bool:
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG
     place = store.attempt_dir(ctx.run_dir, attempt.number)
-    reads = not hangs and savenow.is_read(place, f"{attempt.launch}.{attempt.start}")
+    reads = not hangs and savenow.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
     wanted, _ = leaving.gasp(
         total=len(attempt.used),
         alive=len(attempt.used) - len(gone),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 
 from ftrun.supervisor import attempts, store
-from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.attempts import LaunchRecord
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
 
@@ -21,7 +21,7 @@ OTHERS_MAX = 64
 """So many attempts back, jobs and nodes of earlier launches are known as another's; no node sleeps longer."""
 
 
-def later(run_dir: str, attempt: int, launch: int) -> Launch | None:
+def later(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
     """The record of the first launch after this one, be it of a later attempt; None while there is none."""
     with contextlib.suppress(OSError):  # a folder that cannot be read now tells of no later launch
         for number in range(attempt, store.latest_attempt(run_dir) + 1):
@@ -51,7 +51,7 @@ def ours(run_dir: str, attempt: int, launch: int) -> Ours:
     record = attempts.launch_record(run_dir, attempt, launch)
     if record is None or not record.job:
         return NOBODY_KNOWN
-    others: list[Launch] = []
+    others: list[LaunchRecord] = []
     latest = store.latest_attempt(run_dir)
     for number in range(max(1, latest - OTHERS_MAX), latest + 1):
         found = attempts.launch_after(run_dir, number, -1)
@@ -67,7 +67,7 @@ def ours(run_dir: str, attempt: int, launch: int) -> Ours:
     )
 
 
-def of_record(record: Launch, after: Launch | None = None) -> list[LogPath]:
+def of_record(record: LaunchRecord, after: LaunchRecord | None = None) -> list[LogPath]:
     """The logs that a launch recorded, up to where the launch `after` it begins in the same files. (pure)"""
     out = LogPath(record.stdout, record.stdout_offset_bytes, record.stdout_dev, record.stdout_ino)
     err = LogPath(record.stderr, record.stderr_offset_bytes, record.stderr_dev, record.stderr_ino)
@@ -76,7 +76,7 @@ def of_record(record: Launch, after: Launch | None = None) -> list[LogPath]:
     return [log for log in (_ended(log, after) for log in logs) if log is not None]
 
 
-def _ended(log: LogPath, after: Launch | None) -> LogPath | None:
+def _ended(log: LogPath, after: LaunchRecord | None) -> LogPath | None:
     """`log` with its end; None where the later launch emptied or replaced the file. Inodes are compared without their devices,
     which each host numbers for itself."""
     if after is None:

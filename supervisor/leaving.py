@@ -20,9 +20,9 @@ from enum import StrEnum
 from typing import Any
 
 from ftrun.slurm.records import dataclass
+from ftrun.supervisor.halts import MARGIN_S
 
 __all__ = [
-    "MARGIN_S",
     "QUIET_S",
     "STEPS_CANCELLED",
     "Ask",
@@ -41,7 +41,6 @@ __all__ = [
 
 STEPS_CANCELLED = "slurm-cancelled"  # what slurmstepd writes when the tasks get their TERM
 QUIET_S = 5.0  # a checkpoint without a marker is complete when it has not changed for so long
-MARGIN_S = 30.0  # between the end of the wait and a time limit: what it takes to notice
 LIMIT_SHARE = 4  # of a short time limit, one part in so many is kept for saving
 LIMIT_MIN_S = (
     240.0  # below, Slurm could send the signal before the script listens: it may come a minute early

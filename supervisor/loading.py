@@ -20,8 +20,8 @@ from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Loading, Source
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.progress import Progress
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.signatures import Catalog
 
 __all__ = [

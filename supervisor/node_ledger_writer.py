@@ -15,7 +15,7 @@ from ftrun.supervisor import ledger, nodereports, nodestory
 from ftrun.supervisor.nodes import Book, Entry, Rules, failures, fold, place
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["KEEP_S", "Domains", "NodeLedgerWriter", "rules_from", "several_nodes_failed"]
 
@@ -85,16 +85,16 @@ class NodeLedgerWriter:
     def _reported(self, run: Run, now_s: float) -> list[Entry]:
         """What the nodes reported of themselves in the launch that is over; of cards only those that were not known to sit there."""
         attempt = run.attempt
-        if attempt is None or not attempt.end_state or now_s - run.last_at_s > A_DAY_S:
+        if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
             return []
         run_dir = os.path.join(self._home, "runs", run.id)
-        left = nodereports.left(run_dir, attempt.number, attempt.launch, attempt.reach)
+        left = nodereports.left(run_dir, attempt.number, attempt.launch.number, attempt.reach)
         found = [
             entry
             for reports in left.values()
             for node, report in reports.items()
             for entry in nodestory.of_report(
-                run, attempt.number, attempt.launch, report, node=node, now_s=now_s
+                run, attempt.number, attempt.launch.number, report, node=node, now_s=now_s
             )
         ]
         if not any(entry.what == "device" for entry in found):

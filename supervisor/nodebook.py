@@ -49,7 +49,7 @@ def quarantined(ctx: RunContext, now_s: float) -> tuple[str, ...]:
 
     Nobody, where the setting says so, and where sbatch refused this run with nodes left out.
     """
-    refused = any(a.end_state == "REFUSED" and a.excluded for a in ctx.run.attempts)
+    refused = any(a.launch.end.state == "REFUSED" and a.excluded for a in ctx.run.attempts)
     if refused or ctx.settings.get("quarantine", "auto") == "never":
         return ()
     return _book(ctx).quarantined(now_s)

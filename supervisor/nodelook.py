@@ -60,11 +60,11 @@ def live_facts(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
 def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """False while the nodes of an end that their own checks do not cover are being looked at over SSH, where that is asked for."""
     attempt, after = ctx.attempt, ctx.observations.per_start(_Visit)
-    if ctx.settings.get("after-checks") != "ssh" or attempt.end_state not in _WORTH_A_VISIT:
+    if ctx.settings.get("after-checks") != "ssh" or attempt.launch.end.state not in _WORTH_A_VISIT:
         return True
-    if attempt.end_state == "CANCELLED" and not attempt.ended_by_us:
+    if attempt.launch.end.state == "CANCELLED" and not attempt.ended_by_us:
         return True
-    if attempts.held_record(ctx.run_dir, attempt.number, attempt.launch, attempt.nodes) is not None:
+    if attempts.held_record(ctx.run_dir, attempt.number, attempt.launch.number, attempt.nodes) is not None:
         return True  # the checks before the script have just told
     if after.visit is None:
         _read(ctx)
@@ -92,7 +92,7 @@ def judged(
     facts = replace(seen.node_facts.survived(seen.survived), silent=frozenset(lost))
     if facts.odd(world.now_s):
         entries = ctx.services.ledger.entries()
-        launch = entry_prefix(ctx.run, attempt.number, attempt.launch)
+        launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
         facts = facts.noted_before(entries, ctx.run.id, launch, world.now_s)
     return joined(found, facts, world.now_s)
 
@@ -108,7 +108,7 @@ def _read(ctx: RunContext) -> None:
     visit = ctx.observations.per_start(_Visit).visit
     more = dict(visit.reports) if visit is not None else {}
     facts = nodereports.read(
-        ctx.run_dir, attempt.number, attempt.launch, attempt.used, start=attempt.start, by_ssh=more
+        ctx.run_dir, attempt.number, attempt.launch.number, attempt.used, start=attempt.launch.start.number, by_ssh=more
     )
     ctx.observations.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:

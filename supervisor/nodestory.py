@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.grounds import CLASS_RULES
 from ftrun.supervisor.model import FaultClass
 from ftrun.supervisor.nodefacts import SIGNATURE, number, parsed
 from ftrun.supervisor.nodes import Entry, place
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 
 __all__ = ["entries_of", "entry_prefix", "mark", "of_report"]
 
@@ -42,7 +42,7 @@ def mark(run: Run) -> tuple[Any, ...]:
         last.decided_at_s if last else None,
         run.drained,
         len(run.attempts),
-        (attempt.launch, attempt.ended_at_s) if attempt else None,
+        (attempt.launch.number, attempt.launch.end.at_s) if attempt else None,
         sum(one.gone for attempt in run.attempts for one in attempt.companions),
     )
 
@@ -124,18 +124,18 @@ def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
                 run=run.id,
                 detail={"hours": round((one.gone_at_s - one.here_at_s) / HOUR_S, 4)},
             )
-    if not attempt.nodes or attempt.started_at_s is None or not attempt.end_state:
+    if not attempt.nodes or attempt.launch.started_at_s is None or not attempt.launch.end.state:
         return
-    end_s = attempt.slurm_end_s or attempt.ended_at_s
-    if end_s is None or end_s <= attempt.started_at_s:
+    end_s = attempt.launch.end.slurm_at_s or attempt.launch.end.at_s
+    if end_s is None or end_s <= attempt.launch.started_at_s:
         return
     yield Entry(
         at_s=end_s,
         what="served",
         nodes=attempt.nodes,
-        id=f"{run.token}:{attempt.number}.{attempt.launch}:served",
+        id=f"{run.token}:{attempt.number}.{attempt.launch.number}:served",
         run=run.id,
-        detail={"hours": round((end_s - attempt.started_at_s) / HOUR_S, 4)},
+        detail={"hours": round((end_s - attempt.launch.started_at_s) / HOUR_S, 4)},
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Attempt
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = ["LaunchObservations"]
 

@@ -14,8 +14,8 @@ from ftrun.supervisor import absent, attempts, end_reasons, sense
 from ftrun.supervisor.timers import Stopwatch, Stopwatches
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.parts import Companion
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Companion
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["fence_wait_s", "is_fenced", "silent_nodes"]
@@ -32,11 +32,11 @@ class _Clocks:
 
 def is_fenced(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
-    if ctx.attempt.over:
+    if ctx.attempt.launch.over:
         return True
     if not _job_over(ctx, world) or _ran_unseen(ctx, world):
         return False
-    if ctx.attempt.end_reason == end_reasons.STARTED_TWICE and not _heard_since(ctx, world):
+    if ctx.attempt.launch.end.reason == end_reasons.STARTED_TWICE and not _heard_since(ctx, world):
         return False
     if not all(_companion_over(ctx, world, one) for one in ctx.attempt.companions):
         return False
@@ -51,7 +51,7 @@ def _ever_used(ctx: RunContext) -> set[str]:
     """The nodes of every launch of the attempt, also of those that nobody saw, and of its companions: Slurm may have started the job again beside a node that
     only froze, or taken a lost one out of a job that went on without it."""
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    launches = range(max(attempt.launch, absent.latest_launch(ctx)) + 1)
+    launches = range(max(attempt.launch.number, absent.latest_launch(ctx)) + 1)
     records = (attempts.launch_record(run_dir, attempt.number, launch) for launch in launches)
     brought = {node for one in attempt.companions for node in one.nodes}
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
@@ -74,7 +74,7 @@ def _job_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     if row is not None:
         absence.stop()
         return row.state.ended
-    if ctx.attempt.end_state == "GONE":
+    if ctx.attempt.launch.end.state == "GONE":
         return True
     if absence.held_s(world.mono_s) < 60.0:
         return False
@@ -90,7 +90,7 @@ def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
     if _second_job(ctx):
         return True
     launch = absent.latest_launch(ctx)
-    if ctx.row(world) is not None or launch <= ctx.attempt.launch:
+    if ctx.row(world) is not None or launch <= ctx.attempt.launch.number:
         return False
     record = attempts.launch_record(ctx.run_dir, ctx.attempt.number, launch)
     nodes = record.nodes if record is not None and record.nodes else ctx.attempt.nodes
@@ -101,12 +101,12 @@ def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
 
 def _second_job(ctx: RunContext) -> bool:
     attempt, run_dir = ctx.attempt, ctx.run_dir
-    record = attempts.launch_record(run_dir, attempt.number, attempt.launch)
+    record = attempts.launch_record(run_dir, attempt.number, attempt.launch.number)
     if record is None or record.job in ("", attempt.job) or attempts.has_tasks(run_dir, attempt.number):
         return False
     sense.adopt(ctx, record.job)
     ctx.record("job.started", nodes=list(record.nodes), started_at_s=None)
-    ctx.begin_launch(attempt.launch)
+    ctx.begin_launch(attempt.launch.number)
     return True
 
 

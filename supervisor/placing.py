@@ -20,7 +20,7 @@ def with_nodes(case: Case, decision: Decision) -> Decision:
     """The decision with its exclusions, drains and the nodes to try last; the reason names them."""
     exclude, notes = _to_exclude(case)
     relax, kept_out = _under_cap(case, exclude)
-    if case.attempt.end_state == "REFUSED":  # perhaps because of what was kept out
+    if case.attempt.launch.end.state == "REFUSED":  # perhaps because of what was kept out
         relax, notes = case.attempt.excluded, (*notes, "sbatch refused: once more with no node left out")
     exclude = tuple(node for node in exclude if node not in kept_out)
     if kept_out:
@@ -114,7 +114,7 @@ def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
             node
             for i in case.run.incidents
             if (i.attempt, i.launch, i.start)
-            != (case.attempt.number, case.attempt.launch, case.attempt.start)
+            != (case.attempt.number, case.attempt.launch.number, case.attempt.launch.start.number)
             for node in i.nodes
         }
         repeated = tuple(node for node in case.culprits if node in earlier)

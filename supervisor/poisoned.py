@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ftrun.hooks.checkpoints import diverged_folder, listing
-from ftrun.hooks.checkpoints.find import find as find_all
 from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.find import find as find_all
 from ftrun.supervisor import checkpoints, context, divergence
 
 if TYPE_CHECKING:
@@ -60,5 +60,5 @@ def _youngest_s(pattern: str, cwd: str) -> float | None:
     before_s, times = time.monotonic() + LIMIT_S, []
     for path in {one.path for one in (*by_step, *by_age)}:
         with contextlib.suppress(OSError, listing.DeadlinePassed):
-            times += [fact.written_s for fact in look.tree(path, before_s).files.values()]
+            times += [fact.written_s for fact in listing.list_tree(path, before_s).files.values()]
     return max(times, default=None)

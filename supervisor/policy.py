@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import elastic, halts, held, provoked
+from ftrun.supervisor import halts, held, provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Case, ClassRule, Ruling
 from ftrun.supervisor.loading import AGAIN
 from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.placing import with_nodes
+from ftrun.supervisor.sizes import sizes_of_settings
 from ftrun.supervisor.verdicts import UNSURE
 
 __all__ = ["RULES", "decide", "span"]
@@ -79,15 +80,15 @@ def _left(case: Case) -> Decision | None:
 
 
 def _finished(case: Case) -> Decision | None:
-    if case.attempt.end_state != "COMPLETED":
+    if case.attempt.launch.end.state != "COMPLETED":
         return None
     if case.run.given_up:
         return _stop(case, f"{_what(case)}: not tried again; all other tasks are done")
-    if case.attempt.derived_exit_code:
+    if case.attempt.launch.end.derived_exit_code:
         return Decision(
             "finish",
             "the script exited 0",
-            notes=(f"a step exited {case.attempt.derived_exit_code}: the script's verdict wins",),
+            notes=(f"a step exited {case.attempt.launch.end.derived_exit_code}: the script's verdict wins",),
         )
     return Decision("finish", "the script exited 0")
 
@@ -103,7 +104,7 @@ def _watch_only(case: Case) -> Decision | None:
     """`retries=0`: nothing is ever started by us; what Slurm starts again by itself is left to Slurm."""
     if case.limits.retries:
         return None
-    if case.attempt.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
+    if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
         return Decision("keep", "requeued by Slurm; retries=0: left as it is")
     return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
 
@@ -129,7 +130,7 @@ def _time_limit(case: Case) -> Decision | None:
 
 def _kept(case: Case) -> Decision | None:
     """Slurm put the job back into the queue for no fault of a node: it starts again by itself."""
-    if not case.attempt.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
+    if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
         return None
     reason = "requeued without a fault of a node: Slurm starts it again"
     if case.diagnosis.fault is FaultClass.HEALTHY:
@@ -144,7 +145,7 @@ def _kept(case: Case) -> Decision | None:
 
 def _held_after_launch_failure(case: Case) -> bool:
     """Slurm gave up on a node and holds the job for good. A person's own hold is another thing, and respected."""
-    words = case.attempt.end_reason.lower().replace("_", "").replace(" ", "")
+    words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
     return "launchfail" in words and "held" in words
 
 
@@ -152,7 +153,7 @@ def _of_the_size(case: Case) -> Decision | None:
     """A new size of the run is to blame, not the script."""
     if case.run.retries >= case.limits.retries:
         return None
-    size = provoked.size_to_put_aside(case, elastic.of_settings(case.run.settings))
+    size = provoked.size_to_put_aside(case, sizes_of_settings(case.run.settings))
     if not size:
         return None
     return Decision("resubmit", f"{_what(case)}: only at {size} nodes, not used again", aside=size)
@@ -294,7 +295,7 @@ def _older_checkpoint(case: Case) -> Decision | None:
     """What could not be loaded is set aside. How many there are is the budget, unless the settings name a lower one."""
     if case.diagnosis.fault is not FaultClass.CHECKPOINT:
         return None
-    if case.attempt.resume_from or case.from_zero:
+    if case.attempt.launch.start.resume_from or case.from_zero:
         where = "beginning anew" if case.from_zero else "resuming from an older checkpoint"
         reason = f"{_what(case)}: {where}"
         return Decision("resubmit", reason, older_checkpoint=True, spends=_spends(case))

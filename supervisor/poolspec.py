@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
 
 __all__ = ["Pool", "pool_of"]
 

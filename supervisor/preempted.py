@@ -14,15 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.records import replace
-from ftrun.supervisor import warned
+from ftrun.supervisor import submit
 from ftrun.supervisor.leaving import STEPS_CANCELLED, Occasion
 from ftrun.supervisor.save_request_io import ask, asked, awaited
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.parts import Attempt
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["as_preempted", "look", "seen_through"]
@@ -50,7 +49,7 @@ def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     if details is None or not details.is_preempted:
         return False
     left_s = max((row.planned_end_s or world.now_s) - world.now_s, 0.0)
-    by_slurm = ctx.services.facts().preemption_signals and warned.ahead_s(ctx.run_dir) is not None
+    by_slurm = ctx.services.facts().preemption_signals and submit.warning_ahead_s(ctx.run_dir) is not None
     ask(ctx, world, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
@@ -75,12 +74,12 @@ def as_preempted(attempt: Attempt, step: int | None, *, told: bool, asked: bool)
     `step` is its last one, `told` whether the script was told to leave; `asked` whether it was asked to save for this, where Slurm has
     forgotten the job.
     """
-    if attempt.ended_by_us or attempt.requeued or not (attempt.preempted or asked):
+    if attempt.ended_by_us or attempt.launch.requeued or not (attempt.launch.end.preempted or asked):
         return attempt
-    if attempt.end_state == "COMPLETED":
+    if attempt.launch.end.state == "COMPLETED":
         known = step is not None and attempt.total_steps is not None
         if not told or (known and (step or 0) >= (attempt.total_steps or 0)):
             return attempt
-    elif attempt.end_state not in ("FAILED", "GONE"):
+    elif attempt.launch.end.state not in ("FAILED", "GONE"):
         return attempt
-    return replace(attempt, end_state="PREEMPTED")
+    return attempt.ended_as(state="PREEMPTED")

@@ -16,9 +16,8 @@ from ftrun.supervisor.model import FaultClass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.grounds import Case
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt, Run
     from ftrun.supervisor.sizes import Sizes
 
 __all__ = ["FAULTS", "size_now", "size_to_put_aside", "sizes_tried"]
@@ -32,7 +31,10 @@ def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
     """The size that provoked this fault; 0 where none did."""
     if sizes is None or case.diagnosis.fault not in FAULTS or case.progressed:
         return 0
-    size, now = size_now(case.attempt, sizes), (case.attempt.number, case.attempt.launch, case.attempt.start)
+    size, now = (
+        size_now(case.attempt, sizes),
+        (case.attempt.number, case.attempt.launch.number, case.attempt.launch.start.number),
+    )
     if size in case.run.sizes_aside:
         return 0
     if _grew(case):
@@ -45,13 +47,17 @@ def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
 
 def _grew(case: Case) -> bool:
     """The start before this one was well, and was ended for this one's nodes."""
-    before = (case.attempt.launch, case.attempt.start - 1)
+    before = (case.attempt.launch.number, case.attempt.launch.start.number - 1)
     return any(one.grown for one in case.attempt.begun if (one.launch, one.number) == before)
 
 
 def size_now(attempt: Attempt, sizes: Sizes) -> int:
     """How many nodes the present start of an attempt uses, or is to use: a later one has its own, inside the same job."""
-    return len(attempt.active) if attempt.start > 1 and attempt.active else attempt.size or sizes.full
+    return (
+        len(attempt.launch.start.nodes)
+        if attempt.launch.start.number > 1 and attempt.launch.start.nodes
+        else attempt.size or sizes.full
+    )
 
 
 def sizes_tried(run: Run, sizes: Sizes) -> Iterator[tuple[tuple[int, int, int], int, bool]]:
@@ -59,7 +65,7 @@ def sizes_tried(run: Run, sizes: Sizes) -> Iterator[tuple[tuple[int, int, int], 
     stepped = {(one.attempt, one.launch, one.start) for one in run.incidents if one.step is not None}
     for attempt in run.attempts:
         begun = [(attempt.number, one.launch, one.number) for one in attempt.begun]
-        last = (attempt.number, attempt.launch, attempt.start)
+        last = (attempt.number, attempt.launch.number, attempt.launch.start.number)
         for place, one in zip(begun, attempt.begun, strict=True):
             size = len(one.nodes) if one.number > 1 and one.nodes else attempt.size or sizes.full
             if place != last:

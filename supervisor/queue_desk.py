@@ -20,7 +20,6 @@ from ftrun.slurm.client.options import OptionError
 from ftrun.supervisor import (
     asking,
     context,
-    elastic,
     finish,
     growing,
     inside,
@@ -35,6 +34,7 @@ from ftrun.supervisor.errors import SubmitImpossible
 from ftrun.supervisor.model import Decision, FaultClass
 from ftrun.supervisor.queueclock import QueueClock
 from ftrun.supervisor.queueing import Patience, Pending
+from ftrun.supervisor.sizes import sizes_of_settings
 from ftrun.supervisor.timers import Interval, Stopwatch
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _wait(ctx: RunContext) -> _Wait:
 
 
 def _sizes(ctx: RunContext) -> Sizes | None:
-    sizes = elastic.of_settings(ctx.settings)
+    sizes = sizes_of_settings(ctx.settings)
     return sizes.without(ctx.run.sizes_aside) if sizes is not None else None
 
 

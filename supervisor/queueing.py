@@ -21,8 +21,8 @@ from ftrun.supervisor import provoked
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import NodeRow
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.grounds import ClusterView
+    from ftrun.supervisor.run_types import Run
     from ftrun.supervisor.sizes import Sizes
 
 __all__ = [

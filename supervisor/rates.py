@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from ftrun.supervisor.model import FaultClass
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt, Run
 
 __all__ = [
     "NOT_FAULTS",
@@ -60,11 +59,11 @@ def node_hours(run: Run, now_s: float) -> float:
 
 
 def _node_s(attempt: Attempt, run: Run, now_s: float) -> float:
-    known = (*attempt.starts.values(), attempt.started_at_s, attempt.running_seen_at_s)
+    known = (*attempt.starts.values(), attempt.launch.started_at_s, attempt.launch.running_seen_at_s)
     began = [one for one in known if one is not None]
     if not began:
         return 0.0
-    over = attempt.ended_at_s
+    over = attempt.launch.end.at_s
     if over is None:
         alive = attempt is run.attempt and not run.final
         over = now_s if alive else run.last_at_s

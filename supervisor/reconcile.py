@@ -152,7 +152,7 @@ def _queued(ctx: RunContext, world: ClusterSnapshot) -> None:
         absent.missed(ctx, world)
         return
     absent.note_seen(ctx, world, row)
-    if row.state.ended and row.restarts not in (None, ctx.attempt.launch):
+    if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
         _started(ctx, row)  # another launch than was awaited: it ended between two looks, or in the queue
     elif row.state.ended:
         _ended(ctx, world, row)
@@ -199,7 +199,7 @@ def _running(ctx: RunContext, world: ClusterSnapshot) -> None:
     if len(ctx.rows(world)) > 1:
         arrays.note_failed(ctx, world)
     elif row.state.pending or ctx.started_again(row):  # cancelled in the queue: see `recover`
-        lost_track = row.state.pending and row.restarts == ctx.attempt.launch
+        lost_track = row.state.pending and row.restarts == ctx.attempt.launch.number
         reason = end_reasons.LOST_TRACK if lost_track else row.reason
         ends.record_end(ctx, "job.requeued", row.state.value, reason, ())
         return

@@ -89,8 +89,8 @@ def recover(ctx: RunContext, world: ClusterSnapshot) -> None:
 
 def _keep(ctx: RunContext) -> None:
     """Slurm starts the requeued job itself: follow it as the next launch of the same attempt."""
-    ctx.record("launch.kept", launch=ctx.attempt.launch + 1)
-    ctx.begin_launch(ctx.attempt.launch)
+    ctx.record("launch.kept", launch=ctx.attempt.launch.number + 1)
+    ctx.begin_launch(ctx.attempt.launch.number)
 
 
 def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
@@ -104,7 +104,7 @@ def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
     if ctx.run.decision.get("queued") and not queue_desk.may_be_taken_out(ctx, world, row):
         return False
     if row.state.ended:
-        return not ctx.attempt.requeued or _requeued_ended(ctx, world, row)
+        return not ctx.attempt.launch.requeued or _requeued_ended(ctx, world, row)
     if row.state.pending:
         cancelled = ctx.observations.per_launch(_Clocks).cancelled
         if not cancelled.runs or cancelled.held_s(world.mono_s) > CANCEL_AGAIN_S:
@@ -116,7 +116,7 @@ def _out_of_the_queue(ctx: RunContext, world: ClusterSnapshot) -> bool:
             ctx.services.act("cancel", world, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
             ctx.record("cancel.done", what=what)
         return False
-    if ctx.attempt.requeued and row.state is JobState.RUNNING and ctx.started_again(row):
+    if ctx.attempt.launch.requeued and row.state is JobState.RUNNING and ctx.started_again(row):
         finish.follow_launch(ctx, row)
     return False
 
@@ -125,7 +125,7 @@ def _resumed_alive(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool
     """A person resumed a run whose job had not ended when it was stopped. True where that job is what goes on, or came
     to its end: it is followed, unless a cancel on its way ends it in the next moments."""
     attempt = ctx.attempt
-    if attempt.end_state and not attempt.requeued:
+    if attempt.launch.end.state and not attempt.launch.requeued:
         return False
     if row.state is JobState.COMPLETED:
         job = row.raw_job_id or row.job_id

@@ -15,7 +15,7 @@ from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.parts import Attempt
+    from ftrun.supervisor.run_types import Attempt
 
 __all__ = ["base_id", "cancelled_by_others", "combined", "failed_tasks", "families", "own", "task_of"]
 
@@ -66,7 +66,7 @@ def own(
     def is_ours(row: JobRow) -> bool:
         if "ftrun:" in row.comment:
             return bears(row.comment, attempt.token)
-        if attempt.started_at_s is not None and row.start_time_s == attempt.started_at_s:
+        if attempt.launch.started_at_s is not None and row.start_time_s == attempt.launch.started_at_s:
             return True
         if not known_as:
             return user in ("", "root", row.user)

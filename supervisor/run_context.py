@@ -13,10 +13,11 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow
 from ftrun.supervisor import journal, rows
-from ftrun.supervisor.events import Attempt, Run, fold
+from ftrun.supervisor.events import apply, fold
 from ftrun.supervisor.lease import LeaseLost
 from ftrun.supervisor.lifecycle import State, next_state
 from ftrun.supervisor.observations import LaunchObservations
+from ftrun.supervisor.run_types import Attempt, Run
 from ftrun.supervisor.services import Services
 from ftrun.supervisor.world import ClusterSnapshot
 
@@ -105,15 +106,15 @@ class RunContext:
         attempt = self.run.attempt
         numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
         numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
-        numbers["launch"] = data.pop("launch", attempt.launch if attempt else 0)
-        numbers["start"] = data.pop("start", attempt.start if attempt else 1)
+        numbers["launch"] = data.pop("launch", attempt.launch.number if attempt else 0)
+        numbers["start"] = data.pop("start", attempt.launch.start.number if attempt else 1)
         next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
         self._own_journal()
         assert self._journal is not None
         record = self._journal.append(kind, **numbers, **data)
         if not self._stays_open:
             self._journal.close()
-        self.run = self.run.after(record)
+        self.run = apply(self.run, record)
         self.services.crash(f"record:after:{kind}")
         self.services.noted(self.run.id, record)
 
@@ -165,8 +166,8 @@ class RunContext:
     def started_again(self, row: JobRow) -> bool:
         """Slurm shows a later launch than the one that we know."""
         if row.restarts is not None:
-            return row.restarts > self.attempt.launch
-        then = self.attempt.started_at_s
+            return row.restarts > self.attempt.launch.number
+        then = self.attempt.launch.started_at_s
         return then is not None and row.start_time_s is not None and row.start_time_s > then + 1
 
     def begin_launch(self, launch: int) -> None:
@@ -175,4 +176,4 @@ class RunContext:
 
     def begin_start(self) -> None:
         """A later start of the script begins in the same launch."""
-        self.observations = self.observations.at_start(self.attempt.start)
+        self.observations = self.observations.at_start(self.attempt.launch.start.number)

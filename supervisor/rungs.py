@@ -1,49 +1,25 @@
-"""The rungs of recovery, and what the settings say of them: order, budgets, time limits, rules of one class or signature. (pure)
+"""What the settings say of the rungs of recovery: orders, budgets and time limits, of the run, a class or a signature. (pure)
 
-How it thinks. Rules are asked from the narrowest to the widest: those of the signature, of the class, of the run. The default list
-names every rung that there is, so what cannot apply to a job drops out of it without a word. A person who names a rung means it:
-a list that was written for this job is refused where one of its rungs could never be used. `resubmit` stands last in each list,
-because whatever fails above it goes there.
+How it thinks. Rules are asked from the narrowest to the widest: those of the signature, of the class, of the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from enum import StrEnum
 from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import settings as table
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.rung_order import IN_PLACE, Rung, cannot_apply, fit, order_from
+from ftrun.supervisor.settings_errors import SettingError, nearest
 
 __all__ = [
-    "DEFAULT_ORDER",
-    "IN_PLACE",
     "LIMIT_MAX_S",
-    "Rung",
     "Rungs",
-    "cannot_apply",
-    "order_from",
     "rungs_from",
 ]
 
-
-class Rung(StrEnum):
-    """The rungs, the finest first."""
-
-    RANK = "rank"
-    STEP = "step"
-    SWAP = "swap"
-    COMPANION = "companion"
-    SHRINK = "shrink"
-    RESUBMIT = "resubmit"
-
-
-IN_PLACE = (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
-DEFAULT_ORDER = (*IN_PLACE, Rung.RESUBMIT)
-_DEFAULTS = (DEFAULT_ORDER, (Rung.RANK, Rung.STEP, Rung.SWAP, Rung.RESUBMIT))
-"""Lists that name whatever there is: the default, and that of earlier versions."""
 
 LIMIT_MAX_S = 540.0
 """batch.sh waits ten minutes for an answer in all; a rung may take less."""
@@ -105,7 +81,7 @@ def rungs_from(
     may = cannot_apply(settings)
     default = table.defaults()
     said = str(settings.get("recover") or default["recover"])
-    orders = {"": _fit("recover", order_from("recover", said), may, meant="recover" in meant)}
+    orders = {"": fit("recover", order_from("recover", said), may, meant="recover" in meant)}
     budgets: dict[str, dict[Rung, int]] = {"": {}}
     limits: dict[str, dict[Rung, float]] = {"": {}}
     for rung in IN_PLACE:
@@ -120,7 +96,7 @@ def rungs_from(
         place = f"policy: {name}.{key}"
         kind, _, last = key.partition("-")
         if key == "recover":
-            orders[name] = _fit(place, order_from(place, value), may, meant="policy" in meant)
+            orders[name] = fit(place, order_from(place, value), may, meant="policy" in meant)
         elif key == "budget":
             if name not in {fault.value for fault in FaultClass}:
                 raise SettingError(f"{place}: classes have such a budget; a signature has budget-RUNG")
@@ -128,49 +104,6 @@ def rungs_from(
             _within(place, key, value)
             (budgets if kind == "budget" else limits).setdefault(name, {})[Rung(last)] = value
     return Rungs(orders, budgets, limits)
-
-
-def order_from(place: str, text: str) -> tuple[Rung, ...]:
-    """The rungs of a list such as `step,swap,resubmit`. Raises SettingError; `place` names the setting in its message."""
-    words = [word.strip() for word in text.split(",")]
-    known = [rung.value for rung in Rung]
-    for word in words:
-        if word not in known:
-            near = table.nearest(word, [rung.value for rung in DEFAULT_ORDER])
-            hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(DEFAULT_ORDER)}"
-            raise SettingError(f"{place}: no rung is called {word!r}{hint}")
-        if words.count(word) > 1:
-            raise SettingError(f"{place}: {word} stands there twice")
-    if words[-1] != Rung.RESUBMIT:
-        rest = [word for word in words if word != Rung.RESUBMIT]
-        raise SettingError(
-            f"{place}: resubmit stands last, what fails above it goes there: {','.join([*rest, 'resubmit'])}"
-        )
-    if Rung.RANK in words[1:]:
-        rest = [word for word in words if word != Rung.RANK]
-        raise SettingError(f"{place}: rank is the finest rung and stands first: {','.join(['rank', *rest])}")
-    return tuple(Rung(word) for word in words)
-
-
-def cannot_apply(settings: Mapping[str, Any]) -> dict[Rung, str]:
-    """Rung -> why it can never be used with these settings; rungs that can are not in it."""
-    why: dict[Rung, str] = {}
-    if not settings.get("rejoin"):
-        why[Rung.RANK] = "it wants a framework that lets a process join again (--ft-rejoin)"
-    sized = settings.get("nodes") or settings.get("nodes-valid")
-    if not settings.get("spares") and not sized:  # a broken unit's other nodes are spares
-        why[Rung.SWAP] = "it wants spares (--ft-spares=K)"
-    if not sized:
-        why[Rung.SHRINK] = "it wants the sizes at which the run may go on (--ft-nodes=MIN-MAX)"
-    return why
-
-
-def _fit(place: str, order: tuple[Rung, ...], off: Mapping[Rung, str], *, meant: bool) -> tuple[Rung, ...]:
-    """The order less what cannot apply. The default means whatever there is, so nothing of it is refused."""
-    for rung in order:
-        if rung in off and meant and order not in _DEFAULTS:
-            raise SettingError(f"{place}: {rung.value} cannot be used: {off[rung]}; or leave it out")
-    return tuple(rung for rung in order if rung not in off)
 
 
 def _within(place: str, key: str, value: float) -> None:
@@ -185,6 +118,6 @@ def _known(name: str, signatures: Callable[[], Collection[str]] | None) -> None:
     known = signatures()
     if name in known:
         return
-    near = table.nearest(name, classes) or table.nearest(name, known)
+    near = nearest(name, classes) or nearest(name, known)
     hint = f"; did you mean {near!r}?" if near else " (ftrun catalog list names them)"
     raise SettingError(f"policy: {name!r} is neither a fault class nor a known signature{hint}")

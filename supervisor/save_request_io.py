@@ -143,14 +143,14 @@ def unask(ctx: RunContext) -> None:
 
 def leave_no_nodes(ctx: RunContext) -> None:
     """The agent is to leave no nodes any more: something else is wanted of the script."""
-    leavefile.remove(store.attempt_dir(ctx.run_dir, ctx.attempt.number), ctx.attempt.launch)
+    leavefile.remove(store.attempt_dir(ctx.run_dir, ctx.attempt.number), ctx.attempt.launch.number)
 
 
 def asked(ctx: RunContext, occasion: Occasion) -> bool:
     """This launch was asked for a checkpoint, for this reason."""
     told, attempt = ctx.run.leaving, ctx.attempt
     place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
-    return place == (occasion.value, attempt.number, attempt.launch)
+    return place == (occasion.value, attempt.number, attempt.launch.number)
 
 
 def save_wait_s(ctx: RunContext) -> float:

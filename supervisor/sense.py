@@ -87,9 +87,9 @@ def note_launch(ctx: RunContext, world: ClusterSnapshot) -> None:
     _note_silence(ctx, world)
     note_start(ctx)
     attempt = ctx.attempt
-    if attempt.claim_seen:
+    if attempt.launch.claim_seen:
         return
-    launch = attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch)
+    launch = attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
     if launch is not None:
         nodes = list(launch.nodes)
         ctx.record(
@@ -115,9 +115,9 @@ def note_launch(ctx: RunContext, world: ClusterSnapshot) -> None:
 def note_start(ctx: RunContext) -> None:
     """The script may have been started again inside the launch: what follows is about that start alone."""
     attempt = ctx.attempt
-    if attempt.inside and attempt.claim_seen:
-        last = attempts.last_start(ctx.run_dir, attempt.number, attempt.launch)
-        if last is not None and last.start > attempt.start_seen:
+    if attempt.launch.inside and attempt.launch.claim_seen:
+        last = attempts.last_start(ctx.run_dir, attempt.number, attempt.launch.number)
+        if last is not None and last.start > attempt.launch.start_seen:
             sizes = {log.path: _size_bytes(log.path) for log in afterwards.extra_logs(ctx)}
             ctx.record(
                 "launch.seen",
@@ -127,7 +127,7 @@ def note_start(ctx: RunContext) -> None:
                 stdout=last.stdout,
                 sizes=sizes,
             )
-    if ctx.observations.start != ctx.attempt.start:
+    if ctx.observations.start != ctx.attempt.launch.start.number:
         ctx.begin_start()
 
 
@@ -143,7 +143,7 @@ def is_anothers(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
     asked = ctx.observations.per_launch(_Clocks).owner
     if not row.state.ended and not asked.due(world.mono_s, OWNER_EVERY_S):
         return False
-    owner = attempts.owner(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch)
+    owner = attempts.owner(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
     if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows(world)) > 1:
         return False
     adopt(ctx, owner.job)
@@ -169,7 +169,7 @@ def _note_silence(ctx: RunContext, world: ClusterSnapshot) -> None:
 def script_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """True once in a launch: when its script has left the record of its end, so that Slurm is worth a look now."""
     attempt, over = ctx.attempt, ctx.observations.per_start(EndedScript).over
-    if over.runs or not attempts.script_over(ctx.run_dir, attempt.number, attempt.launch):
+    if over.runs or not attempts.script_over(ctx.run_dir, attempt.number, attempt.launch.number):
         return False
     over.restart(world.mono_s)
     return True
@@ -185,14 +185,14 @@ def watch(ctx: RunContext, world: ClusterSnapshot, *, fresh: bool = False) -> Wa
     """Read what the logs have grown by; None while no log is known. First sightings and progress are journalled."""
     seen = ctx.observations
     logs = seen.per_start(_Logs)
-    over = ctx.attempt.failed_tasks and ctx.attempt.ended_at_s is not None
+    over = ctx.attempt.failed_tasks and ctx.attempt.launch.end.at_s is not None
     if over and logs.task_logs_found.first():
         logs.read_anew()  # the logs of an array's failed tasks are read once it is known which they all are
     if ctx.settings.get("log") and logs.names_looked_for.due(world.mono_s, LOG_NAMES_EVERY_S):
         logs.paths, before = frozenset(log.path for log in afterwards.extra_logs(ctx)), logs.paths
         if logs.paths - before:  # a log that the script began only now: where its steps are, perhaps
             logs.read_anew()
-    if not logs.next_began and launchlogs.later(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch):
+    if not logs.next_began and launchlogs.later(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number):
         logs.next_began = (
             True  # it writes into the same file, and some of it may have been read as this one's
         )
@@ -203,7 +203,7 @@ def watch(ctx: RunContext, world: ClusterSnapshot, *, fresh: bool = False) -> Wa
         if not paths:
             return None
         attempt = ctx.attempt
-        ours = launchlogs.ours(ctx.run_dir, attempt.number, attempt.launch)
+        ours = launchlogs.ours(ctx.run_dir, attempt.number, attempt.launch.number)
         logs.watcher = LogWatcher(paths, catalog=ctx.services.catalog(), ours=ours)
     logs.watcher.admit(*ctx.attempt.family)
     report = logs.watcher.poll(world.now_s, fresh=fresh)
@@ -219,7 +219,7 @@ def watch(ctx: RunContext, world: ClusterSnapshot, *, fresh: bool = False) -> Wa
 def _log_paths(ctx: RunContext) -> list[LogPath]:
     attempt = ctx.attempt
     tasks = attempts.task_records(ctx.run_dir, attempt.number, attempt.failed_tasks[:TASK_LOGS_MAX])
-    paths = launchlogs.of_launch(ctx.run_dir, attempt.number, attempt.launch)
+    paths = launchlogs.of_launch(ctx.run_dir, attempt.number, attempt.launch.number)
     paths += [path for record in tasks.values() for path in launchlogs.of_record(record)]
     return paths + afterwards.extra_logs(ctx)
 
@@ -239,7 +239,7 @@ def _note_ignored(ctx: RunContext, evidence: Evidence) -> None:
 def _not_yet_told(ctx: RunContext, evidence: Evidence, mark: str = "") -> dict[str, Any]:
     """What a record says of it; {} where it was told before, or enough was."""
     attempt = ctx.attempt
-    place = f"{attempt.number}.{attempt.launch}" + (f".{attempt.start}" if attempt.start > 1 else "")
+    place = f"{attempt.number}.{attempt.launch.number}" + (f".{attempt.launch.start.number}" if attempt.launch.start.number > 1 else "")
     key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}{mark}"
     if key in ctx.run.evidence_seen or len(ctx.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return {}

@@ -7,11 +7,12 @@ one is refused at submission, with the nearest right one, and never found out by
 What a value is once it was read: a whole number (int), a duration in seconds (float), a share 0..1 (float), a flag (bool),
 a text, a number, or a list of texts. A setting whose default has to be learned or asked for is "" until somebody sets it.
 
-The rows stand in `settings_table`. `ftrun sbatch` reads both modules, so they import nothing else.
+The rows stand in `settings_table`. `ftrun sbatch` reads these modules, so they import nothing else.
 """
 
 from __future__ import annotations
 
+from ftrun.supervisor.settings_errors import SettingError, nearest
 from ftrun.supervisor.settings_table import (
     BELOW,
     BUDGET_CLASSES,
@@ -32,9 +33,7 @@ from ftrun.supervisor.settings_table import (
 __all__ = [
     "SETTINGS",
     "Setting",
-    "SettingError",
     "defaults",
-    "nearest",
     "number",
     "parse",
     "parse_all",
@@ -64,10 +63,6 @@ RULE_KEYS = (
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 # What both sbatch and scancel send, and what a script can catch.
 _SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "ALRM", "URG", "CONT")
-
-
-class SettingError(Exception):
-    """A name or value that cannot be meant. The message is one line and names what would be right."""
 
 
 def _table() -> dict[str, Setting]:
@@ -187,29 +182,6 @@ def show(key: str, value: Value) -> str:
     return str(value)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that takes the fewest changes to get to; "" where none is near."""
-    best, least = "", max(2, len(word) // 3) + 1
-    for candidate in known:
-        changes = _distance(word, candidate, least)
-        if candidate.startswith(word) and word:
-            changes = min(changes, 1)
-        if changes < least:
-            best, least = candidate, changes
-    return best
-
-
-def _distance(a: str, b: str, limit: int) -> int:
-    if abs(len(a) - len(b)) >= limit:
-        return limit
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        previous, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (x != y))
-    return row[-1]
-
-
 def _is_tame(form: str, text: str) -> bool:
     """Whether a text has the harmless form of its row."""
     if form == BELOW:  # a name that begins with a dot and has a wildcard may be `..` to a shell
@@ -289,7 +261,7 @@ def _refuse_form(key: str, text: str) -> None:
             )
             raise SettingError(f"{key}: {wanted} is wanted, not {text!r}") from None
     elif key == "recover":
-        from ftrun.supervisor.rungs import order_from
+        from ftrun.supervisor.rung_order import order_from
 
         order_from(key, text)
 

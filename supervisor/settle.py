@@ -14,6 +14,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor import (
     absent,
     afterwards,
+    agent_events,
     arrays,
     attempts,
     beside,
@@ -25,7 +26,6 @@ from ftrun.supervisor import (
     halting,
     held,
     hung,
-    inplace,
     inside,
     last_line,
     loading,
@@ -44,8 +44,8 @@ from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
 from ftrun.supervisor.timers import Stopwatch
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["settle"]
@@ -64,7 +64,7 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
     attempt = ctx.attempt
     if attempt.submission != "refused" and not _quiet(ctx, world):
         return
-    if attempt.requeued and ctx.row(world) is None and not _unseen_for_long(ctx, world):
+    if attempt.launch.requeued and ctx.row(world) is None and not _unseen_for_long(ctx, world):
         return  # whether Slurm has started it again decides what may be done
     if not nodelook.visit_is_over(ctx, world):
         return
@@ -77,7 +77,7 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
     found, loads = divergences.note(ctx, world), divergences.usable(ctx)
     checkpoint = newer_checkpoint(ctx, loads.path)
     case = grounds.Case(
-        run=inplace.uncounted(ctx.run, incident),
+        run=agent_events.uncounted(ctx.run, incident),
         attempt=attempt,
         diagnosis=diagnosis,
         cluster=cluster_view(ctx, world),
@@ -120,7 +120,7 @@ def _running_again(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Slurm has started the job that it requeued."""
     row = ctx.row(world)
     return (
-        ctx.attempt.requeued and row is not None and row.state is JobState.RUNNING and ctx.started_again(row)
+        ctx.attempt.launch.requeued and row is not None and row.state is JobState.RUNNING and ctx.started_again(row)
     )
 
 
@@ -159,13 +159,17 @@ def _carry(
 def _unseen(ctx: RunContext) -> bool:
     """The run began, ran for a good while and left no record (P10): exit and progress cannot be known."""
     attempt = ctx.attempt
-    if attempt.number > 1 or attempt.launch:  # batch.sh starts no later one where it cannot claim it
+    if attempt.number > 1 or attempt.launch.number:  # batch.sh starts no later one where it cannot claim it
         return False
-    if attempt.claim_seen or attempt.running_seen_at_s is None or attempt.ended_at_s is None:
+    if (
+        attempt.launch.claim_seen
+        or attempt.launch.running_seen_at_s is None
+        or attempt.launch.end.at_s is None
+    ):
         return False
     if WITHOUT_SCRIPT in attempt.end_intended:  # its node was lost before it had written anything
         return False
-    return attempt.ended_at_s - attempt.running_seen_at_s > 60.0
+    return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
 
 
 def _quiet(ctx: RunContext, world: ClusterSnapshot) -> bool:
@@ -185,26 +189,28 @@ def _quiet(ctx: RunContext, world: ClusterSnapshot) -> bool:
 def _diagnose(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, incident: str) -> Diagnosis:
     if (told := ends.told(attempt)) is not None:
         return told
-    before = attempts.held_record(ctx.run_dir, attempt.number, attempt.launch, attempt.nodes)
-    if before is not None and attempt.end_state in ("FAILED", "GONE"):
-        return held.diagnosis(before, attempts.held_path(ctx.run_dir, attempt.number, attempt.launch))
+    before = attempts.held_record(ctx.run_dir, attempt.number, attempt.launch.number, attempt.nodes)
+    if before is not None and attempt.launch.end.state in ("FAILED", "GONE"):
+        return held.diagnosis(before, attempts.held_path(ctx.run_dir, attempt.number, attempt.launch.number))
     if (refused := divergences.nothing_loaded(ctx, attempt)) is not None:
         return refused
-    if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(ctx.run)) is not None:
+    if attempt.launch.end.state == "COMPLETED" and (remaining := arrays.given_up(ctx.run)) is not None:
         return remaining
     down = lost_by_then(ctx, world)
-    written = attempts.exit_record(ctx.run_dir, attempt.number, attempt.launch)
+    written = attempts.exit_record(ctx.run_dir, attempt.number, attempt.launch.number)
     ended = Ended(
-        state=attempt.end_state,
-        reason=attempt.end_reason,
-        exit_code=attempt.exit_code if attempt.exit_code is not None else (written.code if written else None),
-        exit_signal=attempt.exit_signal
-        if attempt.exit_signal is not None
+        state=attempt.launch.end.state,
+        reason=attempt.launch.end.reason,
+        exit_code=attempt.launch.end.exit_code
+        if attempt.launch.end.exit_code is not None
+        else (written.code if written else None),
+        exit_signal=attempt.launch.end.exit_signal
+        if attempt.launch.end.exit_signal is not None
         else (written.signal if written else None),
-        derived_exit_code=attempt.derived_exit_code,
+        derived_exit_code=attempt.launch.end.derived_exit_code,
         by_us=attempt.ended_by_us,
         nodes_down=down,
-        requeued=attempt.requeued,
+        requeued=attempt.launch.requeued,
         unused=len(ctx.attempt.nodes) > len(attempt.nodes),
     )
     progress = ctx.observations.report.progress if ctx.observations.report is not None else None
@@ -215,7 +221,7 @@ def _diagnose(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, inciden
         ended=ended,
         catalog=ctx.services.catalog(),
         progress=progress,
-        resumed=usable.resumed(ctx.settings, ctx.run, ctx.run_dir, attempt.resume_from, incident),
+        resumed=usable.resumed(ctx.settings, ctx.run, ctx.run_dir, attempt.launch.start.resume_from, incident),
     )
     requeues = submit.requeues(ctx.run_dir, otherwise=ctx.services.facts().requeue_default)
     found = ends.as_requeued(attempt, found, ctx.observations.evidence, requeues=requeues)
@@ -228,7 +234,7 @@ def _diagnose(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, inciden
 def _refusal(ctx: RunContext) -> Diagnosis:
     """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out, or adds, may be why: then without it."""
     ours = ctx.attempt.excluded or inside.spares_of(ctx.settings, ctx.attempt)
-    for_good = ctx.attempt.end_state == "REFUSED" and not ours
+    for_good = ctx.attempt.launch.end.state == "REFUSED" and not ours
     return Diagnosis(
         fault=FaultClass.SCHEDULER,
         retry=not for_good,
@@ -246,7 +252,7 @@ def _refusal(ctx: RunContext) -> Diagnosis:
 def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
     """Set the checkpoint aside that could not be loaded, be it that something else ended the launch or is blamed first; take back those that are not to blame."""
     told = ctx.observations.step is None and loading.cannot_load(
-        ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.resume_from
+        ctx.observations.evidence, ctx.services.catalog(), ctx.attempt.launch.start.resume_from
     )
     is_program = diagnosis.loading is not None and diagnosis.loading.verdict == loading.PROGRAM
     if loading.is_aside(diagnosis) or (told and not is_program):

@@ -2,8 +2,7 @@
 
 How it thinks: a signature is a claim about one line of text, so it carries its own proof: examples that it
 must match and lines that look alike and must not.  A signature that fails its own proof is refused.  Loading
-does what is cheap (names, types, duplicates, patterns that compile); `check` does the rest, and runs
-in the tests and in `ftrun catalog check`.  A folder of the site's own files may stand beside ours; an id
+does what is cheap (names, types, duplicates, patterns that compile); `selftest` does the rest.  A folder of the site's own files may stand beside ours; an id
 given twice is an error, never a silent replacement.
 
 Patterns are bytes, match within one line, and stay inside what both `re` and hyperscan understand: no look-around,
@@ -35,7 +34,7 @@ from ftrun.supervisor import owncache
 from ftrun.supervisor.codes import CodeTable, Known, table_of, without
 from ftrun.supervisor.model import Action, Blame, FaultClass, Layer, Role, Source
 
-__all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "check", "load"]
+__all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "load"]
 
 CAPTURES = frozenset({"host", "rank", "local_rank", "pci", "device", "ip", "peer", "step", "code", "path"})
 """The groups that a pattern may name: what a line itself says about whom, where and when."""
@@ -105,56 +104,6 @@ def load(extra: Sequence[str] = ()) -> Catalog:
     Raises CatalogError (one line) for a file that cannot be read or a signature that is wrong.
     """
     return _load(tuple(extra))
-
-
-def check(catalog: Catalog) -> list[str]:
-    """Return what is wrong with `catalog`, a line for each signature that fails its own proof; [] when all is well.
-
-    Every example must match, every counter-example must not, and hyperscan, where it is installed, must compile the pattern.
-    """
-    from ftrun.supervisor import sieve
-
-    wrong = []
-    for signature in catalog.signatures:
-        pattern = re.compile(signature.pattern.encode())
-        wrong += [
-            f"{signature.id}: does not match its example {text!r}"
-            for text in signature.examples
-            if not pattern.search(text.encode())
-        ]
-        wrong += [
-            f"{signature.id}: matches its counter-example {text!r}"
-            for text in signature.counter_examples
-            if pattern.search(text.encode())
-        ]
-        if not signature.examples:
-            wrong.append(f"{signature.id}: has no example")
-    wrong += _mistaken(catalog)
-    # All at once is quick; one by one only to name the pattern that is refused.
-    if sieve.refusal([signature.pattern for signature in catalog.signatures]):
-        wrong += [
-            f"{signature.id}: hyperscan refuses the pattern: {refusal}"
-            for signature in catalog.signatures
-            if (refusal := sieve.refusal([signature.pattern]))
-        ]
-    return wrong
-
-
-def _mistaken(catalog: Catalog) -> list[str]:
-    """Return what is wrong with the tables, a line for each code that is not found in its own example."""
-    from ftrun.supervisor.scan import Scanner
-
-    rows = [
-        (name, table.row(name)["examples"][0]) for table in catalog.tables.values() for name in table.codes
-    ]
-    scanner = Scanner(catalog, engine="re")
-    hits = scanner.feed("".join(f"{text}\n" for _, text in rows).encode())
-    said = {hit.line: hit.signature for hit in hits}
-    return [
-        f"{name}: its example {text!r} is read as {said.get(line, 'nothing')}"
-        for line, (name, text) in enumerate(rows, start=1)
-        if said.get(line) != name
-    ]
 
 
 @cache

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from math import gcd
 
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
 
-__all__ = ["Batch", "Sizes", "batch_of", "scale", "sizes_of", "whole_units"]
+__all__ = ["Batch", "Sizes", "batch_of", "scale", "sizes_of", "sizes_of_settings", "whole_units"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 SIZES_MAX = 16_384
 """More nodes than that are a slip of the keyboard."""
@@ -85,6 +85,11 @@ def sizes_of(said: str, listed: str) -> Sizes | None:
     if said and sizes[-1] != most:
         raise SettingError(f"nodes-valid: the full size, {most} of nodes={said}, is missing")
     return Sizes(sizes, unit)
+
+
+def sizes_of_settings(chosen: Mapping[str, object]) -> Sizes | None:
+    """The sizes of a run by its settings; None where it has but one. Raises SettingError."""
+    return sizes_of(str(chosen.get("nodes", "")), str(chosen.get("nodes-valid", "")))
 
 
 def batch_of(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int = 0) -> Batch | None:

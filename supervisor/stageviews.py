@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftrun.supervisor import store
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["facts", "refusals", "summed", "trouble", "words"]
 
@@ -37,7 +37,7 @@ def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
     except OSError:
         return None
     reports = [_read(os.path.join(folder, name)) for name in names]
-    known = [report for report in reports if report.get("launch") == run.attempt.launch]
+    known = [report for report in reports if report.get("launch") == run.attempt.launch.number]
     return {"to": run.settings["stage"], **summed(known)} if known else None
 
 

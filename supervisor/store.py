@@ -23,7 +23,6 @@ __all__ = [
     "create_run",
     "discard_run",
     "foreign_home",
-    "home_dir",
     "identity",
     "index",
     "latest_attempt",
@@ -38,15 +37,6 @@ __all__ = [
 
 _RUNS_MAX = 999_999
 _NAME_LENGTH_MAX = 40
-
-
-def home_dir(env: dict[str, str] | None = None) -> str:
-    """The folder of all runs: $FTRUN_HOME, else `~/.local/state/ftrun` (XDG_STATE_HOME respected)."""
-    source = os.environ if env is None else env
-    if source.get("FTRUN_HOME"):
-        return os.path.abspath(os.path.expanduser(source["FTRUN_HOME"]))
-    state = source.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "ftrun")
 
 
 def foreign_home(home: str) -> str:

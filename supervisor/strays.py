@@ -65,5 +65,5 @@ def _is_stray(ctx: RunContext, row: JobRow) -> bool:
     if not bears(row.comment, attempt.token):
         return True
     # Of two jobs of one submission the one that holds the claim is the attempt; which that is may not be known yet.
-    owner = attempts.owner(ctx.run_dir, attempt.number, attempt.launch)
+    owner = attempts.owner(ctx.run_dir, attempt.number, attempt.launch.number)
     return owner is not None and owner.job == attempt.job

@@ -6,7 +6,7 @@ is the kept context (the arguments as typed, the script, the environment), never
 Added to what the user typed
 - with `spares`, so many nodes more (see `spares`);
 - the attempt's token at the end of `--comment`, behind the user's own comment;
-- where `save-signal` is set and no --signal was chosen, a --signal so long before the time limit (see `warned`);
+- where `save-signal` is set and no --signal was chosen, a --signal so long before the time limit (see `signal_option`);
 - `--open-mode=append`, unless the user chose: the next attempt writes into the same log, which holds the evidence;
 - for a script from a file, a copy with the same base name, so that Slurm gives the job the same name by itself; for
   --wrap the composed file goes in by standard input, with the job name that sbatch would have given.
@@ -26,7 +26,18 @@ from ftrun.slurm.client.options import CommandLine, OptionError
 from ftrun.supervisor import comments, compose, context, inside, nodelists, store
 from ftrun.supervisor.errors import SubmitImpossible
 
-__all__ = ["Plan", "SubmitImpossible", "outlives", "plan", "request_for", "requeues", "shape_of", "watched"]
+__all__ = [
+    "Plan",
+    "SubmitImpossible",
+    "outlives",
+    "plan",
+    "request_for",
+    "requeues",
+    "shape_of",
+    "signal_option",
+    "warning_ahead_s",
+    "watched",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import SubmitRequest
     from ftrun.supervisor.spares import Resized
 
+SIGNAL_AHEAD_S = 60.0  # what sbatch takes where --signal names no time
 FIRST_DROPPED = ("wait",)
 LATER_DROPPED = ("wait", "begin", "hold", "test-only", "parsable", "quiet")
 
@@ -157,11 +169,8 @@ def _chosen_for_the_user(
     said = _chosen("no-kill", line, head, env, "SBATCH_NO_KILL")
     if not said and outlives(kept, line, head, env):
         changed = changed.with_option("no-kill", None)
-    if kept["settings"].get("save-signal"):
-        from ftrun.supervisor import warned  # most submissions do without
-
-        if signal := warned.signal_option(kept["settings"], line, head, env):
-            changed = changed.with_option("signal", signal)
+    if signal := signal_option(kept["settings"], line, head, env):
+        changed = changed.with_option("signal", signal)
     return changed
 
 
@@ -406,3 +415,51 @@ def watched(chosen: Mapping[str, Any]) -> str:
         return ""
     period_s = float(chosen.get("watch-period", 60.0))
     return f"{period_s:g} {min(period_s / 2, 30.0):g}"
+
+
+def signal_option(
+    settings: Mapping[str, Any], line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
+) -> str:
+    """The value of --signal that is added to what the user typed; "" = nothing is added.
+
+    So the script can save in time, be it that no supervisor is alive then. The signal goes to the tasks of the steps, with `B:` in front
+    of the setting to the batch script. Slurm may send it up to a minute early, so a short limit gets none: a script that does not listen
+    yet would die of it. The supervisor sends the signal itself then.
+    """
+    if not settings.get("save-signal"):  # most submissions do without
+        return ""
+    from ftrun.slurm.client.parse import parse_seconds
+    from ftrun.supervisor import leaving
+
+    name, to_script = leaving.split_signal(str(settings["save-signal"]))
+    if not name or line.components > 1 or len(head) > 1 or _chosen_signal(line, head, env):
+        return ""
+    limit = line.get("time") or env.get("SBATCH_TIMELIMIT") or head[0].get("time") or ""
+    ahead_s = leaving.warning_s(parse_seconds(limit), float(settings.get("save-wait", 120.0)))
+    return f"{'B:' if to_script else ''}{name}@{ahead_s}" if ahead_s else ""
+
+
+def warning_ahead_s(run_dir: str) -> float | None:
+    """How long before the time limit Slurm was told to send a signal, the user's own or ours; None where it was not told to.
+
+    0.0 where that cannot be known.
+    """
+    try:
+        kept, env = context.load(run_dir), context.environment(run_dir)
+        line, head = split_kept(kept), directive_lines(context.script(run_dir), kept)
+    except (context.ContextError, OptionError):
+        return 0.0
+    value = _chosen_signal(line, head, env) or signal_option(kept["settings"], line, head, env)
+    if not value:
+        return None
+    told = value.rpartition("@")[2] if "@" in value else ""
+    return float(told) if told.isdigit() else SIGNAL_AHEAD_S
+
+
+def _chosen_signal(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> str:
+    """The --signal of the user's own; "" = none. One that stands there without a value still keeps ours away."""
+    if line.has("signal"):
+        return line.get("signal") or "none"
+    if "SBATCH_SIGNAL" in env:
+        return env["SBATCH_SIGNAL"] or "none"
+    return next((part.get("signal") or "none" for part in head if part.has("signal")), "")

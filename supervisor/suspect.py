@@ -83,7 +83,7 @@ def _provisional(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -
 def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:
     """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
     attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over
-    if attempts.exit_record(ctx.run_dir, attempt.number, attempt.launch) is None:
+    if attempts.exit_record(ctx.run_dir, attempt.number, attempt.launch.number) is None:
         over.stop()
         return
     waited_s = over.held_s(world.mono_s)

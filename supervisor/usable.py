@@ -21,7 +21,7 @@ from ftrun.supervisor.loading import Resumed, Usable
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.diverged import Poison
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
 
 __all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "resumed", "told"]
 
@@ -141,7 +141,9 @@ def by_rule(
 
 def had(run: Run) -> bool:
     """The run has had a whole checkpoint, as far as is known."""
-    resumed = any(one.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts)
+    resumed = any(
+        one.launch.start.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts
+    )
     return bool(run.best_checkpoint) or resumed
 
 

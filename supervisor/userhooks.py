@@ -22,8 +22,8 @@ from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.timers import Stopwatches
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Incident, Run
     from ftrun.supervisor.run_context import RunContext
+    from ftrun.supervisor.run_types import Incident, Run
     from ftrun.supervisor.world import ClusterSnapshot
 
 __all__ = ["Due", "due", "environment", "look", "pending"]
@@ -180,14 +180,14 @@ def _end(path: str) -> dict[str, Any] | None:
 def _note_those_in_the_job(ctx: RunContext) -> None:
     """What batch.sh recorded of the commands around the script. A job's array has them in the folders of its tasks only."""
     attempt = ctx.run.attempt
-    if attempt is None or not attempt.claim_seen:
+    if attempt is None or not attempt.launch.claim_seen:
         return
-    for hook, since in (("pre-hook", attempt.running_seen_at_s), ("post-hook", attempt.ended_at_s)):
-        key = f"{hook}.{attempt.number}.{attempt.launch}"
+    for hook, since in (("pre-hook", attempt.launch.running_seen_at_s), ("post-hook", attempt.launch.end.at_s)):
+        key = f"{hook}.{attempt.number}.{attempt.launch.number}"
         if not ctx.settings.get(hook) or since is None or key in ctx.run.hooks:
             continue
         for rows in _rows(
-            os.path.join(store.attempt_dir(ctx.run_dir, attempt.number), f"{hook}.{attempt.launch}")
+            os.path.join(store.attempt_dir(ctx.run_dir, attempt.number), f"{hook}.{attempt.launch.number}")
         ):
             ctx.record("hook.ended", key=key, hook=hook, **rows)
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ftrun.supervisor import companion_views, elastic, expected
-from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor import companion_views, expected
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, limits_from
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.parts import Start
+from ftrun.supervisor.run_types import Attempt, Incident, Run, StartNote
+from ftrun.supervisor.sizes import sizes_of_settings
 
 __all__ = [
     "attempt_facts",
@@ -66,14 +66,14 @@ _NOTHING_INSIDE: Mapping[str, Any] = {
 
 def _full(run: Run) -> int:
     """The largest size of a run that has several; 0 where it has one."""
-    sizes = elastic.of_settings(run.settings)
+    sizes = sizes_of_settings(run.settings)
     return sizes.full if sizes is not None else 0
 
 
 def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off. `full` is the run's
     full size, 0 where it has but one."""
-    begun = [one for one in attempt.begun if one.launch == attempt.launch]
+    begun = [one for one in attempt.begun if one.launch == attempt.launch.number]
     swaps = [  # lists of nodes may have been folded on their way, so places tell nothing
         [left, taken]
         for before, after in pairwise(begun)
@@ -84,22 +84,22 @@ def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
         )
     ]
     return {
-        "agent": attempt.inside,
-        "start": attempt.start if attempt.running_seen_at_s is not None else 0,
-        "restarts": attempt.start - 1,
+        "agent": attempt.launch.inside,
+        "start": attempt.launch.start.number if attempt.launch.running_seen_at_s is not None else 0,
+        "restarts": attempt.launch.start.number - 1,
         "swaps": swaps,
         "active": list(attempt.used),
         "spares": list(attempt.unused),
-        "aside": list(attempt.aside),
+        "aside": list(attempt.launch.aside),
         "full": full,
-        "ladder_off": attempt.ladder_off or attempt.no_agent,
+        "ladder_off": attempt.launch.ladder_off or attempt.launch.no_agent,
     }
 
 
 def _growth(run: Run) -> str:
     """Why a run that is below its full size is not larger; "" where it is at it, or has but one."""
-    sizes, attempt = elastic.of_settings(run.settings), run.attempt
-    if sizes is None or attempt is None or attempt.running_seen_at_s is None or run.final:
+    sizes, attempt = sizes_of_settings(run.settings), run.attempt
+    if sizes is None or attempt is None or attempt.launch.running_seen_at_s is None or run.final:
         return ""
     return attempt.growth if len(attempt.used) < sizes.full else ""
 
@@ -154,21 +154,21 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     return {
         "attempt": attempt.number,
         "job": attempt.job,
-        "launch": attempt.launch,
+        "launch": attempt.launch.number,
         "nodes": list(attempt.nodes),
         "size": attempt.size,
         "submission": attempt.submission,
         "submitted_at": attempt.submitted_at_s,
-        "started_at": attempt.running_seen_at_s,
-        "ended_at": attempt.ended_at_s,
-        "end_state": attempt.end_state,
-        "end_reason": attempt.end_reason,
-        "exit_code": attempt.exit_code,
-        "exit_signal": attempt.exit_signal,
+        "started_at": attempt.launch.running_seen_at_s,
+        "ended_at": attempt.launch.end.at_s,
+        "end_state": attempt.launch.end.state,
+        "end_reason": attempt.launch.end.reason,
+        "exit_code": attempt.launch.end.exit_code,
+        "exit_signal": attempt.launch.end.exit_signal,
         "ended_by_ftrun": attempt.end_intended,
         "excluded": list(attempt.excluded),
-        "resumed_from": attempt.resume_from,
-        "passed_over": attempt.passed_over,
+        "resumed_from": attempt.launch.start.resume_from,
+        "passed_over": attempt.launch.start.passed_over,
         "last_step": attempt.last_step,
         "inside": _inside(attempt, full),
         "companions": companion_views.facts(attempt),
@@ -178,7 +178,7 @@ def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
     }
 
 
-def _start_facts(start: Start) -> dict[str, Any]:
+def _start_facts(start: StartNote) -> dict[str, Any]:
     """One start of the script inside a launch, as its agent noted it."""
     return {
         "launch": start.launch,

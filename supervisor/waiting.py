@@ -56,7 +56,7 @@ def forget(services: Services) -> None:
 def keep_off_quarantined(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
     attempt, known = ctx.attempt, ctx.services.shared(_FirstJobs).done
-    first = attempt.number == 1 and not attempt.launch and attempt.running_seen_at_s is None
+    first = attempt.number == 1 and not attempt.launch.number and attempt.launch.running_seen_at_s is None
     if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, world, row):
         return
     told = known.get(ctx.run.token) or _from_journal(ctx)

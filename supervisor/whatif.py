@@ -14,7 +14,8 @@ from ftrun.supervisor import provoked
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Limits, limits_from
 from ftrun.supervisor.ladder import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS
 from ftrun.supervisor.model import Action, FaultClass
-from ftrun.supervisor.rungs import IN_PLACE, Rung, Rungs, cannot_apply, rungs_from
+from ftrun.supervisor.rung_order import IN_PLACE, Rung, cannot_apply
+from ftrun.supervisor.rungs import Rungs, rungs_from
 from ftrun.supervisor.settings import show
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, UNSURE
 

@@ -13,8 +13,8 @@ from ftrun.supervisor import checkpoints, context, inside, settings
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.events import Run
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.virtual.scenario import quantity
 
 __all__ = ["advise"]

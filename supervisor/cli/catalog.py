@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from ftrun.supervisor import signatures
+from ftrun.supervisor import selftest, signatures
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.signatures import Catalog, Signature
@@ -68,7 +68,7 @@ def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], js
 def check(json: AsJson = False) -> int:
     """Check that every signature matches its examples and not its counter-examples; exit 1 where one does not."""
     catalog = _load()
-    wrong = signatures.check(catalog)
+    wrong = selftest.check(catalog)
     codes = sum(len(table.codes) for table in catalog.tables.values())
     if json:
         counts = {"signatures": len(catalog.signatures), "codes": codes}

@@ -12,7 +12,7 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import config, events, journal, lifecycle, store
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Watch", "all_runs", "ensure_supervisor", "find", "home", "read", "request", "watch_state"]
 

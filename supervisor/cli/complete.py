@@ -11,6 +11,7 @@ import os
 import sys
 
 from ftrun.supervisor.cli.complete_table import COMMANDS
+from ftrun.supervisor.home import home_dir
 
 __all__ = ["answer", "main"]
 
@@ -123,14 +124,14 @@ def _matching(rows: Iterator[tuple[str, str]] | Sequence[tuple[str, str]], curre
 
 def _runs(current: str) -> list[str]:
     """The folders of runs; where a number was begun, the jobs that ever were theirs as well."""
-    from ftrun.supervisor import config, store
+    from ftrun.supervisor import config
     from ftrun.supervisor.errors import UserError
 
     env = dict(os.environ)
     try:
         home = config.load(os.getcwd(), env).home(env)
     except UserError:
-        home = store.home_dir(env)
+        home = home_dir(env)
     folders = ["runs", "index"] if current[:1].isdigit() else ["runs"]
     found: list[str] = []
     for folder in folders:

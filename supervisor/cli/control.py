@@ -15,7 +15,7 @@ import typer
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 0.25

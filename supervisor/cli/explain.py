@@ -15,8 +15,8 @@ from ftrun.supervisor import attempts, companion_views, journal, views
 from ftrun.supervisor.cli import common, output, plans
 from ftrun.supervisor.cli.runs import Json, Name
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.lifecycle import INSIDE
+from ftrun.supervisor.run_types import Run
 from ftrun.supervisor.store import attempt_dir
 
 FOLLOW_EVERY_S = 0.5

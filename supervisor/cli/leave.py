@@ -21,9 +21,9 @@ from ftrun.supervisor import haltfile
 from ftrun.supervisor.cli import common, control, output, plans
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.halts import FILE, LATEST_S, Halt
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.run_types import Run
 
 Names = Annotated[
     list[str] | None, typer.Argument(help="Run ids, or any job ids of runs.", metavar="RUN|JOBID...")
@@ -177,7 +177,10 @@ def _expanded(nodes: Sequence[str]) -> list[str]:
 def _uses(run: Run, nodes: set[str]) -> bool:
     attempt = run.attempt
     return (
-        not run.final and attempt is not None and not attempt.end_state and bool(nodes & set(attempt.reach))
+        not run.final
+        and attempt is not None
+        and not attempt.launch.end.state
+        and bool(nodes & set(attempt.reach))
     )
 
 

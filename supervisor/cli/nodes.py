@@ -22,7 +22,8 @@ from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.cli.runs import Json
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.nodes import Book, Entry, NodeRecord, fold
-from ftrun.supervisor.settings import SettingError, parse
+from ftrun.supervisor.settings import parse
+from ftrun.supervisor.settings_errors import SettingError
 
 __all__ = ["app"]
 

@@ -11,7 +11,7 @@ import typer
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor import asking, companion_views, deepviews, stageviews, views
 from ftrun.supervisor.cli import common, output, plans
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
 Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]

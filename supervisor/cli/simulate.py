@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.supervisor import settings
+from ftrun.supervisor import settings, settings_errors
+from ftrun.supervisor.agent_events import GROW
 from ftrun.supervisor.cli import output
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.inplace import GROW
-from ftrun.supervisor.rungs import Rung
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.rung_order import Rung
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.virtual import compare, presets
 from ftrun.supervisor.virtual.looked_after import IN_THE_QUEUE
 from ftrun.supervisor.virtual.scenario import QUANTITIES, Scenario
@@ -107,7 +107,7 @@ def _pairs(option: str, words: Sequence[str], known: Mapping[str, Any]) -> dict[
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        near = settings.nearest(key, known)
+        near = settings_errors.nearest(key, known)
         if equals and key not in known:
             hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
             raise UserError(f"{option}: {key!r} is not known{hint}")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftrun.supervisor import config, inside, settings
+from ftrun.supervisor import config, inside, settings, settings_errors
 from ftrun.supervisor.cli import common, output
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.model import Action, FaultClass
@@ -26,7 +26,7 @@ def tell(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
     try:
         rungs_from(values, signatures=inside.known_signatures)
         rows = what_if(values, fault, signature, retry=retry, action=action)
-    except settings.SettingError as error:
+    except settings_errors.SettingError as error:
         raise UserError(str(error)) from None
     if json:
         path = [{"rung": rung, "when": when} for rung, when in rows]
@@ -47,7 +47,7 @@ def _asked(what: str) -> tuple[FaultClass, str, bool | None, Action | None]:
     found = known.get(what)
     if found is not None:
         return found.fault, what, found.retry, found.action
-    near = settings.nearest(what, classes) or settings.nearest(what, known)
+    near = settings_errors.nearest(what, classes) or settings_errors.nearest(what, known)
     hint = f"did you mean {near}?" if near else "`ftrun catalog list` names the signatures"
     raise UserError(f"--what-if: {what!r} is neither a fault class nor a known signature; {hint}")
 
@@ -59,7 +59,7 @@ def _here(own: Sequence[str]) -> Mapping[str, Any]:
         try:
             if not equals and settings.takes_value(key):
                 raise UserError(f"--ft {key}: KEY=VALUE is wanted, such as --ft spares=2")
-        except settings.SettingError as error:
+        except settings_errors.SettingError as error:
             raise UserError(f"--ft: {error}") from None
         pairs.append((key, value if equals else None))
     return config.load(os.getcwd(), dict(os.environ), own=pairs).values

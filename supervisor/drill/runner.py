@@ -26,7 +26,7 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
-from ftrun.supervisor import asking, events, journal, store
+from ftrun.supervisor import asking, events, journal, run_types, store
 from ftrun.supervisor.drill import injector, readers, scenario, verdict, workload
 from ftrun.supervisor.drill.injector import Injector
 from ftrun.supervisor.drill.observation import Observation, Outcome, is_due, target_node
@@ -247,7 +247,7 @@ class Drill:
     def _note_fault(self, what: str, node: str, step: int) -> None:
         self._faults.append({"at": time.time(), "what": what, "node": node, "step": step})
 
-    def _observe(self, run: events.Run, acted: float) -> Observation:
+    def _observe(self, run: run_types.Run, acted: float) -> Observation:
         return Observation(
             run=run,
             trace=readers.read_trace(self._works[0]),
@@ -262,7 +262,7 @@ class Drill:
     def _reasons(self) -> dict[str, str]:
         return self._injector.reasons() if self.scenario.operator and self._injector is not None else {}
 
-    def _runs(self) -> list[events.Run]:
+    def _runs(self) -> list[run_types.Run]:
         return [
             asking.with_answers(events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time())
             for run_dir in store.run_dirs(str(self.home))
@@ -279,7 +279,7 @@ class Drill:
         self._events.append(event)
         self._on_event(event)
 
-    def _tell(self, runs: list[events.Run]) -> None:
+    def _tell(self, runs: list[run_types.Run]) -> None:
         traces = [readers.read_trace(work) for work in self._works]
         for text in self._timeline.news(runs, traces):
             self._say(text)

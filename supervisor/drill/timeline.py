@@ -12,8 +12,8 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.drill.observation import Outcome, Trace
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 
 __all__ = ["Event", "Row", "Timeline", "rows"]
 
@@ -99,15 +99,15 @@ def _attempt(old: Attempt | None, now: Attempt) -> Iterator[str]:
         without = f", without {', '.join(now.excluded)}" if now.excluded else ""
         size = f" of {now.size} nodes" if now.size else ""
         yield f"attempt {now.number} is job {now.job}{size}{without}"
-    if now.running_seen_at_s and (old is None or old.running_seen_at_s != now.running_seen_at_s):
+    if now.launch.running_seen_at_s and (old is None or old.launch.running_seen_at_s != now.launch.running_seen_at_s):
         yield f"attempt {now.number} runs on {','.join(now.nodes)}"
-    if now.resume_from and (old is None or old.resume_from != now.resume_from):
-        yield f"attempt {now.number} resumes from {now.resume_from.rpartition('/')[2]}"
+    if now.launch.start.resume_from and (old is None or old.launch.start.resume_from != now.launch.start.resume_from):
+        yield f"attempt {now.number} resumes from {now.launch.start.resume_from.rpartition('/')[2]}"
     if now.end_intended and (old is None or old.end_intended != now.end_intended):
         yield f"attempt {now.number} is to be ended: {now.end_intended}"
-    if now.end_state and now.ended_at_s and (old is None or old.ended_at_s != now.ended_at_s):
-        yield f"attempt {now.number}: {now.end_state} {now.end_reason}".rstrip()
-    if now.over and not (old and old.over):
+    if now.launch.end.state and now.launch.end.at_s and (old is None or old.launch.end.at_s != now.launch.end.at_s):
+        yield f"attempt {now.number}: {now.launch.end.state} {now.launch.end.reason}".rstrip()
+    if now.launch.over and not (old and old.launch.over):
         yield f"attempt {now.number} is over for certain"
 
 
@@ -201,7 +201,7 @@ def _lost_after(incident: Incident, trace: Trace) -> int | None:
 
 def _action(run: Run) -> str:
     if run.state is State.FINISHED:
-        return "left to Slurm's requeue" if any(attempt.launch for attempt in run.attempts) else "none"
+        return "left to Slurm's requeue" if any(attempt.launch.number for attempt in run.attempts) else "none"
     return run.final_reason or "none"
 
 

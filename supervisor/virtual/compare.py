@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import elastic, settings
+from ftrun.supervisor import settings
 from ftrun.supervisor.rungs import rungs_from
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
+from ftrun.supervisor.sizes import sizes_of_settings
 from ftrun.supervisor.virtual.life import Rules, live
 from ftrun.supervisor.virtual.looked_after import LookedAfter
 from ftrun.supervisor.virtual.plain import Person, Requeue
@@ -53,7 +54,7 @@ def ways(scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], size
     counts = dict.fromkeys((0, *spares))
     found += [_ours(f"ftrun +{count}" if count else "ftrun", own, count) for count in counts]
     sizes = sizes or f"{max(1, scenario.nodes // 2)}-{scenario.nodes}"
-    known = elastic.of_settings({"nodes": sizes})
+    known = sizes_of_settings({"nodes": sizes})
     if known is None or known.full != scenario.nodes:
         raise SettingError(f"elastic: the largest size is the {scenario.nodes} nodes of the training")
     return [*found, _ours("elastic", {**own, "nodes": sizes}, 0)]

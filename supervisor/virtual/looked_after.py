@@ -18,15 +18,17 @@ from dataclasses import asdict
 from typing import Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import agent_case, elastic, growing, placing, policy, queueing, rates, settings
-from ftrun.supervisor.events import Run
+from ftrun.supervisor import agent_case, growing, placing, policy, queueing, rates, settings
+from ftrun.supervisor.agent_events import GROW
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.grounds import Case, ClusterView, Ruling, limits_from
 from ftrun.supervisor.growing import Scene, Verdict
-from ftrun.supervisor.inplace import GROW
 from ftrun.supervisor.ladder import Move, Place
 from ftrun.supervisor.model import Diagnosis, FaultClass
 from ftrun.supervisor.queueing import Patience, Pending, QueueMove
-from ftrun.supervisor.rungs import Rung
+from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.rung_order import Rung
+from ftrun.supervisor.sizes import sizes_of_settings
 from ftrun.supervisor.virtual.found import diagnosis, short, told
 from ftrun.supervisor.virtual.lent import Lent
 from ftrun.supervisor.virtual.life import Fault, Life
@@ -62,7 +64,7 @@ class LookedAfter:
     def __init__(self, own: Mapping[str, Any], spares: int = 0) -> None:
         self.settings = {**settings.defaults(), "checkpoint": "ckpt/*", **own, "spares": spares}
         self.limits = limits_from(self.settings)
-        self.sizes = elastic.of_settings(self.settings)
+        self.sizes = sizes_of_settings(self.settings)
         self.run = Run("virtual")
         self._start = self._attempt = 0
         self._newest = self._resumed = ""  # checkpoints: of all, and the one that this start began with
@@ -389,4 +391,4 @@ class LookedAfter:
 
     def _note_at(self, at_s: float, kind: str, /, **data: Any) -> None:
         place = {"attempt": self._attempt, "job": str(self._attempt), "launch": 0, "start": self._start}
-        self.run = self.run.after({"at": at_s, "kind": kind, **place, "data": data})
+        self.run = apply(self.run, {"at": at_s, "kind": kind, **place, "data": data})

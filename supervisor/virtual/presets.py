@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor.settings import SettingError, nearest
+from ftrun.supervisor.settings_errors import SettingError, nearest
 from ftrun.supervisor.virtual.scenario import Cause, Scenario, scenario_from
 
 __all__ = ["names", "read_file", "read_preset"]

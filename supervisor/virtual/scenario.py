@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import settings
+from ftrun.supervisor import settings, settings_errors
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.settings_table import DURATION, INT, NUMBER, SHARE, Setting
 from ftrun.supervisor.sizes import SIZES_MAX
 
@@ -128,7 +128,7 @@ def quantity(key: str, given: Any) -> float:
     """The value of one quantity. Raises SettingError in one line, with the nearest name for an unknown one."""
     row = QUANTITIES.get(key)
     if row is None:
-        near = settings.nearest(key, QUANTITIES)
+        near = settings_errors.nearest(key, QUANTITIES)
         raise SettingError(f"no quantity is called {key!r}" + (f"; did you mean {near!r}?" if near else ""))
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise SettingError(f"{key}: one value is wanted, not {given!r}")
@@ -163,7 +163,7 @@ def _cause(row: Mapping[str, Any]) -> Cause:
     _only(place, row, _CAUSE_KEYS)
     words = [fault.value for fault in FaultClass if fault not in _NEVER]
     if row.get("class") not in words:
-        near = settings.nearest(str(row.get("class", "")), words)
+        near = settings_errors.nearest(str(row.get("class", "")), words)
         raise SettingError(f"{place}: class is a fault class" + (f"; did you mean {near!r}?" if near else ""))
     shares = {
         key: float(settings.number(Setting(f"{place}: {key}", SHARE, default, ""), row.get(key, default)))
@@ -200,7 +200,7 @@ def _scale(observed: Any, counted: float, *, fresh: bool) -> float:
 def _only(place: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
-            near = settings.nearest(str(key), known)
+            near = settings_errors.nearest(str(key), known)
             raise SettingError(
                 f"{place}: unknown key {key!r}" + (f"; did you mean {near!r}?" if near else "")
             )

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor import hang
+from ftrun.supervisor import hang, hang_verdict
 from tests.falsealarms import lives
 
 SCALES = (0.25, 0.5, 1.0, 2.0)
@@ -68,7 +68,7 @@ def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Vie
             else limit
         )
         verdict = hang.judge(history, now_s, suspect)
-        if verdict.state is hang.State.HUNG:
+        if verdict.state is hang_verdict.State.HUNG:
             return now_s, viewer
         if verdict.wants_stacks:
             viewer.ask(now_s)
@@ -76,7 +76,9 @@ def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Vie
     return None, viewer
 
 
-def _pause_s(verdict: hang.Verdict, viewer: lives.Viewer, history: hang.History, limit: hang.Limits) -> float:
+def _pause_s(
+    verdict: hang_verdict.Verdict, viewer: lives.Viewer, history: hang.History, limit: hang.Limits
+) -> float:
     """Until the next look at a healthy life: rarer where nothing hangs on it."""
     if verdict.quiet_s <= 0.2 * limit.min_s:
         return BUSY_EVERY_S

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.nodeset import expand
-from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory
+from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory, run_types
 from ftrun.supervisor.lifecycle import State
 from tests.fake_slurm.options import read_options
 from tests.simulation.holder import named
 from tests.simulation.saved import spoilt
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+    from ftrun.supervisor.run_types import Run
     from tests.fake_slurm.records import Job
     from tests.simulation.agents import Agent
     from tests.simulation.inside import Rank
@@ -616,9 +616,9 @@ class Laws:
         records = self.records()
         done, run = self._folded
         if records[: len(done)] != done or run is None:
-            done, run = [], events.Run(os.path.basename(self.world.run_dir))
+            done, run = [], run_types.Run(os.path.basename(self.world.run_dir))
         for record in records[len(done) :]:
-            run = run.after(record)
+            run = events.apply(run, record)
         self._folded = (records, run)
         return run if records else None
 
@@ -779,21 +779,21 @@ class Laws:
     def _due_before(self, run: Run) -> set[str]:
         """What the journal gave rise to by decisions inside an allocation that were not carried out: the supervisor has decided anew since."""
         found: set[str] = set()
-        told = events.Run(run.id)
+        told = run_types.Run(run.id)
         inside = {r["data"]["incident"] for r in self.records() if r["kind"] == "start.decided"}
         for record in self.records():
             if record["kind"] in ("diagnosed", "decided") and record["data"]["incident"] in inside:
                 found |= {entry.id for entry in nodestory.entries_of(told)}
-            told = told.after(record)
+            told = events.apply(told, record)
         return found
 
 
 def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[float, set[str]]]:
     """The exclusions in force after each decision."""
     found = []
-    run = events.Run(run_id)
+    run = run_types.Run(run_id)
     for record in records:
-        run = run.after(record)
+        run = events.apply(run, record)
         if record["kind"] in ("decided", "start.decided"):
             found.append((record["at"], set(run.excluded_at(record["at"]))))
     return found

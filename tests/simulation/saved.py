@@ -18,7 +18,7 @@ from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.model import COMPLETE, Found, Inspection
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.supervisor import checkpoints, usable
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 __all__ = ["Content", "choose", "content", "read", "spoilt"]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import events, journal, store
+from ftrun.supervisor import events, journal, run_types, store
 from ftrun.supervisor.drill import injector
 
 __all__ = ["PYTHON", "Example", "Stage", "has", "stages"]
@@ -78,7 +78,7 @@ class Example:
         )
         assert done.returncode == 0, done.stderr
 
-    def run(self) -> events.Run:
+    def run(self) -> run_types.Run:
         """The run as its journal tells it."""
         (run_dir,) = store.run_dirs(str(self.home))
         return events.fold(Path(run_dir).name, journal.read_run(run_dir))
@@ -107,7 +107,7 @@ class Example:
         """What the whole program worked out."""
         return (self.folder / "final.txt").read_text()
 
-    def finished(self) -> events.Run:
+    def finished(self) -> run_types.Run:
         """The run, once it has come to its end; it must be a good one."""
         self.until("finished", lambda: self.run().final)
         run = self.run()

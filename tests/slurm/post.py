@@ -27,7 +27,7 @@ from ftrun.hooks.pack import archive
 from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
 from ftrun.supervisor import events, journal, lease, nodetools, store
 from ftrun.supervisor.drill import injector
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
 QUICK = "poll = 1\nsettle = 1\nsettle-max = 3\nend-wait = 0.2\nbackoff = 1\nexclude-cap = '50%'\n"

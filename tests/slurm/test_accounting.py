@@ -20,7 +20,7 @@ import pytest
 from ftrun.slurm.commands.accounting import SacctAccounts
 from ftrun.slurm.sandbox import boot
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import Post, boxes, posts
 
 pytestmark = [
@@ -189,7 +189,9 @@ def test_how_a_job_failed_is_known_after_slurm_forgot_it(lives: Lives) -> None:
     life = lives["failed"].result()
     first = life.run.attempts[0]
 
-    assert (first.end_state, first.exit_code, first.nodes) == ("FAILED", 7, life.nodes), life.post.story()
+    assert (first.launch.end.state, first.launch.end.exit_code, first.nodes) == ("FAILED", 7, life.nodes), (
+        life.post.story()
+    )
     assert life.post.ledger()[-1] == "done"
 
 
@@ -198,7 +200,7 @@ def test_a_job_that_finished_is_not_submitted_again(lives: Lives, kind: str) -> 
     """COMPLETED in accounting is the script's good end, also of a heterogeneous job."""
     life = lives[kind].result()
 
-    assert [a.end_state for a in life.run.attempts] == ["COMPLETED"], life.post.story()
+    assert [a.launch.end.state for a in life.run.attempts] == ["COMPLETED"], life.post.story()
 
 
 @pytest.mark.parametrize("kind", ["cancelled", "cancelled in the queue"])
@@ -207,7 +209,7 @@ def test_a_persons_cancel_stands_after_slurm_forgot_it(lives: Lives, kind: str) 
     life = lives[kind].result()
 
     assert (life.run.final_class, len(life.run.attempts)) == ("cancelled", 1), life.post.story()
-    assert life.run.attempts[0].end_state == "CANCELLED", life.post.story()
+    assert life.run.attempts[0].launch.end.state == "CANCELLED", life.post.story()
 
 
 def test_each_launch_of_a_requeued_job_has_its_own_end_and_nodes(lives: Lives) -> None:
@@ -216,7 +218,9 @@ def test_each_launch_of_a_requeued_job_has_its_own_end_and_nodes(lives: Lives) -
     first = life.run.attempts[0]
 
     assert life.nodes[0] != life.nodes[1]
-    assert (first.launch, first.end_state, first.nodes) == (1, "FAILED", life.nodes[1:]), life.post.story()
+    assert (first.launch.number, first.launch.end.state, first.nodes) == (1, "FAILED", life.nodes[1:]), (
+        life.post.story()
+    )
     assert len(life.run.attempts) == 2
 
 
@@ -260,7 +264,10 @@ def test_a_database_that_hangs_holds_no_run_up(lives: Lives, box: Sandbox, make:
     finally:
         _daemon(box, "slurmdbd", signal.SIGCONT)
 
-    assert [(a.end_state, a.exit_code) for a in run.attempts] == [("GONE", 7), ("COMPLETED", 0)], post.story()
+    assert [(a.launch.end.state, a.launch.end.exit_code) for a in run.attempts] == [
+        ("GONE", 7),
+        ("COMPLETED", 0),
+    ], post.story()
     assert post.log.count("accounting.unseen") == 1
 
 
@@ -285,5 +292,5 @@ def test_what_a_controller_without_memory_gave_up_was_cancelled_by_nobody(
     post.supervise()
     run = post.until_state("finished", job=job, within_s=PATIENCE_S)
 
-    assert [a.end_state for a in run.attempts] == ["GONE", "COMPLETED"], post.story()
+    assert [a.launch.end.state for a in run.attempts] == ["GONE", "COMPLETED"], post.story()
     assert run.attempts[0].nodes, "accounting knows where it was"

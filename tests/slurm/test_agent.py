@@ -21,8 +21,8 @@ import pytest
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import ledger
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.nodes import fold
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import Post, posts, queue
 
 pytestmark = pytest.mark.slurm

@@ -27,7 +27,7 @@ from ftrun.supervisor import events, journal, store
 from ftrun.supervisor.drill import readers
 from ftrun.supervisor.drill.runner import Drill, Result
 from ftrun.supervisor.drill.scenario import Action, Expectation, Fault, Scenario
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import boxes
 
 pytestmark = pytest.mark.slurm

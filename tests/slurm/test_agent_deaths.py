@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import SUBMITTED, Post, posts
 
 pytestmark = pytest.mark.slurm
@@ -77,7 +77,7 @@ def _ended_as_its_script(post: Post, job: str) -> Run:
     run = post.until_state("finished", "stopped")
     assert run.state.value == "finished", post.story()
     assert _starts(post) == ["1.1", "2.1"], post.story()
-    assert run.attempts[0].exit_code == 3, post.story()
+    assert run.attempts[0].launch.end.exit_code == 3, post.story()
     assert run.attempts[0].job == job
     assert not run.attempts[0].end_intended, post.story()
     assert (len(run.incidents), run.retries) == (1, 1), post.story()

@@ -19,8 +19,8 @@ import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
 from ftrun.supervisor import store
-from ftrun.supervisor.companion_fold import mark_of
-from ftrun.supervisor.parts import Companion
+from ftrun.supervisor.agent_events import mark_of
+from ftrun.supervisor.run_types import Companion
 from tests.slurm.post import PATIENCE_S, Post, boxes, posts
 
 pytestmark = pytest.mark.slurm

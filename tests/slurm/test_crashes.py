@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.post import OFF_THE_BUS, Post, Witness, boxes, posts
 
 pytestmark = pytest.mark.slurm

@@ -73,7 +73,7 @@ def test_a_spare_takes_the_place_of_a_node_that_is_drained(runs: tuple[Post, Pos
 
     assert (len(run.attempts), after[0]) == (1, saved[0]), post.story()
     assert [one.decision["rung"] for one in run.incidents] == ["swap"]
-    assert drained in run.attempts[0].aside
+    assert drained in run.attempts[0].launch.aside
     assert before[1] != after[1]
     assert not run.excluded
 

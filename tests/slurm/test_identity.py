@@ -64,7 +64,7 @@ def test_runs_whose_ids_belong_to_other_jobs_go_on_and_leave_those_alone(
 
     for post in (running, waiting):
         post.until_state("finished", within_s=PATIENCE_S)
-        assert [a.end_state for a in post.run().attempts] == ["GONE", "COMPLETED"], post.story()
+        assert [a.launch.end.state for a in post.run().attempts] == ["GONE", "COMPLETED"], post.story()
         assert post.ledger()[-1] == "done"
     assert theirs == jobs, "the ids were given out again"
     assert [_show(running, job, "JobState") for job in (*theirs, waits)] == ["RUNNING", "RUNNING", "PENDING"]
@@ -118,7 +118,7 @@ def test_two_runs_that_had_one_id_are_two(make_sandbox: MakeSandbox, make_post: 
 
 
 def _runs(post: Post, launch: int) -> bool:
-    return post.run().state.value == "running" and post.run().attempts[-1].launch == launch
+    return post.run().state.value == "running" and post.run().attempts[-1].launch.number == launch
 
 
 @side_by_side
@@ -147,7 +147,7 @@ def test_others_may_requeue_hold_and_release_a_runs_job(
         post.call("scontrol", "release", job)
     run = post.until_state("finished", within_s=PATIENCE_S)
 
-    assert ([a.job for a in run.attempts], run.attempts[0].launch) == ([job], 2), post.story()
+    assert ([a.job for a in run.attempts], run.attempts[0].launch.number) == ([job], 2), post.story()
 
 
 @side_by_side
@@ -170,7 +170,7 @@ def test_a_job_that_slurm_forgot_is_told_by_the_runs_own_folder(
         post.supervise()
     ended = [post.until_state("finished", within_s=PATIENCE_S) for post in (good, bad)]
 
-    assert [[(a.end_state, a.exit_code) for a in run.attempts] for run in ended] == [
+    assert [[(a.launch.end.state, a.launch.end.exit_code) for a in run.attempts] for run in ended] == [
         [("COMPLETED", 0)],
         [("GONE", 7), ("COMPLETED", 0)],
     ]

@@ -206,7 +206,7 @@ def test_before_its_time_limit_a_script_saves_and_the_next_attempt_goes_on_from_
     run = post.until_state("finished")
     saved = _told(post, "saved")
 
-    assert run.attempts[0].end_state == "TIMEOUT", post.story()
+    assert run.attempts[0].launch.end.state == "TIMEOUT", post.story()
     assert _told(post, "from")[:2] == [0, saved[0]]
     assert (run.incidents[0].fault, dict(run.spent)) == ("timelimit", {})
 

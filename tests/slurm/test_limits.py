@@ -109,7 +109,7 @@ def test_a_next_attempt_waits_until_the_limit_lets_it_in(make: Callable[..., Pos
 
     assert "AssocMaxSubmitJobLimit" in refused["data"]["message"]
     assert refused["data"]["for_good"] is False
-    assert run.attempts[-1].end_state == "COMPLETED"
+    assert run.attempts[-1].launch.end.state == "COMPLETED"
 
 
 def test_a_job_under_a_limit_waits_and_does_not_fail(make: Callable[..., Post]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 
@@ -63,7 +63,7 @@ def test_a_script_to_which_slurm_says_nothing_is_asked_to_save(
     post, run = _preempted(make_sandbox, make_post, WITHOUT_STEPS, "--ft-save-signal=B:USR1")
     (saved,) = [line.split()[1] for line in post.ledger() if line.startswith("saved ")]
 
-    assert run.attempts[0].end_state == "PREEMPTED"
+    assert run.attempts[0].launch.end.state == "PREEMPTED"
     assert [line for line in post.ledger() if line.startswith("from ")][1].endswith(f"ckpt-{saved}.pt")
     assert "leave.saved" in post.kinds(), post.story()
 
@@ -75,4 +75,4 @@ def test_a_script_that_exits_0_upon_slurms_word_is_not_finished(
     """Slurm calls it COMPLETED, and slurmstepd its step cancelled: it had not made its last step."""
     _, run = _preempted(make_sandbox, make_post, IN_A_STEP)
 
-    assert (run.attempts[0].end_state, len(run.attempts)) == ("COMPLETED", 2)
+    assert (run.attempts[0].launch.end.state, len(run.attempts)) == ("COMPLETED", 2)

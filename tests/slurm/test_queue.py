@@ -9,7 +9,7 @@ import pytest
 
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post
 

@@ -12,7 +12,7 @@ from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.steps import CommandSteps
 from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post
 
@@ -195,7 +195,7 @@ class Returning:
         self.at.until(lambda: "told 3 of n[0-1],n2" in self.at.job_log(), "it is back")
         here = [one["data"]["nodes"] for one in self.at.records() if one["kind"] == "companion.here"]
         self.at.until(lambda: self.counts(node)[0] == 3, "its rank counts")
-        assert self.ends().attempts[0].aside == ()
+        assert self.ends().attempts[0].launch.aside == ()
         assert here == [[node]]
 
 

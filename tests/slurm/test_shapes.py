@@ -53,7 +53,7 @@ def test_a_job_that_slurm_starts_a_second_time_runs_once_an_attempt(
 
     run = at.until_state("finished", job=job)
     assert supervisor.poll() is None
-    assert ["started twice by Slurm"] == [a.end_reason for a in run.attempts[:-1]]
+    assert ["started twice by Slurm"] == [a.launch.end.reason for a in run.attempts[:-1]]
     assert ["scheduler"] == [i.fault for i in run.incidents]
     assert [f"start 1 {job}", f"start 2 {run.attempts[1].job}"] == at.ledger()
     by_slurmd = "Job credential revoked" in (box.log / "slurmctld.log").read_text()

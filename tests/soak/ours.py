@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.slurm.sandbox.lifecycle import SandboxError
-from ftrun.supervisor import asking, events, journal, store
+from ftrun.supervisor import asking, events, journal, run_types, store
 from ftrun.supervisor.drill import injector, readers, verdict
 from ftrun.supervisor.drill.observation import Outcome
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
@@ -54,7 +54,7 @@ class Ours(Side):
         self._timeline = Timeline()
         self._known: dict[str, Any] = {}
         self._then: list[
-            tuple[int, events.Run]
+            tuple[int, run_types.Run]
         ] = []  # how many records the journal had, and the run that they made
         self._running: dict[str, float] = {}  # job -> since when it has been seen to run
         self._laws_at_s = self._recheck_at_s = 0.0
@@ -77,7 +77,7 @@ class Ours(Side):
 
     # ---- looking
 
-    def run(self) -> events.Run:
+    def run(self) -> run_types.Run:
         """The run as its journal folds."""
         (run_dir,) = store.run_dirs(str(self.home))
         return asking.with_answers(
@@ -128,7 +128,7 @@ class Ours(Side):
         """Whether it is held back by ftrun."""
         return self.reasons().get(node, "").startswith("ftrun:")
 
-    def _look_at_slurm(self, run: events.Run, now_s: float) -> None:
+    def _look_at_slurm(self, run: run_types.Run, now_s: float) -> None:
         self._note("ftrun drains no healthy node", innocent(self.reasons(), self.hurt))
         try:
             rows = self.box.run(["squeue", "-h", f"--name={JOB}", "-t", "R", "-o", "%i"], timeout_s=15.0)
@@ -141,7 +141,7 @@ class Ours(Side):
                 two_jobs(run, {job: now_s - since for job, since in self._running.items()}),
             )
 
-    def _drill_laws(self, run: events.Run, *, live: bool) -> None:
+    def _drill_laws(self, run: run_types.Run, *, live: bool) -> None:
         wrong = self._broken(run)
         if live and any(wrong.values()):
             time.sleep(SETTLED_AFTER_S)
@@ -149,7 +149,7 @@ class Ours(Side):
         for law, why in wrong.items():
             self._note(law, [why] if why else [])
 
-    def _broken(self, run: events.Run) -> dict[str, str]:
+    def _broken(self, run: run_types.Run) -> dict[str, str]:
         """Law of the drills -> why it does not hold, "" where it does."""
         outcome = Outcome(
             runs=(run,),
@@ -219,8 +219,8 @@ class Ours(Side):
     def _replayed(self, run_id: str) -> list[str]:
         """The journal as it is now makes the very runs that it made at each look, whoever wrote it in between."""
         records = journal.read_run(str(self.run_dir))
-        again = events.Run(run_id)
-        states = [again, *(again := again.after(record) for record in records)]
+        again = run_types.Run(run_id)
+        states = [again, *(again := events.apply(again, record) for record in records)]
         wrong = [count for count, then in self._then if count >= len(states) or states[count] != then]
         return [f"after {count} records it made another run than now" for count in wrong]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ftrun.supervisor.events import Attempt, Exclusion, Incident, Run
 from ftrun.supervisor.grounds import Case, ClusterView, Limits, Ruling
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.run_types import Attempt, End, Exclusion, Incident, Launch, Run
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS
 
 F = FaultClass
@@ -18,8 +18,6 @@ PARTITION = tuple(f"n{i}" for i in range(1, 41))
 NOW = 1_000_000.0
 DAY = 86_400.0
 
-
-REQUEUED = {"end_state": "PENDING", "requeued": True, "end_reason": "BeginTime"}
 
 FIRST = {
     F.HARDWARE_GPU: "resubmit",
@@ -101,6 +99,11 @@ def cluster(**changes: Any) -> ClusterView:
     return replace(plain, **changes)
 
 
+def requeued(reason: str = "BeginTime") -> dict[str, Any]:
+    """Fields of an attempt whose job waits in the queue again."""
+    return {"launch": Launch(requeued=True, end=End("PENDING", reason))}
+
+
 def rule(
     found: Diagnosis,
     *,
@@ -113,7 +116,9 @@ def rule(
     common: str = "",
 ) -> Ruling:
     """The ruling on a failed second attempt on NODES, unless the test says otherwise."""
-    tried = replace(Attempt(2, NOW - 1000, nodes=NODES, end_state="FAILED"), **(attempt or {}))
+    tried = replace(
+        Attempt(2, NOW - 1000, nodes=NODES, launch=Launch(end=End(state="FAILED"))), **(attempt or {})
+    )
     history = replace(Run("r-0001", State.SETTLING, attempts=(Attempt(1, NOW - 2000), tried)), **(run or {}))
     case = Case(history, tried, found, view or cluster(), limits or Limits(), NOW, step, checkpoint)
     return decide(replace(case, common=common))

@@ -19,7 +19,7 @@ from typing import Any
 from ftrun.hooks import pack
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.commands.steps import Reached
-from ftrun.supervisor import context, events, journal, nodetools, settings, store, submit
+from ftrun.supervisor import context, events, journal, nodetools, run_types, settings, store, submit
 from ftrun.supervisor.lease import Lease
 from ftrun.supervisor.supervise import Supervisor
 from tests.fake_slurm.cluster import Clock, Engine, MemoryCluster, Timing
@@ -152,7 +152,7 @@ class Life:
         put_node_side(self.home)
         self.run_dir = store.create_run(self.home, "train")
         # The run, and how long its journal was then.
-        self._told: tuple[dict[str, int], events.Run] | None = None
+        self._told: tuple[dict[str, int], run_types.Run] | None = None
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
         self._submit(wanted)
         self._leaders = 0
@@ -263,7 +263,7 @@ class Life:
             self.live()
 
     @property
-    def run(self) -> events.Run:
+    def run(self) -> run_types.Run:
         """The run as its journal tells it."""
         with os.scandir(os.path.join(self.run_dir, "journal")) as found:
             sizes = {one.name: one.stat().st_size for one in found}
@@ -273,7 +273,7 @@ class Life:
         return self._told[1]
 
     @property
-    def attempt(self) -> events.Attempt:
+    def attempt(self) -> run_types.Attempt:
         """The present attempt."""
         attempt = self.run.attempt
         assert attempt is not None

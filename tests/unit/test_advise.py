@@ -13,10 +13,9 @@ import pytest
 from ftrun.supervisor import rates, spawn
 from ftrun.supervisor.advise import Advice, Written, advise, faults, written
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.parts import Attempt, Incident
 from ftrun.supervisor.rates import node_hours
+from ftrun.supervisor.run_types import Attempt, End, Incident, Launch, Run
 from ftrun.supervisor.virtual import presets
 from tests.unit.cases import F, incident
 
@@ -40,7 +39,7 @@ def fault(number: int, kind: F, rung: str = "resubmit", wait_s: float = 60.0) ->
 
 def run(*incidents: Incident, days: float = 30.0, nodes: int = 256, **own: Any) -> Run:
     """A run whose one attempt has had its nodes for so long, and has them still."""
-    attempt = Attempt(1, 0.0, nodes=NAMES[:nodes], started_at_s=0.0, running_seen_at_s=0.0)
+    attempt = Attempt(1, 0.0, nodes=NAMES[:nodes], launch=Launch(started_at_s=0.0, running_seen_at_s=0.0))
     plain = Run("llm-0001", State.RUNNING, attempts=(attempt,), incidents=incidents, last_at_s=days * DAY)
     return replace(plain, **own)
 
@@ -91,7 +90,7 @@ def test_classes_are_told_apart() -> None:
 def test_time_without_a_job_is_no_exposure() -> None:
     """A paused run's node-hours stand still; those of a live one grow."""
     alive = run(days=1.0)
-    paused = replace(alive.with_attempt(ended_at_s=DAY), state=State.STOPPED, wish="pause", last_at_s=DAY)
+    paused = replace(alive.with_launch(end=End(at_s=DAY)), state=State.STOPPED, wish="pause", last_at_s=DAY)
     assert node_hours(alive, 2 * DAY) == pytest.approx(2 * 24 * 256)
     assert node_hours(paused, 2 * DAY) == node_hours(paused, 9 * DAY) == pytest.approx(24 * 256)
 

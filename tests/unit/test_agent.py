@@ -27,8 +27,8 @@ from ftrun.supervisor import (
     agent_rounds,
     agent_stage,
     agent_stop,
-    events,
     hang,
+    run_types,
     store,
     straggler,
 )
@@ -292,7 +292,7 @@ def test_what_the_agent_wrote_folds_into_the_run(make: Callable[..., Stage]) -> 
     """The same records, read by the same fold, make an incident with its rung and spend the rung once."""
     stage = make()
     stage.fails(1, TRANSIENT)
-    run: events.Run = stage.desk.book.run()
+    run: run_types.Run = stage.desk.book.run()
 
     assert [(one.id, one.decision["rung"]) for one in run.incidents] == [("1.0.1", "step")]
     assert run.rungs["step"] == 1

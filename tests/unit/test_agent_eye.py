@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from ftrun.slurm.commands.steps import Reached
-from ftrun.supervisor import agent_hang, agent_reach, hang, signatures
+from ftrun.supervisor import agent_hang, agent_reach, hang, hang_verdict, signatures
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_talk import Started
-from ftrun.supervisor.attempts import Launch
+from ftrun.supervisor.attempts import LaunchRecord
 from ftrun.supervisor.model import FaultClass
 from tests.unit.lives import write_stacks
 
@@ -52,7 +52,7 @@ class Life:
         self.log.touch()
         told = os.stat(self.log)
         place = str(folder / "runs" / "r" / "attempts" / "1")
-        launch = Launch(
+        launch = LaunchRecord(
             number=1, job="7", host="n0", nodes=NODES, stdout=str(self.log), stdout_dev=told.st_dev, stdout_ino=told.st_ino,
             stderr=str(self.log), stderr_dev=told.st_dev, stderr_ino=told.st_ino,
             stdout_offset_bytes=0, stderr_offset_bytes=0, resume_from="", started_s=None,
@@ -94,7 +94,7 @@ class Life:
             self.clock.s += 1.0
             found = self.eye.judge()
             verdict = self.hangs.look(self.eye.memory.report, self.eye.suspicious())
-            if found is None and verdict is not None and verdict.state is hang.State.HUNG:
+            if found is None and verdict is not None and verdict.state is hang_verdict.State.HUNG:
                 found = self.eye.hung(verdict)
             if found is not None:
                 return found
@@ -200,7 +200,7 @@ def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
         for _ in range(number):
             life.clock.s += 1.0
             verdict = life.hangs.look(life.eye.look())
-            if verdict is not None and verdict.state is hang.State.HUNG:
+            if verdict is not None and verdict.state is hang_verdict.State.HUNG:
                 return True
         return False
 
@@ -214,8 +214,8 @@ def test_a_hang_is_none_where_the_job_is_suspended_nor_right_afterwards(
     assert life.told == ["hang.decided"]
 
 
-def _hung_by_its_history(history: hang.History, now_s: float, _limits: hang.Limits) -> hang.Verdict:
+def _hung_by_its_history(history: hang.History, now_s: float, _limits: hang.Limits) -> hang_verdict.Verdict:
     """After half a minute of silence, whoever agrees."""
     quiet_s = history.at(now_s) - history.moves.at_s
-    state = hang.State.HUNG if quiet_s >= 30 else hang.State.HEALTHY
-    return hang.Verdict(state, quiet_s, 30.0, "silence")
+    state = hang_verdict.State.HUNG if quiet_s >= 30 else hang_verdict.State.HEALTHY
+    return hang_verdict.Verdict(state, quiet_s, 30.0, "silence")

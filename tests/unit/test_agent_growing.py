@@ -175,7 +175,7 @@ def test_a_growth_is_no_fault(make: Make) -> None:
 
     assert (run.incidents, run.retries, run.spent, run.rungs, run.excluded) == ((), 0, {}, {}, ())
     assert run.attempt is not None
-    assert run.attempt.aside == ()
+    assert run.attempt.launch.aside == ()
     assert len(run.attempt.used) == 3
     assert run.attempt.growth.startswith("the run grows from 2 to 3 nodes")
 

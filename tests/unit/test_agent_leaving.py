@@ -13,6 +13,7 @@ import pytest
 from ftrun.slurm.client.cluster import JobDetails
 from ftrun.slurm.commands.steps import StepRow
 from ftrun.supervisor import agent_drain, agent_notice, agent_rounds, agent_stop, leavefile
+from ftrun.supervisor.events import apply
 from tests.fake_slurm import faults
 from tests.unit.test_agent import Stage, quick
 
@@ -100,7 +101,8 @@ def test_where_it_cannot_the_start_goes_on_and_says_why(make: Callable[..., Stag
     assert stage.kinds().count("start.stays") == stage.kinds().count("save.asked") == 1
     assert "script.end.intended" not in stage.kinds()
     run = stage.life.run
-    run = run.after(
+    run = apply(
+        run,
         {
             "kind": "leave.intended",
             "at": 1.0,
@@ -108,9 +110,9 @@ def test_where_it_cannot_the_start_goes_on_and_says_why(make: Callable[..., Stag
             "launch": 0,
             "start": 1,
             "data": {"token": "7", "by": "agent"},
-        }
+        },
     )
-    run = run.after(next(one for one in stage.records() if one["kind"] == "start.stays"))
+    run = apply(run, next(one for one in stage.records() if one["kind"] == "start.stays"))
     assert run.leaving["stage"] == ("stays" if saves else "missed")
 
 

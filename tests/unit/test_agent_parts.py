@@ -34,11 +34,11 @@ from ftrun.supervisor import (
     signatures,
 )
 from ftrun.supervisor.agent_talk import Talk, started_from
-from ftrun.supervisor.hang import State, Verdict
+from ftrun.supervisor.hang_verdict import State, Verdict
 from ftrun.supervisor.lease import SystemClock
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.nodefacts import NodeFacts, NodeFinding
-from ftrun.supervisor.parts import Attempt, Start
+from ftrun.supervisor.run_types import Attempt, End, Launch, Start, StartNote
 from ftrun.supervisor.signatures import Catalog
 from tests.unit.questions import Said, Shut
 
@@ -538,12 +538,14 @@ def test_the_agent_is_light() -> None:
 
 def test_a_script_that_exits_0_because_its_agent_ended_it_has_not_finished() -> None:
     """The supervisor takes the end for the agent's making, and goes on with the run."""
-    ended = Start(0, 2, NODES[:2], 1000.0, over_at_s=1100.0, code=0, signal=0, by_us=True)
-    attempt = Attempt(1, 900.0, launch=0, start=2, end_state="COMPLETED", begun=(ended,))
+    ended = StartNote(0, 2, NODES[:2], 1000.0, over_at_s=1100.0, code=0, signal=0, by_us=True)
+    attempt = Attempt(
+        1, 900.0, begun=(ended,), launch=Launch(0, end=End(state="COMPLETED"), start=Start(number=2))
+    )
     seen = ends.as_logged(attempt, ())
 
-    assert (seen.end_state, seen.ended_by_us) == ("FAILED", True)
+    assert (seen.launch.end.state, seen.ended_by_us) == ("FAILED", True)
     own = replace(attempt, begun=(replace(ended, by_us=False),))
     assert ends.as_logged(own, ()) is own
-    third = replace(attempt, start=3)
+    third = replace(attempt, launch=replace(attempt.launch, start=Start(3)))
     assert ends.as_logged(third, ()) is third, "its agent died before it noted start 3"

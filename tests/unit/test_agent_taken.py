@@ -13,7 +13,7 @@ from ftrun.supervisor import agent_case
 from ftrun.supervisor.agent_desk import Desk, Where
 from ftrun.supervisor.agent_taken import Taken
 from ftrun.supervisor.agent_talk import Started, Talk
-from ftrun.supervisor.attempts import Launch, launch_from
+from ftrun.supervisor.attempts import LaunchRecord, launch_from
 
 ALL = ("n0", "n1", "n2")
 
@@ -58,7 +58,7 @@ def _lost(
     clock, where = _Clock(), Where(str(folder), str(folder), 1, 0, "7", "", "n0", ALL)
     desk = Desk(where, Talk(str(talk)), None, cluster, None, clock)  # type: ignore[arg-type]
     desk.spans = spans
-    launch: Launch = launch_from({"nodes": ",".join(ALL)}, 1)
+    launch: LaunchRecord = launch_from({"nodes": ",".join(ALL)}, 1)
     taken = Taken(desk, Started(1, 1, ALL, "0.1", launch))
     for _ in range(600):
         clock.s += 1.0

@@ -62,5 +62,5 @@ def test_a_job_that_slurm_started_again_is_not_ended_for_want_of_retries(tmp_pat
 
     life.live(30)
 
-    assert (life.run.state.value, life.attempt.launch, life.living()) == ("running", 1, ["2"])
+    assert (life.run.state.value, life.attempt.launch.number, life.living()) == ("running", 1, ["2"])
     assert life.run.retries == 1

@@ -14,7 +14,7 @@ from ftrun.slurm.client.errors import RefusedForGood, SlurmError, Unreachable
 from ftrun.slurm.client.parse import UNIT
 from ftrun.slurm.commands.accounting import Account, parse_accounts
 from ftrun.supervisor import archive
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt, Launch
 from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import TIMING, Life
 
@@ -72,7 +72,7 @@ def test_a_token_of_somebody_else_or_on_another_cluster_proves_nothing(other: di
 
 def test_without_a_token_it_is_the_second_of_the_start_that_proves() -> None:
     """P1: the id was given out again to a job of the same user and name: of two rows the one that started when Slurm said so is ours."""
-    seen = replace(MINE, starts={0: 1010.0}, started_at_s=1010.0)
+    seen = replace(MINE, starts={0: 1010.0}, launch=Launch(started_at_s=1010.0))
     later = replace(
         ROW, submit_time_s=1200.0, start_time_s=1201.0, end_time_s=1300.0, state=JobState.COMPLETED
     )
@@ -132,7 +132,7 @@ def _life(tmp_path: Path, *, wrong: SlurmError | None = None, **row: Any) -> tup
     life.until("running")
     life.train(1, 5)
     job = life.engine.jobs[1]
-    nodes, start_s = life.launches[0].nodes, life.attempt.started_at_s
+    nodes, start_s = life.launches[0].nodes, life.attempt.launch.started_at_s
     known = replace(
         ROW,
         cluster="memory",
@@ -171,7 +171,11 @@ def test_an_end_that_slurm_forgot_is_judged_as_if_it_had_not(tmp_path: Path) -> 
     life.live(300, step_s=5.0)
     first = life.run.attempts[0]
 
-    assert (first.end_state, first.exit_code, first.exit_signal) == ("NODE_FAIL", 0, 9)
+    assert (first.launch.end.state, first.launch.end.exit_code, first.launch.end.exit_signal) == (
+        "NODE_FAIL",
+        0,
+        9,
+    )
     assert first.nodes == life.launches[0].nodes
     assert life.attempt.number == 2
     assert books.asked == [("1",)]
@@ -190,7 +194,7 @@ def test_what_the_controller_gave_up_was_cancelled_by_nobody(tmp_path: Path) -> 
     life, _ = _life(tmp_path, state=JobState.CANCELLED, exit_code=0)
     life.live(300, step_s=5.0)
 
-    assert life.run.attempts[0].end_state == "GONE"
+    assert life.run.attempts[0].launch.end.state == "GONE"
     assert (life.attempt.number, life.run.state.value) == (2, "running")
 
 
@@ -223,7 +227,7 @@ def test_without_an_answer_the_folder_decides_as_ever(tmp_path: Path, wrong: Slu
     life, books = _life(tmp_path, wrong=wrong)
     life.live(300, step_s=5.0)
 
-    assert life.run.attempts[0].end_state == "GONE"
+    assert life.run.attempts[0].launch.end.state == "GONE"
     assert (life.attempt.number, life.run.state.value) == (2, "running")
     assert 1 <= len(books.asked) <= (1 if isinstance(wrong, RefusedForGood) else 5)
 
@@ -245,7 +249,7 @@ def test_a_row_of_another_job_with_our_id_is_not_believed(tmp_path: Path) -> Non
     books.rows_of = lambda: [theirs]
     life.live(300, step_s=5.0)
 
-    assert life.run.attempts[0].end_state == "GONE"
+    assert life.run.attempts[0].launch.end.state == "GONE"
     assert life.attempt.number == 2
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.supervisor import arrays, events, rows, signatures
+from ftrun.supervisor import arrays, events, rows, run_types, signatures
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.parts import Attempt, GivenUp
+from ftrun.supervisor.run_types import Attempt, End, GivenUp, Launch
 from tests.unit.cases import diagnosis
 
 LOT = GivenUp((2,), "user-code", "python.error", "a mistake in the script")
@@ -41,7 +41,7 @@ def attempt(**fields: Any) -> Attempt:
 
 def test_the_failed_tasks_are_repeated_and_the_given_up_are_not(run_dir: Path) -> None:
     """What failed for good in one attempt stays out of all that follow."""
-    run = events.Run("r", given_up=(LOT,))
+    run = run_types.Run("r", given_up=(LOT,))
 
     assert (4,) == arrays.wanted(str(run_dir), run, attempt(failed_tasks=(2, 4)))
 
@@ -51,8 +51,8 @@ def test_an_attempt_that_no_job_came_of_leaves_its_tasks_to_the_next(run_dir: Pa
     """A refused second attempt must not make a third one of all tasks again."""
     refused = attempt(submission=submission, tasks=(1, 4))
 
-    assert (1, 4) == arrays.wanted(str(run_dir), events.Run("r"), refused)
-    assert tuple(range(6)) == arrays.wanted(str(run_dir), events.Run("r"), attempt(submission=submission))
+    assert (1, 4) == arrays.wanted(str(run_dir), run_types.Run("r"), refused)
+    assert tuple(range(6)) == arrays.wanted(str(run_dir), run_types.Run("r"), attempt(submission=submission))
 
 
 def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir: Path) -> None:
@@ -61,9 +61,9 @@ def test_of_an_array_that_slurm_forgot_what_left_no_good_end_is_repeated(run_dir
         ended(run_dir, task, 0)
     ended(run_dir, 4, 1)
     ended(run_dir, 3, 1, launch=1)
-    gone = attempt(end_state="GONE", failed_tasks=(4,))
+    gone = attempt(launch=Launch(end=End("GONE")), failed_tasks=(4,))
 
-    assert (3, 4, 5) == arrays.wanted(str(run_dir), events.Run("r"), gone)
+    assert (3, 4, 5) == arrays.wanted(str(run_dir), run_types.Run("r"), gone)
     assert not arrays.all_went_well(str(run_dir), gone)
     for task in (3, 4, 5):
         ended(run_dir, task, 0, launch=2)
@@ -74,17 +74,19 @@ def test_what_is_no_array_has_no_tasks(run_dir: Path) -> None:
     """A single job is submitted as it was typed, also where its context cannot be read."""
     (run_dir / "submit" / "context.json").write_text(json.dumps({"v": 1, "array": ""}))
     assert ((), False) == (
-        arrays.wanted(str(run_dir), events.Run("r"), attempt()),
+        arrays.wanted(str(run_dir), run_types.Run("r"), attempt()),
         arrays.all_went_well(str(run_dir), attempt()),
     )
     (run_dir / "submit" / "context.json").unlink()
-    assert () == arrays.wanted(str(run_dir), events.Run("r"), attempt())
+    assert () == arrays.wanted(str(run_dir), run_types.Run("r"), attempt())
 
 
 def test_a_run_with_tasks_given_up_does_not_end_well() -> None:
     """When all others are done, the run ends with the reason of those that are not."""
-    assert arrays.given_up(events.Run("r")) is None
-    end = arrays.given_up(events.Run("r", given_up=(LOT, GivenUp((5, 7), "config", "", "no such command"))))
+    assert arrays.given_up(run_types.Run("r")) is None
+    end = arrays.given_up(
+        run_types.Run("r", given_up=(LOT, GivenUp((5, 7), "config", "", "no such command")))
+    )
 
     assert end is not None
     assert ("user-code", False) == (end.fault.value, end.retry)
@@ -93,8 +95,8 @@ def test_a_run_with_tasks_given_up_does_not_end_well() -> None:
 
 def test_resuming_tries_the_given_up_tasks_again() -> None:
     """A person who mended the script wants them, too."""
-    run = events.Run("r", state=State.STOPPED, attempts=(attempt(failed_tasks=(3,)),), given_up=(LOT,))
-    resumed = run.after({"kind": "run.resumed", "at": 1.0, "data": {"decision": {}}})
+    run = run_types.Run("r", state=State.STOPPED, attempts=(attempt(failed_tasks=(3,)),), given_up=(LOT,))
+    resumed = events.apply(run, {"kind": "run.resumed", "at": 1.0, "data": {"decision": {}}})
 
     assert ((), (2, 3)) == (resumed.given_up, resumed.attempts[-1].failed_tasks)
 
@@ -125,9 +127,11 @@ def test_a_task_is_about_to_be_ended_before_it_is() -> None:
         "behind": [],
         "reason": "no step for 70 s",
     }
-    run = events.Run("r", state=State.RUNNING, attempts=(attempt(),))
+    run = run_types.Run("r", state=State.RUNNING, attempts=(attempt(),))
     for kind, data in (("hang.decided", told), ("tasks.end.intended", {"task": 3})):
-        run = run.after({"kind": kind, "at": 1.0, "attempt": 1, "launch": 0, "start": 1, "data": data})
+        run = events.apply(
+            run, {"kind": kind, "at": 1.0, "attempt": 1, "launch": 0, "start": 1, "data": data}
+        )
     found = run.attempts[-1]
 
     assert (found.hung, found.ended_tasks) == (None, (3,))
@@ -152,7 +156,7 @@ def test_a_task_that_may_load_nothing_is_given_up_and_the_others_are_judged_by_t
     if ran:
         ended(run_dir, 1, 1)
     told: list[dict[str, Any]] = []
-    run = events.Run("r", attempts=(attempt(failed_tasks=(1, 2)),))
+    run = run_types.Run("r", attempts=(attempt(failed_tasks=(1, 2)),))
     ctx = SimpleNamespace(
         run_dir=str(run_dir),
         run=run,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import asking, spool
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.events import apply
+from ftrun.supervisor.run_types import Run
 
 ID = "0123456789abcdef" * 2
 
@@ -19,8 +20,8 @@ def journalled(*steps: dict[str, Any], spool_path: str = "") -> Run:
     """A run after these records about one request."""
     run = Run("r-1", settings={"operator-spool": spool_path})
     for number, step in enumerate(steps):
-        run = run.after(
-            {"kind": "drain.asked", "at": 100.0 + number, "data": {"id": ID, "node": "n1", **step}}
+        run = apply(
+            run, {"kind": "drain.asked", "at": 100.0 + number, "data": {"id": ID, "node": "n1", **step}}
         )
     return run
 

@@ -20,6 +20,7 @@ from ftrun.supervisor import (
     events,
     grounds,
     journal,
+    run_types,
     store,
     userhooks,
     views,
@@ -219,7 +220,7 @@ def test_a_copy_that_was_cut_is_gone_on_with(tmp_path: Path, kind: str) -> None:
 
     kinds = [r["kind"] for r in life.records() if "agent_seq" in r["data"]]
     assert kinds == [json.loads(line)["kind"] for line in agent.path.read_text().splitlines()]
-    assert (life.run.retries, life.attempt.start, len(life.run.incidents)) == (1, 2, 1)
+    assert (life.run.retries, life.attempt.launch.start.number, len(life.run.incidents)) == (1, 2, 1)
 
 
 POINTS = (
@@ -309,7 +310,7 @@ def test_a_line_that_makes_no_sense_costs_neither_the_run_nor_the_lines_behind_i
     agent.note("ladder.off", why="srun went around the shim")
     agent.live(3)
 
-    assert (life.run.state.value, life.attempt.ladder_off) == ("running", "srun went around the shim")
+    assert (life.run.state.value, life.attempt.launch.ladder_off) == ("running", "srun went around the shim")
     assert life.run.state.value == events.fold("r", journal.read_run(life.run_dir)).state.value
 
 
@@ -388,7 +389,7 @@ def test_a_node_that_a_swap_set_aside_is_left_out_from_then_on(tmp_path: Path) -
     agent.begin(2, ["n1", "n2", "n3"])
     agent.live(5)
     assert life.run.drained == ("n0",)
-    assert (life.run.excluded_at(life.clock.now_s()), life.attempt.aside) == (("n0",), ("n0",))
+    assert (life.run.excluded_at(life.clock.now_s()), life.attempt.launch.aside) == (("n0",), ("n0",))
     life.say("RuntimeError: NCCL error: unhandled system error")
     life.exit(1)
     life.until("queued")
@@ -457,7 +458,7 @@ def test_a_node_that_slurm_took_out_of_a_living_job_is_still_waited_for(tmp_path
         "job": str(job.number),
         "data": record,
     }
-    run = life.run.after(ended)
+    run = events.apply(life.run, ended)
 
     assert run.attempt is not None
     assert frozen in run.attempt.nodes
@@ -667,7 +668,7 @@ def _agents(starts: int) -> list[dict[str, Any]]:
     return found
 
 
-def _folded(records: list[dict[str, Any]]) -> events.Run:
+def _folded(records: list[dict[str, Any]]) -> run_types.Run:
     common = {"at": 7.0, "attempt": 1, "launch": 0, "job": "1", "start": 1}
     return events.fold("r-1", [common | record for record in records])
 
@@ -717,7 +718,7 @@ def test_what_a_supervisor_sees_late_of_a_start_that_failed_is_no_phase_of_going
     assert phases == [101.0, 102.0, 103.0, 104.0, 105.0, 106.0, 107.0]
 
 
-def _costs(run: events.Run) -> tuple[Any, ...]:
+def _costs(run: run_types.Run) -> tuple[Any, ...]:
     incidents = [(i.id, i.decision.get("kind"), i.stopped_at_s) for i in run.incidents]
     return dict(run.spent), run.retries, dict(run.rungs), run.excluded, run.best_step, incidents
 

@@ -16,7 +16,7 @@ from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.supervisor import checkpoints as rule
 from ftrun.supervisor import context, inventory
 from ftrun.supervisor.cli import common, main
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.unit import written
 
 OLD_S = 1_700_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor import signatures
+from ftrun.supervisor import selftest, signatures
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.diagnose import diagnose
 from ftrun.supervisor.model import Action, Evidence, FaultClass, Source, Topology
@@ -98,7 +98,7 @@ def _own(folder: str) -> Catalog:
 
 def _complaints(folder: str) -> list[str]:
     """What `check` says of this folder's own."""
-    return signatures.check(_own(folder))
+    return selftest.check(_own(folder))
 
 
 def test_a_code_speaks_as_a_signature_of_its_own(site: Callable[..., str]) -> None:

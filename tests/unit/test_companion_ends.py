@@ -10,10 +10,10 @@ import pytest
 from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import agent_case, beside, companions, hanging, nodestory, store
-from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.agent_events import mark_of
 from ftrun.supervisor.crash_points import Crash
 from ftrun.supervisor.halts import FILE
-from ftrun.supervisor.parts import Companion
+from ftrun.supervisor.run_types import Companion
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life
 from tests.unit.test_beside import Agent
@@ -292,7 +292,7 @@ def test_a_dead_agents_companion_stays_where_the_start_uses_it(tmp_path: Path) -
     company.join(job)
     company.life.train(7, 7 + int(beside.STILL_FOR_S) + 60)
 
-    assert company.life.attempt.no_agent
+    assert company.life.attempt.launch.no_agent
     assert (company.known.state, job.state) == ("here", JobState.RUNNING)
 
 
@@ -306,7 +306,7 @@ def test_a_companion_whose_arrival_nobody_noted_stays_where_the_start_uses_it(tm
     company.join(job)
     company.life.train(7, 7 + int(beside.STILL_FOR_S) + 60)
 
-    assert company.life.attempt.no_agent
+    assert company.life.attempt.launch.no_agent
     assert (company.known.state, job.state) == ("submitted", JobState.RUNNING)
 
 

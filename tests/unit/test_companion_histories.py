@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
-from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.agent_events import mark_of
 from ftrun.supervisor.crash_points import Crash
 from tests.fake_slurm.records import Job
 from tests.unit.lives import Life

@@ -10,9 +10,8 @@ import pytest
 
 from ftrun.supervisor import companion_views, views
 from ftrun.supervisor.cli.explain import _said
-from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.lifecycle import INSIDE, State
-from ftrun.supervisor.parts import Companion
+from ftrun.supervisor.run_types import Attempt, Companion, Run
 
 ONE = Companion(
     launch=0, number=1, nodes_asked=2, mark="m", asked_at_s=10.0, job="17", nodes=("n5", "n6"), state="here", here_at_s=12.0

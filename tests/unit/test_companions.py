@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.parse import bears
-from ftrun.supervisor import events
-from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor import events, run_types
+from ftrun.supervisor.agent_events import mark_of
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.parts import Companion
+from ftrun.supervisor.run_types import Companion
 
 TOKEN = "ftrun:train-0001:0badcafe"
 STATES = ("intended", "submitted", "here", "failed", "ending", "ended", "gone")
@@ -21,7 +21,7 @@ STATES = ("intended", "submitted", "here", "failed", "ending", "ended", "gone")
 
 def _record(
     kind: str, /, *, attempt: int = 1, launch: int = 0, at: float = 9.0, **data: Any
-) -> events.Record:
+) -> run_types.Record:
     return {
         "v": 1, "seq": 0, "at": at, "kind": kind, "attempt": attempt, "job": "7", "launch": launch, "start": 1, "data": data,
     }  # fmt: skip
@@ -45,7 +45,7 @@ LIFE = (
 )  # fmt: skip
 
 
-def _companion(*records: events.Record) -> Companion:
+def _companion(*records: run_types.Record) -> Companion:
     attempt = events.fold("train-0001", (*STARTED, *records)).attempt
     assert attempt is not None
     (found,) = attempt.companions
@@ -77,7 +77,7 @@ def test_what_is_known_of_a_companion_is_all_that_its_records_said() -> None:
 
 
 @given(st.permutations(LIFE[1:]))
-def test_a_companion_only_goes_forward(rest: list[events.Record]) -> None:
+def test_a_companion_only_goes_forward(rest: list[run_types.Record]) -> None:
     """Two write about it, and copies come late: the furthest state stays, and no order of records loses its job or its nodes."""
     seen = [STATES.index(_companion(LIFE[0], *rest[:length]).state) for length in range(len(rest) + 1)]
     whole = _companion(LIFE[0], *rest)
@@ -87,7 +87,7 @@ def test_a_companion_only_goes_forward(rest: list[events.Record]) -> None:
 
 
 @given(st.lists(st.sampled_from(LIFE[:2]), max_size=4))
-def test_a_record_that_is_copied_again_changes_nothing(again: list[events.Record]) -> None:
+def test_a_record_that_is_copied_again_changes_nothing(again: list[run_types.Record]) -> None:
     """A companion is one, however often it is announced."""
     assert _companion(*LIFE[:3]) == _companion(*LIFE[:3], *again)
 
@@ -132,9 +132,9 @@ def test_a_record_of_an_unknown_companion_changes_nothing() -> None:
 @pytest.mark.parametrize("state", State)
 def test_companions_move_no_run(state: State) -> None:
     """The end of a companion is never taken for the end of its attempt."""
-    run = events.Run("train-0001", state=state)
+    run = run_types.Run("train-0001", state=state)
     for record in LIFE:
-        assert run.after(record).state is state
+        assert events.apply(run, record).state is state
 
 
 def test_no_mark_is_taken_for_another_or_for_a_token() -> None:

@@ -20,7 +20,7 @@ from ftrun.hooks.checkpoints.inspection import tree_of
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, TORN
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
 from ftrun.supervisor import agent_deep, deepviews, usable
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.run_types import Run
 from tests.unit import written
 
 OLD_S = 1_700_000_000

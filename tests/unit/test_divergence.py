@@ -9,11 +9,11 @@ import pytest
 
 from ftrun.hooks.checkpoints import diverged
 from ftrun.hooks.checkpoints.diverged import Poison
-from ftrun.supervisor import divergence, events, policy
+from ftrun.supervisor import divergence, policy, run_types
 from ftrun.supervisor.divergence import Sign
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.model import Action, Blame, Diagnosis, FaultClass
-from ftrun.supervisor.parts import Attempt, Incident
+from ftrun.supervisor.run_types import Attempt, End, Incident, Launch
 from ftrun.supervisor.signatures import load
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
@@ -153,13 +153,17 @@ def test_a_job_is_told_of_divergences_in_lines() -> None:
 
 def case(*, older: str = "/c/step-80.pt", before: int | None = None, spent: int = 0) -> Case:
     """A trainer that stopped itself at step 100, which a signature calls hopeless."""
-    attempt = Attempt(2, 0.0, job="8", nodes=("n1",), submission="done", end_state="FAILED", launch=0)
+    attempt = Attempt(
+        2, 0.0, job="8", nodes=("n1",), submission="done", launch=Launch(0, end=End(state="FAILED"))
+    )
     incidents: tuple[Incident, ...] = ()
     if before is not None:
         incidents = (
             Incident("1.0", 1, 0, "user-code", "loss-not-finite-stop", "", (), ("n1",), before, None, None, 0.0, {}),
         )  # fmt: skip
-    run = events.Run("r", attempts=(attempt,), incidents=incidents, spent={"user-code": spent}, best_step=900)
+    run = run_types.Run(
+        "r", attempts=(attempt,), incidents=incidents, spent={"user-code": spent}, best_step=900
+    )
     diagnosis = Diagnosis(
         FaultClass.USER_CODE, retry=False, action=Action.STOP, nodes=(), exclude=False, confidence=0.7,
         signature="loss-not-finite-stop", title="Training stopped", blame=Blame.JOB,

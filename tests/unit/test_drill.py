@@ -21,8 +21,8 @@ from ftrun.supervisor.drill.timeline import Timeline
 from ftrun.supervisor.drill.verdict import judge
 from ftrun.supervisor.drill_trainer import checkpoint_files, toy_model
 from ftrun.supervisor.drill_trainer.faults import FAULTS
-from ftrun.supervisor.events import Attempt, Incident, Run
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.run_types import Attempt, Incident, Run
 from tests.drills.tables import all_scenarios
 
 # ---------------------------------------------------------------------- the trainer

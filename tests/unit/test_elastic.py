@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ftrun.slurm.client import options
 from ftrun.supervisor import config, elastic, inside, settings
 from ftrun.supervisor.errors import SubmitImpossible
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.spares import resized
 
 HEAD = [options.split(["job.sh"])]

@@ -10,8 +10,9 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import cluster_view
-from ftrun.supervisor.events import Run
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.run_types import Run
 from tests.fake_slurm import faults
 from tests.fake_slurm.cluster import Faults
 from tests.unit.lives import TIMING, Life
@@ -143,7 +144,7 @@ def test_a_requeued_job_that_no_answer_shows_is_not_given_up(
     monkeypatch.setattr(life.cluster, "jobs", jobs)
     life.live(30)
 
-    assert (life.run.state.value, life.attempt.launch, life.living()) == ("running", 2, ["1"])
+    assert (life.run.state.value, life.attempt.launch.number, life.living()) == ("running", 2, ["1"])
 
 
 def test_after_a_second_start_every_node_must_have_been_heard_anew(tmp_path: Path) -> None:
@@ -173,8 +174,8 @@ def test_an_exclusion_that_is_over_for_who_decides_is_over_for_all(tmp_path: Pat
     """P8: two hosts' clocks are not compared: what one of them let go does not come back by the other's, and the cap holds."""
     decided = {"spent": {}, "retries": 1, "reason": "x", "exclude_until_s": 200.0, "exclude": ["n0"]}
     later = decided | {"exclude": ["n1"], "exclude_until_s": 400.0}
-    run = Run("r-0001", State.SETTLING).after({"kind": "decided", "at": 100.0, "data": decided})
-    run = replace(run, state=State.SETTLING).after({"kind": "decided", "at": 300.0, "data": later})
+    run = apply(Run("r-0001", State.SETTLING), {"kind": "decided", "at": 100.0, "data": decided})
+    run = apply(replace(run, state=State.SETTLING), {"kind": "decided", "at": 300.0, "data": later})
 
     assert run.excluded_at(150.0) == ("n1",)
 

@@ -41,8 +41,8 @@ def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> 
     (incident,) = life.run.incidents
 
     assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
-    assert end_reasons.STARTED_TWICE == life.run.attempts[0].end_reason
-    assert life.run.attempts[0].over
+    assert end_reasons.STARTED_TWICE == life.run.attempts[0].launch.end.reason
+    assert life.run.attempts[0].launch.over
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -58,7 +58,7 @@ def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watc
     (incident,) = life.run.incidents
 
     assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
-    assert end_reasons.STARTED_TWICE == life.run.attempts[0].end_reason
+    assert end_reasons.STARTED_TWICE == life.run.attempts[0].launch.end.reason
 
 
 def test_a_launch_that_was_started_once_is_judged_by_its_end(life: Life) -> None:
@@ -95,7 +95,7 @@ def test_a_closed_attempt_that_exits_0_has_not_finished(life: Life) -> None:
     life.live(60)
 
     assert 2 == life.attempt.number
-    assert end_reasons.CLOSED == life.run.attempts[0].end_reason
+    assert end_reasons.CLOSED == life.run.attempts[0].launch.end.reason
 
 
 @pytest.mark.parametrize("started", [True, False])

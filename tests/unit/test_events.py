@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor import events
+from ftrun.supervisor import events, run_types
 from ftrun.supervisor.lifecycle import FINAL, TRANSITIONS, IllegalEvent, State, next_state
-from ftrun.supervisor.parts import Attempt, Start
+from ftrun.supervisor.run_types import Attempt, Launch, StartNote
 
 TEXT = st.sampled_from(["", "a", "n1"])
 NODES = st.lists(st.sampled_from(["n1", "n2", "n3"]), unique=True)
@@ -62,9 +62,9 @@ OF_AN_ATTEMPT = ("launch.progress", "attempt.over", "attempt.closed", "end.done"
 
 
 @st.composite
-def journals(draw: st.DrawFn) -> list[events.Record]:
+def journals(draw: st.DrawFn) -> list[run_types.Record]:
     """A journal as a supervisor may write it: every record follows from the state before it."""
-    records: list[events.Record] = []
+    records: list[run_types.Record] = []
     state, attempt = State.NEW, 0
     for seq in range(draw(st.integers(1, 40))):
         kinds = ["run.created"] if not seq else [kind for kind in TRANSITIONS[state] if kind in DATA]
@@ -93,21 +93,21 @@ def journals(draw: st.DrawFn) -> list[events.Record]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journals())
-def test_every_cut_of_a_journal_is_a_run(records: list[events.Record]) -> None:
+def test_every_cut_of_a_journal_is_a_run(records: list[run_types.Record]) -> None:
     """A crash may fall behind any record: what stands there folds, step by step or at once, to the same value."""
-    run = events.Run("r-1")
+    run = run_types.Run("r-1")
     for end, record in enumerate(records, start=1):
-        run = run.after(record)
+        run = events.apply(run, record)
         assert run == events.fold("r-1", records[:end])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journals())
-def test_what_is_spent_and_done_only_grows(records: list[events.Record]) -> None:
+def test_what_is_spent_and_done_only_grows(records: list[run_types.Record]) -> None:
     """Attempts, jobs, requests seen and checkpoints set aside are never forgotten, and only a person resets the ceiling."""
-    run = events.Run("r-1")
+    run = run_types.Run("r-1")
     for record in records:
-        after = run.after(record)
+        after = events.apply(run, record)
         assert after.attempts[: len(run.attempts) - 1] == run.attempts[:-1]
         assert after.job_ids[: len(run.job_ids)] == run.job_ids
         assert after.requests_seen[: len(run.requests_seen)] == run.requests_seen
@@ -121,11 +121,11 @@ def test_what_is_spent_and_done_only_grows(records: list[events.Record]) -> None
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journals())
-def test_a_wish_stays_until_a_person_takes_it_back(records: list[events.Record]) -> None:
+def test_a_wish_stays_until_a_person_takes_it_back(records: list[run_types.Record]) -> None:
     """A cancel that was heard survives every record that ftrun writes."""
-    run = events.Run("r-1")
+    run = run_types.Run("r-1")
     for record in records:
-        after = run.after(record)
+        after = events.apply(run, record)
         if run.wish and record["kind"] not in ("request.seen", "run.resumed"):
             assert after.wish == run.wish
         run = after
@@ -133,11 +133,11 @@ def test_a_wish_stays_until_a_person_takes_it_back(records: list[events.Record])
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(journals())
-def test_exclusions_end_by_time_or_by_decision_alone(records: list[events.Record]) -> None:
+def test_exclusions_end_by_time_or_by_decision_alone(records: list[run_types.Record]) -> None:
     """A decision adds and gives up exclusions; nothing else touches them, and none outlives its time."""
-    run = events.Run("r-1")
+    run = run_types.Run("r-1")
     for record in records:
-        after = run.after(record)
+        after = events.apply(run, record)
         if record["kind"] != "decided":
             assert after.excluded == run.excluded
         assert () == after.excluded_at(20.0)
@@ -147,21 +147,21 @@ def test_exclusions_end_by_time_or_by_decision_alone(records: list[events.Record
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_a_run_that_is_over_opens_no_attempt(state: State) -> None:
     """Not even by a record: the fold refuses it."""
-    run = replace(events.Run("r-1"), state=state)
+    run = replace(run_types.Run("r-1"), state=state)
 
     with pytest.raises(IllegalEvent):
-        run.after({"kind": "attempt.opened", "at": 1.0, "attempt": 2, "data": {}})
+        events.apply(run, {"kind": "attempt.opened", "at": 1.0, "attempt": 2, "data": {}})
 
 
 def test_every_start_of_the_script_counts_once() -> None:
     """Requeues and restarts in place are starts too: no two starts of a run are told the same FTRUN_RESTART."""
     again = [
-        Start(0, 1, ("n0",), 1.0),
-        Start(0, 2, ("n0",), 2.0),
-        Start(1, 1, ("n0",), 3.0),
-        Start(1, 2, ("n0",), 4.0),
+        StartNote(0, 1, ("n0",), 1.0),
+        StartNote(0, 2, ("n0",), 2.0),
+        StartNote(1, 1, ("n0",), 3.0),
+        StartNote(1, 2, ("n0",), 4.0),
     ]
 
     assert Attempt(1, 0.0).starts_made == 1
-    assert Attempt(1, 0.0, launch=1).starts_made == 2
-    assert Attempt(1, 0.0, launch=1, begun=tuple(again)).starts_made == 4
+    assert Attempt(1, 0.0, launch=Launch(1)).starts_made == 2
+    assert Attempt(1, 0.0, begun=tuple(again), launch=Launch(1)).starts_made == 4

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor import events, journal, views
+from ftrun.supervisor import events, journal, run_types, views
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.lease import Lease, SystemClock
 from ftrun.supervisor.lifecycle import State
@@ -21,7 +21,7 @@ RUNS = sorted(path for path in FROZEN.glob("v*/*/*") if path.is_dir())
 IDS = [f"{path.parents[1].name}-{path.parent.name}" for path in RUNS]
 
 
-def _folded(run_dir: Path) -> events.Run:
+def _folded(run_dir: Path) -> run_types.Run:
     return events.fold(run_dir.name, journal.read_run(str(run_dir)))
 
 
@@ -69,7 +69,7 @@ def test_a_run_cut_in_mid_recovery_knows_what_is_left_to_do() -> None:
     assert ("resubmit", ["n0"]) == (run.decision["kind"], run.decision["exclude"])
     assert (1, ("n0",)) == (len(run.attempts), run.excluded_at(run.last_at_s))
     assert run.attempt is not None
-    assert not run.attempt.over
+    assert not run.attempt.launch.over
 
 
 @pytest.mark.parametrize("keep", range(0, 200, 7))

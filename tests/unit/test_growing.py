@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import growing, rates
-from ftrun.supervisor.events import Run, fold
+from ftrun.supervisor.events import fold
 from ftrun.supervisor.growing import Past, Scene
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.parts import Attempt, Start
+from ftrun.supervisor.run_types import Attempt, Launch, Run, StartNote
 from ftrun.supervisor.sizes import Sizes, sizes_of
 from tests.unit.cases import F, incident
 
@@ -127,8 +127,12 @@ def test_each_failed_try_doubles_the_wait_and_a_day_is_the_longest() -> None:
 
 def run(*sizes: tuple[float, int], failed: tuple[float, ...] = ()) -> Run:
     """A run with a start of so many nodes at each of these times."""
-    begun = tuple(Start(0, number, NODES[:size], at_s) for number, (at_s, size) in enumerate(sizes, start=1))
-    attempt = Attempt(1, 0.0, nodes=NODES, running_seen_at_s=0.0, begun=begun, growth_failed=failed)
+    begun = tuple(
+        StartNote(0, number, NODES[:size], at_s) for number, (at_s, size) in enumerate(sizes, start=1)
+    )
+    attempt = Attempt(
+        1, 0.0, nodes=NODES, begun=begun, growth_failed=failed, launch=Launch(running_seen_at_s=0.0)
+    )
     return Run("llm-0001", State.RUNNING, attempts=(attempt,), last_at_s=sizes[-1][0])
 
 
@@ -223,7 +227,7 @@ class Month:
     goes_s: float
     restart_s: float = 162.0
     between_s: float = 3 * HOUR
-    starts: list[Start] = field(default_factory=list)
+    starts: list[StartNote] = field(default_factory=list)
     planned: list[float] = field(default_factory=list)
 
     def live(self) -> None:
@@ -252,11 +256,11 @@ class Month:
 
     def run(self, now_s: float) -> Run:
         """What the journal would tell."""
-        attempt = Attempt(1, 0.0, running_seen_at_s=0.0, begun=tuple(self.starts[-80:]))
+        attempt = Attempt(1, 0.0, begun=tuple(self.starts[-80:]), launch=Launch(running_seen_at_s=0.0))
         return Run("llm-0001", State.RUNNING, attempts=(attempt,), last_at_s=now_s)
 
     def _begin(self, size: int, at_s: float) -> None:
-        self.starts.append(Start(0, len(self.starts) + 1, NODES[:size], at_s))
+        self.starts.append(StartNote(0, len(self.starts) + 1, NODES[:size], at_s))
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.drills)])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import hang
-from ftrun.supervisor.hang import Activity, History, Limits, Rank, Sight, Stacks, State, Verdict
+from ftrun.supervisor.hang import Activity, History, Limits, Rank, Sight, Stacks
+from ftrun.supervisor.hang_verdict import State, Verdict
 
 LIMITS = Limits()
 WORKS = Activity(cpu=True, io=True, gpu=True)

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
-from ftrun.supervisor import events, hanging_tasks, signatures
+from ftrun.supervisor import events, hanging_tasks, run_types, signatures
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.observations import LaunchObservations
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt
 from ftrun.supervisor.timers import Slots
 from ftrun.supervisor.world import ClusterSnapshot
 
@@ -31,7 +31,7 @@ class Array:
         self.states = dict.fromkeys(range(tasks), JobState.RUNNING)
         self.kinds: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
-        self.run = events.Run(
+        self.run = run_types.Run(
             "r", state=State.RUNNING, attempts=(Attempt(1, 0.0, job="7", submission="done"),)
         )
         for task in range(tasks):
@@ -70,8 +70,8 @@ class Array:
 
     def record(self, kind: str, **data: Any) -> None:
         self.kinds.append((kind, data["task"]))
-        self.run = self.run.after(
-            {"kind": kind, "at": self.now_s, "attempt": 1, "launch": 0, "start": 1, "data": data}
+        self.run = events.apply(
+            self.run, {"kind": kind, "at": self.now_s, "attempt": 1, "launch": 0, "start": 1, "data": data}
         )
 
     @property

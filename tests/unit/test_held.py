@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor import held
+from ftrun.supervisor import held, prelaunch
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.grounds import Limits
@@ -24,7 +24,7 @@ def _record(**bad: Any) -> dict[str, Any]:
 
 
 def _found(**bad: Any) -> Diagnosis:
-    told = held.parsed(_record(**bad), NODES)
+    told = prelaunch.parsed(_record(**bad), NODES)
     assert told
     return held.diagnosis(told, "preflight.0")
 
@@ -73,11 +73,13 @@ def test_an_end_by_preflight_is_of_the_class_that_its_checks_name() -> None:
 
 def test_a_record_speaks_of_the_nodes_of_its_attempt_only() -> None:
     """It is written by the job's user: other names, other forms and other schemas say nothing."""
-    assert held.parsed(_record(elsewhere=GPU), NODES) is None
-    assert held.parsed({**_record(n2=GPU), "held": "yes"}, NODES) is None
-    assert held.parsed({**_record(n2=GPU), "schema": 2}, NODES) is None
-    assert held.parsed([], NODES) is held.parsed({**_record(), "bad": ["n2"]}, NODES) is None
-    assert ("n2",) == tuple((held.parsed(_record(n2=GPU, elsewhere=GPU), NODES) or held.Held({}, 0)).bad)
+    assert prelaunch.parsed(_record(elsewhere=GPU), NODES) is None
+    assert prelaunch.parsed({**_record(n2=GPU), "held": "yes"}, NODES) is None
+    assert prelaunch.parsed({**_record(n2=GPU), "schema": 2}, NODES) is None
+    assert prelaunch.parsed([], NODES) is prelaunch.parsed({**_record(), "bad": ["n2"]}, NODES) is None
+    assert ("n2",) == tuple(
+        (prelaunch.parsed(_record(n2=GPU, elsewhere=GPU), NODES) or prelaunch.Held({}, 0)).bad
+    )
 
 
 def test_a_person_s_cancel_outweighs_a_preflight() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.supervisor import rows
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt, Launch
 from tests.fake_slurm.faults import crash_controller
 from tests.unit.lives import Life
 
@@ -60,7 +60,9 @@ def test_a_job_of_the_same_user_and_name_that_was_submitted_later_is_another() -
         "it was restarted, as ours might have been"
     )
     assert _is_ours(replace(ROW, submit_time_s=1300.0), replace(MINE, submitted_s=None)), "nobody saw ours"
-    assert _is_ours(replace(ROW, submit_time_s=1300.0, start_time_s=5.0), replace(MINE, started_at_s=5.0))
+    assert _is_ours(
+        replace(ROW, submit_time_s=1300.0, start_time_s=5.0), replace(MINE, launch=Launch(started_at_s=5.0))
+    )
 
 
 def test_a_job_that_never_showed_its_token_is_at_least_of_its_user() -> None:

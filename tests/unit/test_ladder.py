@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor import settings as table
-from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.grounds import Case, Limits, limits_from
 from ftrun.supervisor.ladder import Move, Place, Rung, climb, put_in
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Source
 from ftrun.supervisor.policy import decide
-from ftrun.supervisor.rungs import DEFAULT_ORDER, IN_PLACE, Rungs, order_from, rungs_from
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.run_types import Attempt, End, Launch, Run, Start
+from ftrun.supervisor.rung_order import DEFAULT_ORDER, IN_PLACE, order_from
+from ftrun.supervisor.rungs import Rungs, rungs_from
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.whatif import NEVER, what_if
 from tests.unit.cases import F, cluster, diagnosis, incident
 
@@ -48,7 +49,7 @@ def case(
     **more: Any,
 ) -> Case:
     """A start that failed with this class on four active nodes."""
-    attempt = Attempt(1, NOW - 1000, nodes=PLACE.nodes, end_state="FAILED")
+    attempt = Attempt(1, NOW - 1000, nodes=PLACE.nodes, launch=Launch(end=End(state="FAILED")))
     history = replace(Run("r-0001", State.SETTLING, attempts=(attempt,)), **(run or {}))
     found = diagnosis(fault, nodes=nodes, **more)
     return Case(history, attempt, found, cluster(nodes_needed=4), Limits(), NOW, step)
@@ -214,7 +215,7 @@ def test_a_bad_spare_is_replaced_by_the_next() -> None:
 def test_older_checkpoints_are_tried_one_after_the_other() -> None:
     """Each is another try, so they stay on one rung until its budget is used up."""
     what = case(F.CHECKPOINT)
-    what = replace(what, attempt=replace(what.attempt, resume_from="/c/3"))
+    what = replace(what, attempt=replace(what.attempt, launch=Launch(start=Start(resume_from="/c/3"))))
     used: Mapping[str, int] = {}
     seen = []
     for _ in range(5):

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor import settings as table
-from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.grounds import Case, Limits
 from ftrun.supervisor.ladder import Move, Place, Rung, climb
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Source
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.run_types import Attempt, End, Launch, Run
 from ftrun.supervisor.rungs import Rungs, rungs_from
 from ftrun.supervisor.sizes import Sizes
 from ftrun.supervisor.whatif import NEVER, what_if
@@ -41,7 +41,7 @@ def case(
     fault: F = F.NODE, *, nodes: tuple[str, ...] = ("n2",), step: int | None = None, **more: Any
 ) -> Case:
     """A start that failed with this class; its nodes are blamed for sure."""
-    attempt = Attempt(1, NOW - 1000, nodes=(*PAIRS.nodes, "n9"), end_state="FAILED")
+    attempt = Attempt(1, NOW - 1000, nodes=(*PAIRS.nodes, "n9"), launch=Launch(end=End(state="FAILED")))
     history = Run("r-0001", State.SETTLING, attempts=(attempt,))
     found = diagnosis(fault, nodes=nodes, **{"sources": (Source.LOG, Source.KERNEL), **more})
     return Case(history, attempt, found, cluster(nodes_needed=4), Limits(), NOW, step)

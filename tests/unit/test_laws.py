@@ -326,7 +326,7 @@ def test_a_requeued_job_that_started_by_itself_is_followed(tmp_path: Path) -> No
 
     life.live(30)
 
-    assert (life.run.state.value, life.attempt.launch, life.living()) == ("running", 1, ["1"])
+    assert (life.run.state.value, life.attempt.launch.number, life.living()) == ("running", 1, ["1"])
 
 
 # ---------------------------------------------------------------------- never punish an innocent node

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import SubmitRequest
 from ftrun.slurm.client.options import split
-from ftrun.supervisor import expected, haltfile, leaving, savenow, settings, store, warned
+from ftrun.supervisor import expected, haltfile, leaving, savenow, settings, settings_errors, store, submit
 from ftrun.supervisor.cli import common, main
 from ftrun.supervisor.cli.leave import at_time, sentence
 from ftrun.supervisor.errors import UserError
@@ -129,7 +129,7 @@ def test_survivors_are_asked_once_when_they_are_most_and_somebody_listens(
 
 def _option(*argv: str, env: dict[str, str] | None = None, head: tuple[str, ...] = (), **chosen: Any) -> str:
     known = {key.replace("_", "-"): value for key, value in chosen.items()}
-    return warned.signal_option(known, split([*argv, "job.sh"]), [split(list(head))], env or {})
+    return submit.signal_option(known, split([*argv, "job.sh"]), [split(list(head))], env or {})
 
 
 def test_slurm_is_told_to_send_the_signal_so_early_that_there_is_time_to_save() -> None:
@@ -170,7 +170,7 @@ def test_a_signal_that_can_be_sent_and_caught_is_taken(text: str) -> None:
 @pytest.mark.parametrize("text", ["USR3", "KILL", "B:", "USR1@60", "10", "R:USR1"])
 def test_a_signal_that_nobody_can_catch_is_refused_at_submission(text: str) -> None:
     """In one line that names what is wanted."""
-    with pytest.raises(settings.SettingError, match="a signal such as USR1 or B:USR1"):
+    with pytest.raises(settings_errors.SettingError, match="a signal such as USR1 or B:USR1"):
         settings.parse("save-signal", text)
 
 
@@ -470,7 +470,7 @@ def _limited(tmp_path: Path, left_s: float, **chosen: Any) -> tuple[Life, list[s
 
 
 def _train_until(life: Life, left_s: float) -> None:
-    begun_s = life.attempt.started_at_s
+    begun_s = life.attempt.launch.started_at_s
     assert begun_s is not None
     while begun_s + LIMIT_S - life.engine.now() > left_s:
         life.train(life.attempt.last_step or 6, life.attempt.last_step or 6)
@@ -544,7 +544,7 @@ def test_a_script_that_has_saved_and_cannot_be_through_is_ended_and_goes_on_in_a
         life.run.incidents[0].signature,
     )
     assert {} == dict(life.run.spent)
-    begun_s = life.run.attempts[0].started_at_s
+    begun_s = life.run.attempts[0].launch.started_at_s
     assert begun_s is not None
     assert life.engine.now() < begun_s + LIMIT_S - 60
 
@@ -588,7 +588,7 @@ def test_how_early_slurm_warns_is_known(
     """The user's own signal or ours; sbatch's own minute where none is told."""
     life = Life(tmp_path, words=words, save_signal=save_signal)
 
-    assert ahead_s == warned.ahead_s(life.run_dir)
+    assert ahead_s == submit.warning_ahead_s(life.run_dir)
 
 
 @given(work_s=st.none() | st.floats(0, 1e6), left_s=st.floats(-100, 1e5), unasked=st.booleans())

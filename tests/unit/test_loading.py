@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun.supervisor import inplace, inputs, loading, signatures
+from ftrun.supervisor import agent_events, inputs, loading, signatures
 from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.grounds import Case, ClusterView, Limits, Ruling
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.loading import AGAIN, ASIDE, PROGRAM, Resumed, Usable
 from ftrun.supervisor.model import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.run_types import Attempt, End, Launch, Run, Start
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
 X, Y, Z = "/scratch/ckpt/step_30", "/scratch/ckpt/step_20", "/scratch/ckpt/step_10"
@@ -243,19 +244,32 @@ def test_what_failed_to_load_before_is_remembered_until_a_start_makes_steps() ->
 def test_a_program_that_worked_before_gets_one_more_start_from_the_same_checkpoint() -> None:
     """It costs the ceiling, and no budget of its class."""
     found = diagnosis(F.USER_CODE, loading=Loading(X, verdict=AGAIN))
-    ruling = rule(found, attempt={"resume_from": X}, run={"retries": 3})
+    ruling = rule(
+        found, attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from=X))}, run={"retries": 3}
+    )
 
     assert ("resubmit", False, 4, {}) == (
         ruling.decision.kind, ruling.decision.older_checkpoint, ruling.retries, dict(ruling.spent),
     )  # fmt: skip
-    assert "stop" == rule(found, attempt={"resume_from": X}, run={"retries": 20}).decision.kind
+    assert (
+        "stop"
+        == rule(
+            found,
+            attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from=X))},
+            run={"retries": 20},
+        ).decision.kind
+    )
 
 
 def zero(
     *, trained_s: float = 600.0, own: bool = True, limit_s: float = 3600.0, fault: F = F.CHECKPOINT, fresh: int = 0
 ) -> Ruling:  # fmt: skip
     """The ruling on a run that may load nothing."""
-    attempt = Attempt(1, NOW - trained_s, started_at_s=NOW - trained_s, resume_from=X, end_state="FAILED")
+    attempt = Attempt(
+        1,
+        NOW - trained_s,
+        launch=Launch(started_at_s=NOW - trained_s, end=End(state="FAILED"), start=Start(resume_from=X)),
+    )
     incidents = tuple(
         incident(F.CHECKPOINT, decision={"fresh": True}, decided_at_s=NOW - trained_s) for _ in range(fresh)
     )
@@ -294,7 +308,7 @@ def test_a_run_that_may_load_nothing_begins_anew_where_little_is_lost(
 
 def test_what_was_given_up_before_is_not_counted_again() -> None:
     """The time counts from the last beginning."""
-    attempt = Attempt(1, NOW - 7000, started_at_s=NOW - 7000)
+    attempt = Attempt(1, NOW - 7000, launch=Launch(started_at_s=NOW - 7000))
     anew = incident(F.CHECKPOINT, decision={"fresh": True}, decided_at_s=NOW - 500)
     run = Run("r", attempts=(attempt,), incidents=(anew,))
 
@@ -306,7 +320,7 @@ def test_progress_counts_anew_where_a_run_begins_from_nothing(fresh: bool) -> No
     """What it makes again refills its budgets as it did the first time."""
     run = Run("r", State.SETTLING, attempts=(Attempt(1, NOW),), best_step=35, best_checkpoint=X)
     data = {"spent": {}, "retries": 1, "reason": "", "kind": "resubmit", "fresh": fresh}
-    after = run.after({"kind": "decided", "at": NOW, "attempt": 1, "launch": 0, "data": data})
+    after = apply(run, {"kind": "decided", "at": NOW, "attempt": 1, "launch": 0, "data": data})
 
     assert ((None, "") if fresh else (35, X)) == (after.best_step, after.best_checkpoint)
 
@@ -320,5 +334,5 @@ def test_what_is_not_to_blame_is_no_longer_set_aside() -> None:
     }  # fmt: skip
     inside = {"kind": "start.decided", "at": NOW, "attempt": 1, "launch": 0, "start": 1, "data": decided}
 
-    assert ((Y, "2"),) == run.after(record).set_aside
-    assert ((Y, "2"), (Z, "3")) == inplace.after(run, inside).set_aside
+    assert ((Y, "2"),) == apply(run, record).set_aside
+    assert ((Y, "2"), (Z, "3")) == agent_events.apply(run, inside).set_aside

@@ -29,7 +29,7 @@ def _tell(life: Life, node: str, kind: str = "watch", **changes: Any) -> None:
         "findings": [{**GPU, **changes}],
     }
     folder = nodereports.folder(life.run_dir, life.attempt.number)
-    nodefile.put(folder, life.attempt.launch, report)
+    nodefile.put(folder, life.attempt.launch.number, report)
 
 
 def _running(tmp_path: Path, **options: Any) -> Life:

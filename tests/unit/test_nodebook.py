@@ -10,9 +10,9 @@ import pytest
 
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.supervisor import ledger, nodebook
-from ftrun.supervisor.events import Attempt, Exclusion, Run
 from ftrun.supervisor.node_ledger_writer import NodeLedgerWriter
 from ftrun.supervisor.nodes import Entry
+from ftrun.supervisor.run_types import Attempt, End, Exclusion, Launch, Run
 from tests.unit.cases import DAY, NODES, NOW, F, diagnosis
 
 SWITCHES = {"s0": ("n1", "n2", "n3", "n4"), "s1": ("n5", "n6", "n7", "n8")}
@@ -89,7 +89,7 @@ def test_whom_other_runs_blame_is_kept_away(tmp_path: Path) -> None:
     assert ("n7",) == kept("a")
     assert () == kept("b", settings={"quarantine": "never"})
     ctx = Context(tmp_path / "c", blamed)
-    refused = Attempt(2, NOW, end_state="REFUSED", excluded=("n7",))
+    refused = Attempt(2, NOW, excluded=("n7",), launch=Launch(end=End(state="REFUSED")))
     ctx.run = Run("r-0009", attempts=(refused, Attempt(3, NOW)))
     assert () == nodebook.quarantined(ctx, NOW)  # type: ignore[arg-type]
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import journal, ledger, nodestory
-from ftrun.supervisor.events import Attempt, Incident, Run
+from ftrun.supervisor.events import apply
 from ftrun.supervisor.grounds import Limits
 from ftrun.supervisor.model import Source
 from ftrun.supervisor.node_ledger_writer import NodeLedgerWriter, rules_from
 from ftrun.supervisor.nodes import Entry, fold
 from ftrun.supervisor.placing import left_out
+from ftrun.supervisor.run_types import Attempt, End, Incident, Launch, Run
 from tests.unit.cases import DAY, NODES, NOW, PARTITION, F, cluster, diagnosis, incident, rule
 
 FROZEN = Path(__file__).resolve().parents[1] / "frozen" / "v1"
@@ -124,11 +125,16 @@ def test_each_drain_is_told_when_it_is_done() -> None:
 
 def test_the_hours_of_a_launch_are_slurms() -> None:
     """From Slurm's start to Slurm's end, on every node; of a launch that is over only."""
-    ended = Attempt(1, NOW, nodes=NODES, started_at_s=NOW, slurm_end_s=NOW + 7200, end_state="COMPLETED")
+    ended = Attempt(
+        1,
+        NOW,
+        nodes=NODES,
+        launch=Launch(started_at_s=NOW, end=End(slurm_at_s=NOW + 7200, state="COMPLETED")),
+    )
 
     (entry,) = told(run_of(attempts=(ended,)))["served"]
     assert (NODES, 2.0) == (entry.nodes, entry.detail["hours"])
-    assert {} == told(run_of(attempts=(replace(ended, end_state=""),)))
+    assert {} == told(run_of(attempts=(ended.ended_as(state=""),)))
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in FROZEN.iterdir() if path.is_dir()))
@@ -138,7 +144,7 @@ def test_a_journal_gives_the_same_entries_at_every_moment(folder: str) -> None:
     run, mark = Run(run_dir.name), nodestory.mark(Run(""))
     before: dict[str, Entry | None] = {}
     for record in journal.read_run(str(run_dir)):
-        run = run.after(record)
+        run = apply(run, record)
         now: dict[str, Entry | None] = {entry.id: entry for entry in nodestory.entries_of(run)}
         assert before == {key: now.get(key) for key in before}
         assert now == before or mark != nodestory.mark(run)
@@ -217,7 +223,7 @@ def test_a_card_that_was_replaced_takes_its_strikes_with_it(tmp_path: Path) -> N
     """Its slot is blamed; a later run's report finds another card there. A card that is known to sit there is not noted again."""
     folder = tmp_path / "runs" / "r-0001" / "attempts" / "1" / "nodes"
     folder.mkdir(parents=True)
-    ended = Attempt(1, NOW - 9000, nodes=NODES, end_state="FAILED", ended_at_s=NOW)
+    ended = Attempt(1, NOW - 9000, nodes=NODES, launch=Launch(end=End(state="FAILED", at_s=NOW)))
     run = run_of(judged(), attempts=(ended,), last_at_s=NOW)
     strikes = []
     for number, uuid in enumerate(("1" * 12, "1" * 12, "2" * 12)):

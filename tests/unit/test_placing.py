@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.supervisor.events import Exclusion
 from ftrun.supervisor.grounds import CLASS_RULES, PROOF_SOURCES, ClusterView, Limits
 from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, Source
 from ftrun.supervisor.placing import left_out, within_cap
+from ftrun.supervisor.run_types import End, Exclusion, Launch, Start
 from tests.unit.cases import NODES, NOW, PARTITION, F, cluster, diagnosis, earlier_exclusions, incident, rule
 
 # ---------------------------------------------------------------------- who is left out
@@ -212,11 +212,17 @@ _RUNS = st.fixed_dictionaries(
 _ATTEMPTS = st.fixed_dictionaries(
     {
         "nodes": st.lists(st.sampled_from(PARTITION[:12]), max_size=6, unique=True).map(tuple),
-        "end_state": st.sampled_from(["FAILED", "COMPLETED", "CANCELLED", "NODE_FAIL", "PENDING", "GONE"]),
-        "requeued": st.booleans(),
         "end_intended": st.sampled_from(["", "it hung"]),
-        "end_reason": st.sampled_from(["", "launch failed requeued held", "JobHeldUser"]),
-        "resume_from": st.sampled_from(["", "/ck/step-3"]),
+        "launch": st.builds(
+            Launch,
+            end=st.builds(
+                End,
+                st.sampled_from(["FAILED", "COMPLETED", "CANCELLED", "NODE_FAIL", "PENDING", "GONE"]),
+                st.sampled_from(["", "launch failed requeued held", "JobHeldUser"]),
+            ),
+            requeued=st.booleans(),
+            start=st.builds(Start, resume_from=st.sampled_from(["", "/ck/step-3"])),
+        ),
     }
 )
 _VIEWS = st.builds(
@@ -279,7 +285,7 @@ def test_no_ruling_breaks_a_law(
         )
         assert () == (*decision.exclude, *decision.drain, *decision.avoid)
     if run["wish"]:
-        assert decision.kind == ("finish" if attempt["end_state"] == "COMPLETED" else "stop")
+        assert decision.kind == ("finish" if attempt["launch"].end.state == "COMPLETED" else "stop")
     if found.fault is F.CANCELLED and not attempt["end_intended"]:
         assert decision.kind in {"stop", "finish"}
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Limits, limits_from
 from ftrun.supervisor.model import Action, Source
+from ftrun.supervisor.run_types import End, Launch, Start
 from ftrun.supervisor.settings import defaults
-from tests.unit.cases import BUDGETS, FIRST, REQUEUED, F, diagnosis, rule
+from tests.unit.cases import BUDGETS, FIRST, F, diagnosis, requeued, rule
 
 # ---------------------------------------------------------------------- every class (DESIGN's table)
 
@@ -116,7 +117,7 @@ def test_a_user_may_give_a_hopeless_class_a_budget(fault: F) -> None:
 def test_a_user_may_limit_what_is_free(fault: F) -> None:
     """A class without a limit of its own gets the one of the settings, and spends it."""
     limits = Limits(budgets={fault.value: 1})
-    attempt = {"resume_from": "/ck/step-4"}
+    attempt = {"launch": Launch(end=End("FAILED"), start=Start(resume_from="/ck/step-4"))}
 
     first = rule(diagnosis(fault), limits=limits, attempt=attempt)
     second = rule(diagnosis(fault), limits=limits, attempt=attempt, run={"spent": first.spent})
@@ -253,7 +254,7 @@ def test_a_wish_comes_before_everything(wish: str, fault: F) -> None:
 @pytest.mark.parametrize("fault", [F.HEALTHY, F.HARDWARE_GPU, F.USER_CODE])
 def test_a_script_that_exits_0_is_finished(fault: F) -> None:
     """The script's verdict wins over every line and every failed step; the step is noted as a warning."""
-    ruling = rule(diagnosis(fault), attempt={"end_state": "COMPLETED", "derived_exit_code": 1})
+    ruling = rule(diagnosis(fault), attempt={"launch": Launch(end=End("COMPLETED", derived_exit_code=1))})
 
     assert "finish" == ruling.decision.kind
     assert "a step exited 1" in ruling.decision.notes[0]
@@ -270,11 +271,10 @@ def test_retries_0_watches_and_diagnoses_only(fault: F) -> None:
 
 def test_retries_0_leaves_a_requeued_job_to_slurm() -> None:
     """What Slurm starts again by itself is neither cancelled nor replaced; only a launch it gave up on is over."""
-    requeued = {"end_state": "PENDING", "requeued": True}
-    held = requeued | {"end_reason": "launch_failed_requeued_held"}
+    none, held = Limits(retries=0), requeued("launch_failed_requeued_held")
 
-    assert "keep" == rule(diagnosis(F.NODE), limits=Limits(retries=0), attempt=requeued).decision.kind
-    assert "stop" == rule(diagnosis(F.NODE), limits=Limits(retries=0), attempt=held).decision.kind
+    assert "keep" == rule(diagnosis(F.NODE), limits=none, attempt=requeued("")).decision.kind
+    assert "stop" == rule(diagnosis(F.NODE), limits=none, attempt=held).decision.kind
 
 
 # ---------------------------------------------------------------------- requeues, law P5
@@ -283,7 +283,7 @@ def test_retries_0_leaves_a_requeued_job_to_slurm() -> None:
 @pytest.mark.parametrize("fault", [F.HEALTHY, F.PREEMPTED, F.TIMELIMIT, F.UNKNOWN])
 def test_a_harmless_requeue_is_kept(fault: F) -> None:
     """Where no node is to blame, the job that Slurm put back is followed, and no second one submitted."""
-    ruling = rule(diagnosis(fault), attempt=REQUEUED)
+    ruling = rule(diagnosis(fault), attempt=requeued())
 
     assert "keep" == ruling.decision.kind
     assert () == ruling.decision.exclude
@@ -292,13 +292,13 @@ def test_a_harmless_requeue_is_kept(fault: F) -> None:
 @pytest.mark.parametrize(("fault", "retries"), [(F.HEALTHY, 0), (F.PREEMPTED, 1), (F.UNKNOWN, 1)])
 def test_a_requeue_without_a_fault_costs_nothing(fault: F, retries: int) -> None:
     """A script that requeues itself spends nothing; a preemption counts to the ceiling as a new attempt would."""
-    assert retries == rule(diagnosis(fault), attempt=REQUEUED).retries
+    assert retries == rule(diagnosis(fault), attempt=requeued()).retries
 
 
 def test_a_requeue_spends_the_budget_of_its_class() -> None:
     """An unexplained requeue is kept once; after that it is as used up as any other failure."""
-    first = rule(diagnosis(F.UNKNOWN), attempt=REQUEUED)
-    second = rule(diagnosis(F.UNKNOWN), attempt=REQUEUED, run={"spent": first.spent})
+    first = rule(diagnosis(F.UNKNOWN), attempt=requeued())
+    second = rule(diagnosis(F.UNKNOWN), attempt=requeued(), run={"spent": first.spent})
 
     assert ("keep", {"unknown": 1}) == (first.decision.kind, dict(first.spent))
     assert "stop" == second.decision.kind
@@ -308,7 +308,7 @@ def test_a_requeue_for_a_bad_node_is_not_waited_for() -> None:
     """Slurm would start the job on the same node again: a new attempt without it is better."""
     found = diagnosis(F.NODE, nodes=("n2",), sources=(Source.SLURM,))
 
-    ruling = rule(found, attempt=REQUEUED)
+    ruling = rule(found, attempt=requeued())
 
     assert ("resubmit", ("n2",)) == (ruling.decision.kind, ruling.decision.exclude)
 
@@ -316,7 +316,7 @@ def test_a_requeue_for_a_bad_node_is_not_waited_for() -> None:
 @pytest.mark.parametrize("reason", ["launch failed requeued held", "launch_failed_requeued_held"])
 def test_a_job_held_after_a_failed_launch_is_not_waited_on(reason: str) -> None:
     """Slurm never starts such a job by itself, however its reason is spelt."""
-    ruling = rule(diagnosis(F.NODE), attempt=REQUEUED | {"end_reason": reason})
+    ruling = rule(diagnosis(F.NODE), attempt=requeued(reason))
 
     assert "resubmit" == ruling.decision.kind
 
@@ -324,12 +324,12 @@ def test_a_job_held_after_a_failed_launch_is_not_waited_on(reason: str) -> None:
 @pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin"])
 def test_a_persons_hold_is_respected(reason: str) -> None:
     """`scontrol requeuehold` is a wish: the job stays where the person put it."""
-    assert "keep" == rule(diagnosis(F.HEALTHY), attempt=REQUEUED | {"end_reason": reason}).decision.kind
+    assert "keep" == rule(diagnosis(F.HEALTHY), attempt=requeued(reason)).decision.kind
 
 
 def test_the_ceiling_ends_no_job_that_had_no_fault() -> None:
     """A script that requeues itself after many recoveries goes on; a preempted one is at its end."""
     used_up = {"retries": 20}
 
-    assert "keep" == rule(diagnosis(F.HEALTHY), attempt=REQUEUED, run=used_up).decision.kind
-    assert "stop" == rule(diagnosis(F.PREEMPTED), attempt=REQUEUED, run=used_up).decision.kind
+    assert "keep" == rule(diagnosis(F.HEALTHY), attempt=requeued(), run=used_up).decision.kind
+    assert "stop" == rule(diagnosis(F.PREEMPTED), attempt=requeued(), run=used_up).decision.kind

@@ -11,7 +11,7 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import preempted
-from ftrun.supervisor.parts import Attempt
+from ftrun.supervisor.run_types import Attempt, End, Launch
 from tests.fake_slurm import faults
 from tests.unit.lives import Life
 
@@ -41,10 +41,11 @@ def test_who_leaves_in_the_time_of_grace_was_preempted(
     state: str, step: int | None, told: bool, marks: dict[str, Any], seen: str
 ) -> None:
     """But for its last step, a good end that nobody asked for, and ends that are a person's, a limit's or our own."""
-    known = {key: value for key, value in marks.items() if key != "asked"}
-    attempt = Attempt(1, 0.0, end_state=state, total_steps=100, **known)
+    ours = {key: value for key, value in marks.items() if key.startswith("end_")}
+    end = End(state, preempted="preempted" in marks)
+    attempt = Attempt(1, 0.0, total_steps=100, launch=Launch(end=end, requeued="requeued" in marks), **ours)
 
-    assert seen == preempted.as_preempted(attempt, step, told=told, asked="asked" in marks).end_state
+    assert seen == preempted.as_preempted(attempt, step, told=told, asked="asked" in marks).launch.end.state
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_what_slurm_requeues_after_its_grace_is_followed(tmp_path: Path) -> None
     life.live(70)
     life.until("running", 90)
 
-    assert (["USR1"], 1, 1) == (heard[:1], life.attempt.number, life.attempt.launch)
+    assert (["USR1"], 1, 1) == (heard[:1], life.attempt.number, life.attempt.launch.number)
     assert not _asked(life)
 
 

@@ -12,7 +12,7 @@ from ftrun.hooks import nodefile
 from ftrun.hooks.checks.runner import Report, report_of
 from ftrun.hooks.main import main
 from ftrun.hooks.preflight import EXIT_HELD
-from ftrun.supervisor import held
+from ftrun.supervisor import held, prelaunch
 
 NODES = ("n0", "n1", "n2", "n3")
 
@@ -54,7 +54,7 @@ def test_a_bad_minority_holds_the_script_and_the_record_says_who(
     status, record = _verdict(tmp_path)
 
     assert (EXIT_HELD, True) == (status, record["held"])
-    understood = held.parsed(record, NODES)
+    understood = prelaunch.parsed(record, NODES)
     assert understood
     assert ("n1", "n3") == held.diagnosis(understood, "preflight.0").nodes
     assert "n1: edac: memory fails" in capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_anything_else_starts_it(tmp_path: Path) -> None:
         _told(tmp_path / name, bad, nodes)
         status, record = _verdict(tmp_path / name, *words)
         assert (0, False, len(nodes)) == (status, record["held"], record["answered"]), name
-        assert held.parsed(record, NODES) is None
+        assert prelaunch.parsed(record, NODES) is None
 
 
 def test_no_record_no_hold(tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import agent_case, growing
-from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import Case, Limits
 from ftrun.supervisor.ladder import Place, Rung, climb
-from ftrun.supervisor.parts import Attempt, Start
 from ftrun.supervisor.policy import decide
 from ftrun.supervisor.provoked import FAULTS, size_to_put_aside, sizes_tried
 from ftrun.supervisor.queueing import present
+from ftrun.supervisor.run_types import Attempt, End, Launch, Run, Start, StartNote
 from ftrun.supervisor.rungs import rungs_from
 from ftrun.supervisor.settings import defaults
 from ftrun.supervisor.sizes import Sizes
@@ -26,7 +25,9 @@ RAN = (Attempt(1, 0.0, last_step=40, nodes=NODES),)
 
 def case(fault: F = F.USER_CODE, *, size: int = 3, before: tuple[Attempt, ...] = RAN, **changes: Any) -> Case:
     """The end of an attempt of this size, after these."""
-    attempt = Attempt(len(before) + 1, NOW, size=size, nodes=NODES[:3], end_state="FAILED")
+    attempt = Attempt(
+        len(before) + 1, NOW, size=size, nodes=NODES[:3], launch=Launch(end=End(state="FAILED"))
+    )
     run = {"best_step": 40, "settings": {**defaults(), "nodes": "2-4"}} | changes.pop("run", {})
     return Case(
         run=Run("r", attempts=(*before, attempt), **run),
@@ -84,9 +85,15 @@ def test_the_ladder_does_not_start_again_at_a_size_that_is_to_blame() -> None:
 
 def test_a_start_inside_a_job_has_a_size_of_its_own() -> None:
     """What made steps and what did not is told start by start; the size that is blamed is that of the last."""
-    begun = (Start(0, 1, NODES, 0.0), Start(0, 2, NODES[:3], 1.0))
+    begun = (StartNote(0, 1, NODES, 0.0), StartNote(0, 2, NODES[:3], 1.0))
     stepped = incident(F.NODE, attempt=1, launch=0, start=1, step=40)
-    last = Attempt(1, NOW, nodes=NODES, active=NODES[:3], start=2, begun=begun, end_state="FAILED")
+    last = Attempt(
+        1,
+        NOW,
+        nodes=NODES,
+        begun=begun,
+        launch=Launch(end=End(state="FAILED"), start=Start(nodes=NODES[:3], number=2)),
+    )
     run = Run(
         "r",
         attempts=(last,),
@@ -115,12 +122,18 @@ def test_the_ladder_goes_on_at_the_next_size_inside_the_job() -> None:
 def test_a_start_that_was_well_is_never_the_price_of_a_growth(grown: bool, step: int | None) -> None:
     """A size for which it was ended is left again, the full one too, and though it worked on other nodes; where a fault led to it, it stays the user's own."""
     begun = (
-        Start(0, 1, NODES, 0.0),
-        Start(0, 2, NODES[:2], 1.0, by_us=True, grown=grown),
-        Start(0, 3, NODES, 2.0),
+        StartNote(0, 1, NODES, 0.0),
+        StartNote(0, 2, NODES[:2], 1.0, by_us=True, grown=grown),
+        StartNote(0, 3, NODES, 2.0),
     )
     lost = incident(F.NODE, attempt=1, launch=0, start=1, step=step)
-    last = Attempt(1, NOW, nodes=NODES, active=NODES, start=3, begun=begun, end_state="FAILED")
+    last = Attempt(
+        1,
+        NOW,
+        nodes=NODES,
+        begun=begun,
+        launch=Launch(end=End(state="FAILED"), start=Start(nodes=NODES, number=3)),
+    )
     settings = {**defaults(), "nodes": "2-4"}
     run = Run("r", attempts=(last,), incidents=(lost,), best_step=40, settings=settings)
     one = Case(run, last, diagnosis(F.OOM_GPU), cluster(), Limits(), NOW)

@@ -58,7 +58,7 @@ def test_a_cancel_in_the_queue_is_obeyed_after_slurm_forgot_it(
     monkeypatch.setattr(life.supervisor.services, "crash", _dies_at("record:after:job.requeued"))
     with pytest.raises(Crash):
         life.live(30)
-    assert life.attempt.end_state == "CANCELLED"
+    assert life.attempt.launch.end.state == "CANCELLED"
     _away(life, FORGOTTEN_S)
     life.live(300, step_s=5.0)
 
@@ -234,7 +234,7 @@ def test_a_launch_that_nobody_saw_is_the_one_that_ended(tmp_path: Path) -> None:
 
     life.live(100)
 
-    assert (life.run.state.value, life.attempt.launch, life.attempt.number) == ("finished", 1, 1)
+    assert (life.run.state.value, life.attempt.launch.number, life.attempt.number) == ("finished", 1, 1)
 
 
 def test_a_launch_that_nobody_saw_before_the_next_step_is_followed(
@@ -262,7 +262,7 @@ def test_a_launch_that_nobody_saw_before_the_next_step_is_followed(
 
     life.live(300)
 
-    assert (life.run.state.value, life.attempt.launch, life.attempt.number) == ("finished", 1, 1)
+    assert (life.run.state.value, life.attempt.launch.number, life.attempt.number) == ("finished", 1, 1)
 
 
 def test_each_launch_tells_of_itself(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_each_launch_tells_of_itself(tmp_path: Path) -> None:
 
     records = [r for r in life.records() if r["kind"] == "launch.seen"]
     assert [(r["launch"], r["data"]["resume_from"]) for r in records] == [(0, ""), (1, "/ckpt/step-5.pt")]
-    assert life.attempt.resume_from == "/ckpt/step-5.pt"
+    assert life.attempt.launch.start.resume_from == "/ckpt/step-5.pt"
 
 
 # ---------------------------------------------------------------------- a person's cancel beside an end of ours
@@ -326,7 +326,7 @@ def test_an_end_that_was_announced_for_one_launch_is_not_carried_out_on_the_next
     life.begin_anew()
     life.live(30)
 
-    assert (life.run.state.value, life.attempt.number, life.attempt.launch) == ("running", 1, 1)
+    assert (life.run.state.value, life.attempt.number, life.attempt.launch.number) == ("running", 1, 1)
     assert "end.done" not in life.kinds()
 
 
@@ -406,7 +406,7 @@ def test_a_resumed_run_goes_on_with_the_job_that_still_lives(
     _stopped_alive(life, monkeypatch)
     life.ask("resume", "1-resume")
     life.until("running", within_s=60)
-    assert (life.attempt.number, life.attempt.launch) == (1, 1)
+    assert (life.attempt.number, life.attempt.launch.number) == (1, 1)
     life.train(6, 9)
     life.exit(code)
     life.live(60)
@@ -570,7 +570,7 @@ def test_an_intent_for_one_launch_explains_no_cancel_of_the_next(
         life.engine.advance(1)
     life.begin_anew()
     life.live(30)
-    assert (life.run.state.value, life.attempt.launch) == ("running", 1)
+    assert (life.run.state.value, life.attempt.launch.number) == ("running", 1)
     life.engine.end(life.engine.jobs[1], JobState.CANCELLED)
     life.live(60)
 

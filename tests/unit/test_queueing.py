@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.slurm.client.cluster import NodeRow
-from ftrun.supervisor.events import Exclusion, Run
 from ftrun.supervisor.grounds import ClusterView
-from ftrun.supervisor.parts import Attempt
 from ftrun.supervisor.queueing import (
     NEVER,
     NEVER_FOR_S,
@@ -26,6 +24,7 @@ from ftrun.supervisor.queueing import (
     present,
     tiers,
 )
+from ftrun.supervisor.run_types import Attempt, Exclusion, Run
 from ftrun.supervisor.sizes import Sizes
 from tests.unit.cases import F, incident
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor import settings
+from ftrun.supervisor import settings, settings_errors
 from ftrun.supervisor.grounds import CLASS_RULES, limits_from
 from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.settings import SETTINGS, SettingError, parse
+from ftrun.supervisor.settings import SETTINGS, parse
+from ftrun.supervisor.settings_errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_the_defaults_are_the_defaults_of_the_policy() -> None:
 @given(st.text(max_size=12), st.lists(st.text(max_size=12), max_size=5))
 def test_the_nearest_word_is_a_known_one_or_none(word: str, known: list[str]) -> None:
     """And a word that is known is nearest to itself."""
-    found = settings.nearest(word, known)
+    found = settings_errors.nearest(word, known)
     assert found == "" or found in known
     if word in known:
         assert found == word

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor import signatures
+from ftrun.supervisor import selftest, signatures
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.diagnose import Ended, diagnose
 from ftrun.supervisor.inputs import gather
@@ -46,7 +46,7 @@ def site(tmp_path: Path) -> Callable[..., str]:
 
 def test_every_signature_proves_itself() -> None:
     """Each matches its examples and none of its counter-examples, and hyperscan takes its pattern."""
-    assert [] == signatures.check(signatures.load())
+    assert [] == selftest.check(signatures.load())
 
 
 def test_every_signature_has_an_example_a_counter_example_and_a_source() -> None:
@@ -257,7 +257,7 @@ def test_check_finds_a_signature_that_fails_its_own_proof(site: Callable[..., st
     both = signatures.load([site(examples=["all is well"], counter_examples=["site disk gone again"])])
     own = replace(both, signatures=(both.by_id["site-disk"],), tables={})
 
-    wrong = signatures.check(own)
+    wrong = selftest.check(own)
 
     assert [
         "site-disk: does not match its example 'all is well'",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.sizes import Batch, Sizes, batch_of, scale, sizes_of, whole_units
 
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor.events import Incident
 from ftrun.supervisor.grounds import Ruling
 from ftrun.supervisor.model import Blame, Diagnosis
-from tests.unit.cases import BUDGETS, FIRST, NODES, REQUEUED, F, cluster, diagnosis, incident, rule
+from ftrun.supervisor.run_types import End, Incident, Launch, Start
+from tests.unit.cases import BUDGETS, FIRST, NODES, F, cluster, diagnosis, incident, requeued, rule
 
 # ---------------------------------------------------------------------- small print (P11)
 
 SAVES = {"settings": {"checkpoint": "ck/step-*"}}
 
 
-@pytest.mark.parametrize("attempt", [{}, REQUEUED])
+@pytest.mark.parametrize("attempt", [{}, requeued()])
 def test_a_time_limit_without_a_newer_checkpoint_comes_once(attempt: dict[str, Any]) -> None:
     """The first is tried again, the second stops with advice; by Slurm's own requeue as well."""
     first = rule(diagnosis(F.TIMELIMIT), run=SAVES, attempt=attempt, step=7)
@@ -120,7 +120,11 @@ def test_elsewhere_is_never_a_longer_queue(fault: F, idle: frozenset[str]) -> No
 
 def test_a_checkpoint_that_cannot_be_loaded_is_set_aside() -> None:
     """The next attempt takes the next older one; that costs nothing but the ceiling."""
-    ruling = rule(diagnosis(F.CHECKPOINT), attempt={"resume_from": "/ck/step-9"}, run={"retries": 3})
+    ruling = rule(
+        diagnosis(F.CHECKPOINT),
+        attempt={"launch": Launch(end=End("FAILED"), start=Start(resume_from="/ck/step-9"))},
+        run={"retries": 3},
+    )
 
     assert ruling.decision.older_checkpoint
     assert (4, {}) == (ruling.retries, dict(ruling.spent))

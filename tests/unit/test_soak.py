@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.supervisor.drill_trainer import faults
-from ftrun.supervisor.events import Attempt, Run
+from ftrun.supervisor.run_types import Attempt, Run
 from tests.drills.tables import all_scenarios
 from tests.soak import __main__ as soak
 from tests.soak import report, struck

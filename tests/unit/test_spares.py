@@ -14,8 +14,8 @@ from ftrun.slurm.client import options
 from ftrun.supervisor import config, inside, settings
 from ftrun.supervisor.errors import SubmitImpossible, UserError
 from ftrun.supervisor.grounds import ClusterView
-from ftrun.supervisor.parts import Attempt
-from ftrun.supervisor.settings import SettingError
+from ftrun.supervisor.run_types import Attempt, End, Launch
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.spares import Resized, resized
 
 PARTITION = tuple(f"n{i}" for i in range(8))
@@ -261,7 +261,7 @@ def test_an_agent_is_started_only_where_it_could_do_something(
 def test_a_later_attempt_gets_as_many_spares_as_there_is_room_for() -> None:
     """What is excluded or drained makes no spare; busy nodes come free again; a refusal is met by none at all."""
     values = {**settings.defaults(), "spares": 2}
-    before = Attempt(1, 0.0, end_state="FAILED")
+    before = Attempt(1, 0.0, launch=Launch(end=End(state="FAILED")))
     view = ClusterView(PARTITION, available=frozenset(PARTITION), nodes_needed=4)
     assert inside.spares_now(values, before, view, ()) == 2
     assert inside.spares_now(values, before, view, PARTITION[:3]) == 1
@@ -270,7 +270,7 @@ def test_a_later_attempt_gets_as_many_spares_as_there_is_room_for() -> None:
     lost = replace(view, available=frozenset(PARTITION[:5]), lost=frozenset(PARTITION[5:]))
     assert inside.spares_now(values, before, lost, ()) == 2
     assert inside.spares_now(values, before, ClusterView(nodes_needed=4), ()) == 2
-    assert inside.spares_now(values, replace(before, end_state="REFUSED"), view, ()) == 0
+    assert inside.spares_now(values, before.ended_as(state="REFUSED"), view, ()) == 0
     assert inside.spares_now(settings.defaults(), before, view, ()) is None
     assert inside.spares_of(values, before) == 2
     assert inside.spares_of(values, replace(before, spares_asked=0)) == 0

@@ -10,7 +10,8 @@ import pytest
 
 from ftrun.supervisor import stagefolder
 from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.settings import SettingError, parse
+from ftrun.supervisor.settings import parse
+from ftrun.supervisor.settings_errors import SettingError
 from ftrun.supervisor.stageviews import summed, trouble, words
 from tests.unit.test_batch_sh import Attempt, attempt
 from tests.unit.test_starts_sh import inside, plan

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.hooks import ownership
-from ftrun.supervisor import config, doctor, settings, store, trust
+from ftrun.supervisor import config, doctor, settings, settings_errors, store, trust
 from ftrun.supervisor.cli import main
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.settings import SETTINGS
@@ -314,7 +314,7 @@ def test_every_row_of_texts_says_what_its_value_can_do() -> None:
 @pytest.mark.parametrize("text", ["/bin/sh", "touch x", "~/x", "$HOME/x", "../x", "ftrun.so"])
 def test_a_row_that_says_it_can_do_nothing_takes_no_path_and_no_command(key: str, text: str) -> None:
     """Each of them reads a form of its own and refuses the rest."""
-    with pytest.raises(settings.SettingError):
+    with pytest.raises(settings_errors.SettingError):
         settings.parse(key, text)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from ftrun.supervisor import views
-from ftrun.supervisor.events import Attempt, Exclusion, Run, fold
+from ftrun.supervisor.events import fold
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.run_types import Attempt, Exclusion, Run
 from tests.unit.cases import NOW, incident
 
 PLAIN = Run("llm-0007", State.RUNNING, attempts=(Attempt(1, NOW - 100, job="4711", nodes=("n1", "n2")),))

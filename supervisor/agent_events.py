@@ -6,33 +6,51 @@ copy that comes only after the supervisor has judged the launch (a file system t
 more try, unless that very incident was counted.
 
 All times of what goes on inside come from one clock, that of the agent's node, so that the phases of an incident can be compared.
+
+Two write about one companion: the agent that asked for it, and, once the agent is gone or the launch is over, the supervisor that clears it
+away. A record of the agent's may be copied late. So a companion only ever goes forward, from intended to gone, and what is noted late adds what was not
+known (its job, its nodes) and takes nothing back.
+
+A companion is named by its launch and its number there. Its mark stands in its comment. It holds the run's own random part, for two homes of one user may each have a
+run of one name; and it is not the run's token, for what bears that and is no attempt is cancelled as a stray.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import replace
-from ftrun.supervisor import companion_fold, halts
-from ftrun.supervisor.hung import verdict_of
-from ftrun.supervisor.parts import Attempt, Budgets, Exclusion, Hung, Incident, Start, higher, reached
+from ftrun.supervisor.hang_verdict import verdict_of
+from ftrun.supervisor.run_types import (
+    Attempt,
+    Budgets,
+    Companion,
+    Exclusion,
+    Hung,
+    Incident,
+    Record,
+    Run,
+    Start,
+    StartNote,
+    higher,
+    reached,
+)
 
-if TYPE_CHECKING:
-    from ftrun.supervisor.events import Run
+__all__ = ["GROW", "JOB", "apply", "job_of", "mark_of", "uncounted"]
 
-__all__ = ["after", "uncounted"]
-
-Record = Mapping[str, Any]
 _NAME = re.compile(r"[0-9.]{1,64}")
+_ORDER = ("intended", "submitted", "here", "failed", "ending", "ended", "gone")
 
 GROW = "grow"
 """The rung of a start that was ended for one with more nodes."""
 
+JOB = "companion_job"
 
-def after(run: Run, record: Record) -> Run:
+
+def apply(run: Run, record: Record) -> Run:
     """The run after one record of a kind that agents write, copied or read from the agent's own journal; some of these kinds a supervisor
     writes, too."""
     seq = record["data"].get("agent_seq")
@@ -40,9 +58,10 @@ def after(run: Run, record: Record) -> Run:
         owner = _owner(run, record)
         if owner is None or seq < owner.copied.get(record["launch"], 0):
             return run
-        run = _with_owner(run, record, copied={**owner.copied, record["launch"]: seq + 1}, no_agent="")
-    apply = _APPLY.get(str(record["kind"]))
-    return apply(run, record) if apply else run
+        copied = {**owner.copied, record["launch"]: seq + 1}
+        run = _with_owner(run, record, copied=copied, launch=replace(owner.launch, no_agent=""))
+    feature = _APPLY.get(str(record["kind"]))
+    return feature(run, record) if feature else run
 
 
 def uncounted(run: Run, incident_id: str) -> Run:
@@ -78,7 +97,10 @@ def _with_owner(run: Run, record: Record, **changes: Any) -> Run:
 def _of_present(run: Run, record: Record) -> bool:
     """It is about the launch that the run is in: an earlier launch's nodes and starts are over."""
     attempt = run.attempt
-    return attempt is not None and (record["attempt"], record["launch"]) == (attempt.number, attempt.launch)
+    return attempt is not None and (record["attempt"], record["launch"]) == (
+        attempt.number,
+        attempt.launch.number,
+    )
 
 
 def _at_s(record: Record) -> float:
@@ -92,11 +114,12 @@ def _opened(run: Run, record: Record) -> Run:
     if not _of_present(run, record):
         return run
     data = record["data"]
-    return run.with_attempt(inside=True, active=tuple(data.get("active", ())), ladder_off=data.get("off", ""))
+    run = run.with_start(nodes=tuple(data.get("active", ())))
+    return run.with_launch(inside=True, ladder_off=data.get("off", ""))
 
 
 def _off(run: Run, record: Record) -> Run:
-    return run.with_attempt(ladder_off=record["data"]["why"]) if _of_present(run, record) else run
+    return run.with_launch(ladder_off=record["data"]["why"]) if _of_present(run, record) else run
 
 
 def _begun(run: Run, record: Record) -> Run:
@@ -105,13 +128,15 @@ def _begun(run: Run, record: Record) -> Run:
         return run
     nodes, resume_from = tuple(data.get("nodes", ())), data.get("resume_from", "")
     passed = data.get("passed", "")
-    start = Start(record["launch"], record["start"], nodes, _at_s(record), resume_from, passed_over=passed)
+    start = StartNote(
+        record["launch"], record["start"], nodes, _at_s(record), resume_from, passed_over=passed
+    )
     known = tuple(one for one in owner.begun if (one.launch, one.number) != (start.launch, start.number))
     run = _with_owner(run, record, begun=(*known, start))
     if _of_present(run, record):
-        aside = tuple(node for node in owner.aside if node not in nodes)  # it may be back by a companion
-        run = run.with_attempt(
-            inside=True, start=start.number, active=nodes, resume_from=resume_from, aside=aside
+        aside = tuple(n for n in owner.launch.aside if n not in nodes)  # it may be back by a companion
+        run = run.with_launch(
+            inside=True, aside=aside, start=Start(start.number, nodes, resume_from, passed_over=passed)
         )
     last = run.incidents[-1] if run.incidents else None
     follows = last is not None and (last.attempt, last.launch, last.start + 1) == (
@@ -225,7 +250,8 @@ def _decided(run: Run, record: Record) -> Run:
         sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
     )
     if run.attempt is not None and _of_present(run, record):
-        run = run.with_attempt(aside=tuple(dict.fromkeys((*run.attempt.aside, *data.get("aside", ())))))
+        aside = (*run.attempt.launch.aside, *data.get("aside", ()))
+        run = run.with_launch(aside=tuple(dict.fromkeys(aside)))
     decision = {**data, "kind": data["rung"]}
     run = _left(run, record)
     at_s = _at_s(record)
@@ -250,7 +276,7 @@ def _growth(run: Run, record: Record) -> Run:
     begun = tuple(
         replace(one, grown=True) if (one.launch, one.number) == place else one for one in run.attempt.begun
     )
-    run = run.with_attempt(aside=tuple(data.get("aside", ())), begun=begun)
+    run = run.with_attempt(begun=begun).with_launch(aside=tuple(data.get("aside", ())))
     if _judged_by_us(run, record):
         return run
     return replace(
@@ -311,6 +337,86 @@ def _phase(name: str) -> Callable[[Run, Record], Run]:
     return apply
 
 
+def _stays(run: Run, record: Record) -> Run:
+    """The agent was to leave nodes behind, and cannot: nothing was saved, or nothing can take their place."""
+    data = record["data"]
+    if data.get("token") != run.leaving.get("token"):
+        return run
+    return replace(
+        run, leaving={**run.leaving, "stage": "stays" if data["saved"] else "missed", "why": data["why"]}
+    )
+
+
+# ---------------------------------------------------------------------- companions
+
+
+def mark_of(run_token: str, attempt: int, launch: int, number: int) -> str:
+    """What the comment of a companion bears: `train-0001:0badcafe:companion:1.0.1` for a run whose token is `ftrun:train-0001:0badcafe`."""
+    return f"{run_token.removeprefix('ftrun:')}:companion:{attempt}.{launch}.{number}"
+
+
+def _companion_intended(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None or _known(owner, record) is not None:
+        return run
+    asked = Companion(
+        record["launch"],
+        int(data["number"]),
+        int(data["nodes"]),
+        str(data["mark"]),
+        _at_s(record),
+        pool=str(data.get("pool", "")),
+    )
+    return _with_companions(run, owner, (*owner.companions, asked))
+
+
+def _companion(state: str) -> Callable[[Run, Record], Run]:
+    """The companion comes to this state; where it is further already, only what was not known of it is added."""
+
+    def apply(run: Run, record: Record) -> Run:
+        owner = _owner(run, record)
+        known = _known(owner, record) if owner is not None else None
+        return (
+            run
+            if owner is None or known is None
+            else _with_companions(run, owner, _companion_moved(owner, known, state, record))
+        )
+
+    return apply
+
+
+def _companion_moved(owner: Attempt, known: Companion, state: str, record: Record) -> tuple[Companion, ...]:
+    data = record["data"]
+    further = _ORDER.index(state) > _ORDER.index(known.state)
+    changed = replace(
+        known,
+        job=known.job or job_of(data),
+        nodes=known.nodes or tuple(str(node) for node in data.get("nodes", ())),
+        state=state if further else known.state,
+        reason=str(data.get("reason", "")) or known.reason if further else known.reason,
+        here_at_s=_at_s(record) if state == "here" and known.here_at_s is None else known.here_at_s,
+        gone_at_s=_at_s(record) if state == "gone" and known.gone_at_s is None else known.gone_at_s,
+        end_state=str(data.get("state", "")) if state == "gone" else known.end_state,
+        by_us=known.by_us or state in ("ending", "ended"),
+    )
+    return tuple(changed if one is known else one for one in owner.companions)
+
+
+def job_of(data: Mapping[str, Any]) -> str:
+    """The companion's own job in a record's data: `job` as the agent writes it; in the run's journal that name is taken by the main job, and it is `companion_job`."""
+    return str(data.get(JOB) or data.get("job") or "")
+
+
+def _known(owner: Attempt, record: Record) -> Companion | None:
+    place = (record["launch"], int(record["data"]["number"]))
+    return next((one for one in owner.companions if (one.launch, one.number) == place), None)
+
+
+def _with_companions(run: Run, owner: Attempt, companions: tuple[Companion, ...]) -> Run:
+    changed = replace(owner, companions=companions)
+    return replace(run, attempts=tuple(changed if one is owner else one for one in run.attempts))
+
+
 _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "agent.opened": _opened,
     "ladder.off": _off,
@@ -323,7 +429,7 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.diagnosed": _diagnosed,
     "start.decided": _decided,
     "start.left": _left,
-    "start.stays": halts.stays,
+    "start.stays": _stays,
     "grow.stays": _growth,
     "grow.begun": _growth,
     "grow.dropped": _growth,
@@ -334,5 +440,11 @@ _APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
     "start.placed": _phase("placed_at_s"),
     "rank.again": _phase("running_again_at_s"),
     "start.first-step": _phase("first_step_at_s"),
-    **companion_fold.APPLY,
+    "companion.intended": _companion_intended,
+    "companion.submitted": _companion("submitted"),
+    "companion.here": _companion("here"),
+    "companion.failed": _companion("failed"),
+    "companion.ended.intended": _companion("ending"),
+    "companion.ended": _companion("ended"),
+    "companion.gone": _companion("gone"),
 }

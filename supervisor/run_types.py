@@ -1,4 +1,15 @@
-"""The parts of a run as its journal tells it: attempts, exclusions, incidents. (pure)"""
+"""A run as a value: the run, its attempts, starts, companions and incidents. (pure)
+
+    Run        the whole: state, settings, budgets spent, exclusions, incidents, the present attempt
+    Attempt    one try: token, job, nodes, how its submission stands, its present launch, whether it is closed
+    Launch     one start of the job by Slurm: when it ran, how it ended, its agent, the present start of its script
+    Start      one start of the script inside a launch: its nodes and its checkpoint
+    StartNote  such a start as the agent noted it, with its times and its end
+    Companion  a small job that holds nodes for starts of a launch
+    Incident   one fault: what was diagnosed, what was decided, when
+
+Nothing here reads a journal: `events.apply` makes the next run of a run and a record.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +17,35 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.records import dataclass
-from ftrun.supervisor.hang import Verdict
+from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.hang_verdict import Verdict
+from ftrun.supervisor.lifecycle import FINAL, State
 
 __all__ = [
     "Attempt",
     "Budgets",
     "Companion",
+    "End",
     "Exclusion",
     "GivenUp",
     "Hung",
     "Incident",
+    "Launch",
+    "Record",
+    "Run",
     "Start",
-    "asked",
+    "StartNote",
     "higher",
-    "hooked",
-    "progressed",
     "reached",
 ]
 
+Record = Mapping[str, Any]
+"""One record of a journal."""
+
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartNote:
     """One start of the script inside a launch, as the agent there noted it. Times are Unix seconds by its node's clock."""
 
     launch: int
@@ -88,6 +106,63 @@ class Hung:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """The present start of the script inside a launch."""
+
+    number: int = 1  # within its launch
+    nodes: tuple[str, ...] = ()  # that it uses; () = all of the job's
+    resume_from: str = ""
+    passed_over: str = ""  # a newer checkpoint that it did not load, and why
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a launch ended, as Slurm says."""
+
+    state: str = ""  # Slurm's state at the end, or PENDING after a requeue; "" = it has not ended
+    reason: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    derived_exit_code: int = 0
+    at_s: float | None = None  # when we saw it
+    slurm_at_s: float | None = None  # when it was, as Slurm says; None where it does not
+    preempted: bool = False  # Slurm had taken its nodes for another job by then, in whatever state
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The present start of an attempt's job by Slurm."""
+
+    number: int = 0  # within its attempt: how often the job was requeued before
+    started_at_s: float | None = None  # as Slurm says
+    running_seen_at_s: float | None = None  # when we saw it
+    limit_s: float | None = None  # Slurm's time limit for it
+    end: End = End()
+    requeued: bool = False  # ended by a requeue: the job may start again by itself
+    over: bool = False  # nothing of it runs any more: that is proven
+    claim_seen: bool = False
+    inside: bool = False  # an agent looks, or looked, after it from inside
+    ladder_off: str = ""  # why nothing is restarted inside it any more; "" = it may be
+    no_agent: str = ""  # why no agent looks after it, though one should; "" = one does, or none should
+    aside: tuple[str, ...] = ()  # nodes of the allocation that no later start of it may use
+    start: Start = Start()
+    start_seen: int = 1  # the newest start whose own record we have read
+    log_sizes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # other logs -> bytes, when that start was seen
+
+    def next(self, number: int) -> Launch:
+        """A new launch of the same attempt. What Slurm said last of the job's times and end stands until it says more."""
+        return Launch(
+            number,
+            started_at_s=self.started_at_s,
+            running_seen_at_s=self.running_seen_at_s,
+            limit_s=self.limit_s,
+            end=self.end,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One try of a run. `submission` is one of: opened, intended, unknown, done, refused, lost."""
 
@@ -98,35 +173,20 @@ class Attempt:
     refusal: str = ""
     job: str = ""
     cluster: str = ""
-    launch: int = 0
     known_as: tuple[str, ...] = ()  # user and name of the job when it showed our token; () = it never did
     submitted_s: float | None = None  # its time of submission then, as Slurm says
     intended_at_s: float | None = None  # when its sbatch was announced
     submitted_at_s: float | None = None
-    started_at_s: float | None = None  # as Slurm says, of the present launch
+    launch: Launch = Launch()
     starts: Mapping[int, float] = field(default_factory=dict)  # launch -> its first start, as Slurm says
-    running_seen_at_s: float | None = None  # when we saw it
-    ended_at_s: float | None = None  # when we saw the end of the present launch
-    slurm_end_s: float | None = None  # when it ended, as Slurm says; None where it does not
     nodes: tuple[str, ...] = ()
     partition: str = ""  # where it ran
-    end_state: str = ""  # Slurm's state at the end of the launch, or PENDING after a requeue
-    end_reason: str = ""
-    exit_code: int | None = None
-    exit_signal: int | None = None
-    derived_exit_code: int = 0
-    requeued: bool = False  # ended by a requeue: the job may start again by itself
-    preempted: bool = False  # Slurm had taken its nodes for another job when it ended, in whatever state
     end_intended: str = ""  # why we asked for its end; "" = we did not
     end_done: bool = False
     cancel_intended: bool = False  # we took its requeued job out of the queue, or were about to
-    claim_seen: bool = False
-    over: bool = False
     closed: bool = False
     excluded: tuple[str, ...] = ()
-    spares_asked: int | None = (
-        None  # nodes that it asked for beyond the user's; None = as many as the settings say
-    )
+    spares_asked: int | None = None  # nodes asked for beyond the user's; None = as many as the settings say
     size: int = 0  # nodes that its script uses; 0 = as many as the user asked for
     resizing: int = 0  # the size that its waiting job is being made to ask for; 0 = none
     resized: bool = False  # that was done, and what it was submitted with no longer holds
@@ -134,8 +194,6 @@ class Attempt:
     waited_s: float = 0.0  # how long it waits in the queue, as far as that was noted
     sized_at_s: float = 0.0  # how long it had waited when it was made smaller last
     moved: bool = False  # it gave way to another size in the queue, and never started
-    resume_from: str = ""
-    passed_over: str = ""  # a newer checkpoint that its last launch did not load, and why
     dependents_held: Mapping[str, str] = field(default_factory=dict)  # job -> what it waits for
     dependents_since: Mapping[str, float] = field(default_factory=dict)  # job -> its time of submission
     dependents_moved: bool = False  # what waited for an earlier attempt waits for this one
@@ -143,24 +201,10 @@ class Attempt:
     task_states: Mapping[int, str] = field(default_factory=dict)  # of the failed tasks, as Slurm says
     tasks: tuple[int, ...] = ()  # of an array: those that this attempt is for; () = all
     last_step: int | None = None
-    last_loss: float | None = None
     total_steps: int | None = None  # as the trainer says
     step_s: float | None = None  # usual seconds a step
     stepped_at_s: float | None = None  # when the step was noted
-    limit_s: float | None = None  # Slurm's time limit for it
-    inside: bool = False  # an agent looks, or looked, after the present launch from inside
-    start: int = 1  # which start of the script this is, within the present launch
-    start_seen: int = 1  # the newest start whose own record we have read
-    log_sizes: Mapping[str, int] = field(
-        default_factory=dict
-    )  # other logs -> bytes, when that start was seen
-    active: tuple[str, ...] = ()  # nodes that this start uses; () = all
-    aside: tuple[str, ...] = ()  # nodes of the allocation that no later start of this launch may use
-    ladder_off: str = ""  # why nothing is restarted inside this launch any more; "" = it may be
-    no_agent: str = (
-        ""  # why no agent looks after the present launch, though one should; "" = one does, or none should
-    )
-    begun: tuple[Start, ...] = ()  # the starts that an agent noted, oldest first
+    begun: tuple[StartNote, ...] = ()  # the starts that an agent noted, oldest first
     hung: Hung | None = None  # the last start of which that was decided
     hung_tasks: Mapping[int, Hung] = field(default_factory=dict)  # of an array: the same of each task
     ended_tasks: tuple[int, ...] = ()  # of those: which we ended, or were about to
@@ -169,9 +213,7 @@ class Attempt:
         default_factory=dict
     )  # launch -> how many of its agent's records are known
     companions: tuple[Companion, ...] = ()  # of all its launches, in the order in which they were asked for
-    growth: str = (
-        ""  # the last word of its agent about more nodes: why there are none, or how many there will be
-    )
+    growth: str = ""  # its agent's last word about more nodes: why there are none, or how many there will be
     growth_failed: tuple[
         float, ...
     ] = ()  # when a try to have more came to nothing before the run was touched
@@ -179,7 +221,7 @@ class Attempt:
     @property
     def reach(self) -> tuple[str, ...]:
         """The nodes of the present launch: those of the job, then those that its companions brought."""
-        brought = (node for one in self.companions if one.launch == self.launch for node in one.nodes)
+        brought = (node for one in self.companions if one.launch == self.launch.number for node in one.nodes)
         return tuple(dict.fromkeys((*self.nodes, *brought)))
 
     @property
@@ -193,7 +235,7 @@ class Attempt:
     def joined(self) -> tuple[str, ...]:
         """The jobs of the companions whose nodes the present start uses."""
         used = set(self.used)
-        mine = (one for one in self.companions if one.launch == self.launch and not one.gone)
+        mine = (one for one in self.companions if one.launch == self.launch.number and not one.gone)
         return tuple(one.job for one in mine if used & set(one.nodes))
 
     def holder(self, node: str) -> str:
@@ -210,22 +252,27 @@ class Attempt:
         """How often the script was started in it, requeues and restarts in place included."""
         if self.moved:
             return 0
-        return 1 + self.launch + sum(start.number > 1 for start in self.begun)
+        return 1 + self.launch.number + sum(start.number > 1 for start in self.begun)
 
     @property
     def used(self) -> tuple[str, ...]:
         """The nodes that the present start uses."""
-        return self.active or self.nodes
+        return self.launch.start.nodes or self.nodes
 
     @property
     def unused(self) -> tuple[str, ...]:
         """Nodes of the allocation that wait to be used."""
-        return tuple(node for node in self.nodes if node not in {*self.used, *self.aside})
+        return tuple(node for node in self.nodes if node not in {*self.used, *self.launch.aside})
 
     @property
     def ended_by_us(self) -> bool:
         """Its end may be of our making: a cancel of ours went out, or was about to. What ended before that did so without us."""
         return bool(self.end_intended) and (self.end_done or self.cancel_intended)
+
+    def ended_as(self, **changes: Any) -> Attempt:
+        """This attempt with the end of its launch told otherwise: fields of `End`."""
+        launch = replace(self.launch, end=replace(self.launch.end, **changes))
+        return replace(self, launch=launch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +342,88 @@ class Incident:
         return self.decided_at_s is not None and not self.inside
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as its journal tells it."""
+
+    id: str
+    state: State = State.NEW
+    name: str = ""
+    token: str = ""
+    created_at_s: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    submitter: Mapping[str, Any] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
+    spent: Mapping[str, int] = field(default_factory=dict)  # class -> since the last refill
+    retries: int = 0  # against the ceiling, never refilled
+    rungs: Mapping[str, int] = field(default_factory=dict)  # rung of the ladder -> used since the last refill
+    best_step: int | None = None
+    best_checkpoint: str = ""
+    sizes_aside: tuple[int, ...] = ()  # sizes that provoked a fault
+    set_aside: tuple[tuple[str, str], ...] = ()  # (path, stamp) of checkpoints that a start failed to load
+    poisoned: tuple[Poison, ...] = ()  # what trainings that diverged have saved
+    drained: tuple[str, ...] = ()
+    undrained: tuple[tuple[str, str], ...] = ()  # (incident, node) whose drain was refused
+    given_up: tuple[GivenUp, ...] = ()  # tasks of an array that are not tried again
+    wish: str = ""  # "", "cancel", "stop", "pause": what a person asked for
+    wish_by: str = ""
+    requests_seen: tuple[str, ...] = ()
+    halt: Mapping[str, Any] = field(default_factory=dict)  # the conditions of `halts.Halt`; {} = none
+    leaving: Mapping[str, Any] = field(default_factory=dict)  # the last checkpoint that was asked for
+    warnings: tuple[str, ...] = ()
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    final_reason: str = ""
+    final_class: str = ""
+    exit_code: int | None = None
+    evidence_seen: frozenset[str] = frozenset()
+    hooks: Mapping[str, str] = field(default_factory=dict)  # the user's commands: key -> what ended it
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the operator, by request
+    last_at_s: float = 0.0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The present attempt; None before the first."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def final(self) -> bool:
+        """Nothing more will be done unless a person resumes it."""
+        return self.state in FINAL
+
+    @property
+    def paused(self) -> bool:
+        """It was stopped to be resumed, for no fault of its own."""
+        return self.state is State.STOPPED and self.wish == "pause"
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Every job this run ever had, oldest first."""
+        return tuple(a.job for a in self.attempts if a.job)
+
+    @property
+    def companion_ids(self) -> tuple[str, ...]:
+        """Every job that held nodes for one of those, oldest first."""
+        return tuple(one.job for a in self.attempts for one in a.companions if one.job)
+
+    def with_attempt(self, **changes: Any) -> Run:
+        """This run with its present attempt changed."""
+        return replace(self, attempts=(*self.attempts[:-1], replace(self.attempts[-1], **changes)))
+
+    def with_launch(self, **changes: Any) -> Run:
+        """This run with the present launch of its present attempt changed."""
+        return self.with_attempt(launch=replace(self.attempts[-1].launch, **changes))
+
+    def with_start(self, **changes: Any) -> Run:
+        """This run with the present start of its present launch changed."""
+        return self.with_launch(start=replace(self.attempts[-1].launch.start, **changes))
+
+    def excluded_at(self, now_s: float) -> tuple[str, ...]:
+        """The nodes excluded at a time, sorted."""
+        return tuple(sorted({e.node for e in self.excluded if e.until_s > now_s}))
+
+
 def higher(one: int | None, other: int | None) -> int | None:
     """The higher of two steps that may be unknown."""
     return other if one is None else one if other is None else max(one, other)
@@ -306,31 +435,3 @@ def reached(step: int | None, checkpoint: str, decision: Mapping[str, Any]) -> d
         return {"best_step": None, "best_checkpoint": ""}
     further = higher(step, decision.get("step"))
     return {"best_step": further, "best_checkpoint": decision.get("checkpoint") or checkpoint}
-
-
-def progressed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """How far an attempt is after a record of its steps: fields of `Attempt`."""
-    data = record["data"]
-    return {
-        "last_step": data.get("step"),
-        "last_loss": data.get("loss"),
-        "total_steps": data.get("total"),
-        "step_s": data.get("step_s"),
-        "stepped_at_s": record["at"],
-    }
-
-
-def hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:
-    """The commands of the user after a record of one: "" while it is at work, then what ended it."""
-    return {**hooks, data["key"]: data.get("why", "")}
-
-
-def asked(
-    before: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
-) -> Mapping[str, Mapping[str, Any]]:
-    """The requests to the operator after one more record: id -> node ("" where it is about `job`), incident, step (intended, left, failed, answered),
-    verdict, why."""
-    data = record["data"]
-    first = {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
-    known = before.get(data["id"], first if data["node"] else {**first, "job": record["job"]})
-    return {**before, data["id"]: {**known, **data}}
