@@ -78,7 +78,7 @@ def compose(script: bytes, attempt: Mapping[str, str]) -> bytes:
 
     `attempt` has run, attempt, token and run_dir, and may have
     - restart, last_fault, excluded, cluster, claim_wait_s (seconds), array (NAME=VALUE that tell a task of the whole array);
-    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.poison), checkpoint_judge ("quick": Python
+    - checkpoint_glob, checkpoint_marker, checkpoint_skip, checkpoint_poison (lines of hooks.checkpoints.diverged), checkpoint_judge ("quick": Python
       looks into them), checkpoint_fresh ("1": with none that may be loaded the script begins from nothing, "once": at the first launch only), checkpoint_had ("1": the run had one);
     - resume_arg, resume_env;
     - pre_hook, post_hook (commands of a shell), hook_limit_s (seconds);

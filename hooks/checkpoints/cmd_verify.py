@@ -5,8 +5,8 @@ one process on one node takes the checkpoint that the next start would take, as 
 its own, behind everybody else: the lowest priority for processor and disks, one file at a time, no more bytes in a second than it was told, nothing left in the page cache,
 and first in line where memory runs out. Each checkpoint is read once. When a newer one is there the older is nobody's next start any more, and the child ends.
 
-What was found is kept in the run's folder (`checkpoints.verdicts`), where each start looks. Nobody waits for it, and nothing depends on it: where it
-fails, hangs or is ended, the next start judges on the quick level, as it would have without.
+What was found is kept in the run's folder (`deep_results`), where each start looks. Nobody waits for it, and nothing depends on it: where it
+fails, hangs or is ended, the next start inspects on the quick level, as it would have without.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from ftrun.hooks.amounts import bytes_of
 from ftrun.hooks.checkpoints import deep_results, listing
 from ftrun.hooks.checkpoints.deep_results import DeepResult
 from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
+from ftrun.hooks.checkpoints.find import found_at
 from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
-from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING, Found
+from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.processes import come_last
@@ -48,17 +49,17 @@ class Verifier:
         self.reads = ("", "")  # the path and the identity that the child reads
         self.tried: set[tuple[str, str]] = set()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """One look: begin with the newest that nothing is known of, or let go what is the newest no more."""
-        self.tend()
+        self.reap()
         wanted = self._wanted()
         if self.child and wanted != self.reads:
-            self.end()
+            self.kill()
         if wanted is not None and not self.child and wanted not in self.tried:
             self.tried.add(wanted)
             self.reads, self.child = wanted, self._begun(wanted[0])
 
-    def tend(self) -> None:
+    def reap(self) -> None:
         """Take the child's end."""
         if self.child:
             with contextlib.suppress(ChildProcessError):
@@ -66,7 +67,7 @@ class Verifier:
                     return
             self.child = 0
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """What it reads is nobody's next start any more; it may become that again."""
         self.tried.discard(self.reads)
         with contextlib.suppress(OSError):
@@ -77,7 +78,7 @@ class Verifier:
     def _wanted(self) -> Optional[tuple[str, str]]:
         """Path and identity of what the next start would take, where nobody writes it any more and the deep level has not seen it."""
         words = self.words
-        question = Request(
+        request = Request(
             patterns=words.glob.splitlines(),
             cwd=words.cwd,
             marker=words.marker,
@@ -85,15 +86,15 @@ class Verifier:
             poisons=noted_poisons(words.run_dir),
             run_dir=words.run_dir,
         )
-        judged = select(question).chosen
-        if judged is None or time.time() - judged.written_s < words.still:
+        one = select(request).chosen
+        if one is None or time.time() - one.written_s < words.still:
             return None
         try:
-            now = deep_results.identity(tree_of(judged.found))
+            now = deep_results.identity(tree_of(one.found))
         except (OSError, DeadlinePassed):
             return None
-        then = deep_results.load(words.run_dir, judged.found.path)
-        return (judged.found.path, now) if then is None or then.identity != now else None
+        then = deep_results.load(words.run_dir, one.found.path)
+        return (one.found.path, now) if then is None or then.identity != now else None
 
     def _begun(self, path: str) -> int:
         """The child's pid."""
@@ -112,26 +113,20 @@ class Verifier:
 
 
 def verify_one(run_dir: str, path: str, marker: str) -> Optional[DeepResult]:
-    """Judge a checkpoint on the deep level and keep what was found; None where somebody wrote to it meanwhile. Raises OSError, DeadlinePassed."""
-    found = _found(path)
+    """Inspect a checkpoint on the deep level and keep what was found; None where somebody wrote to it meanwhile. Raises OSError, DeadlinePassed."""
+    found = found_at(path)
     before = deep_results.identity(tree_of(found))
     began_s = time.monotonic()
-    judged = inspect(found, level=DEEP, marker=marker, now_s=time.time())
+    one = inspect(found, level=DEEP, marker=marker, now_s=time.time())
     seconds = round(time.monotonic() - began_s, 1)
-    if judged.state == WRITING or deep_results.identity(tree_of(found)) != before:
+    if one.state == WRITING or deep_results.identity(tree_of(found)) != before:
         return None
-    level = judged.level if judged.state == COMPLETE else DEEP
-    verdict = DeepResult(
-        path, before, judged.state, judged.why, level, judged.size_bytes, round(time.time(), 3), seconds
+    level = one.level if one.state == COMPLETE else DEEP
+    result = DeepResult(
+        path, before, one.state, one.why, level, one.size_bytes, round(time.time(), 3), seconds
     )
-    deep_results.save(run_dir, verdict)
-    return verdict
-
-
-def _found(path: str) -> Found:
-    from ftrun.hooks.checkpoints.find import found_at
-
-    return found_at(path)
+    deep_results.save(run_dir, result)
+    return result
 
 
 # ---------------------------------------------------------------------- the life of a reader
@@ -148,19 +143,19 @@ def main(arguments: Sequence[str]) -> int:
     listing.slow_down(0)  # its looks are small
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
         stream.write("1000")
-    reader, parent, due_s = Verifier(words), os.getppid(), 0.0
+    verifier, parent, due_s = Verifier(words), os.getppid(), 0.0
     while os.getppid() == parent:
         now_s = time.monotonic()
         if now_s >= due_s:
-            reader.look()
+            verifier.update()
             took_s = time.monotonic() - now_s
             due_s = time.monotonic() + max(words.every, LOOK_SHARE * took_s)
-        if reader.child:
-            reader.tend()
-            due_s = due_s if reader.child else 0.0  # what it found may be that the one before is the next
+        if verifier.child:
+            verifier.reap()
+            due_s = due_s if verifier.child else 0.0  # what it found may be that the one before is the next
         time.sleep(TICK_S)
-    if reader.child:
-        reader.end()
+    if verifier.child:
+        verifier.kill()
     return 0
 
 

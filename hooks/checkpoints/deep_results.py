@@ -1,6 +1,6 @@
 """What the deep level found, kept in the run's folder for the starts that come: `deep/<key>.json`, one for each checkpoint. (I/O)
 
-How it thinks. To read a checkpoint to its last byte takes minutes, and nobody waits for it: it is done once, while the run runs, and what was found is kept. A verdict
+How it thinks. To read a checkpoint to its last byte takes minutes, and nobody waits for it: it is done once, while the run runs, and what was found is kept. A result
 speaks of the very files that were read: with another size, or another time of writing or of change, of any of them it says nothing any more. What
 cannot be read, or is not understood, says nothing either.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple, Optional
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, map_parallel
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, EMPTY, TORN, UNFLUSHED, Inspection
 
-__all__ = ["FOLDER", "DeepResult", "identity", "load", "load_all", "save", "with_deep_result"]
+__all__ = ["DeepResult", "identity", "load", "load_all", "save", "with_deep_result"]
 
 
 FOLDER = "deep"
@@ -27,8 +27,8 @@ KEPT_MAX = 200
 
 
 class DeepResult(NamedTuple):
-    """One checkpoint, judged on the deep level: `identity` of its files then; how far one got (`level`: deep where something in it has sums);
-    when it was judged (Unix seconds), in how many seconds."""
+    """One checkpoint, inspected on the deep level: `identity` of its files then; how far one got (`level`: deep where something in it has sums);
+    when it was inspected (Unix seconds), in how many seconds."""
 
     path: str
     identity: str
@@ -48,15 +48,15 @@ def identity(tree: Tree) -> str:
     return digest.hexdigest()
 
 
-def save(run_dir: str, verdict: DeepResult) -> None:
+def save(run_dir: str, result: DeepResult) -> None:
     """Write it down, whole or not at all; the oldest go where there are many. Raises OSError."""
     folder = os.path.join(run_dir, FOLDER)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    final = _path_of(run_dir, verdict.path)
+    final = _path_of(run_dir, result.path)
     draft = f"{final}.{os.getpid()}.tmp"
     with open(draft, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        json.dump({"version": VERSION, **verdict._asdict()}, stream)
+        json.dump({"version": VERSION, **result._asdict()}, stream)
     os.replace(draft, final)
     kept = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder))
     for _, path in kept[:-KEPT_MAX]:
@@ -78,21 +78,20 @@ def load_all(run_dir: str) -> tuple[DeepResult, ...]:
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.at_s))
 
 
-def with_deep_result(judged: Inspection, tree: Tree, run_dir: str) -> Inspection:
+def with_deep_result(one: Inspection, tree: Tree, run_dir: str) -> Inspection:
     """What is said of a checkpoint that is complete as far as one looked now, with what the deep level found in these files before."""
-    verdict = load(run_dir, judged.found.path)
-    if verdict is None:
-        return judged
+    result = load(run_dir, one.found.path)
     try:
-        if identity(tree) != verdict.identity:
-            return judged
+        if result is None or identity(tree) != result.identity:
+            return one
     except (OSError, DeadlinePassed):
-        return judged
-    if verdict.state in BROKEN:
-        return judged._replace(state=verdict.state, why=f"{verdict.why} (read to its end before)", level=DEEP)
-    if verdict.state == COMPLETE and verdict.level == DEEP:
-        return judged._replace(why=f"{verdict.why} (read to its end before)", level=DEEP)
-    return judged
+        return one
+    why = f"{result.why} (read to its end before)"
+    if result.state in BROKEN:
+        return one._replace(state=result.state, why=why, level=DEEP)
+    if result.state == COMPLETE and result.level == DEEP:
+        return one._replace(why=why, level=DEEP)
+    return one
 
 
 def _path_of(run_dir: str, path: str) -> str:
@@ -106,7 +105,7 @@ def _read(place: str) -> Optional[DeepResult]:
             facts = json.loads(stream.read(READ_BYTES_MAX))
         if facts.pop("version") != VERSION:
             return None
-        verdict = DeepResult(**facts)
+        result = DeepResult(**facts)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return verdict if isinstance(verdict.at_s, (int, float)) and isinstance(verdict.why, str) else None
+    return result if isinstance(result.at_s, (int, float)) and isinstance(result.why, str) else None

@@ -14,6 +14,7 @@ __all__ = ["POISONED", "Poison", "from_lines", "to_lines", "why_poisoned"]
 
 
 POISONED = "poisoned"
+"""The state of a checkpoint that is complete, and that a diverged training wrote (for a run only)."""
 UNKNOWN = "-"
 
 

@@ -17,7 +17,7 @@ from typing import Optional
 
 from ftrun.hooks.checkpoints.diverged import Poison, from_lines
 
-__all__ = ["SEEN", "note_seen", "noted_poisons", "why_written_late"]
+__all__ = ["LATE_S", "note_seen", "noted_poisons", "why_written_late"]
 
 FOLDER = "diverged"
 SEEN = ".seen"

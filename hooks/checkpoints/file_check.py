@@ -20,7 +20,7 @@ from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.checkpoints.listing import FileFact, Tree, read_part
 from ftrun.hooks.checkpoints.model import DEEP, EMPTY, TORN, UNFLUSHED, UNREADABLE, Damaged, Need
 
-__all__ = ["READERS", "SUFFIXES", "check_file", "check_json", "check_safetensors", "data_bytes", "kind_of"]
+__all__ = ["check_file", "check_json", "check_safetensors"]
 
 
 READERS: Mapping[str, tuple[str, str]] = {

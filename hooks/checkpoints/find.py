@@ -43,9 +43,9 @@ def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
             path = os.path.normpath(path)
         named = not glob.has_magic(pattern)
         for match in glob.glob(path):
-            place = Candidate(match.rstrip("/") or match)
-            if named or not _is_beside(place, marker):
-                found.update((one.path, one) for one in _find_at(place, named=named))
+            candidate = Candidate(match.rstrip("/") or match)
+            if named or not _is_beside(candidate, marker):
+                found.update((one.path, one) for one in _find_at(candidate, named=named))
     links = {path: os.path.realpath(path) for path in found if os.path.islink(path)}
     # `last.ckpt` is often a link to one of those beside it: told under its own name, once.
     return [found[path] for path in sorted(found) if links.get(path) not in found]
@@ -53,19 +53,19 @@ def find(patterns: Sequence[str], *, cwd: str, marker: str = "") -> list[Found]:
 
 def found_at(path: str) -> Found:
     """One path as a checkpoint, also where no layout knows it."""
-    place = Candidate(os.path.abspath(path))
-    return _recognised(place) or _found(place, ANY)
+    candidate = Candidate(os.path.abspath(path))
+    return _recognised(candidate) or _found(candidate, ANY)
 
 
-def _find_at(place: Candidate, *, named: bool) -> Iterable[Found]:
-    known = _recognised(place)
+def _find_at(candidate: Candidate, *, named: bool) -> Iterable[Found]:
+    known = _recognised(candidate)
     if known:
         return [known]
-    if place.is_folder and (named or not _is_one(place)):
-        inside = _find_inside(place) or _find_by_step(place)
+    if candidate.is_folder and (named or not _is_one(candidate)):
+        inside = _find_inside(candidate) or _find_by_step(candidate)
         if inside:
             return inside
-    return [_found(place, ANY)]
+    return [_found(candidate, ANY)]
 
 
 def _is_one(folder: Candidate) -> bool:
@@ -91,10 +91,10 @@ def _find_by_step(container: Candidate) -> list[Found]:
     return [_found(container.below(name), ANY) for name in sorted(names)]
 
 
-def _recognised(place: Candidate) -> Optional[Found]:
+def _recognised(candidate: Candidate) -> Optional[Found]:
     for layout in all_layouts():
-        if layout.recognise(place):
-            return _found(place, layout)
+        if layout.recognise(candidate):
+            return _found(candidate, layout)
     return None
 
 
@@ -106,29 +106,32 @@ def _find_inside(container: Candidate) -> list[Found]:
         for match in glob.glob(os.path.join(top, pattern)):
             if match in found:
                 continue
-            place = Candidate(match)
-            if OF_A_RUN.search(place.name) and not OF_A_PART.search(place.name):
-                known = _recognised(place)
+            candidate = Candidate(match)
+            if OF_A_RUN.search(candidate.name) and not OF_A_PART.search(candidate.name):
+                known = _recognised(candidate)
                 if known:
                     found[match] = known
     return list(found.values())
 
 
-def _found(place: Candidate, layout: Layout) -> Found:
-    step = layout.step(place) if layout.step_first else None
+def _found(candidate: Candidate, layout: Layout) -> Found:
+    step = layout.step(candidate) if layout.step_first else None
     if step is None:
-        step = names.step_of(place.path)
+        step = names.step_of(candidate.path)
     if step is None and not layout.step_first:
-        step = layout.step(place)
-    root = os.path.dirname(place.path)
+        step = layout.step(candidate)
+    root = os.path.dirname(candidate.path)
     tracked = any(os.path.exists(os.path.join(root, name)) for name in layout.trackers)
-    return Found(place.path, layout.name, step, root if tracked else "")
+    return Found(candidate.path, layout.name, step, root if tracked else "")
 
 
-def _is_beside(place: Candidate, marker: str) -> bool:
+def _is_beside(candidate: Candidate, marker: str) -> bool:
     """Whether it lies beside checkpoints and is none: ours, the user's marker, a framework's tracker file, which has one short line."""
-    if place.is_folder:
+    if candidate.is_folder:
         return False
-    if manifest.is_ours(place.name) or (marker and place.name.endswith(marker)):
+    if manifest.is_ours(candidate.name) or (marker and candidate.name.endswith(marker)):
         return True
-    return any(place.name in layout.trackers for layout in all_layouts()) and len(place.head) < HEAD_BYTES
+    return (
+        any(candidate.name in layout.trackers for layout in all_layouts())
+        and len(candidate.head) < HEAD_BYTES
+    )

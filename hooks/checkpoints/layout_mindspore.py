@@ -42,7 +42,7 @@ from ftrun.hooks.checkpoints.model import (
     damage,
 )
 
-__all__ = ["MINDSPORE", "Value", "begins_as_ckpt", "check_ckpt", "read_number", "read_values"]
+__all__ = ["MINDSPORE", "check_ckpt", "read_values"]
 
 
 FILE = re.compile(r"(?P<stem>.*)-(?P<epoch>[0-9]+)_(?P<step>[0-9]+)(?P<end>\.ckpt|\.safetensors)")

@@ -17,24 +17,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Optional, TypeVar
 
 __all__ = [
-    "HEAD_BYTES",
-    "Candidate",
-    "DeadlinePassed",
-    "FileFact",
-    "Tree",
-    "begins_in_hole",
-    "list_tree",
-    "map_parallel",
-    "read_chunks",
-    "read_open",
-    "read_part",
-    "slow_down",
-]
+    "HEAD_BYTES", "Candidate", "DeadlinePassed", "FileFact", "Tree", "begins_in_hole", "list_tree",
+    "map_parallel", "read_chunks", "read_open", "read_part", "slow_down",
+]  # fmt: skip
 
 
 HEAD_BYTES = 64
@@ -137,9 +127,9 @@ def slow_down(rate_bytes_per_s: int) -> None:
 
 def _read_piece(number: int, size_bytes: int, offset: int) -> bytes:
     """One piece of an open file, of that size at most, when its time has come. Raises OSError."""
-    if not _Pace.is_slow:
-        return os.pread(number, min(size_bytes, PIECE_BYTES), offset)
     size_bytes = min(size_bytes, _Pace.piece_bytes)
+    if not _Pace.is_slow:
+        return os.pread(number, size_bytes, offset)
     time.sleep(max(0.0, _Pace.due_s - time.monotonic()))
     piece = os.pread(number, size_bytes, offset)
     if _Pace.rate_bytes_per_s:
@@ -149,24 +139,29 @@ def _read_piece(number: int, size_bytes: int, offset: int) -> bytes:
     return piece
 
 
-def begins_in_hole(path: str) -> bool:
-    """Whether the file system says that nothing was ever written at its beginning; False where it does not tell. Raises OSError."""
+@contextlib.contextmanager
+def open_file(path: str) -> Iterator[int]:
+    """The number of a file that is open for reading. Raises OSError."""
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.lseek(number, 0, os.SEEK_HOLE) == 0
-    except OSError:
-        return False
+        yield number
     finally:
         os.close(number)
+
+
+def begins_in_hole(path: str) -> bool:
+    """Whether the file system says that nothing was ever written at its beginning; False where it does not tell. Raises OSError."""
+    with open_file(path) as number:
+        try:
+            return os.lseek(number, 0, os.SEEK_HOLE) == 0
+        except OSError:
+            return False
 
 
 def read_part(path: str, offset: int, size_bytes: int) -> bytes:
     """Bytes of a file, fewer where it ends. Raises OSError."""
-    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_file(path) as number:
         return read_open(number, offset, size_bytes)
-    finally:
-        os.close(number)
 
 
 def read_open(number: int, offset: int, size_bytes: int) -> bytes:
@@ -184,15 +179,13 @@ def read_open(number: int, offset: int, size_bytes: int) -> bytes:
 
 def read_chunks(path: str, before_s: float = math.inf, end: float = math.inf) -> Iterator[bytes]:
     """A file piece by piece, to its end or to byte `end`. Raises OSError, DeadlinePassed past `before_s` (by time.monotonic)."""
-    number, at = os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
-    try:
+    at = 0
+    with open_file(path) as number:
         while piece := read_open(number, at, int(min(CHUNK_BYTES, end - at))):
             at += len(piece)
             if time.monotonic() > before_s:
                 raise DeadlinePassed
             yield piece
-    finally:
-        os.close(number)
 
 
 def list_tree(path: str, before_s: float) -> Tree:
@@ -203,8 +196,8 @@ def list_tree(path: str, before_s: float) -> Tree:
     folders: list[tuple[str, Above]] = [("", ())]
     while folders:
         found = map_parallel(lambda one: _list_folder(path, *one), folders, before_s)
-        folders = [folder for one in found for folder in one.folders]
-        names += [name for one in found for name in one.files]
+        folders = [(name, above) for inside, above in found for name, is_folder in inside if is_folder]
+        names += [name for inside, _ in found for name, is_folder in inside if not is_folder]
         if len(names) > FILES_MAX:
             raise DeadlinePassed
     facts = map_parallel(lambda name: _file_fact_or_none(os.path.join(path, name)), names, before_s)
@@ -220,16 +213,15 @@ def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float
         return [function(item) for item in items]
     values: dict[int, B] = {}
     errors: list[Exception] = []
-    waiting = iter(enumerate(items))
-    lock = threading.Lock()
+    places = iter(range(len(items)))  # whose `next` no other thread interrupts
     over = threading.Semaphore(0)
 
     def work() -> None:
         try:
-            for place, item in _next_items(waiting, lock):
+            for place in places:
                 if errors or time.monotonic() > before_s:
                     return
-                values[place] = function(item)
+                values[place] = function(items[place])
         except Exception as error:  # noqa: BLE001 - told to the caller, who is in another thread
             errors.append(error)
         finally:
@@ -248,39 +240,18 @@ def map_parallel(function: Callable[[A], B], items: Sequence[A], before_s: float
     return [values[place] for place in range(len(items))]
 
 
-def _next_items(waiting: Iterator[tuple[int, A]], lock: threading.Lock) -> Iterable[tuple[int, A]]:
-    while True:
-        with lock:
-            taken = next(waiting, None)
-        if taken is None:
-            return
-        yield taken
+def _list_folder(top: str, short: str, above: Above) -> tuple[list[tuple[str, bool]], Above]:
+    """What lies in a folder, by paths from the top: whether it is a folder; and all folders that it lies in.
 
-
-class Folder(NamedTuple):
-    """What lies in one folder, by paths from the top; its folders with all that they lie in."""
-
-    folders: Sequence[tuple[str, Above]]
-    files: Sequence[str]
-
-
-def _list_folder(top: str, short: str, above: Above) -> Folder:
-    """Links to folders are followed, a resume view is made of them, but not into what they lie in themselves."""
+    Links to folders are followed, a resume view is made of them, but not into what they lie in themselves.
+    """
     path = os.path.join(top, short)
     facts = os.stat(path)
     if (facts.st_dev, facts.st_ino) in above:
-        return Folder((), ())
-    inside = (*above, (facts.st_dev, facts.st_ino))
-    folders: list[tuple[str, Above]] = []
-    files: list[str] = []
+        return [], above
     with os.scandir(path) as entries:
-        for entry in entries:
-            name = os.path.join(short, entry.name)
-            if _is_folder(entry):
-                folders.append((name, inside))
-            else:
-                files.append(name)
-    return Folder(folders, files)
+        inside = [(os.path.join(short, entry.name), _is_folder(entry)) for entry in entries]
+    return inside, (*above, (facts.st_dev, facts.st_ino))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

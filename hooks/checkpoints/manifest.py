@@ -15,21 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints.listing import Tree, read_chunks, read_part
-from ftrun.hooks.checkpoints.model import TORN, Damaged
+from ftrun.hooks.checkpoints.model import TORN, UNREADABLE, Damaged
 
 __all__ = [
-    "MANIFEST",
-    "MARKER",
-    "Entry",
-    "Manifest",
-    "content",
-    "is_ours",
-    "place_of",
-    "read",
-    "sha256",
-    "write",
-    "write_marker",
-]
+    "MANIFEST", "MARKER", "Entry", "Manifest", "content", "is_ours", "of_tree", "place_of", "read",
+    "sha256", "write", "write_marker",
+]  # fmt: skip
 
 
 MANIFEST = ".ftrun-manifest.json"
@@ -82,7 +73,7 @@ def content(manifest: Manifest) -> bytes:
 
 
 def write(checkpoint: str, manifest: Manifest) -> None:
-    """Write the manifest, durable; readers see it once `mark` was called. Raises OSError."""
+    """Write the manifest, durable; readers see it once `write_marker` was called. Raises OSError."""
     _replace_file(place_of(checkpoint, MANIFEST), content(manifest))
 
 
@@ -109,14 +100,13 @@ def read(checkpoint: str) -> Optional[Manifest]:
     except FileNotFoundError:
         if _is_a_persons(text):
             return None
-        raise Damaged(
-            TORN, f"{name} is there and its marker is not: it was not published to the end"
-        ) from None
+        why = f"{name} is there and its marker is not: it was not published to the end"
+        raise Damaged(TORN, why) from None
     if marker != hashlib.sha256(text).hexdigest():
         raise Damaged(TORN, f"{name} is not the one that its marker was made for")
     try:
         return _parse_manifest(json.loads(text), os.stat(path).st_mtime)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except UNREADABLE:
         raise Damaged(TORN, f"{name} cannot be read") from None
 
 
@@ -142,7 +132,7 @@ def _is_a_persons(text: bytes) -> bool:
     """Whether nobody published with it: it names no nodes."""
     try:
         facts = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(facts, dict) and not facts.get("nodes") and not facts.get("by")
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.listing import Candidate, Tree
 
 __all__ = [
-    "COMPLETE", "DEEP", "EMPTY", "LEVELS", "QUICK", "RULE", "STATES", "TEMPORARY", "TORN", "UNASKED", "UNFLUSHED", "UNREADABLE", "WRITING",
-    "Choice", "Damaged", "Expected", "Found", "Inspection", "Layout", "Need", "damage",
+    "COMPLETE", "DEEP", "EMPTY", "QUICK", "RULE", "STATES", "TEMPORARY", "TORN", "UNASKED", "UNFLUSHED",
+    "UNREADABLE", "WRITING", "Choice", "Damaged", "Expected", "Found", "Inspection", "Layout", "Need",
+    "damage",
 ]  # fmt: skip
 
 COMPLETE = "complete"

@@ -22,16 +22,8 @@ from ftrun.hooks.checkpoints.listing import FileFact, read_part
 from ftrun.hooks.checkpoints.model import TORN, Damaged, damage
 
 __all__ = [
-    "FRAME_BYTES",
-    "MANIFEST_BYTES_MAX",
-    "Root",
-    "Span",
-    "check_ocdbt",
-    "crc32c",
-    "file_ends",
-    "newest_root",
-    "node_bytes",
-]
+    "FRAME_BYTES", "MANIFEST_BYTES_MAX", "check_ocdbt", "crc32c", "file_ends", "newest_root", "node_bytes",
+]  # fmt: skip
 
 
 MANIFEST = b"\x0c\xdb\x3a\x2a"

@@ -14,16 +14,7 @@ import re
 import struct
 from typing import Any, Callable, NamedTuple, Optional
 
-__all__ = [
-    "Broken",
-    "Call",
-    "Global",
-    "PersistentId",
-    "number_after",
-    "persistent_ids",
-    "repeated_number_after",
-    "walk",
-]
+__all__ = ["Broken", "Call", "Global", "number_after", "persistent_ids", "repeated_number_after", "walk"]
 
 
 class Broken(ValueError):

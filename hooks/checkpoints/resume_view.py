@@ -16,7 +16,7 @@ from typing import Optional
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.model import Found
 
-__all__ = ["MADE_BY_STEP", "REPAIRED", "leads_to", "resume_root"]
+__all__ = ["REPAIRED", "resume_root"]
 
 
 MADE_BY_STEP = frozenset({"latest_checkpointed_iteration.txt"})

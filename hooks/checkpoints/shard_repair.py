@@ -41,7 +41,7 @@ from ftrun.hooks.checkpoints.model import (
 from ftrun.hooks.checkpoints.names import without_step
 from ftrun.hooks.checkpoints.selection import Request, Selection
 
-__all__ = ["RepairPlan", "plan_repair", "select_repaired"]
+__all__ = ["plan_repair", "select_repaired"]
 
 TRIED_MAX = 2
 BROKEN_MAX = 64

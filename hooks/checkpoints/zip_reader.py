@@ -28,15 +28,9 @@ from ftrun.hooks.checkpoints.listing import DeadlinePassed, FileFact, begins_in_
 from ftrun.hooks.checkpoints.model import DEEP, TORN, UNFLUSHED, Damaged, damage
 
 __all__ = [
-    "Directory",
-    "OpenFile",
-    "Record",
-    "check_records",
-    "check_zip",
-    "check_zip_chain",
-    "read_directory",
-    "read_record",
-]
+    "END", "END_MARK", "LOCAL", "LOCAL_MARK", "OpenFile", "check_records", "check_zip", "check_zip_chain",
+    "read_directory", "read_record",
+]  # fmt: skip
 
 
 END = struct.Struct(
@@ -60,7 +54,7 @@ ZEROS_BYTES_MAX = 64 << 20
 PARTLY_BYTES_MAX = 1 << 20  # of records with holes in them, on the quick level
 LOOKED_AT_BYTES = 4096  # of what is said to be a hole
 STORED, DEFLATED = 0, 8
-FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF
+FULL32 = 0xFFFFFFFF
 ZIP64_FIELD = 1
 
 

@@ -25,20 +25,8 @@ HUFFMAN_BITS_MAX, WEIGHTS_LOG_MAX, LOG_MAX = 11, 6, 9
 LITERAL_BASES = (*range(16), 16, 18, 20, 22, 24, 28, 32, 40, 48, *(1 << power for power in range(6, 17)))
 LITERAL_BITS = (*[0] * 16, 1, 1, 1, 1, 2, 2, 3, 3, 4, *range(6, 17))
 MATCH_BASES = (
-    *range(3, 35),
-    35,
-    37,
-    39,
-    41,
-    43,
-    47,
-    51,
-    59,
-    67,
-    83,
-    99,
-    *((1 << power) + 3 for power in range(7, 17)),
-)
+    *range(3, 35), 35, 37, 39, 41, 43, 47, 51, 59, 67, 83, 99, *((1 << power) + 3 for power in range(7, 17)),
+)  # fmt: skip
 MATCH_BITS = (*[0] * 32, 1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, *range(7, 17))
 # 3.1.1.3.2.2: the predefined distributions.
 LITERALS = (4, 3, *[2] * 11, 1, 1, 1, *[2] * 9, 3, 2, *[1] * 5, *[-1] * 4)

@@ -22,11 +22,6 @@ from tests.unit import written
 OLD_S = 1_700_000_000
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written.unpack(tmp_path_factory.mktemp("written"))
-
-
 @pytest.fixture
 def folder(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three checkpoints of the Trainer in `out`, of the steps 2, 4 and 6, written long ago; it is the working folder's."""

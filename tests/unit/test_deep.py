@@ -74,7 +74,7 @@ def settled(one: cmd_verify.Verifier) -> None:
     give_up_s = time.monotonic() + 60
     while one.child:
         assert time.monotonic() < give_up_s
-        one.tend()
+        one.reap()
         time.sleep(0.01)
 
 
@@ -102,7 +102,7 @@ def test_what_only_a_checksum_shows_is_passed_over_once_it_was_read(tmp_path: Pa
     assert (str(bad), QUICK) == (first.chosen.found.path, first.chosen.level)
 
     one = reader(tmp_path)
-    one.look()
+    one.update()
     settled(one)
     then = chosen(tmp_path)
 
@@ -121,7 +121,7 @@ def test_the_one_before_is_read_where_the_newest_is_broken_and_each_is_read_once
     harmed(saved(tmp_path, 20))
     one, begun = reader(tmp_path), []
     for _ in range(5):
-        one.look()
+        one.update()
         begun.append(one.reads[0][-10:] if one.child else "")
         settled(one)
 
@@ -151,15 +151,15 @@ def test_a_newer_one_ends_the_reading_of_the_older(tmp_path: Path, run_dir: Path
     """Nobody's next start any more: the child is ended, and the newer one is read."""
     saved(tmp_path, 10)
     one = reader(tmp_path, rate="1")
-    one.look()
+    one.update()
     first = one.child
     assert first
-    one.look()
+    one.update()
     assert first == one.child  # it goes on as long as it is the newest
 
     saved(tmp_path, 20)
     one.words.rate = "0"
-    one.look()
+    one.update()
     assert one.child not in (0, first)
     with pytest.raises(ChildProcessError):
         os.waitpid(first, os.WNOHANG)
@@ -172,7 +172,7 @@ def test_what_was_written_just_now_is_left_alone(tmp_path: Path, run_dir: Path) 
     path = saved(tmp_path, 10)
     os.utime(path)
     one = reader(tmp_path, still=60.0)
-    one.look()
+    one.update()
 
     assert not one.child
     os.truncate(path, 1000)

@@ -15,11 +15,6 @@ STATE = "accelerate/checkpoint_0"
 FSDP = "fsdp/step_100"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written.unpack(tmp_path_factory.mktemp("written"))
-
-
 @pytest.mark.parametrize("level", [QUICK, DEEP])
 @pytest.mark.parametrize(
     ("name", "layout", "step"),

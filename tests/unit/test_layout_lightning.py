@@ -18,11 +18,6 @@ FILE = f"{FOLDER}/epoch=0-step=4.ckpt"
 SHARDED = "sharded/epoch=0-step=4.ckpt"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written.unpack(tmp_path_factory.mktemp("written"))
-
-
 @pytest.mark.parametrize("level", [QUICK, DEEP])
 @pytest.mark.parametrize("name", [FILE, f"{FOLDER}/last.ckpt", SHARDED])
 def test_what_the_library_wrote_is_complete_with_its_step(kept: Path, name: str, level: str) -> None:

@@ -16,11 +16,6 @@ FILES = ("plain.ckpt", "crc.ckpt", "sliced.ckpt")
 WEIGHTS = "mindspore/net.safetensors"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written.unpack(tmp_path_factory.mktemp("written"))
-
-
 def ranks(kept: Path, base: Path, count: int, *, steps: tuple[int, ...] = (1, 2)) -> Path:
     """The folder of a run of MindFormers: every rank's file of some steps, with the rank in its name."""
     for rank in range(count):

@@ -15,11 +15,6 @@ COMPOSITE = "orbax/composite/step_00000020"
 ZARR = ("orbax/zarr/50", "orbax/zarr3/50")
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written.unpack(tmp_path_factory.mktemp("written"))
-
-
 @pytest.mark.parametrize("level", [QUICK, DEEP])
 @pytest.mark.parametrize(("name", "step"), [(MANAGED, 200), (COMPOSITE, 20), *((name, 50) for name in ZARR)])
 def test_what_the_library_wrote_is_complete_with_its_step(
@@ -188,3 +183,14 @@ def test_the_metadata_of_an_item_is_missed(kept: Path, tmp_path: Path, name: str
 
     assert TORN == judged.state
     assert "_METADATA is missing" in judged.why
+
+
+@pytest.mark.parametrize("listed", ["[1]", "1", '{"a": 1}', '[{"array_metadata": 1}]', "null"])
+def test_a_list_of_arrays_that_is_none_says_nothing(kept: Path, tmp_path: Path, listed: str) -> None:
+    """Whoever wrote it so, the checkpoint is judged by the rest of it."""
+    copy = written.copied(kept / ZARR[0], tmp_path / "50")
+    for path in copy.rglob("array_metadatas/process_*"):
+        path.chmod(0o600)
+        path.write_text(f'{{"array_metadatas": {listed}}}')
+
+    assert COMPLETE == written.seen(copy).state

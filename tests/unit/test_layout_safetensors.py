@@ -14,11 +14,6 @@ from tests.unit import written
 SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written.unpack(tmp_path_factory.mktemp("written"))
-
-
 @pytest.mark.parametrize("level", [QUICK, DEEP])
 @pytest.mark.parametrize("name", ["model/single", "model/sharded", "model/single/model.safetensors"])
 def test_what_the_library_wrote_is_complete(kept: Path, name: str, level: str) -> None:
@@ -139,3 +134,12 @@ def test_an_index_whose_shards_are_all_gone_misses_them(kept: Path, tmp_path: Pa
 
     assert (TORN, "safetensors") == (judged.state, judged.found.layout)
     assert "model-00001-of-00003.safetensors" in judged.why
+
+
+def test_a_header_with_a_number_without_an_end_is_torn(tmp_path: Path) -> None:
+    """JSON as Python reads it has infinity; no file is that long, and nobody gives up over it."""
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,Infinity]}}'
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+    assert TORN == written.seen(path).state
