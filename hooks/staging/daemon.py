@@ -54,27 +54,27 @@ LEAVES_S = 2.0  # for a word on the shared file system, which may hang
 class StagingDaemon:
     """All of it on one node. `words` are those of the command line."""
 
-    def __init__(self, words: argparse.Namespace) -> None:
-        self.words = words
-        self.home = Home(words.base)
-        run, attempt = os.path.split(words.attempt_folder)
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.home = Home(args.base)
+        run, attempt = os.path.split(args.attempt_folder)
         self.run = replace.run_of(os.path.dirname(run))
-        owner = {"run": self.run, "attempt": attempt, "launch": words.launch, "job": words.job}
+        owner = {"run": self.run, "attempt": attempt, "launch": args.launch, "job": args.job}
         self.attempt = int(attempt) if attempt.isdigit() else 0
         self.owner = json.dumps(owner).encode()
-        self.place = PublisherConfig(
-            words.attempt_folder,
-            words.launch,
-            words.job,
-            words.node,
-            words.to,
+        self.config = PublisherConfig(
+            args.attempt_folder,
+            args.launch,
+            args.job,
+            args.node,
+            args.to,
             self.owner,
-            bytes_of(words.rate),
-            words.wait,
+            bytes_of(args.rate),
+            args.wait,
         )
-        self.local = LocalState(self.home, words.node)
-        self.shared = Publisher(self.place, self.local, publish.judge_of(words.marker))
-        self.limit_bytes = amount_of(words.limit, inventory.memory_bytes())
+        self.local = LocalState(self.home, args.node)
+        self.publisher = Publisher(self.config, self.local, publish.judge_of(args.marker))
+        self.limit_bytes = amount_of(args.limit, inventory.memory_bytes())
         self.used_bytes = 0
         self.was_full = False
         self.flushed, self.is_leaving = "", False
@@ -86,7 +86,7 @@ class StagingDaemon:
 
     def look(self, now_s: float) -> float:
         """One look at this node's memory; how long to wait for the next, in seconds."""
-        if self.local.look(now_s, self.shared.told):
+        if self.local.look(now_s, self.publisher.starts):
             self.sealed.set()
         if now_s >= self._room_s:
             self.make_room()
@@ -104,14 +104,14 @@ class StagingDaemon:
         held = [local.DropCandidate(one.token, one.name, one.size_bytes, _is_done(one)) for one in sealed]
         over = max(self.used_bytes - self.limit_bytes, reserve - free)
         wanted = max(self.used_bytes + newest - self.limit_bytes, newest + reserve - free)
-        for one in local.to_drop(held, keep=self.words.keep, over_bytes=over, wanted_bytes=wanted):
+        for one in local.to_drop(held, keep=self.args.keep, over_bytes=over, wanted_bytes=wanted):
             part = self.local.parts.get((one.token, one.name))
             if part is not None:
                 self.local.drop(part)
         for part in list(self.local.parts.values()):
             if self._is_left_over(part):
                 self.local.drop(part)
-        token = self.shared.told.token
+        token = self.publisher.starts.token
         if free < reserve // 2 and any(
             one.token == token and one.seal is None for one in self.local.parts.values()
         ):
@@ -119,67 +119,67 @@ class StagingDaemon:
 
     def _is_left_over(self, part: LocalPart) -> bool:
         """What an earlier start left behind that nobody will resume from."""
-        told = self.shared.told
-        if (token_of(part.token) or (0, 0)) >= (token_of(told.token) or (0, 0)):
+        starts = self.publisher.starts
+        if (token_of(part.token) or (0, 0)) >= (token_of(starts.token) or (0, 0)):
             return False
         if part.seal is None:
             return part.state == sealing.GIVEN_UP or time.monotonic() - part.changed_s > LEFT_S
         return not part.is_published and any(
-            one.is_published and one.token == told.token for one in self.local.sealed()
+            one.is_published and one.token == starts.token for one in self.local.sealed()
         )
 
-    def publish(self) -> None:
-        """The life of the other thread."""
+    def publish_forever(self) -> None:
+        """The publishing thread."""
         self._clear_earlier()
         while True:
             now_s, done = time.monotonic(), False
             try:
-                self.shared.hear(now_s)
+                self.publisher.read_starts(now_s)
                 if not self.is_leaving:
-                    self.local.open_starts(self.shared.told.token)
-                done = self.shared.tend(now_s)
-                self._say_flushed(now_s)
-                self._say_full()
+                    self.local.open_starts(self.publisher.starts.token)
+                done = self.publisher.run_round(now_s)
+                self._mark_flushed(now_s)
+                self._mark_full()
             except Exception as error:  # noqa: BLE001  our mistake must not end this thread
-                self.shared.why = f"{type(error).__name__}: {error}"
+                self.publisher.why = f"{type(error).__name__}: {error}"
             if not done:
-                self.sealed.wait(self.shared.pause_s())
+                self.sealed.wait(self.publisher.pause_s())
             self.sealed.clear()
 
-    def tell(self) -> None:
-        """The life of a third thread: the report goes on while a large file is copied."""
+    def report_forever(self) -> None:
+        """The reporting thread: the report goes on while a large file is copied."""
         while True:
             with contextlib.suppress(OSError):
                 self.report(time.monotonic())
             time.sleep(LOOK_S)
 
-    def _say_flushed(self, now_s: float) -> None:
-        token = self.shared.told.token
-        if token in (self.flushed, "") or not self.shared.is_done(token, now_s):
+    def _mark_flushed(self, now_s: float) -> None:
+        token = self.publisher.starts.token
+        if token in (self.flushed, "") or not self.publisher.is_done(token, now_s):
             return
-        folder = f"{self.words.attempt_folder}/stage"
-        _put(f"{folder}/done.{token}.{self.words.node}", "")
-        if self.shared.is_flushed(token, now_s):
-            _put(f"{folder}/flushed.{token}.{self.words.node}", "")
+        folder = f"{self.args.attempt_folder}/stage"
+        _put(f"{folder}/done.{token}.{self.args.node}", "")
+        if self.publisher.is_flushed(token, now_s):
+            _put(f"{folder}/flushed.{token}.{self.args.node}", "")
             self.flushed = token
 
-    def _say_full(self) -> None:
+    def _mark_full(self) -> None:
         """A start broke down with full memory: the next ones of this launch save to the shared folder."""
-        told = self.shared.told
-        path = f"{self.words.attempt_folder}/stage/full.{self.words.launch}.{self.words.node}"
-        if self.was_full and told.phase(told.token) == sealing.BROKEN and not os.path.exists(path):
+        starts = self.publisher.starts
+        path = f"{self.args.attempt_folder}/stage/full.{self.args.launch}.{self.args.node}"
+        if self.was_full and starts.phase(starts.token) == sealing.BROKEN and not os.path.exists(path):
             _put(path, "its memory was full when the script ended")
 
     def report(self, now_s: float) -> None:
         """Tell what changed, at once where that is a state, else now and then. Raises OSError."""
         with self._telling:  # who leaves does so from a thread of its own, and its word is the last
-            report = self.shared.report()
+            report = self.publisher.report()
             report.update(used_bytes=self.used_bytes, limit_bytes=self.limit_bytes)
             states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
             is_due = now_s - self._told_s >= REPORT_S and report != self._told
             if is_due or states != self._told.get("states"):
                 nodefile.write(
-                    records.report_path(self.words.attempt_folder, self.words.node),
+                    records.report_path(self.args.attempt_folder, self.args.node),
                     {**report, "at_s": round(time.time(), 3)},
                 )
                 self._told, self._told_s = {**report, "states": states}, now_s
@@ -189,10 +189,10 @@ class StagingDaemon:
 
         def is_over(owner: Mapping[str, object], one: Publishing) -> bool:
             own = (_number(owner.get("attempt")), _number(owner.get("launch")))
-            return bool(owner) and one.job != self.words.job and own < (self.attempt, self.words.launch)
+            return bool(owner) and one.job != self.args.job and own < (self.attempt, self.args.launch)
 
-        publish.clear_gone(Disk(), self.words.to, self.run, is_over)
-        replace.clear_sets(Disk(), self.words.to, Own.of(self.owner, f"{self.words.launch}.0"))
+        publish.clear_gone(Disk(), self.args.to, self.run, is_over)
+        replace.clear_sets(Disk(), self.args.to, Own.of(self.owner, f"{self.args.launch}.0"))
 
 
 def _is_done(part: LocalPart) -> bool:
@@ -204,24 +204,24 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, (int, str)) and str(value).isdigit() else -1
 
 
-# ---------------------------------------------------------------------- the life of a daemon
+# ---------------------------------------------------------------------- the process
 
 
 def main(arguments: list[str]) -> int:
     """Keep until the job ends. 0, or CANNOT where nothing can be staged on this node."""
-    words = _parser().parse_args(arguments)
-    if not os.path.isabs(words.base) or not os.path.isabs(words.to):
+    args = _parser().parse_args(arguments)
+    if not os.path.isabs(args.base) or not os.path.isabs(args.to):
         raise UsageError("--base and --to must be full paths")
-    words.node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    words.attempt_folder = words.attempt_folder.rstrip("/")
+    args.node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    args.attempt_folder = args.attempt_folder.rstrip("/")
     with contextlib.suppress(FileExistsError):
-        os.mkdir(f"{words.attempt_folder}/stage", 0o700)
-    ready = f"{words.attempt_folder}/stage/ready.{words.launch}.{words.node}"
+        os.mkdir(f"{args.attempt_folder}/stage", 0o700)
+    ready = f"{args.attempt_folder}/stage/ready.{args.launch}.{args.node}"
     try:
-        lock = open_base(words.base)
-        daemon = StagingDaemon(words)
-        daemon.local.open_starts(_token(words))
-        os.makedirs(words.to, exist_ok=True)
+        lock = open_base(args.base)
+        daemon = StagingDaemon(args)
+        daemon.local.open_starts(_token(args))
+        os.makedirs(args.to, exist_ok=True)
     except (OSError, ValueError) as error:
         _put(ready.replace("/ready.", "/refused."), str(error))
         return CANNOT
@@ -229,8 +229,8 @@ def main(arguments: list[str]) -> int:
     life = _DaemonLife(daemon)
     life.listen()
     _put(ready, "")
-    clear_dead(os.path.dirname(words.base), words.base)
-    life.live(lock, _partner_words(words, daemon.owner) if words.partner == "auto" else [])
+    clear_dead(os.path.dirname(args.base), args.base)
+    life.live(lock, _partner_words(args, daemon.owner) if args.partner == "auto" else [])
     return 0
 
 
@@ -254,8 +254,8 @@ class _DaemonLife:
         """Publish what is done and leave."""
         if self.until_s is None:
             now_s = time.monotonic()
-            self.until_s = now_s + min(TERM_S, self.daemon.words.wait)
-            self.daemon.shared.end(now_s)
+            self.until_s = now_s + min(TERM_S, self.daemon.args.wait)
+            self.daemon.publisher.end(now_s)
 
     def leave(self) -> None:
         """Clear up and be gone: a thread that hangs in a file system is left to the kernel."""
@@ -267,25 +267,23 @@ class _DaemonLife:
         for _ in range(2):  # the other thread may be making the folder of a start
             shutil.rmtree(self.daemon.home.base, ignore_errors=True)
             time.sleep(0.02)
-        words = self.daemon.words
-        if os.environ.get("SLURM_JOB_ID") == words.job and os.environ.get("SLURM_NODEID") == "0":
+        args = self.daemon.args
+        if os.environ.get("SLURM_JOB_ID") == args.job and os.environ.get("SLURM_NODEID") == "0":
             # The first node leaves with its job only; another may be given back, and its parts count.
-            _in_background(publish.clear_job, Disk(), words.to, words.job, words.node).join(LEAVES_S)
+            _in_background(publish.clear_job, Disk(), args.to, args.job, args.node).join(LEAVES_S)
         told.join(LEAVES_S)
-        _in_background(_put, f"{words.attempt_folder}/stage/left.{words.launch}.{words.node}", "").join(
-            LEAVES_S
-        )
+        _in_background(_put, f"{args.attempt_folder}/stage/left.{args.launch}.{args.node}", "").join(LEAVES_S)
         os._exit(0)
 
     def live(self, lock: int, partner: Sequence[str]) -> None:
         """Until somebody ends it, or whoever started it is gone."""
         parent, touched_s, ear = os.getppid(), 0.0, Ear(self.daemon.home.base)
-        for life in (self.daemon.publish, self.daemon.tell):
+        for life in (self.daemon.publish_forever, self.daemon.report_forever):
             threading.Thread(target=life, daemon=True).start()
         while os.getppid() == parent:
             now_s = time.monotonic()
             if self.until_s is not None and (
-                now_s > self.until_s or self.daemon.flushed == self.daemon.shared.told.token
+                now_s > self.until_s or self.daemon.flushed == self.daemon.publisher.starts.token
             ):
                 self.leave()
             if partner:
@@ -297,14 +295,14 @@ class _DaemonLife:
             took_s = time.monotonic() - now_s  # of a hundred thousand files that is long
             ear.wait(max(pause_s, min(LOOK_SHARE * took_s, LOOK_MAX_S)))
 
-    def _tend_partner(self, words: Sequence[str]) -> None:
+    def _tend_partner(self, args: Sequence[str]) -> None:
         with contextlib.suppress(ChildProcessError):
             if self.partner and os.waitpid(self.partner, os.WNOHANG)[0] == 0:
                 return
         flags = [flag for flag, is_set in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if is_set]
         own = ["-m", "ftrun.hooks.main"] if sys.argv[0].endswith(".py") else ["-c", RUNNER, sys.argv[0]]
         self.partner = os.posix_spawn(
-            sys.executable, [sys.executable, *flags, *own, "partner", *words], os.environ
+            sys.executable, [sys.executable, *flags, *own, "partner", *args], os.environ
         )
 
 
@@ -320,21 +318,21 @@ def _in_background(act: Callable[..., object], *arguments: object) -> threading.
     return thread
 
 
-def _partner_words(words: argparse.Namespace, owner: bytes) -> list[str]:
+def _partner_words(args: argparse.Namespace, owner: bytes) -> list[str]:
     return [
-        "--base", words.base, "--attempt-folder", words.attempt_folder, "--job", words.job, "--to", words.to,
-        "--owner", owner.decode(), "--node", words.node,
+        "--base", args.base, "--attempt-folder", args.attempt_folder, "--job", args.job, "--to", args.to,
+        "--owner", owner.decode(), "--node", args.node,
     ]  # fmt: skip
 
 
-def _token(words: argparse.Namespace) -> str:
+def _token(args: argparse.Namespace) -> str:
     """The present start, or the first one of this launch."""
     try:
-        token = os.readlink(f"{words.attempt_folder}/current")
+        token = os.readlink(f"{args.attempt_folder}/current")
     except OSError:
         token = ""
     launch, _ = token_of(token) or (-1, 0)
-    return token if launch == words.launch else f"{words.launch}.1"
+    return token if launch == args.launch else f"{args.launch}.1"
 
 
 def _put(path: str, text: str) -> None:

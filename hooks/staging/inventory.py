@@ -30,12 +30,12 @@ RESERVE = 0.05  # of the file system, which stays free: a trainer that finds no 
 class StoredPart(NamedTuple):
     """A part that lies here: its seal, and the folder of its files (or the file, where the set is one).
 
-    `own`: this node wrote it.
+    `is_own`: this node wrote it.
     """
 
     seal: Seal
-    place: str
-    own: bool
+    path: str
+    is_own: bool
 
 
 def stored_parts(home: Home) -> Iterator[StoredPart]:
@@ -50,7 +50,7 @@ def stored_parts(home: Home) -> Iterator[StoredPart]:
                     else None
                 )
                 if seal is not None and (seal.node, seal.token, f"{seal.name}.json") == (node, token, name):
-                    yield StoredPart(seal, home.partner(node, token, seal.name), own=False)
+                    yield StoredPart(seal, home.partner(node, token, seal.name), is_own=False)
 
 
 def own_parts(home: Home) -> Iterator[StoredPart]:
@@ -59,7 +59,7 @@ def own_parts(home: Home) -> Iterator[StoredPart]:
         for name in listed(home.seals(token)):
             seal = read_seal_file(f"{home.seals(token)}/{name}") if name.endswith(".json") else None
             if seal is not None and (seal.token, f"{seal.name}.json") == (token, name):
-                yield StoredPart(seal, home.held(token, seal.name), own=True)
+                yield StoredPart(seal, home.held(token, seal.name), is_own=True)
 
 
 def stored_part(home: Home, node: str, token: str, name: str) -> Optional[StoredPart]:
@@ -81,7 +81,7 @@ def stored_part(home: Home, node: str, token: str, name: str) -> Optional[Stored
 
 def file_path(part: StoredPart, inner: str) -> str:
     """Where a file of a part lies."""
-    return f"{part.place}/{inner}" if inner else part.place
+    return f"{part.path}/{inner}" if inner else part.path
 
 
 def first_changed(part: StoredPart) -> Optional[str]:

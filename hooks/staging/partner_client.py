@@ -63,13 +63,13 @@ class PartnerConfig(NamedTuple):
 
 
 class PartnerClient:
-    """The copies of one node; `tend` is called about once a second."""
+    """The copies of one node; `run_round` is called about once a second."""
 
-    def __init__(self, place: PartnerConfig, route: Optional[Route] = None) -> None:
-        self.place, self.home = place, Home(place.base)
+    def __init__(self, config: PartnerConfig, route: Optional[Route] = None) -> None:
+        self.config, self.home = config, Home(config.base)
         self.route = route or Route()
-        self.told = Copies()
-        self._file = RingFile(place.attempt_folder)
+        self.report = Copies()
+        self._file = RingFile(config.attempt_folder)
         self._ring = self._file.ring
         self._given: dict[tuple[str, str, str], float] = {}  # (partner, token, set) -> when it was sealed
         self._sums: dict[str, StoredPart] = {}
@@ -77,7 +77,7 @@ class PartnerClient:
         self._out: set[str] = set()
         self._failures, self._again_s, self._reported = 0, 0.0, False
 
-    def tend(self, now_s: float) -> bool:
+    def run_round(self, now_s: float) -> bool:
         """One round at the time `now_s` (monotonic). True where a part was copied or published.
 
         Raises OSError (the attempt's folder).
@@ -85,46 +85,48 @@ class PartnerClient:
         self._ring = self._file.look()
         done = self._publish_lost()
         self._clear()
-        partner = self._ring.to.get(self.place.node, "")
+        partner = self._ring.to.get(self.config.node, "")
         if partner and now_s >= self._again_s:
             part = self._next(partner)
             if part is not None:
-                done = self._give(part, partner) or done
+                done = self._copy_part(part, partner) or done
         self._report(partner)
         return done
 
     # ------------------------------------------------------------------ giving
 
-    def _worth(self) -> list[StoredPart]:
+    def _worth_copying(self) -> list[StoredPart]:
         """The parts that are worth a copy, newest first: the newest, and what is not published yet."""
         own = sorted(inventory.own_parts(self.home), key=_newest, reverse=True)
         return [one for at, one in enumerate(own) if one.seal.files and (not at or not self._is_out(one))]
 
     def _is_out(self, part: StoredPart) -> bool:
         """Its set is published."""
-        if part.place not in self._out and os.path.exists(f"{self.place.to}/{part.seal.name}/{MARKER}"):
-            self._out.add(part.place)
-        return part.place in self._out
+        if part.path not in self._out and os.path.exists(f"{self.config.to}/{part.seal.name}/{MARKER}"):
+            self._out.add(part.path)
+        return part.path in self._out
 
     def _next(self, partner: str) -> Optional[StoredPart]:
         """The newest part that the partner does not have."""
         missing = (
-            one for one in self._worth() if self._given.get((partner, *_set_key(one))) != one.seal.sealed_s
+            one
+            for one in self._worth_copying()
+            if self._given.get((partner, *_set_key(one))) != one.seal.sealed_s
         )
         return next(missing, None)
 
-    def _give(self, part: StoredPart, partner: str) -> bool:
+    def _copy_part(self, part: StoredPart, partner: str) -> bool:
         given = [
             _set_key(one)
             for one in inventory.own_parts(self.home)
             if (partner, *_set_key(one)) in self._given
         ]
         own = list(
-            dict.fromkeys((*map(_set_key, self._worth()), *given[:1]))
+            dict.fromkeys((*map(_set_key, self._worth_copying()), *given[:1]))
         )  # the last one until this one is whole
         ring = self._ring
-        job = ring.jobs.get(partner, self.place.job)
-        target = Target(partner, job, self.place.base, ring.limit, own)
+        job = ring.jobs.get(partner, self.config.job)
+        target = Target(partner, job, self.config.base, ring.limit, own)
         try:
             sent = send(self._summed(part), target, self.route)
         except (OSError, copy.Changed) as error:
@@ -132,48 +134,48 @@ class PartnerClient:
         if not sent.kept:
             self._again_s = time.monotonic() + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
             self._failures += 1
-            self.told = self.told._replace(why=sent.why)
+            self.report = self.report._replace(why=sent.why)
             return False
         self._failures = 0
         self._given = {one: at_s for one, at_s in self._given.items() if one[0] == partner and one[1:] in own}
         now = (partner, *_set_key(part))
         self._given[now] = part.seal.sealed_s
-        self.told = self.told._replace(
+        self.report = self.report._replace(
             way=sent.way,
             bytes_per_s=round(self.route.bytes_per_s),
-            linked_bytes=self.told.linked_bytes + sent.linked_bytes,
+            linked_bytes=self.report.linked_bytes + sent.linked_bytes,
             why="",
         )
         return True
 
     def _summed(self, part: StoredPart) -> StoredPart:
         """The part with all sums, which are made once. Raises OSError, copy.Changed."""
-        known = self._sums.get(part.place)
+        known = self._sums.get(part.path)
         if known is None or known.seal.sealed_s != part.seal.sealed_s or inventory.first_changed(known):
-            self._sums = {part.place: inventory.summed(part)}
-        return self._sums[part.place]
+            self._sums = {part.path: inventory.summed(part)}
+        return self._sums[part.path]
 
     # ------------------------------------------------------------------ keeping
 
-    def _kept(self) -> list[StoredPart]:
-        return [part for part in inventory.stored_parts(self.home) if not part.own]
+    def _copies_here(self) -> list[StoredPart]:
+        return [part for part in inventory.stored_parts(self.home) if not part.is_own]
 
     def _publish_lost(self) -> bool:
         """Bring the parts of lost nodes to the shared file system in their names."""
         done = False
-        for part in self._kept() if self._ring.lost else ():
+        for part in self._copies_here() if self._ring.lost else ():
             seal = part.seal
             key = (seal.node, seal.token, seal.name)
             if seal.node not in self._ring.lost or key in self._published or inventory.first_changed(part):
                 continue
-            to = Publishing(self.place.to, seal.name, self.place.job, seal.token)
+            to = Publishing(self.config.to, seal.name, self.config.job, seal.token)
             try:
-                if not publish.is_published(to.to, seal, self.place.owner) and not publish.has_part(
+                if not publish.is_published(to.to, seal, self.config.owner) and not publish.has_part(
                     to, seal.node
                 ):
-                    publish.push(Disk(), to, seal, part.place, owner=self.place.owner, pace=_no_pace)
+                    publish.push(Disk(), to, seal, part.path, owner=self.config.owner, pace=_no_pace)
             except (OSError, copy.Changed) as error:
-                self.told = self.told._replace(why=f"for {seal.node}: {error}"[:200])
+                self.report = self.report._replace(why=f"for {seal.node}: {error}"[:200])
                 continue
             self._published.add(key)
             done = True
@@ -183,17 +185,17 @@ class PartnerClient:
         """Copies, and views of earlier starts, that nobody will ask for."""
         ring = self._ring
         newer = None
-        for part in self._kept():
+        for part in self._copies_here():
             node = part.seal.node
             if node in ring.to:
-                if ring.to[node] == self.place.node or token_of(part.seal.token) == token_of(ring.token):
+                if ring.to[node] == self.config.node or token_of(part.seal.token) == token_of(ring.token):
                     continue
             else:
                 newer = self._is_newer_published() if newer is None else newer
                 if not newer or token_of(part.seal.token) == token_of(ring.token):
                     continue
-            inventory.remove(f"{part.place}.json")
-            inventory.remove(part.place)
+            inventory.remove(f"{part.path}.json")
+            inventory.remove(part.path)
         # Not those of a start to come, which is not in the ring yet.
         now = token_of(ring.token) or (0, 0)
         self._make_room()
@@ -204,29 +206,29 @@ class PartnerClient:
 
     def _make_room(self) -> None:
         """Where this node holds too much, older copies go; each node's newest stays."""
-        kept = sorted(self._kept(), key=_newest, reverse=True)
-        newest = {part.seal.node: part.place for part in reversed(kept)}
-        spare = [part for part in kept if newest[part.seal.node] != part.place]
+        kept = sorted(self._copies_here(), key=_newest, reverse=True)
+        newest = {part.seal.node: part.path for part in reversed(kept)}
+        spare = [part for part in kept if newest[part.seal.node] != part.path]
         while spare and not inventory.room_bytes(self.home, self._ring.limit):
             part = spare.pop()
-            inventory.remove(f"{part.place}.json")
-            inventory.remove(part.place)
+            inventory.remove(f"{part.path}.json")
+            inventory.remove(part.path)
 
     def _is_newer_published(self) -> bool:
         """A checkpoint of the present start is on disk: nobody resumes from an older one's memory."""
         own = (part.seal for part in inventory.own_parts(self.home) if part.seal.token == self._ring.token)
-        return any(os.path.exists(f"{self.place.to}/{seal.name}/{MARKER}") for seal in own)
+        return any(os.path.exists(f"{self.config.to}/{seal.name}/{MARKER}") for seal in own)
 
     # ------------------------------------------------------------------ telling
 
     def _report(self, partner: str) -> None:
         given = sorted((token, name) for of, token, name in self._given if of == partner)
-        kept = sorted((part.seal.node, part.seal.token, part.seal.name) for part in self._kept())
-        told = self.told._replace(partner=partner, given=given, kept=kept)
-        if told != self.told or (partner and not self._reported):
-            put_copies(self.place.attempt_folder, self.place.node, told)
+        kept = sorted((part.seal.node, part.seal.token, part.seal.name) for part in self._copies_here())
+        report = self.report._replace(partner=partner, given=given, kept=kept)
+        if report != self.report or (partner and not self._reported):
+            put_copies(self.config.attempt_folder, self.config.node, report)
             self._reported = True
-        self.told = told
+        self.report = report
 
 
 def _set_key(part: StoredPart) -> tuple[str, str]:
@@ -253,19 +255,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--to", required=True, help="the folder that they are published to")
     parser.add_argument("--owner", default="{}", help="whose they are, as JSON")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    words = parser.parse_args(arguments)
-    if not os.path.isabs(words.base):
+    args = parser.parse_args(arguments)
+    if not os.path.isabs(args.base):
         raise UsageError("--base must be a full path")
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     _hold_back()
     partner = PartnerClient(
-        PartnerConfig(words.base, words.attempt_folder, node, words.job, words.to, words.owner.encode())
+        PartnerConfig(args.base, args.attempt_folder, node, args.job, args.to, args.owner.encode())
     )
     parent = os.getppid()
     while os.getppid() == parent:
         done = False
         try:
-            done = partner.tend(time.monotonic())
+            done = partner.run_round(time.monotonic())
         except OSError as error:
             print(f"ftrun-hook: partner: {error}", file=sys.stderr)
         if not done:
@@ -430,9 +432,9 @@ class _Channel:
     Raises PeerLost where it is gone or says nothing for too long.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, args: Sequence[str]) -> None:
         self._child = subprocess.Popen(
-            words,
+            args,
             env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -523,17 +525,17 @@ def _remote_command(target: Target) -> list[str]:
     ]  # fmt: skip
 
 
-def _hook_line(words: Sequence[str]) -> str:
+def _hook_line(args: Sequence[str]) -> str:
     """A line of sh that runs `ftrun-hook WORDS` on another node, from the same file, with its Python."""
     own = os.path.abspath(sys.argv[0])
     if not own.endswith(".pyz"):
         safe = "-P " * (sys.version_info >= (3, 11))  # the folder in which it starts is no place of modules
-        return f"exec {shlex.quote(sys.executable)} {safe}-m ftrun.hooks.main {shlex.join(words)}"
+        return f"exec {shlex.quote(sys.executable)} {safe}-m ftrun.hooks.main {shlex.join(args)}"
     return (
         f"PATH={USUAL_PATH}; export PATH; "
         f"for p in /usr/bin/python3 python3 {shlex.quote(sys.executable)}; do "
         '"$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && '
-        f'exec "$p" -IS -c {shlex.quote(RUNNER)} {shlex.quote(own)} {shlex.join(words)}; done'
+        f'exec "$p" -IS -c {shlex.quote(RUNNER)} {shlex.quote(own)} {shlex.join(args)}; done'
     )
 
 

@@ -76,7 +76,7 @@ class Reception:
     def is_here(self) -> bool:
         """This very part lies here already."""
         known = inventory.stored_part(self.home, self.seal.node, self.seal.token, self.seal.name)
-        if known is None or known.own:
+        if known is None or known.is_own:
             return False
         return {path: one.sha256 for path, one in known.seal.files.items()} == {
             path: one.sha256 for path, one in self.seal.files.items()
@@ -174,53 +174,53 @@ class Reception:
         self._files[inner] = told._replace(mtime_ns=fact.st_mtime_ns, inode=fact.st_ino)
 
 
-def receive(home: Home, told: Messages, say: BinaryIO) -> None:
+def receive(home: Home, messages: Messages, say: BinaryIO) -> None:
     """One talk with a sender, to its end. Raises OSError where the sender is gone."""
-    taking: Optional[Reception] = None
+    reception: Optional[Reception] = None
     try:
-        hello = _message(told)
+        hello = _message(messages)
         seal = read_seal(str(hello.get("seal", "")))
         if seal is None or not seal.has_sums or not all(is_inner_path(inner) for inner in seal.files):
             raise Refused("the sender's seal cannot be read, or has no checksums")
         _clear_away(home, seal.node, hello.get("keep"))
-        taking = Reception(home, seal)
-        if taking.is_here():
+        reception = Reception(home, seal)
+        if reception.is_here():
             _answer(say, {"have": True})
             return
-        os.makedirs(os.path.dirname(taking.place), mode=0o700, exist_ok=True)
-        wanted = taking.begin(str(hello.get("limit", "40%")))
+        os.makedirs(os.path.dirname(reception.place), mode=0o700, exist_ok=True)
+        wanted = reception.begin(str(hello.get("limit", "40%")))
         address = direct.address_of_srun()
         _answer(say, {"want": wanted, "srun": address})
-        _take_files(taking, told, address)
-        taking.finish()
-        _answer(say, {"done": True, "linked_bytes": taking.linked_bytes})
+        _take_files(reception, messages, address)
+        reception.finish()
+        _answer(say, {"done": True, "linked_bytes": reception.linked_bytes})
     except (Refused, OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         _answer(say, {"refused": why, "done": False, "why": why})
     except EOFError:
         pass
     finally:
-        if taking is not None:
-            taking.clear()
+        if reception is not None:
+            reception.clear()
 
 
-def _take_files(taking: Reception, told: Messages, address: str) -> None:
+def _take_files(reception: Reception, messages: Messages, address: str) -> None:
     """All files that were wanted, by whatever way they come.
 
     Raises Refused, OSError, EOFError, ValueError, KeyError.
     """
     with contextlib.ExitStack() as opened:
         line: Optional[Stream] = None
-        while not (word := _message(told)).get("end"):
+        while not (word := _message(messages)).get("end"):
             if "call" in word:
                 called = direct.call(address, int(word["call"]), str(word["secret"]), STALLS_S)
                 line = _Line(opened.enter_context(called))
                 continue
             inner = str(word.get("file", ""))
             if word.get("line") and line is not None:
-                taking.write(inner, line, int(word["size_bytes"]))
+                reception.write(inner, line, int(word["size_bytes"]))
             else:
-                taking.write(inner, told, int(word["size_bytes"]))
+                reception.write(inner, messages, int(word["size_bytes"]))
 
 
 def _clear_away(home: Home, node: str, keep: Any) -> None:
@@ -303,16 +303,16 @@ def main(arguments: list[str]) -> int:
         prog="ftrun-hook receive", description="Take a sealed part of a staged checkpoint from another node."
     )
     parser.add_argument("--base", required=True, help="the folder of the job on its nodes")
-    words = parser.parse_args(arguments)
-    uid = os.path.basename(os.path.dirname(os.path.abspath(words.base)))
+    args = parser.parse_args(arguments)
+    uid = os.path.basename(os.path.dirname(os.path.abspath(args.base)))
     if uid != f"ftrun-{os.getuid()}":
         raise UsageError("--base is not the folder of a job of this user: STAGE-DIR/ftrun-UID/RUN.JOB")
     os.umask(0o077)
     signal.signal(signal.SIGALRM, _give_up)
     with contextlib.suppress(OSError):
         os.nice(19)
-    if not _is_ours(words.base):
-        raise UsageError(f"{words.base} is not, or not only, this user's own")
-    with contextlib.suppress(OSError), open(0, "rb", closefd=False) as told:
-        receive(Home(words.base), _Watched(told), sys.stdout.buffer)
+    if not _is_ours(args.base):
+        raise UsageError(f"{args.base} is not, or not only, this user's own")
+    with contextlib.suppress(OSError), open(0, "rb", closefd=False) as stdin:
+        receive(Home(args.base), _Watched(stdin), sys.stdout.buffer)
     return 0

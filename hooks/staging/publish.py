@@ -35,7 +35,7 @@ from ftrun.hooks.staging.replace import NewSet, Own
 __all__ = [
     "PUBLISHED", "REFUSED", "WAITING", "Outcome", "clear_gone", "clear_job", "finish", "has_all_files",
     "has_part", "heard_of", "is_published", "judge_of", "link_file", "link_tree", "part_of", "parts_of",
-    "pending", "published_path", "push", "say_nothing",
+    "pending", "published_path", "push", "report_empty",
 ]  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, p
         inside = f"{target}/{path}" if path else target
         disk.make(os.path.dirname(inside))
         folders.add(os.path.dirname(inside))
-        summed = _bring(disk, f"{source}/{path}" if path else source, inside, one, pace)
+        summed = _bring_file(disk, f"{source}/{path}" if path else source, inside, one, pace)
         files[path] = one._replace(sha256=summed)
     for folder in sorted(folders):
         disk.settle(folder)
@@ -166,7 +166,7 @@ def push(disk: Disk, to: Publishing, seal: Seal, source: str, *, owner: bytes, p
     return whole
 
 
-def say_nothing(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
+def report_empty(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: bool = True) -> None:
     """Say that this node has nothing of a set; not `proven` where it may have been about to.
 
     Raises OSError.
@@ -174,7 +174,7 @@ def say_nothing(disk: Disk, to: Publishing, node: str, owner: bytes, *, proven: 
     push(disk, to, Seal(to.name, to.token, node, {}, proven=proven), "", owner=owner, pace=lambda _size: None)
 
 
-def _bring(disk: Disk, source: str, target: str, one: records.File, pace: copy.Pace) -> str:
+def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: copy.Pace) -> str:
     """One file, whole under its name or not at all; its checksum."""
     with contextlib.suppress(FileNotFoundError):
         if (

@@ -56,7 +56,7 @@ class PeerNodes:
         """Read what the agent told last."""
         self._ring = self._file.look()
 
-    def move(self, node: str, now_s: float) -> bool:
+    def is_moving(self, node: str, now_s: float) -> bool:
         """Whether a node is not known to be lost, and its report changed lately. `now_s`: monotonic."""
         if node in self._ring.lost:
             return False
@@ -70,7 +70,7 @@ class PeerNodes:
     def may_bring(self, node: str, to: Publishing, now_s: float) -> bool:
         """Whether a part may still come: its node moves, or is lost and the holder of its copies is there."""
         if node not in self._ring.lost:
-            return self.move(node, now_s)
+            return self.is_moving(node, now_s)
         holder = self._ring.kept.get(node, "")
         if not holder or holder in self._ring.lost:
             return False
@@ -93,25 +93,25 @@ class EmptyParts:
         self._wait_s = wait_s
         self._had: set[str] = set()  # starts
         self._had_not: set[str] = set()
-        self._half: set[SetKey] = set()
+        self._tentative: set[SetKey] = set()
 
-    def had(self, token: str) -> None:
+    def note_part(self, token: str) -> None:
         """This node had something of a set of this start."""
         self._had.add(token)
 
-    def said(self, key: SetKey, *, sure: bool) -> None:
+    def note_claim(self, key: SetKey, *, sure: bool) -> None:
         """It has said that it has nothing of a set."""
         if sure:
             self._had_not.add(key[0])
-            self._half.discard(key)
+            self._tentative.discard(key)
         else:
-            self._half.add(key)
+            self._tentative.add(key)
 
-    def is_half(self, key: SetKey) -> bool:
+    def is_tentative(self, key: SetKey) -> bool:
         """It has said that something may still come."""
-        return key in self._half
+        return key in self._tentative
 
-    def word(
+    def claim(
         self, key: SetKey, now_s: float, since_s: float, phase: str, seen: Mapping[SetKey, float]
     ) -> Optional[bool]:
         """What it says now: True, there is nothing; False, something may still come.
@@ -128,7 +128,7 @@ class EmptyParts:
             return None
         # Where a start broke down its ranks here may have been about to save.
         sure = phase == sealing.ENDED or (token in self._had_not and token not in self._had)
-        return sure if sure or key not in self._half else None
+        return sure if sure or key not in self._tentative else None
 
     def _live(self, key: SetKey, waited_s: float, seen: Mapping[SetKey, float]) -> Optional[bool]:
         token = key[0]
@@ -140,7 +140,7 @@ class EmptyParts:
             return None
         if any(other[0] == token and at_s > seen[key] for other, at_s in seen.items()):
             return True
-        return None if key in self._half else False
+        return None if key in self._tentative else False
 
 
 # ---------------------------------------------------------------------- keepout
@@ -191,45 +191,47 @@ class SetState:
 
 
 class Publisher:
-    """Publishes what `local` has; `tend` is called about once a second."""
+    """Publishes what `local` has; `run_round` is called about once a second."""
 
     def __init__(
-        self, place: PublisherConfig, local: LocalState, judge: publish.Judge, disk: Optional[Disk] = None
+        self, config: PublisherConfig, local: LocalState, judge: publish.Judge, disk: Optional[Disk] = None
     ) -> None:
-        self.place, self.local, self._judge = place, local, judge
+        self.config, self.local, self._judge = config, local, judge
         self._disk = disk or Disk()
-        self.told = StartPhases(f"{place.launch}.1", {})
+        self.starts = StartPhases(f"{config.launch}.1", {})
         self.why = ""
         self.flushed_bytes, self.flush_s = 0, 0.0
         self.copying = ""
         self._expected: dict[str, list[str]] = {}
         self._over: dict[str, float] = {}  # token -> when its end was first seen
         self._sets: dict[SetKey, SetState] = defaultdict(SetState)
-        self._empty = EmptyParts(place.wait_s)
+        self._empty = EmptyParts(config.wait_s)
         self._failures, self._again_s = 0, 0.0
-        self._run = Own.of(place.owner, "").run
+        self._run = Own.of(config.owner, "").run
         self._asked: dict[merge.ConsensusRequest, float] = {}
         self.refused: dict[str, str] = {}  # set -> why it was refused last
-        self._others = PeerNodes(place.attempt_folder)
+        self._peers = PeerNodes(config.attempt_folder)
 
-    def hear(self, now_s: float) -> None:
+    def read_starts(self, now_s: float) -> None:
         """Which start is the present one, and which are over. Raises OSError."""
-        token = status_report.read_link(f"{self.place.attempt_folder}/current")
-        token = token if token_of(token) else self.told.token
-        phases = dict(self.told.phases)
-        for own in {token, self.told.token} - set(phases):
-            text = read_text(f"{self.place.attempt_folder}/stage/over.{own}").strip()
+        token = status_report.read_link(f"{self.config.attempt_folder}/current")
+        token = token if token_of(token) else self.starts.token
+        phases = dict(self.starts.phases)
+        for own in {token, self.starts.token} - set(phases):
+            text = read_text(f"{self.config.attempt_folder}/stage/over.{own}").strip()
             if text:
                 phases[own] = sealing.ENDED if text == "code=0" else sealing.BROKEN
                 self._over[own] = now_s
-        self.told = StartPhases(token, phases)
+        self.starts = StartPhases(token, phases)
 
     def end(self, now_s: float) -> None:
         """The present start is being ended: nobody will say so in a file."""
-        self._over.setdefault(self.told.token, now_s)
-        self.told = StartPhases(self.told.token, {self.told.token: sealing.BROKEN, **self.told.phases})
+        self._over.setdefault(self.starts.token, now_s)
+        self.starts = StartPhases(
+            self.starts.token, {self.starts.token: sealing.BROKEN, **self.starts.phases}
+        )
 
-    def tend(self, now_s: float) -> bool:
+    def run_round(self, now_s: float) -> bool:
         """One round at the time `now_s` (monotonic). True where something was done. Raises OSError."""
         if now_s < self._again_s:
             return False
@@ -237,20 +239,20 @@ class Publisher:
         try:
             self._withdraw()
             for part in reversed(self.local.sealed()):
-                done = self._bring(part, now_s) or done
-            for to in publish.pending(self.place.to, self.place.job):
-                done = self._advance(to, now_s) or done
+                done = self._bring_part(part, now_s) or done
+            for to in publish.pending(self.config.to, self.config.job):
+                done = self._advance_set(to, now_s) or done
         except OSError as error:
             self._again_s = now_s + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
             self._failures += 1
-            self.why = status_report.error_text(error, self.place.to)
+            self.why = status_report.error_text(error, self.config.to)
             return False
         self._failures, self.why = 0, ""
         return done
 
     # ------------------------------------------------------------------ this node's parts
 
-    def _bring(self, part: LocalPart, now_s: float) -> bool:
+    def _bring_part(self, part: LocalPart, now_s: float) -> bool:
         """Bring a sealed part out, if that is still to be done. True where something was."""
         seal, key = part.seal, (part.token, part.name)
         state = self._sets[key]
@@ -260,7 +262,7 @@ class Publisher:
             part.state, part.why = publish.REFUSED, "its name is too long for what is added to it"
             return False
         to = self._to(part)
-        self._empty.had(part.token)
+        self._empty.note_part(part.token)
         own = merge.generation(seal)
         try:
             if not state.is_wanted and self._is_out(part, seal, now_s):
@@ -270,7 +272,7 @@ class Publisher:
                     part.state, part.why = publish.REFUSED, status_report.GONE
                     state.refused = None
                     return False
-                if publish.has_part(to, self.place.node):
+                if publish.has_part(to, self.config.node):
                     return False
             self._push(part, seal, to)
         except copy.Changed as error:
@@ -286,12 +288,12 @@ class Publisher:
         return True
 
     def _push(self, part: LocalPart, seal: Seal, to: Publishing) -> None:
-        there = publish.part_of(to, self.place.node)
+        there = publish.part_of(to, self.config.node)
         if there is not None and there.files and merge.generation(there) == merge.generation(seal):
             self._note(part, there)
             return
         self.copying = part.name
-        held, owner = self.local.home.held(part.token, part.name), self.place.owner
+        held, owner = self.local.home.held(part.token, part.name), self.config.owner
         began_s = time.monotonic()
         try:
             whole = publish.push(self._disk, to, seal, held, owner=owner, pace=self._pace())
@@ -312,24 +314,24 @@ class Publisher:
         """Whether this very save is published."""
         if not seal.has_sums:
             return False  # its node says so when it has brought it
-        found = publish.is_published(self.place.to, seal, self.place.owner)
+        found = publish.is_published(self.config.to, seal, self.config.owner)
         part.is_published = bool(found)
         if found:
             part.why = status_report.alias_note(
-                part.name, publish.published_path(self.place.to, part.name, self._run)
+                part.name, publish.published_path(self.config.to, part.name, self._run)
             )
         self._sets[part.token, part.name].checked_s = now_s
         return part.is_published
 
     def _to(self, part: LocalPart) -> Publishing:
-        return Publishing(self.place.to, part.name, self.place.job, part.token)
+        return Publishing(self.config.to, part.name, self.config.job, part.token)
 
     def _withdraw(self) -> None:
         """What is no longer sealed is not to be published as it was."""
         for key, state in self._sets.items():
             part = self.local.parts.get(key)
             if state.pushed and part is not None and part.seal is None:
-                self._disk.remove(self._to(part).part(self.place.node))
+                self._disk.remove(self._to(part).part(self.config.node))
                 state.pushed = ""
 
     def _note(self, part: LocalPart, seal: Seal) -> None:
@@ -347,8 +349,8 @@ class Publisher:
             nonlocal done
             done += size_bytes
             self.flushed_bytes += size_bytes
-            if self.place.rate:
-                time.sleep(max(0.0, began_s + done / self.place.rate - time.monotonic()))
+            if self.config.rate:
+                time.sleep(max(0.0, began_s + done / self.config.rate - time.monotonic()))
 
         return pace
 
@@ -357,35 +359,35 @@ class Publisher:
     def pause_s(self) -> float:
         """The pause between two rounds: short while a part is on its way, longer with many nodes."""
         near = {one.state for one in self.local.sealed() if not one.is_published} - {publish.REFUSED}
-        return max(NEAR_S if near else PAUSE_S, len(self.expected(self.told.token)) / NODES_PER_S)
+        return max(NEAR_S if near else PAUSE_S, len(self.expected(self.starts.token)) / NODES_PER_S)
 
     def expected(self, token: str) -> list[str]:
         """The nodes of a start; none where its record cannot be read."""
         if token not in self._expected:
-            known = status_report.nodes_of_start(f"{self.place.attempt_folder}/begun.{token}")
+            known = status_report.nodes_of_start(f"{self.config.attempt_folder}/begun.{token}")
             if not known:
                 return []
             self._expected[token] = known
         return self._expected[token]
 
-    def _advance(self, to: Publishing, now_s: float) -> bool:
+    def _advance_set(self, to: Publishing, now_s: float) -> bool:
         """Do for a set that is on its way what is this node's to do."""
         key = (to.token, to.name)
         expected = self.expected(to.token)
-        if self.place.node not in expected:
+        if self.config.node not in expected:
             return False
         state = self._sets[key]
         state.seen_s = now_s if state.seen_s is None else state.seen_s
-        if not publish.has_part(to, self.place.node) or self._empty.is_half(key):
-            done = self._say_nothing(to, now_s)
-            if done or not self._empty.is_half(key):
+        if not publish.has_part(to, self.config.node) or self._empty.is_tentative(key):
+            done = self._report_empty(to, now_s)
+            if done or not self._empty.is_tentative(key):
                 return done
         if self._is_hopeless(to):
             self._disk.clear(to.folder)
             return True
-        said = self._agree(to, now_s)
+        said = self._confirm_save(to, now_s)
         is_alone = self._is_alone(key)
-        takeover_s = 0.0 if is_alone else merge.takeover_s(expected, self.place.node)
+        takeover_s = 0.0 if is_alone else merge.takeover_s(expected, self.config.node)
         if takeover_s is None:
             return said
         if len(publish.heard_of(to)) < len(expected) and not is_alone:
@@ -401,9 +403,9 @@ class Publisher:
         key = (to.token, to.name)
         part, state = self.local.parts.get(key), self._sets[key]
         outcome = publish.finish(
-            self._disk, to, expected, self.place.node, self._judge, owner=self.place.owner
+            self._disk, to, expected, self.config.node, self._judge, owner=self.config.owner
         )
-        if outcome.is_unsure and self.told.phase(to.token) == sealing.BROKEN:
+        if outcome.is_unsure and self.starts.phase(to.token) == sealing.BROKEN:
             outcome = publish.Outcome(publish.REFUSED, status_report.UNSURE)
         if outcome.for_good:
             self._disk.clear(to.folder)
@@ -428,7 +430,7 @@ class Publisher:
 
     def _is_open(self, to: Publishing) -> bool:
         """Whether a set that nothing proves may still become whole: a node said that a part may come."""
-        if self.told.phase(to.token) == sealing.BROKEN:
+        if self.starts.phase(to.token) == sealing.BROKEN:
             return False
         parts = publish.parts_of(to).values()
         if all(part.proven for part in parts if part.files) and not all(part.proven for part in parts):
@@ -436,28 +438,28 @@ class Publisher:
             return True
         return False
 
-    def _agree(self, to: Publishing, now_s: float) -> bool:
+    def _confirm_save(self, to: Publishing, now_s: float) -> bool:
         """Confirm, where it is asked, that this node's part is of the same save.
 
         A broken start confirms nothing.
         """
-        told = merge.consensus_request(to, self.place.node)
+        request = merge.consensus_request(to, self.config.node)
         part = self.local.parts.get((to.token, to.name))
-        phase = self.told.phase(to.token)
-        if told is None or part is None or part.seal is None or phase == sealing.BROKEN:
+        phase = self.starts.phase(to.token)
+        if request is None or part is None or part.seal is None or phase == sealing.BROKEN:
             return False
-        since_s = self._asked.setdefault(told, now_s)
-        if phase == sealing.LIVE and now_s - since_s < (AGREE_S if told.is_even else sealing.LATE_S):
+        since_s = self._asked.setdefault(request, now_s)
+        if phase == sealing.LIVE and now_s - since_s < (AGREE_S if request.is_even else sealing.LATE_S):
             return False
-        if merge.generation(part.seal) != told.own or not self.local.is_still(part):
+        if merge.generation(part.seal) != request.own or not self.local.is_still(part):
             return False
-        merge.confirm(self._disk, to, self.place.node, told.word)
-        part.save = max(part.save, told.save)
+        merge.confirm(self._disk, to, self.config.node, request.word)
+        part.save = max(part.save, request.save)
         return True
 
     def _is_hopeless(self, to: Publishing) -> bool:
         """Whether a set will never become a checkpoint: its script ended, or a later start has published."""
-        if to.token in self._over and self.told.phase(to.token) == sealing.ENDED:
+        if to.token in self._over and self.starts.phase(to.token) == sealing.ENDED:
             state = self._sets[to.token, to.name]
             return state.is_refused and not state.is_open
         own = token_of(to.token) or (0, 0)
@@ -470,30 +472,30 @@ class Publisher:
         part = self.local.parts.get(key)
         return part is not None and part.seal is not None and (part.seal.is_file or part.seal.is_alone)
 
-    def _say_nothing(self, to: Publishing, now_s: float) -> bool:
+    def _report_empty(self, to: Publishing, now_s: float) -> bool:
         """Say that there is nothing of a set here, once that is likely enough."""
         key = (to.token, to.name)
         part = self.local.parts.get(key)
         if part is not None and (part.files or part.state == sealing.GIVEN_UP):
-            return self._join(part, to, now_s)  # it is sealed or will be, or never
+            return self._bring_again(part, to, now_s)  # it is sealed or will be, or never
         seen = {one: state.seen_s for one, state in self._sets.items() if state.seen_s is not None}
         since_s = max(seen[key], self._over.get(to.token, 0.0))
-        sure = self._empty.word(key, now_s, since_s, self.told.phase(to.token), seen)
+        sure = self._empty.claim(key, now_s, since_s, self.starts.phase(to.token), seen)
         if sure is None:
             return False
-        publish.say_nothing(self._disk, to, self.place.node, self.place.owner, proven=sure)
-        self._empty.said(key, sure=sure)
+        publish.report_empty(self._disk, to, self.config.node, self.config.owner, proven=sure)
+        self._empty.note_claim(key, sure=sure)
         return True
 
-    def _join(self, part: LocalPart, to: Publishing, now_s: float) -> bool:
+    def _bring_again(self, part: LocalPart, to: Publishing, now_s: float) -> bool:
         """Another node saves a set again, or late, of which this node's part is published.
 
         It is brought once more where it is still the same after long, or at the end."""
         over_s = self._over.get(to.token)
-        is_over = over_s is not None and self.told.phase(to.token) == sealing.ENDED
+        is_over = over_s is not None and self.starts.phase(to.token) == sealing.ENDED
         state = self._sets[to.token, to.name]
         since_s = max(state.seen_s or 0.0, over_s or 0.0)
-        if part.is_published and now_s - since_s >= (JOIN_S if is_over else self.place.wait_s):
+        if part.is_published and now_s - since_s >= (JOIN_S if is_over else self.config.wait_s):
             state.is_wanted = True
         return False
 
@@ -504,10 +506,10 @@ class Publisher:
         """
         if not self.is_done(token, now_s):
             return False
-        said = set(os.listdir(f"{self.place.attempt_folder}/stage"))
-        others = (node for node in self.expected(token) if node != self.place.node)
+        said = set(os.listdir(f"{self.config.attempt_folder}/stage"))
+        others = (node for node in self.expected(token) if node != self.config.node)
         return not any(
-            f"done.{token}.{node}" not in said and self._others.move(node, now_s) for node in others
+            f"done.{token}.{node}" not in said and self._peers.is_moving(node, now_s) for node in others
         )
 
     def is_done(self, token: str, now_s: float) -> bool:
@@ -515,10 +517,10 @@ class Publisher:
         over_s = self._over.get(token)
         if over_s is None or over_s >= self.local.looked_s:
             return False  # it runs, or saved something since the last look
-        self._others.look()
+        self._peers.look()
         if any(part.token == token and self._is_waiting(part) for part in list(self.local.parts.values())):
             return False
-        for to in publish.pending(self.place.to, self.place.job):
+        for to in publish.pending(self.config.to, self.config.job):
             if to.token != token:
                 continue
             state = self._sets[to.token, to.name]
@@ -528,7 +530,7 @@ class Publisher:
                 continue
             heard = publish.heard_of(to)
             missing = [node for node in self.expected(token) if node not in heard]
-            if not missing or any(self._others.may_bring(node, to, now_s) for node in missing):
+            if not missing or any(self._peers.may_bring(node, to, now_s) for node in missing):
                 return False
         return True
 
@@ -545,8 +547,8 @@ class Publisher:
         rows = status_report.rows(list(self.local.parts.values()), dict(self.refused))
         waiting = [row for row in rows if row["state"] in ("sealed", "writing")]
         return {
-            "version": 1, "node": self.place.node, "launch": self.place.launch, "job": self.place.job,
-            "pid": os.getpid(), "start": self.told.token, "sets": rows, "copying": self.copying,
+            "version": 1, "node": self.config.node, "launch": self.config.launch, "job": self.config.job,
+            "pid": os.getpid(), "start": self.starts.token, "sets": rows, "copying": self.copying,
             "backlog_bytes": sum(row["size_bytes"] for row in waiting), "dropped": self.local.dropped[-4:],
             "flushed_bytes": self.flushed_bytes, "flush_s": round(self.flush_s, 3), "why": self.why,
         }  # fmt: skip

@@ -254,18 +254,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--look", action="store_true", help="only say what lies here")
     parser.add_argument("--plan", default="", help="the agent's plan")
     parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
-    words = parser.parse_args(arguments)
-    home = Home(words.base)
-    if words.look:
+    args = parser.parse_args(arguments)
+    home = Home(args.base)
+    if args.look:
         print(json.dumps(look(home)), flush=True)
         return 0
-    plan = read_plan(words.plan)
+    plan = read_plan(args.plan)
     if plan is None:
-        raise UsageError(f"--plan {words.plan}: no plan that can be read")
+        raise UsageError(f"--plan {args.plan}: no plan that can be read")
     os.umask(0o077)
-    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    node = args.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     try:
-        made = restore(home, node, plan, words.plan.removesuffix(".json"))
+        made = restore(home, node, plan, args.plan.removesuffix(".json"))
     except (OSError, copy.Changed) as error:
         made = Made(why=f"the view could not be made: {getattr(error, 'strerror', None) or error}")
     print(json.dumps(made._asdict()), flush=True)

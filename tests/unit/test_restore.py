@@ -48,11 +48,11 @@ class Node:
 
     def copies(self) -> list[tuple[str, str]]:
         return [
-            (part.seal.node, part.seal.name) for part in inventory.stored_parts(self.home) if not part.own
+            (part.seal.node, part.seal.name) for part in inventory.stored_parts(self.home) if not part.is_own
         ]
 
     def tend(self) -> None:
-        while self.partner.tend(time.monotonic()):
+        while self.partner.run_round(time.monotonic()):
             pass
 
     def restore(self, plan: Plan) -> restore.Made:
@@ -92,7 +92,7 @@ def test_each_seal_comes_to_the_partner_and_goes_with_it(nodes: dict[str, Node])
     ring(nodes, n0="n1", n1="n0")
     nodes["n0"].save("step-1", {"a": b"1"})
     nodes["n0"].save("step-2", {"a": b"2"})
-    assert nodes["n0"].partner.tend(time.monotonic())
+    assert nodes["n0"].partner.run_round(time.monotonic())
     assert nodes["n1"].copies() == [("n0", "step-2")]
     nodes["n0"].tend()
     assert nodes["n1"].copies() == [("n0", "step-1"), ("n0", "step-2")]
@@ -184,7 +184,7 @@ def test_a_partner_that_is_dead_costs_a_reason(
     monkeypatch.setattr(partner_client, "_remote_command", lambda *_: ["/bin/sh", "-c", "exit 1"])
     ring(nodes, n0="n1", n1="n0")
     nodes["n0"].save("step-1", {"a": b"1"})
-    assert not nodes["n0"].partner.tend(time.monotonic())
+    assert not nodes["n0"].partner.run_round(time.monotonic())
     assert "ended with 1" in read_copies(str(nodes["n0"].attempt), "n0").why
     nodes["n0"].tend()
 
@@ -314,7 +314,7 @@ def test_only_the_sums_that_are_asked_for_are_made(nodes: dict[str, Node]) -> No
     assert {inner: one.sha256 for inner, one in some.seal.files.items()} == {
         inner: sum_ if inner in ("x1", "x3") else "" for inner, sum_ in sums(files).items()
     }
-    Path(part.place, "x1").write_bytes(b"changed")  # its sum is known, so it is not read
+    Path(part.path, "x1").write_bytes(b"changed")  # its sum is known, so it is not read
     whole = inventory.summed(some, 2, {"x0", "x2", "x4"})
     assert {inner: one.sha256 for inner, one in whole.seal.files.items()} == sums(files)
     with pytest.raises(copy.Changed):

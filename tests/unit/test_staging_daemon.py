@@ -99,9 +99,9 @@ class Nodes:
         for _ in range(int(seconds)):
             self.now_s += 1.0
             for name in names or self.names:
-                self.local[name].look(self.now_s, self.shared[name].told)
-                self.shared[name].hear(self.now_s)
-                self.shared[name].tend(self.now_s)
+                self.local[name].look(self.now_s, self.shared[name].starts)
+                self.shared[name].read_starts(self.now_s)
+                self.shared[name].run_round(self.now_s)
 
     def states(self, name: str) -> dict[str, str]:
         """Set -> its state in the report of a node."""
@@ -373,7 +373,7 @@ def test_ranks_that_say_when_they_are_done_are_believed_at_once(
         Path(folder, "1").write_bytes(b"1")
         ranks.run(5)
         assert ranks.states("n0") == {"step-10": "writing"}
-    ranks.local["n0"].look(ranks.now_s, ranks.shared["n0"].told)
+    ranks.local["n0"].look(ranks.now_s, ranks.shared["n0"].starts)
     assert ranks.states("n0") == {"step-10": "sealed"}
     ranks.run(2)
     assert ranks.published() == {"step-10": {"0": b"0", "1": b"1"}}
@@ -497,7 +497,7 @@ def test_room_is_made_for_the_next_checkpoint(nodes: Nodes, tmp_path: Path) -> N
         str(nodes.to), "--limit", "100", "--keep", "2",
     ])  # fmt: skip
     one = daemon.StagingDaemon(words)
-    nodes.local["n0"], nodes.shared["n0"] = one.local, one.shared
+    nodes.local["n0"], nodes.shared["n0"] = one.local, one.publisher
     for step in (1, 2, 3):
         nodes.write("n0", f"model-{step}.pt", b"x" * 60)
         nodes.run(4)

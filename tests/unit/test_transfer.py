@@ -61,7 +61,7 @@ def sealed(home: Home, name: str, files: dict[str, bytes], node: str = "n0") -> 
     path = Path(home.seal(TOKEN, name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(seal_json(seal))
-    return inventory.StoredPart(seal, str(held), own=True)
+    return inventory.StoredPart(seal, str(held), is_own=True)
 
 
 def sent(
@@ -82,7 +82,7 @@ def test_a_part_lies_there_as_it_lies_here(here: Home, there: Home, way: str) ->
         assert {
             inner: Path(inventory.file_path(part, inner)).read_bytes() for inner in part.seal.files
         } == content
-        assert not part.own
+        assert not part.is_own
 
 
 def test_what_lies_there_already_is_not_sent(here: Home, there: Home) -> None:
@@ -102,7 +102,7 @@ def test_a_copy_whose_file_was_written_to_is_none(here: Home, there: Home) -> No
     own = sealed(there, "step-8", {"rank-1.pt": b"weights"}, node="n1")
     assert sent(sealed(here, "step-8", {"rank-0.pt": b"weights"}), there).kept
     time.sleep(0.01)
-    Path(own.place, "rank-1.pt").write_bytes(b"changed")
+    Path(own.path, "rank-1.pt").write_bytes(b"changed")
     assert inventory.stored_part(there, "n0", TOKEN, "step-8") is None
 
 
@@ -118,7 +118,7 @@ def test_a_full_memory_refuses_before_a_byte_is_sent(here: Home, there: Home) ->
 def test_bytes_that_are_not_what_the_seal_says_are_refused(here: Home, there: Home) -> None:
     """The sum is made of what was written there."""
     part = sealed(here, "step-8", {"x": b"right", "z": b"z"})
-    Path(part.place, "x").write_bytes(b"wrong")
+    Path(part.path, "x").write_bytes(b"wrong")
     done = sent(part, there)
     assert (done.kept, "checksum" in done.why) == (False, True)
     assert list(inventory.stored_parts(there)) == []
@@ -128,7 +128,7 @@ def test_bytes_that_are_not_what_the_seal_says_are_refused(here: Home, there: Ho
 def test_a_sender_that_dies_half_way_leaves_nothing_that_counts(here: Home, there: Home) -> None:
     """The next one finds the folder free, and clears it."""
     part = sealed(here, "step-8", {"x": os.urandom(500_000)})
-    Path(part.place, "x").write_bytes(b"cut")
+    Path(part.path, "x").write_bytes(b"cut")
     done = sent(part, there)
     assert (done.kept, "shorter" in done.why) == (False, True)
     assert list(inventory.stored_parts(there)) == []
