@@ -126,7 +126,7 @@ class Living:
     """The jobs that processes of this user belong to."""
 
     def __init__(self) -> None:
-        from ftrun.hooks.sweep import environments, listed
+        from ftrun.hooks.ranks.kill_stale import environments, listed
 
         own = {os.getpid(), os.getppid()}
         pids = [pid for pid in listed() if pid not in own]
