@@ -1,6 +1,6 @@
 """One process of a start died while the others live: is it started again alone? (I/O)
 
-How it thinks. Where the framework lets a process join again, each has a parent (`hooks.rank`) that says when it died, and waits for `again` or `end`.
+How it thinks. Where the framework lets a process join again, each has a parent (`hooks.ranks.rank_wrapper`) that says when it died, and waits for `again` or `end`.
 The same judges are asked as for a whole start, with what was printed since the last such death. It is taken back only where it died alone: others
 that die of it within the settle time make it a matter of the whole start. Where the answer is `end` the others wait in vain, so the start is ended,
 too, and judged as any other: a process that ended confirms the fault (P7).

@@ -1,11 +1,13 @@
 """A node takes entries from the packs of its run, gives what they lack, and its leader compacts them. (I/O)
 
-How it thinks. Packs lie in the run's folder, one folder for each class of nodes (`node`). A node takes what it does not have. Nothing here may
-cost a start: a damaged entry is left out, what takes too long stays where it is, and the framework compiles it again.
+How it thinks. Packs lie in the run's folder, one folder for each class of nodes (`node`). A node takes what
+it does not have. Nothing here may cost a start: a damaged entry is left out, what takes too long stays
+where it is, and the framework compiles it again.
 
-Nodes of one job compile the same code. The leader gives first; the others then find little or nothing to add. A pack is only ever added.
-The leader alone compacts: when there are many packs, when they exceed the limit, when one is damaged, or when a newer framework has written
-into the caches since. A node that reads a pack while it is removed loses only warm entries.
+Nodes of one job compile the same code. The leader gives first; the others then find little or nothing to
+add. A pack is only ever added. The leader alone compacts: when there are many packs, when they exceed the
+limit, when one is damaged, or when a newer framework has written into the caches since. A node that reads a
+pack while it is removed loses only warm entries.
 """
 
 from __future__ import annotations
@@ -154,7 +156,10 @@ def _put(path: str, entry: Entry, content: bytes) -> None:
 
 
 def merge(location: Location, index: Index, contributor: Contributor) -> tuple[Index, dict[str, Any]]:
-    """Give what the packs do not have, and keep house where this node leads; what became of it. Raises OSError."""
+    """Give what the packs do not have, and keep house where this node leads; what became of it.
+
+    Raises OSError.
+    """
     folder = os.path.join(location.shared, index.node_class)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     index, damaged = _refreshed(folder, index)
@@ -216,7 +221,10 @@ def _refreshed(folder: str, index: Index) -> tuple[Index, list[str]]:
 
 
 def _fresh(location: Location, index: Index, contributor: Contributor) -> tuple[list[str], list[str]]:
-    """The paths of whole units that no pack has, and what is torn. Only the leader says what a name stands for that is written anew."""
+    """The paths of whole units that no pack has, and what is torn.
+
+    Only the leader says what a name stands for that is written anew.
+    """
     known = index.files()
     units: dict[str, list[str]] = {}
     torn, not_whole = [], set()

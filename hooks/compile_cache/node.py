@@ -1,15 +1,18 @@
-"""The compile caches of a run on one node: the folder, its owner, its entries, and the class of nodes that may share them. (I/O)
+"""A run's compile caches on one node: folder, owner, entries, and the class of nodes that share them. (I/O)
 
-How it thinks. Every start of a run gets the same folder on its node (`local`); the frameworks write there. Compiled code is run, so it is
-believed only from a folder that nobody else could write to: a folder of another owner is refused for the whole run. To count hits, a filled
-entry gets 1970 as its time of access: a later time means that a framework has read it.
+How it thinks. Every start of a run gets the same folder on its node (`local`); the frameworks write there.
+Compiled code is run, so it is believed only from a folder that nobody else could write to: a folder of
+another owner is refused for the whole run. To count hits, a filled entry gets 1970 as its time of access: a
+later time means that a framework has read it.
 
-Frameworks put much of their surroundings into the name of an entry, but not all: code compiled for one processor can be loaded on another,
-where it dies of an illegal instruction. So nodes share only with nodes of the same processor, instruction sets, C library, accelerators and
-drivers. A node cannot know the versions of Python and of the frameworks before the script runs: they are read from the processes that use
+Frameworks put much of their surroundings into the name of an entry, but not all: code compiled for one
+processor can be loaded on another, where it dies of an illegal instruction. So nodes share only with nodes
+of the same processor, instruction sets, C library, accelerators and drivers. A node cannot know the
+versions of Python and of the frameworks before the script runs: they are read from the processes that use
 the cache.
 
-Places: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version, /usr/local/Ascend/driver/version.info.
+Places: /proc/driver/nvidia (driver's README, chapter on /proc), /sys/module/amdgpu/version,
+/usr/local/Ascend/driver/version.info.
 """
 
 from __future__ import annotations
@@ -184,7 +187,11 @@ def list_entries(local: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def load_index(location: Location, node_class: str) -> Index:
-    """What the node knows of the packs. A folder that is from before the caches were cleared, or of another class of nodes, is emptied. Raises OSError."""
+    """What the node knows of the packs.
+
+    A folder that is from before the caches were cleared, or of another class of nodes, is emptied. Raises
+    OSError.
+    """
     table: Any = None
     with (
         contextlib.suppress(OSError, ValueError),

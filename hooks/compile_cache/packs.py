@@ -1,13 +1,15 @@
 """Entries of compile caches, and packs: the files in which entries travel between nodes. (I/O)
 
-How it thinks. Frameworks find an entry by its name and do not verify its content: PyTorch loads a library that was cut when its compiler was
-killed, and dies of a bus error at every start; JAX reads a cut entry, warns, compiles and never replaces it. So an entry that is visibly
-torn is dropped. Only its own form is checked; whether it is the right entry is for the framework to decide.
+How it thinks. Frameworks find an entry by its name and do not verify its content: PyTorch loads a library
+that was cut when its compiler was killed, and dies of a bus error at every start; JAX reads a cut entry,
+warns, compiles and never replaces it. So an entry that is visibly torn is dropped. Only its own form is
+checked; whether it is the right entry is for the framework to decide.
 Formats: ELF (elf(5)), zstd (RFC 8878), zlib (RFC 1950), JSON, and the last opcode of a pickle.
 
-A thousand nodes that open ten thousand small files in one folder overload a shared file system; reading one file from begin to end is cheap.
-So a pack is written once, under a name of its own, and never changed. Its first line has the length and the SHA-256 of the header, and the
-header those of every entry: damage is noticed before it reaches a node, and costs only the entries that it hit.
+A thousand nodes that open ten thousand small files in one folder overload a shared file system; reading one
+file from begin to end is cheap. So a pack is written once, under a name of its own, and never changed. Its
+first line has the length and the SHA-256 of the header, and the header those of every entry: damage is
+noticed before it reaches a node, and costs only the entries that it hit.
 
     ftrun-cache 1 <bytes of the header> <sha256 of the header>
     {"class": ..., "facts": {...}, "writers": {...}, "made_s": ..., "node": ..., "epoch": ..., "entries": [[...], ...]}
@@ -102,7 +104,10 @@ def is_safe(path: str) -> bool:
 
 
 def torn_reason(path: str, content: bytes, size: int) -> str:
-    """What shows that an entry was cut or not written to its end; "" for nothing. `content` is all of it, or its begin where `size` is more."""
+    """What shows that an entry was cut or not written to its end; "" for nothing.
+
+    `content` is all of it, or its begin where `size` is more.
+    """
     if not size:
         return "it is empty"
     if content[:4] == b"\x7fELF":
@@ -212,7 +217,10 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a pack says of itself. `writers`: framework -> version that wrote its entries; `offset`: where the first entry begins."""
+    """What a pack says of itself.
+
+    `writers`: framework -> version that wrote its entries; `offset`: where the first entry begins.
+    """
 
     node_class: str
     facts: Mapping[str, str]
@@ -225,7 +233,10 @@ class Header(NamedTuple):
 
 
 def pack_names(folder: str) -> list[str]:
-    """The packs of a folder, newest first; none where it is not there. Raises OSError where it cannot be read."""
+    """The packs of a folder, newest first; none where it is not there.
+
+    Raises OSError where it cannot be read.
+    """
     try:
         found = os.listdir(folder)
     except FileNotFoundError:
@@ -319,7 +330,10 @@ def _put_file(stream: BinaryIO, root: str, path: str) -> Optional[Entry]:
 
 @contextlib.contextmanager
 def open_pack(folder: str, name: str, epoch: Optional[int] = None) -> Iterator[tuple[BinaryIO, Header]]:
-    """A pack, at its first entry, and its header. Raises OSError, and Damaged, also where the caches were cleared since (`epoch`: how often they were)."""
+    """A pack, at its first entry, and its header.
+
+    Raises OSError, and Damaged, also where the caches were cleared since (`epoch`: how often they were).
+    """
     with open(os.path.join(folder, name), "rb") as stream:
         header = read_header(stream)
         if epoch not in (None, header.epoch):

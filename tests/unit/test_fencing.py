@@ -18,16 +18,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftrun.hooks import guard, main, processes, sweep
+from ftrun.hooks import main, processes
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.pack import archive
+from ftrun.hooks.ranks import fence_daemon, kill_stale
 from ftrun.hooks.starts import Here, Process, Start, job_of_claim, kin, start_of, token_of
 
 JOB = str(70_000_000 + os.getpid())  # no other test, and no Slurm here, has it
 MEMORY_MAX_KIB = 12 * 1024
 LOOK_MAX = 0.05  # of what it costs to start an interpreter
 # The guard of the packed hooks, which looks ten times as often.
-QUICK = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ftrun.hooks import guard, main; guard.PERIOD_S = 0.1; sys.exit(main.main(sys.argv[1:]))"
+QUICK = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ftrun.hooks import main; from ftrun.hooks.ranks import fence_daemon; fence_daemon.PERIOD_S = 0.1; sys.exit(main.main(sys.argv[1:]))"
 
 
 class Node:
@@ -65,7 +66,7 @@ class Node:
         return one
 
     def here(self, token: str) -> Here:
-        return sweep.here_of(str(self.attempt), token, JOB, "")
+        return kill_stale.here_of(str(self.attempt), token, JOB, "")
 
     def point(self, token: str) -> None:
         """`current`, replaced as batch.sh does it."""
@@ -78,7 +79,7 @@ class Node:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, signal.SIGKILL)
             one.wait()
-        sweep.sweep(self.here("closed"), 0.0)  # what those had started
+        kill_stale.kill_stale(self.here("closed"), 0.0)  # what those had started
         self._leader.kill()
         self._leader.wait()
 
@@ -107,7 +108,7 @@ def test_what_an_earlier_start_left_is_ended(node: Node) -> None:
     """Every process with a lower token of this attempt and job dies, and is told."""
     old = [node.rank("0.1"), node.rank("0.1", session=True), node.rank("0.2")]
 
-    swept = sweep.sweep(node.here("0.3"), 0.5)
+    swept = kill_stale.kill_stale(node.here("0.3"), 0.5)
 
     assert sorted(one.pid for one in old) == swept.killed
     assert [] == swept.left
@@ -140,7 +141,7 @@ def test_nothing_else_is_touched(node: Node, token: str | None, variables: dict[
     here = node.here("0.2")
     here.cluster = "here"
 
-    assert [] == sweep.sweep(here, 0.0).killed
+    assert [] == kill_stale.kill_stale(here, 0.0).killed
     assert other.poll() is None
 
 
@@ -149,7 +150,7 @@ def test_the_agent_and_a_supervisor_are_spared(node: Node) -> None:
     agent = node.rank("0.1", words=["sh", "-c", "sleep 300; :", "python", "-m", "ftrun.supervisor.agent"])
     assert _until(lambda: any(_is_below(one, agent.pid) for one in processes.listed().values()))
 
-    assert [] == sweep.sweep(node.here("0.2"), 0.0).killed
+    assert [] == kill_stale.kill_stale(node.here("0.2"), 0.0).killed
     assert agent.poll() is None
 
 
@@ -160,7 +161,7 @@ def test_a_process_without_its_environment_goes_with_its_kin(node: Node) -> None
     assert _until(lambda: len([1 for one in processes.listed().values() if _is_below(one, rank.pid)]) == 3)
     below = [one.pid for one in processes.listed().values() if _is_below(one, rank.pid)]
 
-    killed = sweep.sweep(node.here("0.2"), 0.5).killed
+    killed = kill_stale.kill_stale(node.here("0.2"), 0.5).killed
 
     assert {rank.pid, *below} <= set(killed)
     assert all(map(_is_gone, below))
@@ -178,7 +179,7 @@ def test_what_ignores_term_is_killed_after_the_grace(node: Node, tmp_path: Path)
     assert _until((tmp_path / "on").exists)
     began_s = time.monotonic()
 
-    swept = sweep.sweep(node.here("0.2"), 0.4)
+    swept = kill_stale.kill_stale(node.here("0.2"), 0.4)
 
     assert stubborn.pid in swept.killed
     assert -signal.SIGKILL == stubborn.wait()
@@ -193,7 +194,7 @@ def test_a_stopped_rank_dies_without_waking(node: Node, tmp_path: Path) -> None:
     frozen.send_signal(signal.SIGSTOP)
     assert _until(lambda: processes.listed()[frozen.pid].state == "T")
 
-    swept = sweep.sweep(node.here("0.2"), 5.0)
+    swept = kill_stale.kill_stale(node.here("0.2"), 5.0)
 
     assert [frozen.pid] == swept.killed
     assert not (tmp_path / "woke").exists()
@@ -205,12 +206,12 @@ def test_what_forks_while_it_is_ended_is_found_again(node: Node, tmp_path: Path)
     launcher = node.rank("0.1", words=["sh", "-c", shell])
     assert _until((tmp_path / "on").exists)
 
-    swept = sweep.sweep(node.here("0.2"), 1.0)
+    swept = kill_stale.kill_stale(node.here("0.2"), 1.0)
 
     assert (tmp_path / "forked").exists()
     assert launcher.pid in swept.killed
     assert len(swept.killed) >= 4
-    assert [] == [one for one, start in sweep.of_starts(node.here("0.2")).values() if start.job == JOB]
+    assert [] == [one for one, start in kill_stale.of_starts(node.here("0.2")).values() if start.job == JOB]
 
 
 def test_ranks_of_an_earlier_attempt_are_known_by_its_claim(node: Node) -> None:
@@ -225,7 +226,7 @@ def test_ranks_of_an_earlier_attempt_are_known_by_its_claim(node: Node) -> None:
         "0.1", env={"FTRUN_ATTEMPT_DIR": str(node.run / "attempts" / "3"), "SLURM_JOB_ID": "41"}
     )
 
-    assert [of_it.pid] == sweep.sweep(node.here("0.1"), 0.5).killed
+    assert [of_it.pid] == kill_stale.kill_stale(node.here("0.1"), 0.5).killed
     assert (None, None) == (inherited.poll(), later.poll())
 
 
@@ -234,17 +235,17 @@ def test_a_number_that_another_process_has_by_now_is_left_alone(node: Node) -> N
     other = node.rank("0.1")
     found = processes.listed()[other.pid]
 
-    assert [] == sweep.end([found._replace(began=found.began - 1)], 0.0)
+    assert [] == kill_stale.end([found._replace(began=found.began - 1)], 0.0)
     assert other.poll() is None
 
 
 def test_what_cannot_die_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in the kernel's hands is named with its state, and does not hold the sweep."""
     stuck = node.rank("0.1")
-    monkeypatch.setattr(sweep, "_signal", lambda one, number: None)
-    monkeypatch.setattr(sweep, "DEATH_S", 0.1)
+    monkeypatch.setattr(kill_stale, "_signal", lambda one, number: None)
+    monkeypatch.setattr(kill_stale, "DEATH_S", 0.1)
 
-    swept = sweep.sweep(node.here("0.2"), 0.1)
+    swept = kill_stale.kill_stale(node.here("0.2"), 0.1)
     told = swept.told("n7")
 
     assert {"node": "n7", "killed": [], "left": [stuck.pid]} == {
@@ -259,16 +260,16 @@ def test_an_environment_that_does_not_answer_hides_only_itself(
     """One process that holds its reader in the kernel costs a second, and not the others."""
     old = [node.rank("0.1") for _ in range(3)]
     hung = sorted(one.pid for one in old)[1]
-    plain = sweep._text
+    plain = kill_stale._text
 
     def read(path: str) -> str:
         if path == f"/proc/{hung}/environ":
             time.sleep(60)
         return plain(path)
 
-    monkeypatch.setattr(sweep, "_text", read)
+    monkeypatch.setattr(kill_stale, "_text", read)
 
-    killed = sweep.sweep(node.here("0.2"), 0.0).killed
+    killed = kill_stale.kill_stale(node.here("0.2"), 0.0).killed
 
     assert {one.pid for one in old} - {hung} <= set(killed)
 
@@ -309,7 +310,7 @@ def test_no_job_is_no_proof(node: Node) -> None:
     """Outside a job nothing of this attempt is known to be ours."""
     old = node.rank("0.1")
 
-    assert [] == sweep.sweep(sweep.here_of(str(node.attempt), "0.2", "", ""), 0.0).killed
+    assert [] == kill_stale.kill_stale(kill_stale.here_of(str(node.attempt), "0.2", "", ""), 0.0).killed
     assert old.poll() is None
 
 
@@ -339,7 +340,7 @@ def test_whatever_runs_beside_each_other_only_the_old_dies(
     (places["earlier"] / "claim").symlink_to(f"c.{JOB}.0.ab")
     try:
         expected = {_started(one, row, str(places[row["place"]])).pid: _is_old(row) for row in rows}
-        swept = sweep.sweep(one.here("0.3"), 0.1)
+        swept = kill_stale.kill_stale(one.here("0.3"), 0.1)
 
         assert {pid for pid, is_old in expected.items() if is_old} == {
             pid for pid in swept.killed if pid in expected
@@ -432,7 +433,7 @@ def test_a_script_without_a_token_survives_its_old_srun(node: Node, tmp_path: Pa
     assert _until((tmp_path / "on").exists)
     assert _until(lambda: len([1 for one in processes.listed().values() if _is_below(one, script.pid)]) == 1)
 
-    assert 1 == len(sweep.sweep(node.here("0.2"), 0.0).killed)
+    assert 1 == len(kill_stale.kill_stale(node.here("0.2"), 0.0).killed)
     assert _until((tmp_path / "went_on").exists)
     assert script.poll() is None
 
@@ -493,7 +494,7 @@ def test_a_frozen_tree_that_thaws_dies(node: Node, guarded: subprocess.Popen[byt
     assert _until((tmp_path / "wrote").exists)
     tree = [
         root.pid,
-        *(one.pid for one, start in sweep.of_starts(node.here("0.2")).values() if start.job == JOB),
+        *(one.pid for one, start in kill_stale.of_starts(node.here("0.2")).values() if start.job == JOB),
     ]
     for pid in (guarded.pid, *tree):
         with contextlib.suppress(ProcessLookupError):  # a `sleep` of the loops
@@ -505,7 +506,7 @@ def test_a_frozen_tree_that_thaws_dies(node: Node, guarded: subprocess.Popen[byt
             os.kill(pid, signal.SIGCONT)
 
     assert _until(lambda: all(map(_is_gone, tree)))
-    assert [] == [one for one, start in sweep.of_starts(node.here("0.2")).values() if start.job == JOB]
+    assert [] == [one for one, start in kill_stale.of_starts(node.here("0.2")).values() if start.job == JOB]
 
 
 def test_a_guard_that_can_read_nothing_does_nothing(node: Node, tmp_path: Path) -> None:
@@ -603,4 +604,4 @@ def _cpu_s(pid: int) -> float:
 def test_wrong_usage_of_a_guard_is_told(words: list[str]) -> None:
     """In one line, before any job depends on it."""
     with pytest.raises(UsageError):
-        guard.main(words)
+        fence_daemon.main(words)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import rank
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.pack import archive
+from ftrun.hooks.ranks import rank_wrapper
 
 MEMORY_MAX_KIB = 12 * 1024
 
@@ -236,7 +236,7 @@ def test_a_signal_to_the_task_reaches_the_rank_once(number: signal.Signals, hook
         one.send_signal(number)
         assert "got" == _line(one)
         assert "1" == _line(one)
-        if number in rank.JOBS_END:
+        if number in rank_wrapper.JOBS_END:
             assert 9 == one.wait(timeout=60), "whoever was asked to end is not started again"
 
 
@@ -278,4 +278,4 @@ def test_a_parent_is_small(hook: str, folder: Path) -> None:
 def test_wrong_usage_is_told(words: list[str]) -> None:
     """Before anything is started."""
     with pytest.raises(UsageError):
-        rank.main(words)
+        rank_wrapper.main(words)

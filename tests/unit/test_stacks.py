@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.hooks import main, stacktext
+from ftrun.hooks import main
 from ftrun.hooks.machine import Machine
-from ftrun.hooks.ranks import ranks_of
+from ftrun.hooks.ranks import stacks
+from ftrun.hooks.ranks.stacks import ranks_of
 from ftrun.hooks.starts import Process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -271,29 +272,29 @@ Current thread 0x00007f16dd5b4740 (most recent call first):
 def test_the_main_thread_is_found_in_both_formats() -> None:
     """py-spy names it; faulthandler writes it last."""
     assert ["wait (distributed/work.py:88)", "all_reduce (collectives.py:7)", "<module> (train.py:41)"] == [
-        str(frame) for frame in stacktext.main_of_pyspy(PYSPY.format(line=7), 4123)
+        str(frame) for frame in stacks.main_of_pyspy(PYSPY.format(line=7), 4123)
     ]
     assert ["wait (distributed/work.py:88)", "<module> (u/train.py:41)"] == [
-        str(frame) for frame in stacktext.main_of_faulthandler(FAULT)
+        str(frame) for frame in stacks.main_of_faulthandler(FAULT)
     ]
 
 
 def test_a_digest_tells_a_step_and_not_a_spin() -> None:
     """Another line of a caller is a move; another line of the innermost function is none."""
-    frames = stacktext.main_of_pyspy(PYSPY.format(line=7), 4123)
-    moved = stacktext.main_of_pyspy(PYSPY.format(line=9), 4123)
+    frames = stacks.main_of_pyspy(PYSPY.format(line=7), 4123)
+    moved = stacks.main_of_pyspy(PYSPY.format(line=9), 4123)
     spun = (frames[0]._replace(line=90), *frames[1:])
 
-    assert stacktext.digest(frames) == stacktext.digest(spun)
-    assert stacktext.digest(frames) != stacktext.digest(moved)
-    assert "" == stacktext.digest(())
+    assert stacks.digest(frames) == stacks.digest(spun)
+    assert stacks.digest(frames) != stacks.digest(moved)
+    assert "" == stacks.digest(())
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_a_stack_or_none(text: str) -> None:
     """What a tool prints may be anything."""
-    stacktext.digest(stacktext.main_of_pyspy(text, 1))
-    stacktext.digest(stacktext.main_of_faulthandler(text))
+    stacks.digest(stacks.main_of_pyspy(text, 1))
+    stacks.digest(stacks.main_of_faulthandler(text))
 
 
 TREES: dict[str, tuple[list[tuple[int, int, str, dict[str, str]]], list[int]]] = {

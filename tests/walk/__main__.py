@@ -1,7 +1,8 @@
-"""`python -m tests.walk [--json] [--list]`: how far a reader walks with one fault, and with one submission. (I/O)
+"""`python -m tests.walk [--json] [--list]`: how far a reader walks with a fault and a submission. (I/O)
 
-A file counts once; a change of file is where one function of the list, in the order of first entries, lies in another file than the one
-before it. What is on the list: `main_path` and `with_details` in `trace.py`; what of it is plumbing: `walks.py`.
+A file counts once; a change of file is where one function of the list, in the order of first entries, lies
+in another file than the one before it. What is on the list: `main_path` and `with_details` in `trace.py`;
+what of it is plumbing: `walks.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trace of a walk: which functions of ftrun are entered, in what order, who calls whom; and its main path. (I/O)
+"""The trace of a walk: which functions of ftrun are entered, in which order, and who calls whom. (I/O)
 
 Nothing here knows a module of ftrun by name, so the numbers stay comparable when files move.
 """
@@ -35,7 +35,10 @@ def _function(code: CodeType) -> Function | None:
 
 @dataclass
 class Trace:
-    """Functions in the order of their first entry, with those that called them. Calls while a module is imported are left out: they come once a process."""
+    """Functions in the order of their first entry, with those that called them.
+
+    Calls while a module is imported are left out: they come once a process.
+    """
 
     order: dict[Function, set[Function]] = field(default_factory=dict)
     entries: int = 0

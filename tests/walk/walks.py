@@ -1,4 +1,4 @@
-"""The two walks that are counted: a fault's from the log to the second sbatch, and a submission's to the first. Each returns its trace and its plumbing. (I/O)"""
+"""The two walks that are counted, a fault and a submission: each returns its trace and its plumbing. (I/O)"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from ftrun.hooks.starts import (
     variables,
 )
 
-__all__ = ["Swept", "end", "here_of", "main", "of_starts", "sweep"]
+__all__ = ["KillReport", "end", "here_of", "kill_stale", "main", "of_starts"]
 
 USUAL_GRACE_S = 1.0
 LAUNCHER_S = 0.3  # an srun that waits for a lost node hears no TERM; one that is killed leaves a process that ends its step
@@ -49,7 +49,7 @@ SPARED_WORDS = frozenset(
 )  # behind -m: a supervisor may be started inside a job
 
 
-class Swept:
+class KillReport:
     """What became of the processes of earlier starts: pids that are gone, and those that would not die with state and name."""
 
     def __init__(self, killed: Sequence[int], left: Sequence[Process]) -> None:
@@ -97,7 +97,7 @@ def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
     }
 
 
-def sweep(here: Here, grace_s: float = USUAL_GRACE_S) -> Swept:
+def kill_stale(here: Here, grace_s: float = USUAL_GRACE_S) -> KillReport:
     """End every process of an earlier start on this node. With a grace of 0 nobody is asked to leave first."""
     jobs = _Jobs(here)
     killed: set[int] = set()
@@ -115,7 +115,7 @@ def sweep(here: Here, grace_s: float = USUAL_GRACE_S) -> Swept:
         undying.update((one.pid, one) for one in end(victims, 0.0 if killed else grace_s))
         killed |= {one.pid for one in victims}
     left = [now for now in map(_now, undying.values()) if now is not None]
-    return Swept(sorted(killed - {one.pid for one in left}), left)
+    return KillReport(sorted(killed - {one.pid for one in left}), left)
 
 
 def end(victims: Sequence[Process], grace_s: float) -> list[Process]:
@@ -240,7 +240,7 @@ def main(arguments: list[str]) -> int:
     words = parser.parse_args(arguments)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     here = here_of(words.attempt_folder, words.token, words.job, os.environ.get("SLURM_CLUSTER_NAME", ""))
-    swept = sweep(here, max(0.0, words.grace))
+    swept = kill_stale(here, max(0.0, words.grace))
     line = swept.told(node)
     if words.spare_check:
         line["unfit"] = _unfit(words.attempt_folder, swept)
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _unfit(folder: str, swept: Swept) -> str:
+def _unfit(folder: str, swept: KillReport) -> str:
     """Why no start should use this node; "" for no reason."""
     if swept.left:
         return f"{len(swept.left)} process(es) of an earlier start cannot be ended"

@@ -8,12 +8,26 @@ a time limit, and what came in is written.
 
 NCCL's Flight Recorder is asked by the named pipe of a rank, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe`, which PyTorch makes where that
 variable is set and the recorder is on (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_ the same).
+
+Which processes are ranks. A step holds shells, launchers, ranks, and what ranks start (loaders of data, compilers). A rank is the first process from above
+that is neither a go-between (a shell, srun, mpirun, our own parent of a rank) nor above processes with another rank than its own, as
+torchrun is. What a rank started has its rank in the environment as well, and is none itself.
+
+Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI), RANK_ID (MindSpore), SLURM_PROCID (srun).
+
+Stacks as text. A rank that hangs shows the same callers twice; one that only spins changes the line of its innermost function and no other. So
+the digest of a stack is made of file and function of every frame, and of the line of all but the innermost; addresses, the names of threads and
+their states are left out.
+
+Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, `    wait (threading.py:320)`); faulthandler of Python 3.9 to 3.14
+(`Thread 0x... (most recent call first):`, `  File "threading.py", line 320 in wait`): the main thread comes last.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -23,14 +37,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import nodefile, stacktext, sweep
+from ftrun.hooks import nodefile
 from ftrun.hooks.errors import UsageError
 from ftrun.hooks.machine import Machine, NoAnswer
 from ftrun.hooks.processes import environments, listed
-from ftrun.hooks.ranks import name_of, ranks_of
+from ftrun.hooks.ranks import kill_stale
 from ftrun.hooks.starts import Here, Process, variables
 
-__all__ = ["main", "taken"]
+__all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "taken"]
 
 USUAL_LIMIT_S = 20.0
 USUAL_APART_S = 3.0
@@ -50,6 +64,129 @@ ACCELERATORS: dict[str, tuple[str, ...]] = {
     "rocm-smi": ("--showuse", "--showpower", "--csv"),
     "npu-smi": ("info",),
 }
+
+
+# ---------------------------------------------------------------------- which processes are ranks
+
+RANKS_MAX = 64
+NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK_ID")
+GO_BETWEENS = frozenset(
+    {
+        "sh", "bash", "dash", "ash", "zsh", "ksh", "csh", "tcsh", "fish", "busybox", "slurm_script", "srun", "mpirun", "mpiexec",
+        "mpiexec.hydra", "orterun", "orted", "prte", "prterun", "prted", "hydra_pmi_proxy", "hydra_bstrap_pr", "timeout", "env", "nice",
+        "nohup", "setsid", "stdbuf", "time", "numactl", "apptainer", "singularity", "starter", "starter-suid", "enroot", "ftrun-rank",
+    }
+)  # fmt: skip
+
+
+def name_of(told: Mapping[str, str]) -> tuple[str, str]:
+    """The variable that names a process's rank, and the rank; ("", "") where there is none. A batch script is no task 0."""
+    for name in NAMES:
+        if told.get(name, "").isdigit():
+            return name, told[name]
+    if told.get("SLURM_STEP_ID") and told.get("SLURM_PROCID", "").isdigit():
+        return "SLURM_PROCID", told["SLURM_PROCID"]
+    return "", ""
+
+
+def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str]]) -> list[int]:
+    """The pids of the ranks among the processes of one start on one node, at most 64. `told`: pid -> its variables."""
+    below: dict[int, list[int]] = {}
+    for pid, one in sorted(members.items()):
+        below.setdefault(one.parent, []).append(pid)
+    names = {pid: name_of(told.get(pid, {})) for pid in members}
+    found: list[int] = []
+    waiting = [pid for pid, one in sorted(members.items()) if one.parent not in members]
+    while waiting:
+        pid = waiting.pop(0)
+        is_between = members[pid].name in GO_BETWEENS
+        children = below.get(pid, [])
+        if children and (is_between or _others_below(pid, below, names)):
+            waiting = children + waiting
+        elif not is_between or (names[pid][0] and members[pid].name != "srun"):
+            found.append(pid)
+    return found[:RANKS_MAX]
+
+
+def _others_below(pid: int, below: Mapping[int, list[int]], names: Mapping[int, tuple[str, str]]) -> bool:
+    """Whether a process is above one that has another rank."""
+    waiting, seen = list(below.get(pid, [])), {pid}
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if names[one][0] and names[one] != names[pid]:
+            return True
+        waiting += below.get(one, [])
+    return False
+
+
+# ---------------------------------------------------------------------- stacks as text
+
+FRAMES_MAX = 100
+_PYSPY_THREAD = re.compile(r"^Thread (?:0x)?([0-9A-Fa-f]+) \(.*?\)(?:: \"(.*)\")?")
+_PYSPY_FRAME = re.compile(r"^ {4}(\S.*?) \((.+?)(?::(\d+))?\)$")
+_FAULT_THREAD = re.compile(r"^(?:Current t|T)hread 0x[0-9a-f]+")
+_FAULT_FRAME = re.compile(r'^ {2}File "(.*)", line (\d+|\?\?\?) in (.*)$')
+
+
+class Frame(NamedTuple):
+    """One call, innermost first in a stack. `file` with its folder: a name such as `functional.py` alone says nothing; `line` is 0 where it is not known."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+def main_of_pyspy(text: str, pid: int) -> tuple[Frame, ...]:
+    """The main thread of a dump of py-spy, innermost frame first; () where there is none."""
+    threads: list[tuple[bool, list[Frame]]] = []
+    for line in text.splitlines():
+        head = _PYSPY_THREAD.match(line)
+        if head:
+            threads.append((head[2] == "MainThread" or head[1] == str(pid), []))
+            continue
+        frame = _PYSPY_FRAME.match(line)
+        if frame and threads and len(threads[-1][1]) < FRAMES_MAX:
+            threads[-1][1].append(Frame(frame[1], _short(frame[2]), int(frame[3] or 0)))
+    return tuple(next((frames for is_main, frames in threads if is_main), threads[0][1] if threads else []))
+
+
+def main_of_faulthandler(text: str) -> tuple[Frame, ...]:
+    """The main thread of what faulthandler wrote once; () where there is none."""
+    frames: list[Frame] = []
+    for line in text.splitlines():
+        if _FAULT_THREAD.match(line):
+            frames = []
+            continue
+        frame = _FAULT_FRAME.match(line)
+        if frame and len(frames) < FRAMES_MAX:
+            number = int(frame[2]) if frame[2].isdigit() else 0
+            frames.append(Frame(frame[3], _short(frame[1]), number))
+    return tuple(frames)
+
+
+def _short(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
+
+
+def digest(frames: Sequence[Frame]) -> str:
+    """Twelve letters: equal for two looks at a process that did not move; "" for no frames."""
+    if not frames:
+        return ""
+    inner = frames[0]
+    words = [
+        f"{inner.file}:{inner.function}",
+        *(f"{one.file}:{one.function}:{one.line}" for one in frames[1:]),
+    ]
+    return hashlib.sha256("\n".join(words).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+# ---------------------------------------------------------------------- the ranks of a start
 
 
 class Rank:
@@ -89,7 +226,7 @@ def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -
 
 def ranks_here(here: Here, node: str) -> list[Rank]:
     """The ranks of the present start on this node."""
-    members = {pid: one for pid, (one, start) in sweep.of_starts(here).items() if here.is_present(start)}
+    members = {pid: one for pid, (one, start) in kill_stale.of_starts(here).items() if here.is_present(start)}
     told = {pid: variables(text) for pid, text, _ in environments(sorted(members))}
     ours = {pid: one for pid, one in members.items() if _is_of(node, told.get(_top(pid, members), {}))}
     return [Rank(ours[pid], told.get(pid, {}), _below(pid, ours)) for pid in ranks_of(ours, told)]
@@ -163,15 +300,11 @@ def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
     texts.update((pid, ("faulthandler", text)) for pid, text in _faults(machine, rest).items())
     for rank in ranks:
         source, text = texts.get(rank.pid, ("proc", ""))
-        frames = (
-            stacktext.main_of_pyspy(text, rank.pid)
-            if source == "py-spy"
-            else stacktext.main_of_faulthandler(text)
-        )
+        frames = main_of_pyspy(text, rank.pid) if source == "py-spy" else main_of_faulthandler(text)
         kernel = _kernel(machine, rank.pid)
         rank.looks.append(
             {
-                "source": source, "top": [str(frame) for frame in frames[:8]], "digest": stacktext.digest(frames) or kernel.digest,
+                "source": source, "top": [str(frame) for frame in frames[:8]], "digest": digest(frames) or kernel.digest,
                 "state": kernel.state, "wchan": kernel.wchan, "threads": len(kernel.threads), **_used(machine, rank),
             }
         )  # fmt: skip
@@ -374,7 +507,7 @@ def main(arguments: list[str]) -> int:
         ranks = ranks_of_task(words.attempt_folder.rstrip("/"), words.token, words.job, node)
     else:
         cluster = os.environ.get("SLURM_CLUSTER_NAME", "")
-        ranks = ranks_here(sweep.here_of(words.attempt_folder, words.token, words.job, cluster), node)
+        ranks = ranks_here(kill_stale.here_of(words.attempt_folder, words.token, words.job, cluster), node)
     table = {
         "schema": 1,
         "node": node,

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["Guard", "main"]
+__all__ = ["FenceDaemon", "main"]
 
 PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
@@ -41,7 +41,7 @@ USAGE = (
 )
 
 
-class Guard:
+class FenceDaemon:
     """Reads `current` of one attempt; `look` is called about once a second."""
 
     def __init__(self, folder: str, job: str, node: str, launch: str) -> None:
@@ -101,10 +101,10 @@ def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
     """The child's part. What was ended is one line of JSON in `guarded.<launch>.<node>` of the attempt's folder."""
     import json
 
-    from ftrun.hooks import sweep
+    from ftrun.hooks.ranks import kill_stale
 
     try:
-        here = sweep.here_of(
+        here = kill_stale.here_of(
             folder,
             "closed" if token.startswith("closed") else token,
             job,
@@ -112,7 +112,7 @@ def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
         )
     except UsageError:  # a link that is no token
         return
-    swept = sweep.sweep(here, 0.0)
+    swept = kill_stale.kill_stale(here, 0.0)
     if swept.killed or swept.left:
         line = json.dumps({"at_s": round(time.time(), 3), "current": token, **swept.told(node)}) + "\n"
         name = os.path.join(folder, f"guarded.{launch}.{node}")
@@ -202,13 +202,13 @@ class _Child:
 
 
 def main(arguments: list[str]) -> int:
-    """Guard until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    """FenceDaemon until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
     words = _Words(arguments)
     node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    guard = Guard(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
+    guard = FenceDaemon(words.folder, words.job or os.environ.get("SLURM_JOB_ID", ""), node, words.launch)
     began_s = time.monotonic()
     watch = _Child("watch", words.watch, began_s + float(words.watch_after) if words.watch_after else None)
     keep = _Child("staging-daemon", words.keep.splitlines(), began_s if words.keep else None, again=True)
@@ -236,7 +236,7 @@ class _Ending:
     asked = False
 
 
-def _hold_back(guard: Guard, watch: _Child, keep: _Child, caches: PeriodicMerge) -> None:
+def _hold_back(guard: FenceDaemon, watch: _Child, keep: _Child, caches: PeriodicMerge) -> None:
     """Leave without a word when asked to, the watch first; signals that are meant for the job's own steps do nothing here."""
 
     def leave(number: int, _frame: object) -> None:
