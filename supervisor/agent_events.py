@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import replace
@@ -28,6 +28,7 @@ from ftrun.supervisor.run_types import (
     Attempt,
     Budgets,
     Companion,
+    CompanionState,
     Exclusion,
     Hung,
     Incident,
@@ -42,7 +43,7 @@ from ftrun.supervisor.run_types import (
 __all__ = ["GROW", "JOB", "apply", "job_of", "mark_of", "uncounted"]
 
 _NAME = re.compile(r"[0-9.]{1,64}")
-_ORDER = ("intended", "submitted", "here", "failed", "ending", "ended", "gone")
+_ORDER: tuple[CompanionState, ...] = get_args(CompanionState)
 
 GROW = "grow"
 """The rung of a start that was ended for one with more nodes."""
@@ -370,7 +371,7 @@ def _companion_intended(run: Run, record: Record) -> Run:
     return _with_companions(run, owner, (*owner.companions, asked))
 
 
-def _companion(state: str) -> Callable[[Run, Record], Run]:
+def _companion(state: CompanionState) -> Callable[[Run, Record], Run]:
     """The companion comes to this state; where it is further already, only what was not known of it is added."""
 
     def apply(run: Run, record: Record) -> Run:
@@ -385,7 +386,9 @@ def _companion(state: str) -> Callable[[Run, Record], Run]:
     return apply
 
 
-def _companion_moved(owner: Attempt, known: Companion, state: str, record: Record) -> tuple[Companion, ...]:
+def _companion_moved(
+    owner: Attempt, known: Companion, state: CompanionState, record: Record
+) -> tuple[Companion, ...]:
     data = record["data"]
     further = _ORDER.index(state) > _ORDER.index(known.state)
     changed = replace(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.records import dataclass, replace
@@ -26,6 +26,7 @@ __all__ = [
     "Attempt",
     "Budgets",
     "Companion",
+    "CompanionState",
     "End",
     "Exclusion",
     "GivenUp",
@@ -36,12 +37,19 @@ __all__ = [
     "Run",
     "Start",
     "StartNote",
+    "Submission",
     "higher",
     "reached",
 ]
 
 Record = Mapping[str, Any]
 """One record of a journal."""
+
+Submission = Literal["opened", "intended", "unknown", "done", "refused", "lost"]
+"""How the sbatch of an attempt stands; `unknown`: nobody heard its answer."""
+
+CompanionState = Literal["intended", "submitted", "here", "failed", "ending", "ended", "gone"]
+"""How far a companion is: it only ever goes forward. See `Companion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Companion:
     job: str = ""
     pool: str = ""  # where it is borrowed from; "" = the job's own partition
     nodes: tuple[str, ...] = ()
-    state: str = "intended"
+    state: CompanionState = "intended"
     reason: str = ""  # why it failed, or was ended
     here_at_s: float | None = None
     gone_at_s: float | None = None
@@ -164,12 +172,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a run. `submission` is one of: opened, intended, unknown, done, refused, lost."""
+    """One try of a run."""
 
     number: int
     opened_at_s: float
     token: str = ""
-    submission: str = "opened"
+    submission: Submission = "opened"
     refusal: str = ""
     job: str = ""
     cluster: str = ""

@@ -11,7 +11,7 @@ import pytest
 from ftrun.supervisor import companion_views, views
 from ftrun.supervisor.cli.explain import _said
 from ftrun.supervisor.lifecycle import INSIDE, State
-from ftrun.supervisor.run_types import Attempt, Companion, Run
+from ftrun.supervisor.run_types import Attempt, Companion, CompanionState, Run
 
 ONE = Companion(
     launch=0, number=1, nodes_asked=2, mark="m", asked_at_s=10.0, job="17", nodes=("n5", "n6"), state="here", here_at_s=12.0
@@ -46,7 +46,7 @@ def test_status_names_the_companions_that_slurm_may_still_have() -> None:
     ],
 )
 def test_few_words_say_what_a_companion_does(
-    state: str, job: str, nodes: tuple[str, ...], words: str
+    state: CompanionState, job: str, nodes: tuple[str, ...], words: str
 ) -> None:
     """In the line of `status` as in `show`."""
     row = views.run_facts(_run(replace(ONE, state=state, job=job, nodes=nodes)), 20.0)["companions"]
