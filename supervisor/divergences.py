@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.supervisor import attempts, context, divergence
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor import context, divergence
 from ftrun.supervisor.poisoned import poison_of
 from ftrun.supervisor.usable import Usable, find, leave
 
 if TYPE_CHECKING:
     from ftrun.supervisor.divergence import Sign
     from ftrun.supervisor.run_context import RunContext
-    from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["none_usable", "note", "nothing_loaded", "usable"]
+__all__ = ["note", "usable"]
 
-NOTHING_TO_LOAD = "checkpoint.none-usable"
+
 
 
 def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
@@ -42,27 +40,6 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
         leave(ctx.run_dir, ctx.run.poisoned)
     return found
 
-
-def nothing_loaded(ctx: RunContext, attempt: Attempt) -> Diagnosis | None:
-    """What an end without a start of the script means, where batch.sh found nothing that may be loaded; None where that is not so."""
-    why = attempts.stuck(ctx.run_dir, attempt.number, attempt.launch.number)
-    return none_usable(why) if why and attempt.launch.end.state == "FAILED" and attempt.launch.start.number <= 1 else None
-
-
-def none_usable(why: str) -> Diagnosis:
-    """What it means that a job, or a task of an array, found nothing that it may load, for that reason."""
-    return Diagnosis(
-        fault=FaultClass.CHECKPOINT,
-        retry=False,
-        action=Action.STOP,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature=NOTHING_TO_LOAD,
-        title=why,
-        advice="Mend one of them, or say --ft-checkpoint-fresh to begin from nothing.",
-        sources=(Source.CHECKPOINT,),
-    )
 
 
 def usable(ctx: RunContext) -> Usable:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     checkpoints,
     drained,
@@ -28,12 +27,10 @@ from ftrun.supervisor import (
     submit,
 )
 from ftrun.supervisor.cluster_view import newest_checkpoint
-from ftrun.supervisor.end_reasons import AT_LIMIT, AWAY
+from ftrun.supervisor.end_reasons import AT_LIMIT
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Occasion, Sight
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
-from ftrun.supervisor.nodefacts import HARDWARE
 from ftrun.supervisor.save_request_io import SLURM, ask, asked, awaited, listens, save_wait_s, sight, unask
 from ftrun.supervisor.timers import Intervals
 
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["leave", "left_in_time", "live", "look", "near_limit"]
+__all__ = ["leave", "live", "look", "near_limit"]
 
 _OVER = frozenset({State.SETTLING, State.RECOVERING})
 
@@ -165,20 +162,6 @@ def _hear(ctx: RunContext, world: ClusterSnapshot, left_s: float, *, near: bool)
         ending.intend(ctx, f"{AT_LIMIT}; {verdict.reason}")
 
 
-def left_in_time(ctx: RunContext, found: Diagnosis) -> Diagnosis:
-    """`found`, unless nothing but our own leaving explains the end: a person asked for it, a node of it was drained, or the time limit was
-    near; and the script had saved, or left by itself when it was asked to."""
-    attempt = ctx.attempt
-    for began, meant in ((AT_LIMIT, _ENDED_IN_TIME), (AWAY, _MOVED_OFF)):
-        if attempt.ended_by_us and attempt.end_intended.startswith(began):
-            # Whatever it prints when it is ended is the end's own doing; broken hardware is not.
-            return found if found.fault in HARDWARE else replace(meant, because=found.because)
-    if found.fault is FaultClass.HANG and not found.signature and ctx.run.wish and attempt.ended_by_us:
-        return replace(_LEFT_AS_ASKED, because=found.because)
-    if found.fault is not FaultClass.UNKNOWN or not asked(ctx, Occasion.TIMELIMIT):
-        return found
-    return replace(_LEFT_IN_TIME, because=found.because)
-
 
 # ---------------------------------------------------------------------- the effects
 
@@ -194,47 +177,3 @@ def _read(ctx: RunContext) -> Halt | None:
         if ctx.observations.per_launch(_Told).errors[str(error)].first():
             ctx.record("warned", message=f"{ctx.run_dir}/{FILE} is not obeyed: {error}")
         return None
-
-
-_LEFT_AS_ASKED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="",
-    title="ended by ftrun, as a person asked",
-    rests_on=("a person asked for the end", "nothing else explains it"),
-    sources=(Source.EXIT,),
-)
-_LEFT_IN_TIME = Diagnosis(
-    fault=FaultClass.TIMELIMIT,
-    retry=True,
-    action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.7,
-    signature="slurm.left-before-limit",
-    title="left by itself when it was asked to save before its time limit",
-    rests_on=("the time limit was near", "nothing else explains the end"),
-    sources=(Source.EXIT,),
-)
-_ENDED_IN_TIME = replace(
-    _LEFT_IN_TIME,
-    confidence=0.9,
-    signature="slurm.ended-before-limit",
-    title="ended by ftrun once it had saved: it could not be through before its time limit",
-    rests_on=("the time limit was near", "a new checkpoint was complete", "ftrun ended it"),
-)
-_MOVED_OFF = replace(
-    _ENDED_IN_TIME,
-    fault=FaultClass.PREEMPTED,
-    signature="slurm.moved-off-drained",
-    title="ended by ftrun once it had saved: somebody had drained a node of it",
-    rests_on=(
-        "Slurm: a node of the job was drained, not by ftrun",
-        "a new checkpoint was complete",
-        "ftrun ended it",
-    ),
-)

@@ -230,7 +230,7 @@ class Diagnosis:
             "confidence": round(self.confidence, 3),
             "signature": self.signature,
             "title": self.title,
-            "because": [dataclasses.asdict(proof) for proof in self.because],
+            "because": [dataclasses.asdict(proof) for proof in self.because or self.suspicious],
             "consequences": self.consequences,
             "advice": self.advice,
             "rests_on": list(self.rests_on),

@@ -1,7 +1,7 @@
 """What the nodes of one launch tell of themselves, as the supervisor of one run sees it. (I/O)
 
 Live, the reports of the watch are looked at now and then, and what is new becomes evidence in the journal. Once the launch is over, all reports
-are read, those of the checks after the failure among them, and joined to the diagnosis (`nodefacts`).
+are read, those of the checks after the failure among them, for the diagnosis.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor import attempts, nodereports, sense
-from ftrun.supervisor.model import Diagnosis, Evidence
-from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding, joined
+from ftrun.supervisor.model import Evidence
+from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding
 from ftrun.supervisor.nodestory import entry_prefix
 from ftrun.supervisor.timers import Interval, Stopwatch
 from ftrun.supervisor.visits import GIVEN_UP_AFTER_S, Visit
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.world import ClusterSnapshot
 
-__all__ = ["first_seen_s", "judged", "live_facts", "visit_is_over"]
+__all__ = ["first_seen_s", "live_facts", "of_end", "visit_is_over"]
 
 LOOK_EVERY_S = 2.0
 _WORTH_A_VISIT = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
@@ -81,20 +81,18 @@ def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     return True
 
 
-def judged(
-    ctx: RunContext, world: ClusterSnapshot, found: Diagnosis, lost: Collection[str] = ()
-) -> Diagnosis:
-    """The diagnosis of an end, with what the nodes say; `lost` nodes say nothing."""
+def of_end(ctx: RunContext, world: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
+    """What the nodes say of themselves once the launch is over, less what was there before; `lost` ones say nothing."""
     attempt, seen = ctx.attempt, ctx.observations
     if attempts.has_tasks(ctx.run_dir, attempt.number):
-        return found  # each task has nodes of its own
+        return NodeFacts()  # each task has nodes of its own
     _read(ctx)
     facts = replace(seen.node_facts.survived(seen.survived), silent=frozenset(lost))
-    if facts.odd(world.now_s):
-        entries = ctx.services.ledger.entries()
-        launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
-        facts = facts.noted_before(entries, ctx.run.id, launch, world.now_s)
-    return joined(found, facts, world.now_s)
+    if not facts.odd(world.now_s):
+        return facts
+    entries = ctx.services.ledger.entries()
+    launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
+    return facts.noted_before(entries, ctx.run.id, launch, world.now_s)
 
 
 def first_seen_s(ctx: RunContext, signature: str) -> list[float]:

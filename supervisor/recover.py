@@ -31,6 +31,7 @@ from ftrun.supervisor import (
     nodebook,
     over,
     placing,
+    policy,
     queue_desk,
     store,
     strays,
@@ -38,6 +39,7 @@ from ftrun.supervisor import (
     usable,
 )
 from ftrun.supervisor.cluster_view import cluster_view
+from ftrun.supervisor.diagnosis_told import LEFT
 from ftrun.supervisor.model import Decision
 from ftrun.supervisor.timers import Stopwatch, Stopwatches
 
@@ -64,13 +66,8 @@ class _Clocks:
 
 def recover(ctx: RunContext, world: ClusterSnapshot) -> None:
     """One look at a run whose next step is decided."""
-    if ctx.run.wish:
-        finish.end_run(
-            ctx,
-            world,
-            Decision("stop", f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}"),
-            {"class": "cancelled"},
-        )
+    if (wish := policy.withdrawn(ctx.run)) is not None:
+        finish.end_run(ctx, world, wish, {"class": "cancelled"})
         return
     kind = ctx.run.decision.get("kind", "resubmit")
     if kind == "keep":
@@ -148,8 +145,8 @@ def _gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
         return True
     told = archive.verdict(ctx) if absent.is_gone(ctx, world) else archive.ASKED
     if told == archive.NOTHING:
-        decision = Decision("stop", f"the job was {ends.LEFT.title}", advice=ends.LEFT.advice)
-        finish.end_run(ctx, world, decision, {"class": "cancelled", "signature": ends.LEFT.signature})
+        decision = Decision("stop", f"the job was {LEFT.title}", advice=LEFT.advice)
+        finish.end_run(ctx, world, decision, {"class": "cancelled", "signature": LEFT.signature})
     return told == archive.LOST
 
 

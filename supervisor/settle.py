@@ -13,37 +13,30 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.cluster import JobState
 from ftrun.supervisor import (
     absent,
-    afterwards,
     agent_events,
     arrays,
-    attempts,
     beside,
+    diagnosis_inputs,
     divergence,
     divergences,
     ends,
     finish,
     grounds,
-    halting,
-    held,
-    hung,
-    inside,
-    last_line,
     loading,
     nodebook,
     nodelook,
     policy,
     preempted,
     sense,
-    submit,
-    usable,
 )
 from ftrun.supervisor.cluster_view import cluster_view, lost_by_then, newer_checkpoint, topology
-from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.end_reasons import WITHOUT_SCRIPT
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.model import Diagnosis, FaultClass
 from ftrun.supervisor.timers import Stopwatch
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.diagnosis_facts import Facts
     from ftrun.supervisor.run_context import RunContext
     from ftrun.supervisor.run_types import Attempt
     from ftrun.supervisor.world import ClusterSnapshot
@@ -71,8 +64,8 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
     attempt = ends.of_last_start(ctx.attempt)
     attempt = preempted.seen_through(ctx, ends.as_logged(attempt, ctx.observations.evidence))
     incident = ends.incident_id(attempt)
-    diagnosis = _refusal(ctx) if attempt.submission == "refused" else _diagnose(ctx, world, attempt, incident)
-    diagnosis = beside.said(ctx.run, incident, diagnosis)
+    facts = _facts(ctx, world, attempt, incident)
+    diagnosis = diagnose(facts)
     _note_loading(ctx, diagnosis)
     found, loads = divergences.note(ctx, world), divergences.usable(ctx)
     checkpoint = newer_checkpoint(ctx, loads.path)
@@ -91,9 +84,10 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
         own=loads.own,
         running_again=_running_again(ctx, world),
         common=nodebook.common_cause(ctx, diagnosis, world.now_s),
+        unseen=ctx.run_dir if _unseen(ctx) else "",
     )
     if attempt.submission == "done":
-        case = arrays.judged(ctx, case, lost_by_then(ctx, world))
+        case = arrays.judged(ctx, case, facts)
         diagnosis = case.diagnosis
     if diagnosis.fault is not FaultClass.HEALTHY:
         told = [e.at_s for e in ctx.observations.evidence if e.signature == diagnosis.signature]
@@ -108,6 +102,13 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
         )
     ruling = policy.decide(case)
     _carry(ctx, world, case, ruling, incident)
+
+
+def _facts(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
+    """All that is known of the end; of one whose cause stays unknown, with the last lines of its logs."""
+    lost = lost_by_then(ctx, world) if attempt.submission == "done" else ()
+    facts = diagnosis_inputs.of_end(ctx, world, attempt, incident, topology=topology(ctx), lost=lost)
+    return diagnosis_inputs.with_last_words(ctx, facts, diagnose(facts))
 
 
 def _unseen_for_long(ctx: RunContext, world: ClusterSnapshot) -> bool:
@@ -141,15 +142,9 @@ def _carry(
         "used": {} if case.progressed else dict(case.run.rungs),
         "exclude_until_s": case.exclude_until_s,
     }
-    if decision.kind in ("resubmit", "keep") and ctx.settings.get("observe"):
-        ctx.record("observed", decision=data)
-        if decision.kind == "resubmit":
-            last_line.record_stopped(ctx, data | {"reason": f"observe: would resubmit: {decision.reason}"})
-            return
-    if decision.kind == "resubmit" and _unseen(ctx):
-        reason = f"{decision.reason}; not resubmitted: {ctx.run_dir} was never seen from the nodes"
-        finish.end_run(ctx, world, decision, data | {"kind": "stop", "reason": reason})
-        return
+    if ruling.would is not None and case.limits.observe:
+        data["kind"] = ruling.would.kind  # what a user's hook is told would be done
+        ctx.record("observed", decision=data | ruling.would.to_json())
     if decision.kind in ("resubmit", "keep"):
         ctx.record("decided", **data)
         return
@@ -186,68 +181,6 @@ def _quiet(ctx: RunContext, world: ClusterSnapshot) -> bool:
     return quiet_for >= float(settings.get("settle", 2.0))
 
 
-def _diagnose(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, incident: str) -> Diagnosis:
-    if (told := ends.told(attempt)) is not None:
-        return told
-    before = attempts.held_record(ctx.run_dir, attempt.number, attempt.launch.number, attempt.nodes)
-    if before is not None and attempt.launch.end.state in ("FAILED", "GONE"):
-        return held.diagnosis(before, attempts.held_path(ctx.run_dir, attempt.number, attempt.launch.number))
-    if (refused := divergences.nothing_loaded(ctx, attempt)) is not None:
-        return refused
-    if attempt.launch.end.state == "COMPLETED" and (remaining := arrays.given_up(ctx.run)) is not None:
-        return remaining
-    down = lost_by_then(ctx, world)
-    written = attempts.exit_record(ctx.run_dir, attempt.number, attempt.launch.number)
-    ended = Ended(
-        state=attempt.launch.end.state,
-        reason=attempt.launch.end.reason,
-        exit_code=attempt.launch.end.exit_code
-        if attempt.launch.end.exit_code is not None
-        else (written.code if written else None),
-        exit_signal=attempt.launch.end.exit_signal
-        if attempt.launch.end.exit_signal is not None
-        else (written.signal if written else None),
-        derived_exit_code=attempt.launch.end.derived_exit_code,
-        by_us=attempt.ended_by_us,
-        nodes_down=down,
-        requeued=attempt.launch.requeued,
-        unused=len(ctx.attempt.nodes) > len(attempt.nodes),
-    )
-    progress = ctx.observations.report.progress if ctx.observations.report is not None else None
-    seats = topology(ctx)
-    found = diagnose(
-        (*ctx.observations.evidence, *afterwards.attached(ctx)),
-        seats,
-        ended=ended,
-        catalog=ctx.services.catalog(),
-        progress=progress,
-        resumed=usable.resumed(ctx.settings, ctx.run, ctx.run_dir, attempt.launch.start.resume_from, incident),
-    )
-    requeues = submit.requeues(ctx.run_dir, otherwise=ctx.services.facts().requeue_default)
-    found = ends.as_requeued(attempt, found, ctx.observations.evidence, requeues=requeues)
-    found = ends.with_companions(attempt, found)
-    found = halting.left_in_time(ctx, nodelook.judged(ctx, world, found, down))
-    found = hung.judged(attempt, found)
-    return afterwards.with_last_words(ctx, found, seats)
-
-
-def _refusal(ctx: RunContext) -> Diagnosis:
-    """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out, or adds, may be why: then without it."""
-    ours = ctx.attempt.excluded or inside.spares_of(ctx.settings, ctx.attempt)
-    for_good = ctx.attempt.launch.end.state == "REFUSED" and not ours
-    return Diagnosis(
-        fault=FaultClass.SCHEDULER,
-        retry=not for_good,
-        action=Action.STOP if for_good else Action.WAIT,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature="slurm.refused-for-good" if for_good else "slurm.refused-for-now",
-        title=f"sbatch refused: {ctx.attempt.refusal}",
-        advice="Mend what sbatch complains about, then: ftrun resume " + ctx.run.id if for_good else "",
-        sources=(Source.SLURM,),
-    )
-
 
 def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
     """Set the checkpoint aside that could not be loaded, be it that something else ended the launch or is blamed first; take back those that are not to blame."""
@@ -261,3 +194,4 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
     known = {path for path, _ in ctx.run.set_aside}
     if any(path in known for path in back):
         ctx.record("checkpoint.taken-back", paths=[path for path in back if path in known])
+

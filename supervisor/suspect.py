@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor import attempts, ending, nodelook
+from ftrun.supervisor import attempts, diagnosis_inputs, ending
 from ftrun.supervisor.cluster_view import topology
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis
-from ftrun.supervisor.nodefacts import while_alive
 from ftrun.supervisor.stall import Look, leaves_for_s, look
 from ftrun.supervisor.timers import Stopwatch
 
@@ -45,7 +44,10 @@ def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
-    diagnosis = _provisional(ctx, world, report)
+    facts = diagnosis_inputs.of_live(ctx, world, report, topology(ctx))
+    diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
+    if report.evidence:
+        ctx.observations.provisional = diagnosis
     seen = look(ctx.observations, diagnosis, suspected=ctx.run.state is not State.RUNNING)
     ctx.observations.suspicion = diagnosis if seen is Look.SUSPECT else None
     if seen is Look.WELL:
@@ -65,19 +67,6 @@ def leave_to_agent(ctx: RunContext) -> None:
     ctx.observations.suspicion = None
     _clear(ctx, "the agent beside the script lives: it judges")
 
-
-def _provisional(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> Diagnosis | None:
-    """What the log and the nodes so far would mean if it were all."""
-    seen = ctx.observations
-    if report.evidence:
-        seen.provisional = diagnose(
-            report.evidence,
-            topology(ctx),
-            ended=None,
-            catalog=ctx.services.catalog(),
-            progress=report.progress,
-        )
-    return while_alive(seen.provisional, nodelook.live_facts(ctx, world), seen.survived, world.now_s)
 
 
 def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:

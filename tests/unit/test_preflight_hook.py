@@ -12,7 +12,7 @@ from ftrun.hooks import nodefile
 from ftrun.hooks.checks.runner import Report, report_of
 from ftrun.hooks.main import main
 from ftrun.hooks.preflight import EXIT_HELD
-from ftrun.supervisor import held, prelaunch
+from ftrun.supervisor import prelaunch
 
 NODES = ("n0", "n1", "n2", "n3")
 
@@ -56,7 +56,7 @@ def test_a_bad_minority_holds_the_script_and_the_record_says_who(
     assert (EXIT_HELD, True) == (status, record["held"])
     understood = prelaunch.parsed(record, NODES)
     assert understood
-    assert ("n1", "n3") == held.diagnosis(understood, "preflight.0").nodes
+    assert ("n1", "n3") == tuple(understood.bad)
     assert "n1: edac: memory fails" in capsys.readouterr().err
 
 
