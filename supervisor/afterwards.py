@@ -1,8 +1,7 @@
 """Files that the user named besides the job's log, and what is read of them once a launch is over. (I/O)
 
 How it thinks. Most of what `--ft-log` names are logs, and are followed. A flight recorder's dump or torchrun's error file is written
-at the end and makes sense when it is whole; so it waits until the launch is judged. And only when no cause was found are the last words of
-the logs compared with what this run printed while it was well.
+at the end and makes sense when it is whole; so it waits until the launch is judged.
 """
 
 from __future__ import annotations
@@ -13,18 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import context, inputs, lastwords, launchlogs
-from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Topology
+from ftrun.supervisor import context, inputs
+from ftrun.supervisor.model import Evidence
 from ftrun.supervisor.tail import LogPath
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.signatures import Catalog
 
-__all__ = ["attached", "extra_logs", "named", "told_by", "with_last_words"]
-
-HEALTHY_MAX = 4
-"""So many earlier launches are asked what they usually print."""
+__all__ = ["attached", "extra_logs", "named", "told_by"]
 
 
 def extra_logs(keeper: Keeper) -> list[LogPath]:
@@ -43,28 +39,6 @@ def told_by(paths: Sequence[str], catalog: Catalog, evidence: Sequence[Evidence]
     found = inputs.attached(paths, catalog=catalog)
     last = max((one.order for one in evidence), default=0)
     return tuple(replace(one, order=last + one.order) for one in found)
-
-
-def with_last_words(keeper: Keeper, found: Diagnosis, topology: Topology) -> Diagnosis:
-    """`found`; of an unknown cause, with the lines that are new or odd among the last ones."""
-    if found.fault is not FaultClass.UNKNOWN:
-        return found
-    attempt, report = keeper.attempt, keeper.memory.report
-    progress = report.progress if report is not None else None
-    own = launchlogs.of_launch(keeper.run_dir, attempt.number, attempt.launch) + extra_logs(keeper)
-    explained = [
-        (incident.attempt, incident.launch, incident.start)
-        for incident in keeper.run.incidents
-        if incident.fault != FaultClass.UNKNOWN
-    ]
-    places = explained[-HEALTHY_MAX:]
-    healthy = [log for place in places for log in launchlogs.of_start(keeper.run_dir, *place)]
-    offset_bytes = progress.offset_bytes if progress is not None else 0
-    ours = launchlogs.ours(keeper.run_dir, attempt.number, attempt.launch)
-    lines = lastwords.suspicious(
-        own, topology, step_offset_bytes=offset_bytes, healthy=healthy, ours=ours.having(*attempt.family)
-    )
-    return replace(found, suspicious=lines) if lines else found
 
 
 def _named(keeper: Keeper) -> list[str]:

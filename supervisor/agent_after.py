@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import agent_apart, agent_case, agent_reach, agent_shrink, nodefacts
+from ftrun.supervisor import agent_apart, agent_reach, agent_shrink, nodefacts, suspicions
 from ftrun.supervisor.agent_checks import Checks
 from ftrun.supervisor.agent_desk import Desk
 from ftrun.supervisor.agent_eye import Eye, Suspicion
@@ -125,7 +125,7 @@ def _alive(desk: Desk, eye: Eye | None) -> None:
 
 
 def _lost(suspicion: Suspicion) -> bool:
-    return suspicion.diagnosis.signature == agent_case.LOST
+    return suspicion.diagnosis.signature == suspicions.LOST
 
 
 def _swept(desk: Desk, eye: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:

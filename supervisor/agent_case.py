@@ -1,7 +1,7 @@
 """What a start's end means: the facts of the node put before the same judges that the supervisor asks. (pure)
 
 How it thinks. The agent has its own ways of learning (a file on its node for the end, a step of its own for the nodes), but no judgement of
-its own: evidence goes to `diagnose`, the nodes' reports to `nodefacts`, the case to `policy`, the ruling to `ladder`. What it adds is one fact that
+its own: the facts go to the rules of the diagnosis, the case to `policy`, the ruling to `ladder`. What it adds is one fact that
 nobody else has so early: who of the nodes does not answer. Such a node counts as lost, as if Slurm had said so.
 """
 
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import divergence, grounds, ladder, nodefacts, policy
-from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.diagnosis_facts import Facts, Gone
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.events import Run
-from ftrun.supervisor.hung import better, ended_by_us
 from ftrun.supervisor.loading import Resumed, Usable, is_aside
-from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
+from ftrun.supervisor.model import Diagnosis, Evidence, Topology
 from ftrun.supervisor.nodefacts import NodeFacts
-from ftrun.supervisor.verdicts import UNSURE, plain
+from ftrun.supervisor.suspicions import GROWN
+from ftrun.supervisor.verdicts import Ended
 
 if TYPE_CHECKING:
     from ftrun.hooks.checkpoints.poison import Poison
@@ -28,26 +29,16 @@ if TYPE_CHECKING:
     from ftrun.supervisor.signatures import Catalog
 
 __all__ = [
-    "GROWN",
-    "LOST",
     "Seen",
     "case_of",
     "decided",
-    "drained",
-    "grown",
-    "instead",
+    "facts_of",
     "judge",
-    "lost",
     "place_of",
-    "planned",
     "ruled",
-    "slow",
     "unspent",
     "usable",
 ]
-
-LOST, SLOW, DRAINED, GROWN = "node.silent", "straggler.swap", "node.drained", "run.grows"
-COMPANION_OVER = "node.companion-over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +74,11 @@ class Seen:
 
 def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
     """The cause of the end."""
+    return diagnose(facts_of(seen, catalog))
+
+
+def facts_of(seen: Seen, catalog: Catalog) -> Facts:
+    """What is known of this start, as the rules take it. The agent alone knows so early who does not answer: such a node is lost."""
     ended = Ended(
         state="FAILED",
         exit_code=seen.code,
@@ -90,37 +86,21 @@ def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
         by_us=seen.suspicion is not None,
         nodes_down=seen.silent,
     )
-    found = diagnose(
-        seen.evidence,
-        seen.topology,
-        ended=ended,
+    gone = Gone(seen.gone, f"the companion that held {', '.join(seen.gone)} is over")
+    return Facts(
+        evidence=seen.evidence,
+        topology=seen.topology,
         catalog=catalog,
+        ended=ended,
         progress=seen.progress,
         resumed=seen.resumed,
+        nodes=seen.facts,
+        now_s=seen.now_s,
+        silent=seen.silent,
+        gone=(gone,) if seen.gone else (),
+        suspicion=seen.suspicion,
+        rank_ended=seen.rank_ended,
     )
-    why = seen.suspicion
-    if why is not None and not seen.silent:
-        # What Slurm and the ranks say while we end them is no cause.
-        found = why if planned(why) else ended_by_us(found, why, rank_ended=seen.rank_ended)
-    if seen.gone and not seen.silent and why is None:
-        over = _without_companion(seen.gone)
-        # An exception that nobody knows by name is what ranks say who lost a peer, too.
-        vague = found.fault is FaultClass.USER_CODE and found.confidence < UNSURE
-        found = over if vague else better(found, over)
-    facts = replace(seen.facts, silent=frozenset((*seen.silent, *seen.gone)))
-    found = nodefacts.joined(found, facts, seen.now_s)
-    missing = tuple(node for node in seen.silent if node not in found.nodes)
-    if seen.silent:
-        words = f"{', '.join(seen.silent)} did not answer a step that asked every node"
-        found = replace(
-            found,
-            nodes=(*found.nodes, *missing),
-            rests_on=(*found.rests_on, words),
-            exclude=True,
-            # Slurm has said nothing yet. Enough to leave a node; it is drained where Slurm, too, finds it lost.
-            sources=tuple(Source.SILENCE if one is Source.SLURM else one for one in found.sources),
-        )
-    return found
 
 
 def case_of(run: Run, seen: Seen, diagnosis: Diagnosis, cluster: grounds.ClusterView) -> grounds.Case:
@@ -288,51 +268,3 @@ def place_of(
         swap_off=swap_off,
         batch_node=batch_node,
     )
-
-
-def lost(nodes: tuple[str, ...]) -> Diagnosis:
-    """The suspicion that a live start has lost nodes: they do not answer."""
-    words = "a node does not answer, and the script stands still"
-    return replace(
-        plain(FaultClass.NODE, words, [words], names=nodes, confidence=0.8, sources=(Source.SILENCE,)),
-        signature=LOST,
-    )
-
-
-def _without_companion(nodes: tuple[str, ...]) -> Diagnosis:
-    """A companion came to its end, or somebody ended it: its nodes are gone, and none of them is blamed."""
-    words = f"the companion that held {', '.join(nodes)} is over"
-    found = plain(FaultClass.NODE, "a companion is over", [words], confidence=0.9, sources=(Source.SLURM,))
-    return replace(found, signature=COMPANION_OVER)
-
-
-def slow(node: str, reason: str) -> Diagnosis:
-    """Why a start is left for a spare that is to take a slow node's place."""
-    found = plain(
-        FaultClass.NODE, "a node is slow", [reason], names=(node,), confidence=0.7, sources=(Source.SILENCE,)
-    )
-    return replace(found, signature=SLOW)
-
-
-def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
-    """Why a start is left for spares that are to take the place of nodes that somebody drained. Slurm's word for it; nobody is blamed."""
-    title = "a node is drained" if len(nodes) == 1 else "nodes are drained"
-    found = plain(FaultClass.NODE, title, [reason], names=nodes, confidence=0.9, sources=(Source.SLURM,))
-    return replace(found, signature=DRAINED, exclude=False)
-
-
-def grown(reason: str) -> Diagnosis:
-    """Why a start is left for one with more nodes. Nothing failed, and nobody is blamed."""
-    found = plain(FaultClass.NODE, "the run grows", [reason], confidence=0.9, sources=(Source.SLURM,))
-    return replace(found, signature=GROWN, exclude=False)
-
-
-def instead(nodes: Sequence[str], answered: Collection[str], unfit: Collection[str]) -> Diagnosis:
-    """What is said of a start that was to grow, where some of its own nodes turn out to be lost when it is over."""
-    gone = tuple(node for node in nodes if node not in answered or node in unfit)
-    return lost(gone) if gone else grown("it is not known which nodes are well")
-
-
-def planned(found: Diagnosis) -> bool:
-    """Whether a start that was left for this was well: what its end printed is the end's own doing."""
-    return found.signature in (SLOW, DRAINED, GROWN)

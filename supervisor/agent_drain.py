@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.supervisor import agent_case, leavefile
+from ftrun.supervisor import leavefile, suspicions
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_notice import Notice
@@ -82,7 +82,7 @@ class Drained:
         self._answered.add(wish.token)
         self._wish = self._boundary = None
         nodes = self._used(wish)
-        found = Suspicion(agent_case.drained(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
+        found = Suspicion(suspicions.drained(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
         out = tuple(node for node in wish.aside if node not in self._eye.started.nodes)
         why = self._against(found, out) if saved else reason
         if not why:

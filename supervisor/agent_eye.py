@@ -17,22 +17,22 @@ from typing import Any
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor import (
     afterwards,
-    agent_case,
     context,
     hang,
-    hung,
     inputs,
     launchlogs,
     nodereports,
     sense,
     suspect,
+    suspicions,
 )
 from ftrun.supervisor.agent_desk import Where
 from ftrun.supervisor.agent_talk import Started
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.lease import Clock
 from ftrun.supervisor.model import Diagnosis, Evidence, Topology
-from ftrun.supervisor.nodefacts import NodeFacts, while_alive
+from ftrun.supervisor.nodefacts import NodeFacts
 from ftrun.supervisor.signatures import Catalog
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.watch import LogWatcher, WatchReport
@@ -214,26 +214,33 @@ class Eye:
         """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
         found = self.memory.suspicion
         if found is None or not suspect.is_found_by_a_check(found):
-            found = hung.hung(verdict, self.started.nodes)
+            found = suspicions.hung(verdict, self.started.nodes)
         return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
 
     def _provisional(self, report: WatchReport) -> Diagnosis | None:
+        """What is seen so far would mean if it were all; None where nothing is."""
         memory = self.memory
-        # Under suspicion it is asked each time: steps that come after a line may take it back.
-        if self._news or (report.evidence and (memory.provisional is None or self._suspected)):
-            self._news = False
-            memory.provisional = diagnose(
-                report.evidence,
-                self.topology(),
-                ended=None,
-                catalog=self._catalog(),
-                progress=report.progress,
-            )
         if memory.due("node-reports", self._clock.mono_s(), REPORTS_EVERY_S):
             stamp = nodereports.stamp(self._where.run_dir, self._where.attempt)
             if stamp != memory.node_stamp:
                 memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
-        return while_alive(memory.provisional, memory.node_facts, memory.survived, self._clock.now_s())
+                self._news = True
+        found = memory.provisional
+        # What is fatal is asked about each time: steps that come after a line may take it back, and a finding may be gone.
+        known = report.evidence if found is None else suspect.fatal(found)
+        if self._news or memory.node_facts.findings or known:
+            self._news = False
+            found = memory.provisional = diagnose(
+                Facts(
+                    evidence=report.evidence,
+                    topology=self.topology(),
+                    catalog=self._catalog(),
+                    progress=report.progress,
+                    nodes=memory.node_facts.survived(memory.survived),
+                    now_s=self._clock.now_s(),
+                )
+            )
+        return found
 
     def _unanswered(self, report: WatchReport) -> Suspicion | None:
         """Nodes of the start that did not answer twice while it showed no life."""
@@ -253,9 +260,9 @@ class Eye:
         # To ask takes seconds, in which a node that stood still may have come back.
         still = bool(silent) and self.look(fresh=True) is not None and self.memory.steps_seen == before
         if twice and still and self.quiet_s() >= ASKED_AGAIN_S:
-            return Suspicion(agent_case.lost(twice), self.quiet_s())
+            return Suspicion(suspicions.lost(twice), self.quiet_s())
         if still and silent and self._ending:
-            return Suspicion(agent_case.lost(silent), self.quiet_s())
+            return Suspicion(suspicions.lost(silent), self.quiet_s())
         pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
         self._ask_after_s = self.quiet_s() + pause_s
         return None

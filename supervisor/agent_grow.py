@@ -29,6 +29,7 @@ from ftrun.supervisor import (
     nodereports,
     rates,
     savenow,
+    suspicions,
 )
 from ftrun.supervisor.agent_apart import Apart
 from ftrun.supervisor.agent_checks import Checks
@@ -276,7 +277,7 @@ class Growth:
             )
             return None
         self.nodes = nodes
-        return Suspicion(agent_case.grown(found.reason), 0.0)
+        return Suspicion(suspicions.grown(found.reason), 0.0)
 
     def _too_late(self, found: Verdict, reach: Reach) -> str:
         """Why it does not pay any more; "" where it does. A checkpoint may have been awaited for hours, and the job's end may be another one by now."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import agent_case, ladder, settle, store
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor import agent_case, ladder, settle, store, suspicions
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.grounds import ClusterView
@@ -134,7 +134,7 @@ class Ranks:
             for one in dead:
                 self.desk.book.record("rank.left", **_told(one), reason=move.reason)
                 self._answer(one, "end")
-            return Suspicion(replace(diagnosis, title=f"rank {first.rank} died: {diagnosis.title}"), 0.0)
+            return Suspicion(suspicions.of_rank(diagnosis, first.rank), 0.0)
         self.desk.book.record("start.decided", **agent_case.decided(incident, case, ruling, move))
         say(f"start {started.number}: rank {first.rank}: {move.reason}")
         self.desk.rest(min(move.delay_s, SETTLE_MAX_S))

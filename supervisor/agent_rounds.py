@@ -25,6 +25,7 @@ from ftrun.supervisor import (
     checkpoints,
     grounds,
     ladder,
+    suspicions,
     usable,
 )
 from ftrun.supervisor.agent_apart import Apart
@@ -194,7 +195,7 @@ class Rounds:
             if found is not None and suspicion is None:
                 suspicion = found
                 say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
-                if found.diagnosis.signature == agent_case.LOST:
+                if found.diagnosis.signature == suspicions.LOST:
                     self.early.ask(eye.started, found.diagnosis.nodes, self.aside, self._checks)
                 agent_stop.stop(self.desk, eye, found, self.settings)
         drained.close()
@@ -264,7 +265,7 @@ class Rounds:
         if self._growth is not None and self._growth.nodes and suspicion is not None:
             if nodes := self._growth.settled(reach):
                 return self._grown(eye, incident, nodes, self._judged(eye, over, suspicion, reach))
-            suspicion = Suspicion(agent_case.instead(eye.started.nodes, reach.answered, reach.unfit), 0.0)
+            suspicion = Suspicion(suspicions.instead(eye.started.nodes, reach.answered, reach.unfit), 0.0)
         self.apart.note(
             eye.started.nodes, eye.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftrun.supervisor import agent_case
+from ftrun.supervisor import suspicions
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.agent_hang import Hangs
@@ -40,7 +40,7 @@ class Slow:
         if swap is None:
             self._boundary = None
             return None
-        wanted = Suspicion(agent_case.slow(swap.node, swap.reason), 0.0)
+        wanted = Suspicion(suspicions.slow(swap.node, swap.reason), 0.0)
         if self._boundary is None:
             self._boundary = Boundary(self._desk, self._eye, self._settings)
         verdict = self._boundary.look()

@@ -15,7 +15,7 @@ from typing import Any
 
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.commands.steps import StepRow
-from ftrun.supervisor import agent_case, checkpoints, context, leaving, savenow
+from ftrun.supervisor import checkpoints, context, leaving, savenow, suspicions
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Eye, Suspicion
 from ftrun.supervisor.model import FaultClass
@@ -37,11 +37,11 @@ def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) ->
     """End the start; returns when it is over, or nothing is left to try. Raises OSError (journal), GivenUp."""
     number = eye.started.number
     desk.talk.ending(number)
-    if not agent_case.planned(found.diagnosis):  # else it has just saved
+    if not suspicions.is_planned(found.diagnosis):  # else it has just saved
         _gasp(desk, eye, found, settings)
     if desk.talk.over(number) is not None:
         return
-    lost = found.diagnosis.signature == agent_case.LOST
+    lost = found.diagnosis.signature == suspicions.LOST
     if cancel_steps(desk) and _over_within(desk, number, LOST_END_S if lost else STEPS_END_S):
         return
     for name, wait_s in (("TERM", TERM_S), ("KILL", KILL_S)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import SlurmError
-from ftrun.supervisor import agent_case
+from ftrun.supervisor import suspicions
 from ftrun.supervisor.agent_desk import Desk, say
 from ftrun.supervisor.agent_eye import Suspicion
 from ftrun.supervisor.agent_talk import Started
@@ -46,7 +46,7 @@ class Taken:
             self._before_s = mono_s
         self._before = gone
         if lost:
-            return Suspicion(agent_case.lost(lost), mono_s - self._before_s)
+            return Suspicion(suspicions.lost(lost), mono_s - self._before_s)
         if gone:
             self._next_s = mono_s + AGAIN_S
         return None

@@ -9,22 +9,23 @@ Where tasks write into one log nobody can tell whose a line is: then one diagnos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import arrayspec, attempts, context, divergences, hung, policy, rows
-from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
+from ftrun.supervisor import arrayspec, attempts, context, diagnosis_inputs, policy, rows
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 
 if TYPE_CHECKING:
     from ftrun.supervisor.attempts import Launch
     from ftrun.supervisor.events import Attempt, Run
     from ftrun.supervisor.grounds import Case
     from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.model import Diagnosis
     from ftrun.supervisor.office import World
 
-__all__ = ["all_went_well", "given_up", "judged", "note_failed", "tasks_of", "wanted"]
+__all__ = ["all_went_well", "causes", "judged", "note_failed", "tasks_of", "wanted"]
 
 
 def note_failed(keeper: Keeper, world: World) -> None:
@@ -35,28 +36,37 @@ def note_failed(keeper: Keeper, world: World) -> None:
         keeper.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
 
 
-def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
+def causes(keeper: Keeper, facts: Facts, whole: Diagnosis) -> dict[int, Diagnosis]:
+    """The diagnosis of each failed task; `whole`, that of all, where nothing is known of one alone. {} where one stands for all. Raises OSError."""
+    attempt, run_dir = keeper.attempt, keeper.run_dir
+    launches = attempts.task_records(run_dir, attempt.number, attempt.failed_tasks)
+    unable = _unable_to_load(keeper)
+    share = _share_a_log(launches.values())
+    if share and not unable:
+        return {}
+    found = {}
+    for task in attempt.failed_tasks:
+        known = None if share else diagnosis_inputs.of_task(facts, attempt, task, run_dir, launches.get(task))
+        if task in unable:
+            known = Facts((), facts.topology, facts.catalog, unloadable=unable[task])
+        found[task] = diagnose(known) if known is not None else whole
+    return found
+
+
+def judged(keeper: Keeper, case: Case, facts: Facts) -> Case:
     """The case with the diagnosis that stands for the tasks that may be repeated; tasks that may not are journalled as given
     up. Without such tasks it is that of the first failed task; a run without failed tasks keeps its own.
 
-    `lost` are the nodes of the attempt that Slurm has given up. Raises OSError (journal).
+    Raises OSError (journal).
     """
-    attempt = case.attempt
-    launches = attempts.task_records(keeper.run_dir, attempt.number, attempt.failed_tasks)
-    found = _unable_to_load(keeper)
-    if not attempt.failed_tasks or (_share_a_log(launches.values()) and not found):
+    found = causes(keeper, facts, case.diagnosis)
+    if not found:
         return case
-    for task in attempt.failed_tasks:
-        if task not in found:
-            found[task] = (
-                case.diagnosis
-                if _share_a_log(launches.values())
-                else _diagnosed(keeper, task, launches.get(task), case.diagnosis, lost)
-            )
     stops = {task for task, cause in found.items() if _stops(case, cause)}
-    again = [cause for task, cause in found.items() if task not in stops]
+    again = tuple(cause for task, cause in found.items() if task not in stops)
     if not again:
-        return replace(case, diagnosis=found[attempt.failed_tasks[0]])
+        first = (found[case.attempt.failed_tasks[0]],)
+        return replace(case, diagnosis=diagnose(replace(facts, tasks=first)))
     for cause in {(found[task].fault, found[task].title): found[task] for task in sorted(stops)}.values():
         same = [
             task
@@ -70,7 +80,7 @@ def judged(keeper: Keeper, case: Case, lost: Sequence[str]) -> Case:
             title=cause.title,
             **{"class": cause.fault.value},
         )
-    return replace(case, run=keeper.run, diagnosis=_of_all(again))
+    return replace(case, run=keeper.run, diagnosis=diagnose(replace(facts, tasks=again)))
 
 
 def _share_a_log(launches: Iterable[Launch]) -> bool:
@@ -78,69 +88,21 @@ def _share_a_log(launches: Iterable[Launch]) -> bool:
     return len(set(logs)) < len(logs)
 
 
-def _unable_to_load(keeper: Keeper) -> dict[int, Diagnosis]:
-    """The failed tasks that found nothing which they may load, as their own records say; their script did not run."""
+def _unable_to_load(keeper: Keeper) -> dict[int, str]:
+    """The failed tasks that found nothing which they may load, and why, as their own records say; their script did not run."""
     attempt, found = keeper.attempt, {}
     for task in attempt.failed_tasks:
         is_over = attempts.task_exit(keeper.run_dir, attempt.number, task) is not None
         if attempt.task_states.get(task, "FAILED") == "FAILED" and not is_over:
             why = attempts.task_stuck(keeper.run_dir, attempt.number, task)
             if why:
-                found[task] = divergences.none_usable(why)
+                found[task] = why
     return found
 
 
-def _diagnosed(
-    keeper: Keeper, task: int, launch: Launch | None, otherwise: Diagnosis, lost: Sequence[str]
-) -> Diagnosis:
-    attempt = keeper.attempt
-    state = attempt.task_states.get(task, "FAILED")
-    written = attempts.task_exit(keeper.run_dir, attempt.number, task)
-    if launch is None and written is None and state == "FAILED":
-        return otherwise  # nothing of its own is known
-    logs = {launch.stdout, launch.stderr} if launch is not None else set()
-    nodes = launch.nodes if launch is not None else ()
-    ended = Ended(
-        state=state,
-        exit_code=written.code if written is not None else None,
-        exit_signal=written.signal if written is not None else None,
-        by_us=task in attempt.ended_tasks,
-        nodes_down=tuple(node for node in lost if node in nodes),
-    )
-    evidence = [line for line in keeper.memory.evidence if line.file in logs]
-    found = diagnose(evidence, Topology(nodes=nodes), ended=ended, catalog=keeper.office.catalog())
-    why = attempt.hung_tasks.get(task) if task in attempt.ended_tasks else None
-    return hung.better(found, hung.hung(why.verdict, nodes)) if why is not None else found
-
-
 def _stops(case: Case, cause: Diagnosis) -> bool:
-    return policy.decide(replace(case, diagnosis=cause)).decision.kind == "stop"
-
-
-def _of_all(causes: Sequence[Diagnosis]) -> Diagnosis:
-    """The surest of those that accuse a node, else the surest; it accuses the nodes of all of its kind."""
-    main = max(causes, key=lambda cause: (cause.exclude, cause.confidence))
-    same = [cause for cause in causes if (cause.fault, cause.action) == (main.fault, main.action)]
-    return replace(main, nodes=tuple(sorted({node for cause in same for node in cause.nodes})))
-
-
-def given_up(run: Run) -> Diagnosis | None:
-    """What the run ends with when all else is done; None where no task was given up."""
-    if not run.given_up:
-        return None
-    first = run.given_up[0]
-    tasks = ",".join(str(task) for lot in run.given_up for task in lot.tasks)
-    return Diagnosis(
-        fault=FaultClass(first.fault),
-        retry=False,
-        action=Action.STOP,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature=first.signature,
-        title=f"{first.title} (task {tasks})",
-        rests_on=(f"tasks {tasks} were given up; all others are done",),
-    )
+    ruling = policy.decide(replace(case, diagnosis=cause))
+    return (ruling.would or ruling.decision).kind == "stop"
 
 
 def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:

@@ -16,30 +16,25 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftrun.slurm.records import replace
 from ftrun.supervisor import attempts, companion_fold, journal, store
+from ftrun.supervisor.end_reasons import WITHOUT_SCRIPT
 from ftrun.supervisor.lifecycle import INSIDE
-from ftrun.supervisor.model import Action, FaultClass, Source
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import JobRow
-    from ftrun.supervisor.events import Run
     from ftrun.supervisor.keeper import Keeper
-    from ftrun.supervisor.model import Diagnosis
     from ftrun.supervisor.office import World
 
-__all__ = ["STILL_FOR_S", "WITHOUT_SCRIPT", "headless", "in_charge", "look_for", "said", "take"]
+__all__ = ["STILL_FOR_S", "WITHOUT_SCRIPT", "headless", "in_charge", "look_for", "take"]
 
 STILL_FOR_S = 30.0  # a counter that stands still for so long is a dead agent's
 SILENT_FOR_S = 300.0  # without an agent
-WITHOUT_SCRIPT = "Slurm keeps the job, but nobody runs the script"
 UNCLAIMED_FOR_S = 60.0  # a job runs, and nothing of its script is seen
 PULSE_EVERY_S = 2.0
 OPENS_WITHIN_S = 30.0  # its modules may come over a slow file system
 LOOK_EVERY_S = 5.0
 LOG_BYTES = 64 << 10  # of what an agent says on stderr: most say nothing
 ROUND_BYTES = 64 << 20  # of one agent's journal at one look: more than any agent writes
-_VAGUE = frozenset({FaultClass.UNKNOWN, FaultClass.HANG, FaultClass.NETWORK})
 _NUMBERS = frozenset({"attempt", "job", "job_id", "launch", "start", "agent_seq", "at_s"})
 
 
@@ -178,34 +173,6 @@ def _copy(keeper: Keeper, launch: int, record: Mapping[str, Any]) -> str:
         return f"{record['kind']}: {type(error).__name__}: {error}"
     keeper.record(record["kind"], attempt=number, launch=launch, start=start, **data)
     return ""
-
-
-def said(run: Run, incident: str, found: Diagnosis) -> Diagnosis:
-    """What the agent had found of this very incident before it died, where the supervisor's own look names no node and the agent's did: it asked the
-    nodes while they were the job's. A word from inside the job: it leaves nodes out, and drains none. (pure)"""
-    if found.fault not in _VAGUE or found.nodes:
-        return found
-    told = next((one.diagnosis for one in run.incidents if one.id == incident), {})
-    attempt = run.attempt
-    nodes = tuple(node for node in told.get("nodes", ()) if attempt is not None and node in attempt.reach)
-    if not nodes or len(nodes) != len(told["nodes"]):
-        return found
-    try:
-        return replace(
-            found,
-            fault=FaultClass(told["class"]),
-            retry=bool(told["retry"]),
-            action=Action(told["action"]),
-            nodes=nodes,
-            exclude=bool(told["exclude"]),
-            confidence=float(told["confidence"]),
-            signature=str(told["signature"]),
-            title=str(told["title"]),
-            rests_on=(*found.rests_on, "the agent inside the job found it, before it ended"),
-            sources=(Source.REPORT,),
-        )
-    except (LookupError, ValueError, TypeError):
-        return found  # the folder is the user's
 
 
 def _folder(keeper: Keeper) -> str:

@@ -1,7 +1,7 @@
-"""What went wrong, and who is to blame: evidence in, a diagnosis with its proof out. (pure)
+"""The rules that find the cause of an end in its evidence: log, Slurm's record, exit record. (pure)
 
-How it thinks. RULES are asked in their order and the first that answers decides; each leaves in `rests_on` the words for
-what it rested on. What Slurm itself recorded comes first where it is decisive; then the log, then the exit record.
+How it thinks. `diagnosis_rules` asks these in the order of its table, and the first that answers names the cause; each leaves in `rests_on` the
+words for what it rested on. What Slurm itself recorded comes first where it is decisive; then the log, then the exit record.
 
 In the log, lines that training survived are no causes; consequences are counted and never blamed; a cause comes
 before what may be either, hardware before the software that noticed it (the signature's priority), the earliest
@@ -16,20 +16,35 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import culprits, loading
+from ftrun.supervisor import culprits, surroundings
 from ftrun.supervisor.model import Action, Blame, Diagnosis, Evidence, FaultClass, Role, Source, Topology
 from ftrun.supervisor.order import as_written
 from ftrun.supervisor.refine import refined
-from ftrun.supervisor.surroundings import cut_off, in_context
 from ftrun.supervisor.verdicts import CLASS_DEFAULTS, Ended, plain, proofs, sure
 from ftrun.supervisor.weigh import Weighed, weigh
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.loading import Resumed
+    from ftrun.supervisor.diagnosis_facts import Facts
     from ftrun.supervisor.progress import Progress
-    from ftrun.supervisor.signatures import Catalog, Signature
+    from ftrun.supervisor.signatures import Signature
 
-__all__ = ["RULES", "Case", "Ended", "diagnose"]
+__all__ = [
+    "Case",
+    "by_state",
+    "cancelled",
+    "case_of",
+    "cut_off",
+    "ended_somehow",
+    "exit_record",
+    "finished",
+    "hardware_before_the_limit",
+    "hardware_of_lost_node",
+    "launch_failure",
+    "log_cause",
+    "node_lost",
+    "requeued",
+    "text_alone",
+]
 
 HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
 TOLD_BY_SLURM = frozenset({FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.NODE})
@@ -56,12 +71,21 @@ SIGKILL, SIGTERM = 9, 15
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything one diagnosis rests on; `log` is the evidence weighed by the catalog."""
+    """The facts of one diagnosis: `log` is their evidence weighed by the catalog, `topology` with what the evidence tells of it."""
 
+    facts: Facts
     log: Weighed
     topology: Topology
-    ended: Ended | None
-    progress: Progress | None
+
+    @property
+    def ended(self) -> Ended | None:
+        """How the launch ended; None where it lives, or nothing is on record."""
+        return self.facts.ended
+
+    @property
+    def progress(self) -> Progress | None:
+        """The steps that the log has."""
+        return self.facts.progress
 
     @property
     def trained(self) -> bool:
@@ -77,35 +101,14 @@ class Case:
         return tuple(dict.fromkeys(node for name in names if (node := self.topology.node_of(name))))
 
 
-def diagnose(
-    evidence: Sequence[Evidence],
-    topology: Topology,
-    *,
-    ended: Ended | None,
-    catalog: Catalog,
-    progress: Progress | None = None,
-    resumed: Resumed | None = None,
-) -> Diagnosis:
-    """The cause of an end, or of what is seen so far where `ended` is None (a live run, a text without a record).
-
-    `evidence` is all that is known of one launch, in any order; what the catalog does not know is left aside. `resumed` is the checkpoint that it began with.
-    A live run without anything fatal is HEALTHY with signature "".
-    """
-    evidence = as_written(evidence)
-    evidence = culprits.recorded(evidence)
-    topology = culprits.learned(evidence, topology)
-    case = Case(weigh(evidence, catalog, ended), topology, ended, progress)
-    for rule in RULES:
-        found = rule(case)
-        if found is not None:
-            lines = (*(line for line, _ in case.log.causes), *case.log.spoken)
-            found = loading.judged(found, lines, resumed, progress)
-            words = (*found.rests_on, *case.log.words)
-            return replace(found, consequences=case.log.consequences, rests_on=words)
-    raise AssertionError("the last rule always answers")  # pragma: no cover
+def case_of(facts: Facts) -> Case:
+    """The same facts with their evidence in order and weighed."""
+    evidence = culprits.recorded(as_written(facts.evidence))
+    topology = culprits.learned(evidence, facts.topology)
+    return Case(facts, weigh(evidence, facts.catalog, facts.ended), topology)
 
 
-def _finished(case: Case) -> Diagnosis | None:
+def finished(case: Case) -> Diagnosis | None:
     """COMPLETED is the script's own verdict, and it stands above every line."""
     ended = case.ended
     if ended is None or ended.state != "COMPLETED" or ended.failed:
@@ -116,7 +119,7 @@ def _finished(case: Case) -> Diagnosis | None:
     return plain(FaultClass.HEALTHY, "finished", words, confidence=0.99, sources=(Source.SLURM,))
 
 
-def _hardware_of_lost_node(case: Case) -> Diagnosis | None:
+def hardware_of_lost_node(case: Case) -> Diagnosis | None:
     """A node that was lost and whose hardware complained before was lost because of that hardware."""
     signature = case.log.cause
     if not case.down or signature is None or signature.fault not in HARDWARE:
@@ -131,7 +134,7 @@ def _hardware_of_lost_node(case: Case) -> Diagnosis | None:
     return replace(found, confidence=more, sources=(*found.sources, Source.SLURM), rests_on=words)
 
 
-def _node_lost(case: Case) -> Diagnosis | None:
+def node_lost(case: Case) -> Diagnosis | None:
     """Slurm names the lost node, or says that one was lost and the log tells which."""
     ended = case.ended
     if ended is None:
@@ -161,7 +164,7 @@ def _node_lost(case: Case) -> Diagnosis | None:
     )
 
 
-def _hardware_before_the_limit(case: Case) -> Diagnosis | None:
+def hardware_before_the_limit(case: Case) -> Diagnosis | None:
     """A job that hung on broken hardware until its time was up did not need more time."""
     signature = case.log.cause
     if (
@@ -178,7 +181,7 @@ def _hardware_before_the_limit(case: Case) -> Diagnosis | None:
     return replace(found, rests_on=("Slurm: TIMEOUT, with no step after the fault", *found.rests_on))
 
 
-def _by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable[[Case], Diagnosis | None]:
+def by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable[[Case], Diagnosis | None]:
     """A rule for states that are verdicts in themselves."""
 
     def rule(case: Case) -> Diagnosis | None:
@@ -194,7 +197,7 @@ def _by_state(states: frozenset[str], fault: FaultClass, title: str) -> Callable
     return rule
 
 
-def _cancelled(case: Case) -> Diagnosis | None:
+def cancelled(case: Case) -> Diagnosis | None:
     """CANCELLED that is not ours is a person, unless Slurm says otherwise in its reason or through slurmstepd."""
     ended = case.ended
     if ended is None or ended.state != "CANCELLED" or ended.by_us:
@@ -217,17 +220,21 @@ def _cancelled(case: Case) -> Diagnosis | None:
     )
 
 
-def _log_cause(case: Case) -> Diagnosis | None:
+def log_cause(case: Case) -> Diagnosis | None:
     """The best cause that the log has."""
     return _by_signature(case, case.log.cause) if case.log.cause is not None else None
 
 
-def _cut_off(case: Case) -> Diagnosis | None:
+def cut_off(case: Case) -> Diagnosis | None:
     """A text in which nobody tells but of lost connections; where the end is on record, that is an unknown one."""
-    return cut_off(case.log, case.topology) if case.ended is None and not case.log.finished else None
+    return (
+        surroundings.cut_off(case.log, case.topology)
+        if case.ended is None and not case.log.finished
+        else None
+    )
 
 
-def _requeued(case: Case) -> Diagnosis | None:
+def requeued(case: Case) -> Diagnosis | None:
     """Slurm put the job back and nothing was wrong; TERM is how it ends the old launch."""
     ended = case.ended
     if ended is None or not ended.requeued or (ended.failed and ended.signal != SIGTERM):
@@ -236,7 +243,7 @@ def _requeued(case: Case) -> Diagnosis | None:
     return plain(FaultClass.HEALTHY, title, ["Slurm: requeued"], confidence=0.7, sources=(Source.SLURM,))
 
 
-def _launch_failure(case: Case) -> Diagnosis | None:
+def launch_failure(case: Case) -> Diagnosis | None:
     """JobLaunchFailure with signal 9 is a batch script that was killed from outside; without it, the launch itself failed."""
     if case.ended is None or "joblaunchfailure" not in case.ended.why:
         return None
@@ -248,7 +255,7 @@ def _launch_failure(case: Case) -> Diagnosis | None:
     return plain(FaultClass.NODE, title, words, confidence=0.6, sources=(Source.SLURM,))
 
 
-def _exit_record(case: Case) -> Diagnosis | None:
+def exit_record(case: Case) -> Diagnosis | None:
     """Nothing in the log: what the number alone can tell, and that is little."""
     ended = case.ended
     if ended is None or not ended.failed or ended.by_us:
@@ -270,7 +277,7 @@ def _exit_record(case: Case) -> Diagnosis | None:
     return _unknown(case, f"ended with {told}, and no line says why", words)
 
 
-def _text_alone(case: Case) -> Diagnosis | None:
+def text_alone(case: Case) -> Diagnosis | None:
     """No record of an end, and no line that can be a cause."""
     if case.ended is not None:
         return None
@@ -283,7 +290,7 @@ def _text_alone(case: Case) -> Diagnosis | None:
     return plain(FaultClass.HEALTHY, "no failure seen", words, confidence=0.9 if case.log.finished else 0.7)
 
 
-def _ended_somehow(case: Case) -> Diagnosis | None:
+def ended_somehow(case: Case) -> Diagnosis | None:
     """Over, and neither Slurm, the log nor the exit record says why."""
     state = (case.ended.state if case.ended else "") or "unknown"
     if case.ended is not None and case.ended.by_us:
@@ -292,25 +299,6 @@ def _ended_somehow(case: Case) -> Diagnosis | None:
             FaultClass.HANG, title, [f"Slurm: {state}, by ftrun"], confidence=0.3, sources=(Source.SILENCE,)
         )
     return _unknown(case, "ended, and nothing says why", [f"Slurm: {state}"])
-
-
-RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
-    _finished,
-    _hardware_of_lost_node,
-    _node_lost,
-    _hardware_before_the_limit,
-    _by_state(frozenset({"PREEMPTED"}), FaultClass.PREEMPTED, "preempted"),
-    _by_state(frozenset({"TIMEOUT", "DEADLINE"}), FaultClass.TIMELIMIT, "the time limit was reached"),
-    _by_state(frozenset({"OUT_OF_MEMORY"}), FaultClass.OOM_HOST, "out of host memory"),
-    _cancelled,
-    _log_cause,
-    _cut_off,
-    _launch_failure,
-    _requeued,
-    _exit_record,
-    _text_alone,
-    _ended_somehow,
-)
 
 
 def _by_signature(case: Case, signature: Signature) -> Diagnosis:
@@ -341,7 +329,7 @@ def _by_signature(case: Case, signature: Signature) -> Diagnosis:
         sources=sources,
     )
     found = refined(found, lines, case.topology, trained=case.trained)
-    return in_context(found, lines, case.log, case.topology)
+    return surroundings.in_context(found, lines, case.log, case.topology)
 
 
 def _agreeing(case: Case, signature: Signature, lines: Sequence[Evidence]) -> tuple[Source, ...]:

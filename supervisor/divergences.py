@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any
 from ftrun.hooks.checkpoints import aftermath, look
 from ftrun.hooks.checkpoints.find import find as find_all
 from ftrun.hooks.checkpoints.poison import Poison
-from ftrun.supervisor import attempts, checkpoints, context, divergence
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor import checkpoints, context, divergence
 from ftrun.supervisor.usable import Usable, find, leave
 
 if TYPE_CHECKING:
     from ftrun.supervisor.divergence import Sign
-    from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["none_usable", "note", "nothing_loaded", "poison_of", "usable"]
+__all__ = ["note", "poison_of", "usable"]
 
-NOTHING_TO_LOAD = "checkpoint.none-usable"
 LOOKED_INTO = 4
 LIMIT_S = 10.0
 
@@ -91,28 +88,6 @@ def _youngest_s(pattern: str, cwd: str) -> float | None:
         with contextlib.suppress(OSError, look.Late):
             times += [fact.written_s for fact in look.tree(path, before_s).files.values()]
     return max(times, default=None)
-
-
-def nothing_loaded(keeper: Keeper, attempt: Attempt) -> Diagnosis | None:
-    """What an end without a start of the script means, where batch.sh found nothing that may be loaded; None where that is not so."""
-    why = attempts.stuck(keeper.run_dir, attempt.number, attempt.launch)
-    return none_usable(why) if why and attempt.end_state == "FAILED" and attempt.start <= 1 else None
-
-
-def none_usable(why: str) -> Diagnosis:
-    """What it means that a job, or a task of an array, found nothing that it may load, for that reason."""
-    return Diagnosis(
-        fault=FaultClass.CHECKPOINT,
-        retry=False,
-        action=Action.STOP,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature=NOTHING_TO_LOAD,
-        title=why,
-        advice="Mend one of them, or say --ft-checkpoint-fresh to begin from nothing.",
-        sources=(Source.CHECKPOINT,),
-    )
 
 
 def usable(keeper: Keeper) -> Usable:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import beside, drainrule, halting, leavefile, leaving, savenow, settle, store
 from ftrun.supervisor.drainrule import Act, Course, Scene
+from ftrun.supervisor.end_reasons import AWAY
 from ftrun.supervisor.leaving import Occasion
 from ftrun.supervisor.lifecycle import State
 
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["AWAY", "look", "tidy", "unask"]
+__all__ = ["look", "tidy", "unask"]
 
-AWAY = "moved off"  # so the intents begin of jobs that are ended for this
 AGENT = "agent"
 STEADY_S = 5.0  # for so long a node must have been drained
 LOOK_EVERY_S = 15.0

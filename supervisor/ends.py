@@ -11,13 +11,20 @@ running the script: that is no verdict of the script's.
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.parse import bears
 from ftrun.slurm.records import replace
 from ftrun.supervisor import archive, arrays, attempts
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
+from ftrun.supervisor.diagnosis_review import last_word
+from ftrun.supervisor.end_reasons import (
+    CLOSED,
+    FORGOTTEN,
+    LEFT_THE_QUEUE,
+    LOST_TRACK,
+    STARTED_TWICE,
+    UNWATCHED,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,29 +36,17 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOSED",
     "FORGOTTEN",
-    "LEFT",
     "LEFT_THE_QUEUE",
     "LOST_TRACK",
     "STARTED_TWICE",
     "UNWATCHED",
     "as_logged",
-    "as_requeued",
     "end_data",
     "forgettable",
     "incident_id",
     "of_last_start",
-    "told",
-    "with_companions",
 ]
 
-STARTED_TWICE = "started twice by Slurm"
-CLOSED = "closed before it started"
-LOST_TRACK = "in the queue again under the same count"
-FORGOTTEN = "Slurm does not know the job any more"
-UNWATCHED = f"{FORGOTTEN}, and nobody watched how it ended"
-LEFT_THE_QUEUE = "left the queue unstarted while nobody watched"
-_REQUEUE, _LOST_NODE = "DUE TO JOB REQUEUE", "DUE TO NODE FAILURE"  # as slurmstepd says
-_ENDED_JOB = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT \S+(?i: due to ([^*]+?))? \*\*\*")
 _ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
 
 
@@ -133,48 +128,11 @@ def _is_closed(keeper: Keeper) -> bool:
     return keeper.attempt.closed
 
 
-def told(attempt: Attempt) -> Diagnosis | None:
-    """The diagnosis of an end that tells by itself what it was, whatever the log says; None for all others. (pure)"""
-    if attempt.end_reason == STARTED_TWICE:
-        return _STARTED_TWICE
-    if attempt.requeued and attempt.end_reason == LOST_TRACK:
-        return _LOST_TRACK
-    if attempt.end_reason == LEFT_THE_QUEUE:
-        return LEFT
-    if attempt.requeued and attempt.end_state == "CANCELLED" and not attempt.cancel_intended:
-        return _CANCELLED_AGAIN  # what its last launch died of does not matter any more
-    if attempt.end_state == "REVOKED":
-        return _REVOKED  # it may run there for days: another attempt would be a second one beside it
-    return None
-
-
 def of_last_start(attempt: Attempt) -> Attempt:
     """The attempt as its last start alone made it: nodes that it did not use took no part, and what Slurm keeps of the failed
     steps of the job tells of the starts before it. (pure)"""
     derived = attempt.derived_exit_code if attempt.start == 1 else 0
     return replace(attempt, nodes=attempt.used, derived_exit_code=derived)
-
-
-def with_companions(attempt: Attempt, found: Diagnosis) -> Diagnosis:
-    """`found`, unless nothing explains the end but that a companion was lost which this start used: what srun says of its steps is not said of the job. (pure)"""
-    used = [
-        one
-        for one in attempt.companions
-        if one.launch == attempt.launch and set(one.nodes) & set(attempt.used)
-    ]
-    lost = next((one for one in used if one.lost), None)
-    if (
-        lost is None
-        or attempt.end_state not in ("FAILED", "GONE")
-        or attempt.ended_by_us
-        or found.fault not in _OF_STEPS
-    ):
-        return found
-    rests_on = (
-        f"Slurm: companion job {lost.job} on {','.join(lost.nodes)} is {lost.end_state}",
-        *_COMPANION_OVER.rests_on,
-    )
-    return replace(_COMPANION_OVER, rests_on=rests_on, because=found.because)
 
 
 def incident_id(attempt: Attempt) -> str:
@@ -194,66 +152,8 @@ def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
         return replace(attempt, end_state="FAILED", end_intended="ended from inside", end_done=True)
     left = attempt.end_state == "COMPLETED" and attempt.end_reason == UNWATCHED
     return (
-        replace(attempt, end_state="GONE") if left and _last_word(attempt, evidence) is not None else attempt
+        replace(attempt, end_state="GONE") if left and last_word(attempt, evidence) is not None else attempt
     )
-
-
-def as_requeued(
-    attempt: Attempt, found: Diagnosis, evidence: Sequence[Evidence], *, requeues: bool
-) -> Diagnosis:
-    """`found`, unless slurmstepd says that the job was put back into the queue, and something else than a start came next. (pure)
-
-    It went from there while nobody watched, or it was cancelled on its way: a job that Slurm requeues is PENDING then. Where
-    nobody watched, slurmstepd's word of a cancel is all that is left of it. `requeues`: what a lost node ends is requeued.
-    """
-    if attempt.cancel_intended and not attempt.end_intended and found.fault is FaultClass.CANCELLED:
-        return _CANCELLED_BY_US
-    if attempt.ended_by_us or attempt.cancel_intended:
-        return found
-    told = {words for words in (_REQUEUE, _LOST_NODE) for proof in found.because if words in proof.text}
-    if told and attempt.end_state == "CANCELLED":
-        return _CANCELLED_AGAIN
-    word = _last_word(attempt, evidence)
-    if word == "" and (attempt.end_reason == UNWATCHED or attempt.end_state == "GONE"):
-        return _CANCELLED_UNWATCHED
-    if attempt.end_reason != UNWATCHED:
-        return found
-    again = word is not None and ("JOB REQUEUE" in word or ("NODE FAILURE" in word and requeues))
-    return LEFT if again or _REQUEUE in told else found
-
-
-def _last_word(attempt: Attempt, evidence: Sequence[Evidence]) -> str | None:
-    """Why Slurm ended the batch script, as slurmstepd says last: "" = scancel, None = it says nothing."""
-    ends = [found for one in evidence for found in _ENDED_JOB.finditer(one.text) if found[1] == attempt.job]
-    return (ends[-1][2] or "").upper() if ends else None
-
-
-_STARTED_TWICE = Diagnosis(
-    fault=FaultClass.SCHEDULER,
-    retry=True,
-    action=Action.WAIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="slurm.started-twice",
-    title="Slurm lost track of the job and started it a second time; the second start was refused",
-    advice="",
-    rests_on=("one launch of the job was started twice",),
-    sources=(Source.SLURM, Source.EXIT),
-)
-
-_LOST_TRACK = Diagnosis(
-    fault=FaultClass.HEALTHY,
-    retry=True,
-    action=Action.NONE,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="slurm.lost-track",
-    title="Slurm forgot that it had started the job; what its log says of being killed is Slurm's doing",
-    rests_on=("Slurm: PENDING again, and no restart counted",),
-    sources=(Source.SLURM,),
-)
 
 
 def forgettable(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:
@@ -262,95 +162,3 @@ def forgettable(known_s: float | None, looked_s: float, min_job_age_s: float) ->
     The two times may be of two hosts: where their clocks differ by that much, nobody can tell, and then it could.
     """
     return known_s is None or abs(looked_s - known_s) >= min_job_age_s
-
-
-LEFT = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.6,  # what Slurm no longer knows cannot be proven
-    signature="slurm.left-the-queue",
-    title="gone from the queue unstarted while nobody watched, as one that a person cancelled",
-    advice="If nobody cancelled it, ftrun resume goes on with the run.",
-    rests_on=("Slurm had the time to forget the job", "no start of it was claimed"),
-    sources=(Source.SLURM,),
-)
-
-_CANCELLED_BY_US = Diagnosis(
-    fault=FaultClass.SCHEDULER,
-    retry=True,
-    action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="slurm.cancelled-by-ftrun",
-    title="cancelled by ftrun when its run was to end",
-    rests_on=("a cancel of ours was journalled",),
-    sources=(Source.SLURM,),
-)
-
-_OF_STEPS = frozenset(
-    {
-        FaultClass.UNKNOWN,
-        FaultClass.CANCELLED,
-        FaultClass.TIMELIMIT,
-        FaultClass.PREEMPTED,
-        FaultClass.NETWORK,
-        FaultClass.HANG,
-    }
-)
-_COMPANION_OVER = Diagnosis(
-    fault=FaultClass.NODE,
-    retry=True,
-    action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.8,
-    signature="node.companion-over",  # as the agent inside the job calls it
-    title="a companion is over",
-    rests_on=("nothing else explains the end",),
-    sources=(Source.SLURM,),
-)
-
-_CANCELLED_UNWATCHED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.8,
-    signature="slurm.cancelled-unwatched",
-    title="cancelled by a person, as the job's log tells",
-    advice="If nobody cancelled it, ftrun resume goes on with the run.",
-    rests_on=("slurmstepd: the job was cancelled, for no reason of Slurm's own", "not by ftrun"),
-    sources=(Source.LOG,),
-)
-
-_CANCELLED_AGAIN = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.95,
-    signature="slurm.cancelled-after-requeue",
-    title="cancelled by a person after it was requeued",
-    rests_on=("Slurm: CANCELLED after a requeue, not by ftrun",),
-    sources=(Source.SLURM,),
-)
-
-_REVOKED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.95,
-    signature="slurm.revoked",
-    title="taken to another cluster of its federation, where ftrun does not see it",
-    advice="Submit with -M and the name of this cluster, so that Slurm starts the job here.",
-    rests_on=("Slurm: REVOKED",),
-    sources=(Source.SLURM,),
-)

@@ -89,6 +89,7 @@ class Limits:
     backoff_s: float = 5.0
     backoff_max_s: float = 600.0
     from_zero_max_s: float = 3600.0  # so much training may be lost by beginning anew
+    observe: bool = False  # nothing is done; what would be is shown
 
     def drains(self, partition_size: int) -> int:
         """How many nodes of a partition of this size may bear ftrun's drains, all supervisors together; one always may."""
@@ -127,7 +128,8 @@ class Case:
     `diverged` says that its training had diverged ("" = it had not), and `older` is where the next start would go back to, a checkpoint from before that;
     `stuck` says why no start could load anything, so that the run must not begin from nothing, and `own` that the run itself wrote all that is lost with it.
     `step` is the highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete checkpoint where it is newer than the
-    best that was known before, else ""; `running_again` says that Slurm has started the requeued job already.
+    best that was known before, else ""; `running_again` says that Slurm has started the requeued job already; `unseen` is the run's folder where
+    the job ran and the nodes never saw that folder.
     """
 
     run: Run
@@ -144,6 +146,7 @@ class Case:
     older: str = ""
     stuck: str = ""
     own: bool = False
+    unseen: str = ""
 
     @property
     def trained_s(self) -> float:
@@ -210,11 +213,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A decision and the budgets after it."""
+    """A decision and the budgets after it. `would` is what the rules had decided, where it is not or only by Slurm to be done."""
 
     decision: Decision
     spent: Mapping[str, int]
     retries: int
+    would: Decision | None = None
 
 
 def limits_from(settings: Mapping[str, Any]) -> Limits:
@@ -238,6 +242,7 @@ def limits_from(settings: Mapping[str, Any]) -> Limits:
         backoff_s=float(settings.get("backoff", default.backoff_s)),
         backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),
         from_zero_max_s=float(settings.get("restart-from-zero-max", default.from_zero_max_s)),
+        observe=bool(settings.get("observe", default.observe)),
     )
 
 

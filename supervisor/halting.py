@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.slurm.records import replace
 from ftrun.supervisor import (
     checkpoints,
     drained,
@@ -27,11 +26,10 @@ from ftrun.supervisor import (
     settle,
     warned,
 )
+from ftrun.supervisor.end_reasons import AT_LIMIT
 from ftrun.supervisor.halts import FILE, BadHalt, Halt
 from ftrun.supervisor.leaving import Ask, Occasion, Sight, Verdict
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Source
-from ftrun.supervisor.nodefacts import HARDWARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +43,6 @@ __all__ = [
     "asked",
     "awaited",
     "leave",
-    "left_in_time",
     "listens",
     "live",
     "look",
@@ -55,7 +52,6 @@ __all__ = [
 ]
 
 SLURM = "slurm"
-AT_LIMIT = "its time limit is near"
 _OVER = frozenset({State.SETTLING, State.RECOVERING})
 
 
@@ -222,21 +218,6 @@ def _hear(keeper: Keeper, world: World, left_s: float, *, near: bool) -> None:
         keeper.intend_end(f"{AT_LIMIT}; {verdict.reason}")
 
 
-def left_in_time(keeper: Keeper, found: Diagnosis) -> Diagnosis:
-    """`found`, unless nothing but our own leaving explains the end: a person asked for it, a node of it was drained, or the time limit was
-    near; and the script had saved, or left by itself when it was asked to."""
-    attempt = keeper.attempt
-    for began, meant in ((AT_LIMIT, _ENDED_IN_TIME), (drained.AWAY, _MOVED_OFF)):
-        if attempt.ended_by_us and attempt.end_intended.startswith(began):
-            # Whatever it prints when it is ended is the end's own doing; broken hardware is not.
-            return found if found.fault in HARDWARE else replace(meant, because=found.because)
-    if found.fault is FaultClass.HANG and not found.signature and keeper.run.wish and attempt.ended_by_us:
-        return replace(_LEFT_AS_ASKED, because=found.because)
-    if found.fault is not FaultClass.UNKNOWN or not asked(keeper, Occasion.TIMELIMIT):
-        return found
-    return replace(_LEFT_IN_TIME, because=found.because)
-
-
 def sight(keeper: Keeper, world: World) -> Sight:
     """The newest checkpoint as it is now, and for how long it has been so while this process looked."""
     path = settle.newest_checkpoint(keeper)
@@ -314,47 +295,3 @@ def _read(keeper: Keeper) -> Halt | None:
         if keeper.memory.due(f"halt:{error}", 0.0, float("inf")):
             keeper.record("warned", message=f"{keeper.run_dir}/{FILE} is not obeyed: {error}")
         return None
-
-
-_LEFT_AS_ASKED = Diagnosis(
-    fault=FaultClass.CANCELLED,
-    retry=False,
-    action=Action.STOP,
-    nodes=(),
-    exclude=False,
-    confidence=0.9,
-    signature="",
-    title="ended by ftrun, as a person asked",
-    rests_on=("a person asked for the end", "nothing else explains it"),
-    sources=(Source.EXIT,),
-)
-_LEFT_IN_TIME = Diagnosis(
-    fault=FaultClass.TIMELIMIT,
-    retry=True,
-    action=Action.RESUBMIT,
-    nodes=(),
-    exclude=False,
-    confidence=0.7,
-    signature="slurm.left-before-limit",
-    title="left by itself when it was asked to save before its time limit",
-    rests_on=("the time limit was near", "nothing else explains the end"),
-    sources=(Source.EXIT,),
-)
-_ENDED_IN_TIME = replace(
-    _LEFT_IN_TIME,
-    confidence=0.9,
-    signature="slurm.ended-before-limit",
-    title="ended by ftrun once it had saved: it could not be through before its time limit",
-    rests_on=("the time limit was near", "a new checkpoint was complete", "ftrun ended it"),
-)
-_MOVED_OFF = replace(
-    _ENDED_IN_TIME,
-    fault=FaultClass.PREEMPTED,
-    signature="slurm.moved-off-drained",
-    title="ended by ftrun once it had saved: somebody had drained a node of it",
-    rests_on=(
-        "Slurm: a node of the job was drained, not by ftrun",
-        "a new checkpoint was complete",
-        "ftrun ended it",
-    ),
-)

@@ -12,15 +12,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor.grounds import CLASS_RULES
-from ftrun.supervisor.model import Action, Blame, Decision, Diagnosis, FaultClass, Proof, Source
+from ftrun.supervisor.diagnosis_told import HELD
+from ftrun.supervisor.model import Decision, Diagnosis
 
 __all__ = [
     "CEILING",
-    "SIGNATURE",
     "SPENDS",
     "Held",
-    "diagnosis",
     "in_full",
     "is_held",
     "parsed",
@@ -28,11 +26,9 @@ __all__ = [
 ]
 
 SPENDS = "preflight"
-SIGNATURE = "preflight."
 CEILING = 5
 """So many attempts in a row, without progress in between, may be held."""
 
-NAMED_MAX = 8
 SCHEMA = 1
 TEXT_CHARS = 400
 
@@ -43,39 +39,6 @@ class Held:
 
     bad: Mapping[str, Mapping[str, str]]
     nodes: int
-
-
-def diagnosis(held: Held, file: str) -> Diagnosis:
-    """What an end by preflight is: of the class that the checks name, where that one leaves nodes out; else of the node's."""
-    first = next(iter(held.bad.values()))
-    named = {
-        FaultClass(one["fault"]) if one["fault"] in _CLASSES else FaultClass.NODE for one in held.bad.values()
-    }
-    fault = next(iter(named)) if len(named) == 1 else FaultClass.NODE
-    if CLASS_RULES[fault].exclude == "never" or not CLASS_RULES[fault].budget:
-        fault = FaultClass.NODE
-    return Diagnosis(
-        fault=fault,
-        retry=True,
-        action=Action.EXCLUDE,
-        nodes=tuple(held.bad),
-        exclude=True,
-        confidence=0.9,
-        signature=SIGNATURE + first["check"].replace(" ", "-"),
-        title=f"found before the script started: {first['check']}: {first['message']}",
-        because=tuple(
-            Proof(
-                file,
-                0,
-                f"{node}: {one['check']}: {one['message']}",
-                SIGNATURE + one["check"].replace(" ", "-"),
-            )
-            for node, one in list(held.bad.items())[:NAMED_MAX]
-        ),
-        blame=Blame.NODE,
-        rests_on=(f"a check that fails on {len(held.bad)} of {held.nodes} nodes",),
-        sources=(Source.REPORT,),
-    )
 
 
 def parsed(table: object, nodes: Collection[str]) -> Held | None:
@@ -95,7 +58,7 @@ def parsed(table: object, nodes: Collection[str]) -> Held | None:
 
 def is_held(found: Diagnosis, spent: Mapping[str, int]) -> bool:
     """Whether this end is that of a preflight, and one more is allowed."""
-    return found.signature.startswith(SIGNATURE) and spent.get(SPENDS, 0) < CEILING
+    return found.signature.startswith(HELD) and spent.get(SPENDS, 0) < CEILING
 
 
 def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, int]) -> Decision:
@@ -114,6 +77,3 @@ def in_full(decision: Decision, culprits: tuple[str, ...], spent: Mapping[str, i
 def starts_anyway(decision: Mapping[str, Any], spent: Mapping[str, int]) -> bool:
     """Whether the next attempt is submitted so that its checks hold nothing."""
     return bool(decision.get("anyway")) or spent.get(SPENDS, 0) >= CEILING
-
-
-_CLASSES = frozenset(fault.value for fault in FaultClass)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor import beside, drained, halting, leaving, savenow, sense, store
+from ftrun.supervisor import beside, halting, leaving, savenow, sense, store
+from ftrun.supervisor.end_reasons import AT_LIMIT, AWAY
 from ftrun.supervisor.leaving import Occasion
 from ftrun.supervisor.model import FaultClass
 
@@ -41,7 +42,7 @@ def _wanted(keeper: Keeper, world: World) -> bool:
     why = attempt.end_intended
     if attempt.cancel_intended or beside.WITHOUT_SCRIPT in why:
         return False
-    if why.startswith((halting.AT_LIMIT, drained.AWAY)):
+    if why.startswith((AT_LIMIT, AWAY)):
         return False
     rows = world.nodes or {}
     blamed = found.nodes if found is not None else ()

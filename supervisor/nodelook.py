@@ -1,7 +1,7 @@
 """What the nodes of one launch tell of themselves, as one run's keeper sees it. (I/O)
 
 Live, the reports of the watch are looked at now and then, and what is new becomes evidence in the journal. Once the launch is over, all reports
-are read, those of the checks after the failure among them, and joined to the diagnosis (`nodefacts`).
+are read, those of the checks after the failure among them, for the diagnosis.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor import attempts, nodereports, sense
-from ftrun.supervisor.model import Diagnosis, Evidence
-from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding, joined
+from ftrun.supervisor.model import Evidence
+from ftrun.supervisor.nodefacts import SIGNATURE, NodeFacts, NodeFinding
 from ftrun.supervisor.nodestory import entry_prefix
 from ftrun.supervisor.visits import GIVEN_UP_AFTER_S, Visit
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
 
-__all__ = ["first_seen_s", "judged", "live", "visited"]
+__all__ = ["first_seen_s", "live", "of_end", "visited"]
 
 LOOK_EVERY_S = 2.0
 _WORTH_A_VISIT = frozenset({"FAILED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "BOOT_FAIL", "GONE"})
@@ -63,18 +63,18 @@ def visited(keeper: Keeper, world: World) -> bool:
     return True
 
 
-def judged(keeper: Keeper, world: World, found: Diagnosis, lost: Collection[str] = ()) -> Diagnosis:
-    """The diagnosis of an end, with what the nodes say; `lost` nodes say nothing."""
+def of_end(keeper: Keeper, world: World, lost: Collection[str] = ()) -> NodeFacts:
+    """What the nodes say of themselves once the launch is over, less what was there before; `lost` ones say nothing."""
     attempt, memory = keeper.attempt, keeper.memory
     if attempts.has_tasks(keeper.run_dir, attempt.number):
-        return found  # each task has nodes of its own
+        return NodeFacts()  # each task has nodes of its own
     _read(keeper)
     facts = replace(memory.node_facts.survived(memory.survived), silent=frozenset(lost))
-    if facts.odd(world.now_s):
-        entries = keeper.office.nodebook.entries()
-        launch = entry_prefix(keeper.run, attempt.number, attempt.launch)
-        facts = facts.noted_before(entries, keeper.run.id, launch, world.now_s)
-    return joined(found, facts, world.now_s)
+    if not facts.odd(world.now_s):
+        return facts
+    entries = keeper.office.nodebook.entries()
+    launch = entry_prefix(keeper.run, attempt.number, attempt.launch)
+    return facts.noted_before(entries, keeper.run.id, launch, world.now_s)
 
 
 def first_seen_s(keeper: Keeper, signature: str) -> list[float]:

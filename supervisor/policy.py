@@ -3,6 +3,7 @@
 How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
 sentence is what the log, `explain` and the final line print. The script's own verdict comes first, then a person's wish,
 then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
+Whatever they say, VETOES have the last word: what may not be done is not decided.
 A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free. Once it
 has started, though, nothing but a person's wish ends it before it shows a fault of its own.
 
@@ -18,6 +19,7 @@ in this launch or in an earlier one, there is one try; where it never did a step
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ftrun.slurm.records import replace
 from ftrun.supervisor import elastic, halts, held, provoked
@@ -27,7 +29,10 @@ from ftrun.supervisor.model import Action, Blame, Decision, FaultClass
 from ftrun.supervisor.placing import with_nodes
 from ftrun.supervisor.verdicts import UNSURE
 
-__all__ = ["RULES", "decide", "span"]
+if TYPE_CHECKING:
+    from ftrun.supervisor.events import Run
+
+__all__ = ["RULES", "VETOES", "decide", "span", "withdrawn"]
 
 
 def decide(case: Case) -> Ruling:
@@ -42,7 +47,7 @@ def decide(case: Case) -> Ruling:
     retries = case.run.retries
     if decision.kind == "stop" and case.running_again and rule not in _LAST_WORDS:
         reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
-        return Ruling(Decision("keep", reason), spent, retries)
+        return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
     if decision.kind == "resubmit" and case.from_zero:
         lost = span(case.trained_s)
         reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
@@ -56,7 +61,13 @@ def decide(case: Case) -> Ruling:
         spent[decision.spends] = spent.get(decision.spends, 0) + 1
     if decision.spends == held.SPENDS:
         decision = held.in_full(decision, case.culprits, spent)
-    return Ruling(decision, spent, retries)
+    return _vetoed(case, Ruling(decision, spent, retries))
+
+
+def withdrawn(run: Run) -> Decision | None:
+    """What a person's wish comes to, before anything is decided and after it; None where nobody asked for an end."""
+    word = {"cancel": "cancelled", "pause": "paused", "stop": "stopped"}.get(run.wish)
+    return Decision("stop", f"{word} by {run.wish_by or 'request'}") if word else None
 
 
 def _stop(case: Case, reason: str, *notes: str) -> Decision:
@@ -64,13 +75,8 @@ def _stop(case: Case, reason: str, *notes: str) -> Decision:
 
 
 def _wished(case: Case) -> Decision | None:
-    if case.run.wish == "cancel":
-        return _stop(case, f"cancelled by {case.run.wish_by or 'request'}")
-    if case.run.wish == "pause":
-        return _stop(case, f"paused by {case.run.wish_by or 'request'}")
-    if case.run.wish == "stop":
-        return _stop(case, f"stopped by {case.run.wish_by or 'request'}")
-    return None
+    wish = withdrawn(case.run)
+    return replace(wish, advice=case.diagnosis.advice) if wish is not None else None
 
 
 def _left(case: Case) -> Decision | None:
@@ -331,6 +337,34 @@ RULES: tuple[Callable[[Case], Decision | None], ...] = (
     _older_checkpoint,
     _resubmit,
 )
+
+
+def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
+    """`observe`: what would be done is shown; a job that Slurm starts again by itself goes on."""
+    decision = ruling.decision
+    if not case.limits.observe or decision.kind not in ("resubmit", "keep"):
+        return None
+    if decision.kind == "keep":
+        return replace(ruling, would=decision)
+    stop = replace(decision, kind="stop", reason=f"observe: would resubmit: {decision.reason}")
+    return replace(ruling, decision=stop, would=decision)
+
+
+def _blind(case: Case, ruling: Ruling) -> Ruling | None:
+    """The run left no record (P10): exit and progress cannot be known, and another attempt would tell no more."""
+    decision = ruling.decision
+    if not case.unseen or decision.kind != "resubmit":
+        return None
+    reason = f"{decision.reason}; not resubmitted: {case.unseen} was never seen from the nodes"
+    return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)
+
+
+VETOES: tuple[Callable[[Case, Ruling], Ruling | None], ...] = (_only_watched, _blind)
+
+
+def _vetoed(case: Case, ruling: Ruling) -> Ruling:
+    return next((vetoed for veto in VETOES if (vetoed := veto(case, ruling)) is not None), ruling)
+
 
 _LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these stand, whatever Slurm does
 

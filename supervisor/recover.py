@@ -35,6 +35,7 @@ from ftrun.supervisor import (
     nodebook,
     over,
     placing,
+    policy,
     queue_desk,
     rows,
     settle,
@@ -43,6 +44,7 @@ from ftrun.supervisor import (
     submit,
     usable,
 )
+from ftrun.supervisor.diagnosis_told import LEFT
 from ftrun.supervisor.model import Decision, FaultClass
 
 if TYPE_CHECKING:
@@ -72,13 +74,8 @@ ALIVE_FOR_S = 15.0  # a job that was cancelled runs no longer than this before S
 
 def recover(keeper: Keeper, world: World) -> None:
     """One look at a run whose next step is decided."""
-    if keeper.run.wish:
-        finish(
-            keeper,
-            world,
-            Decision("stop", f"{keeper.run.wish} by {keeper.run.wish_by or 'request'}"),
-            {"class": "cancelled"},
-        )
+    if (wish := policy.withdrawn(keeper.run)) is not None:
+        finish(keeper, world, wish, {"class": "cancelled"})
         return
     kind = keeper.run.decision.get("kind", "resubmit")
     if kind == "keep":
@@ -168,8 +165,8 @@ def _gone(keeper: Keeper, world: World) -> bool:
         return True
     told = archive.word(keeper) if absent.for_long(keeper, world) else archive.ASKED
     if told == archive.NOTHING:
-        decision = Decision("stop", f"the job was {ends.LEFT.title}", advice=ends.LEFT.advice)
-        finish(keeper, world, decision, {"class": "cancelled", "signature": ends.LEFT.signature})
+        decision = Decision("stop", f"the job was {LEFT.title}", advice=LEFT.advice)
+        finish(keeper, world, decision, {"class": "cancelled", "signature": LEFT.signature})
     return told == archive.LOST
 
 

@@ -16,23 +16,18 @@ from ftrun.slurm.client.cluster import JobRow, JobState, NodeRow, PartitionRow, 
 from ftrun.slurm.client.errors import RefusedForGood
 from ftrun.supervisor import (
     absent,
-    afterwards,
     arrays,
-    attempts,
     beside,
     checkpoints,
     context,
+    diagnosis_inputs,
     divergence,
     divergences,
     elastic,
     ends,
     grounds,
-    halting,
-    held,
-    hung,
     inplace,
     inside,
-    last_line,
     loading,
     nodebook,
     nodelook,
@@ -41,13 +36,13 @@ from ftrun.supervisor import (
     queueing,
     recover,
     sense,
-    submit,
     usable,
 )
-from ftrun.supervisor.diagnose import Ended, diagnose
-from ftrun.supervisor.model import Action, Decision, Diagnosis, FaultClass, Source, Topology
+from ftrun.supervisor.diagnosis_rules import diagnose
+from ftrun.supervisor.model import Decision, Diagnosis, FaultClass, Topology
 
 if TYPE_CHECKING:
+    from ftrun.supervisor.diagnosis_facts import Facts
     from ftrun.supervisor.events import Attempt
     from ftrun.supervisor.keeper import Keeper
     from ftrun.supervisor.office import World
@@ -72,10 +67,8 @@ def settle(keeper: Keeper, world: World) -> None:
     attempt = ends.of_last_start(keeper.attempt)
     attempt = preempted.seen_through(keeper, ends.as_logged(attempt, keeper.memory.evidence))
     incident = ends.incident_id(attempt)
-    diagnosis = (
-        _refusal(keeper) if attempt.submission == "refused" else _diagnose(keeper, world, attempt, incident)
-    )
-    diagnosis = beside.said(keeper.run, incident, diagnosis)
+    facts = _facts(keeper, world, attempt, incident)
+    diagnosis = diagnose(facts)
     _note_loading(keeper, diagnosis)
     found, loads = divergences.note(keeper, world), divergences.usable(keeper)
     checkpoint = newer_checkpoint(keeper, loads.path)
@@ -94,9 +87,10 @@ def settle(keeper: Keeper, world: World) -> None:
         own=loads.own,
         running_again=_running_again(keeper, world),
         common=nodebook.common(keeper, diagnosis, world.now_s),
+        unseen=keeper.run_dir if _unseen(keeper) else "",
     )
     if attempt.submission == "done":
-        case = arrays.judged(keeper, case, _lost_by_then(keeper, world))
+        case = arrays.judged(keeper, case, facts)
         diagnosis = case.diagnosis
     if diagnosis.fault is not FaultClass.HEALTHY:
         told = [e.at_s for e in keeper.memory.evidence if e.signature == diagnosis.signature]
@@ -111,6 +105,13 @@ def settle(keeper: Keeper, world: World) -> None:
         )
     ruling = policy.decide(case)
     _carry(keeper, world, case, ruling, incident)
+
+
+def _facts(keeper: Keeper, world: World, attempt: Attempt, incident: str) -> Facts:
+    """All that is known of the end; of one whose cause stays unknown, with the last lines of its logs."""
+    lost = lost_by_then(keeper, world) if attempt.submission == "done" else ()
+    facts = diagnosis_inputs.of_end(keeper, world, attempt, incident, topology=topology(keeper), lost=lost)
+    return diagnosis_inputs.with_last_words(keeper, facts, diagnose(facts))
 
 
 def _unseen_for_long(keeper: Keeper, world: World) -> bool:
@@ -145,15 +146,8 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
         "used": {} if case.progressed else dict(case.run.rungs),
         "exclude_until_s": case.exclude_until_s,
     }
-    if decision.kind in ("resubmit", "keep") and keeper.settings.get("observe"):
-        keeper.record("observed", decision=data)
-        if decision.kind == "resubmit":
-            last_line.stopped(keeper, data | {"reason": f"observe: would resubmit: {decision.reason}"})
-            return
-    if decision.kind == "resubmit" and _unseen(keeper):
-        reason = f"{decision.reason}; not resubmitted: {keeper.run_dir} was never seen from the nodes"
-        recover.finish(keeper, world, decision, data | {"kind": "stop", "reason": reason})
-        return
+    if ruling.would is not None and case.limits.observe:
+        keeper.record("observed", decision=data | decision_json(ruling.would))
     if decision.kind in ("resubmit", "keep"):
         keeper.record("decided", **data)
         return
@@ -186,49 +180,6 @@ def _quiet(keeper: Keeper, world: World) -> bool:
     return quiet_for >= float(settings.get("settle", 2.0))
 
 
-def _diagnose(keeper: Keeper, world: World, attempt: Attempt, incident: str) -> Diagnosis:
-    if (told := ends.told(attempt)) is not None:
-        return told
-    before = attempts.held_record(keeper.run_dir, attempt.number, attempt.launch, attempt.nodes)
-    if before is not None and attempt.end_state in ("FAILED", "GONE"):
-        return held.diagnosis(before, attempts.held_path(keeper.run_dir, attempt.number, attempt.launch))
-    if (refused := divergences.nothing_loaded(keeper, attempt)) is not None:
-        return refused
-    if attempt.end_state == "COMPLETED" and (remaining := arrays.given_up(keeper.run)) is not None:
-        return remaining
-    down = _lost_by_then(keeper, world)
-    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
-    ended = Ended(
-        state=attempt.end_state,
-        reason=attempt.end_reason,
-        exit_code=attempt.exit_code if attempt.exit_code is not None else (written.code if written else None),
-        exit_signal=attempt.exit_signal
-        if attempt.exit_signal is not None
-        else (written.signal if written else None),
-        derived_exit_code=attempt.derived_exit_code,
-        by_us=attempt.ended_by_us,
-        nodes_down=down,
-        requeued=attempt.requeued,
-        unused=len(keeper.attempt.nodes) > len(attempt.nodes),
-    )
-    progress = keeper.memory.report.progress if keeper.memory.report is not None else None
-    seats = topology(keeper)
-    found = diagnose(
-        (*keeper.memory.evidence, *afterwards.attached(keeper)),
-        seats,
-        ended=ended,
-        catalog=keeper.office.catalog(),
-        progress=progress,
-        resumed=usable.resumed(keeper.settings, keeper.run, keeper.run_dir, attempt.resume_from, incident),
-    )
-    requeues = submit.requeues(keeper.run_dir, otherwise=keeper.office.facts().requeue_default)
-    found = ends.as_requeued(attempt, found, keeper.memory.evidence, requeues=requeues)
-    found = ends.with_companions(attempt, found)
-    found = halting.left_in_time(keeper, nodelook.judged(keeper, world, found, down))
-    found = hung.judged(attempt, found)
-    return afterwards.with_last_words(keeper, found, seats)
-
-
 def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
     """The nodes of the attempt that Slurm has given up, or has not heard for long: a controller that has just come back
     calls every node silent for some seconds, and that is no node's fault."""
@@ -243,7 +194,7 @@ def _lost(keeper: Keeper, world: World) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
+def lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
     """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
     assert world.nodes is not None
     end_s, timeout_s = keeper.attempt.slurm_end_s, keeper.office.facts().slurmd_timeout_s
@@ -256,24 +207,6 @@ def _lost_by_then(keeper: Keeper, world: World) -> tuple[str, ...]:
         or row.spoken_for
         or row.reason_time_s is None
         or row.reason_time_s - alive_s <= end_s
-    )
-
-
-def _refusal(keeper: Keeper) -> Diagnosis:
-    """sbatch refused this attempt: the cause is in its answer, unless what ftrun keeps out, or adds, may be why: then without it."""
-    ours = keeper.attempt.excluded or inside.spares_of(keeper.settings, keeper.attempt)
-    for_good = keeper.attempt.end_state == "REFUSED" and not ours
-    return Diagnosis(
-        fault=FaultClass.SCHEDULER,
-        retry=not for_good,
-        action=Action.STOP if for_good else Action.WAIT,
-        nodes=(),
-        exclude=False,
-        confidence=0.9,
-        signature="slurm.refused-for-good" if for_good else "slurm.refused-for-now",
-        title=f"sbatch refused: {keeper.attempt.refusal}",
-        advice="Mend what sbatch complains about, then: ftrun resume " + keeper.run.id if for_good else "",
-        sources=(Source.SLURM,),
     )
 
 
@@ -394,7 +327,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "confidence": round(diagnosis.confidence, 3),
         "signature": diagnosis.signature,
         "title": diagnosis.title,
-        "because": [dataclasses.asdict(proof) for proof in diagnosis.because],
+        "because": [dataclasses.asdict(proof) for proof in diagnosis.because or diagnosis.suspicious],
         "consequences": diagnosis.consequences,
         "advice": diagnosis.advice,
         "rests_on": list(diagnosis.rests_on),

@@ -16,11 +16,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import JobState
-from ftrun.supervisor import attempts, hang, nodelook, settle
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor import attempts, diagnosis_inputs, hang, settle
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.model import Diagnosis, FaultClass
-from ftrun.supervisor.nodefacts import SIGNATURE, while_alive
+from ftrun.supervisor.nodefacts import SIGNATURE
 
 if TYPE_CHECKING:
     from ftrun.supervisor.keeper import Keeper
@@ -107,7 +107,10 @@ def judge(keeper: Keeper, world: World, report: WatchReport) -> None:
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         keeper.memory.since.pop("suspect", None)
         return
-    diagnosis = _provisional(keeper, world, report)
+    facts = diagnosis_inputs.of_live(keeper, world, report, settle.topology(keeper))
+    diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
+    if report.evidence:
+        keeper.memory.provisional = diagnosis
     seen = look(keeper.memory, diagnosis, suspected=keeper.run.state is not State.RUNNING)
     keeper.memory.suspicion = diagnosis if seen is Look.SUSPECT else None
     if seen is Look.WELL:
@@ -126,20 +129,6 @@ def leave_alone(keeper: Keeper) -> None:
     keeper.memory.since.pop("suspect", None)
     keeper.memory.suspicion = None
     _clear(keeper, "the agent beside the script lives: it judges")
-
-
-def _provisional(keeper: Keeper, world: World, report: WatchReport) -> Diagnosis | None:
-    """What the log and the nodes so far would mean if it were all."""
-    memory = keeper.memory
-    if report.evidence:
-        memory.provisional = diagnose(
-            report.evidence,
-            settle.topology(keeper),
-            ended=None,
-            catalog=keeper.office.catalog(),
-            progress=report.progress,
-        )
-    return while_alive(memory.provisional, nodelook.live(keeper, world), memory.survived, world.now_s)
 
 
 def leaves_for_s(settings: Mapping[str, Any]) -> float:

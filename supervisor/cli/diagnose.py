@@ -22,7 +22,8 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor import inputs, lastwords, signatures
 from ftrun.supervisor.cli import output
-from ftrun.supervisor.diagnose import diagnose as diagnose_evidence
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose as diagnose_facts
 from ftrun.supervisor.errors import EXIT_USAGE, UserError
 from ftrun.supervisor.model import Diagnosis, FaultClass, Proof, Topology
 from ftrun.supervisor.readers import Record
@@ -159,16 +160,15 @@ def _judge(
         topology = replace(topology, nodes=record.nodes)
     report = gathered.report
     topology = report.seats.added_to(topology)
-    found = diagnose_evidence(
-        report.evidence, topology, ended=record.ended, catalog=catalog, progress=report.progress
-    )
+    facts = Facts(report.evidence, topology, catalog, record.ended, report.progress)
+    found = diagnose_facts(facts)
     if found.fault is FaultClass.UNKNOWN:
         offset_bytes = report.progress.offset_bytes if report.progress is not None else 0
         plain = [LogPath(log) if isinstance(log, str) else log for log in case.logs if log != STDIN]
         lines = lastwords.suspicious(
             plain, topology, step_offset_bytes=offset_bytes, healthy=[LogPath(path) for path in healthy]
         )
-        found = replace(found, suspicious=lines or found.suspicious)
+        found = diagnose_facts(replace(facts, last_words=lines))
     return found, not gathered.unread
 
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ftrun.supervisor import inputs, signatures
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.verdicts import Ended
 from tests.falsealarms import computing, machine, training
@@ -86,11 +87,13 @@ def judge(tally: Tally, made: Format, log: bytes, catalog: signatures.Catalog) -
             tally.hits[one.signature, signature.role.value] += one.count
     for name, ended in ENDS.items():
         found = diagnose(
-            report.evidence,
-            report.seats.added_to(Topology()),
-            ended=ended,
-            catalog=catalog,
-            progress=report.progress,
+            Facts(
+                report.evidence,
+                report.seats.added_to(Topology()),
+                ended=ended,
+                catalog=catalog,
+                progress=report.progress,
+            )
         )
         _note(tally, made, name, found)
 

@@ -111,12 +111,13 @@ def rule(
     step: int | None = None,
     checkpoint: str = "",
     common: str = "",
+    unseen: str = "",
 ) -> Ruling:
     """The ruling on a failed second attempt on NODES, unless the test says otherwise."""
     tried = replace(Attempt(2, NOW - 1000, nodes=NODES, end_state="FAILED"), **(attempt or {}))
     history = replace(Run("r-0001", State.SETTLING, attempts=(Attempt(1, NOW - 2000), tried)), **(run or {}))
     case = Case(history, tried, found, view or cluster(), limits or Limits(), NOW, step, checkpoint)
-    return decide(replace(case, common=common))
+    return decide(replace(case, common=common, unseen=unseen))
 
 
 def earlier_exclusions(*names: str) -> tuple[Exclusion, ...]:

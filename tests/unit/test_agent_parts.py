@@ -29,9 +29,9 @@ from ftrun.supervisor import (
     ends,
     grounds,
     hang,
-    hung,
     sampled,
     signatures,
+    suspicions,
 )
 from ftrun.supervisor.agent_talk import Talk, started_from
 from ftrun.supervisor.hang import State, Verdict
@@ -262,7 +262,7 @@ def test_a_node_that_does_not_answer_is_the_culprit_with_its_own_evidence(catalo
 
 def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None:
     """Ranks that are ended leave with a code of their own, and Slurm says so: that explains no hang."""
-    suspicion = hung.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
+    suspicion = suspicions.hung(Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s"), NODES[:2])
     line = Evidence(
         Source.LOG, "slurm-task-exit", "srun: error: n1: task 1: Exited with exit code 1", line=46
     )
@@ -274,7 +274,7 @@ def test_what_is_said_while_we_end_a_start_is_no_cause(catalog: Catalog) -> None
 def test_why_we_ended_a_start_stands_where_nothing_better_is_known(catalog: Catalog) -> None:
     """A hang that no line explains stays the hang that it was ended for."""
     verdict = Verdict(State.HUNG, 70.0, 60.0, "no step for 70 s", ("rank 1 (n1.cluster)",))
-    suspicion = hung.hung(verdict, NODES[:2])
+    suspicion = suspicions.hung(verdict, NODES[:2])
     assert suspicion.nodes == ("n1",)
     found = agent_case.judge(_seen(suspicion=suspicion, code=137), catalog)
 
@@ -339,7 +339,7 @@ def test_a_node_that_this_run_avoids_is_a_spare_of_last_resort() -> None:
 
 def test_a_lost_node_is_a_fatal_suspicion() -> None:
     """It has a signature, so that the rules of live runs take it for one."""
-    found: Diagnosis = agent_case.lost(("n1",))
+    found: Diagnosis = suspicions.lost(("n1",))
 
     assert found.signature
     assert found.nodes == ("n1",)

@@ -9,7 +9,7 @@ import pytest
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.slurm.client.errors import Unreachable
 from ftrun.slurm.commands.spanning import Span
-from ftrun.supervisor import agent_case
+from ftrun.supervisor import suspicions
 from ftrun.supervisor.agent_desk import Desk, Where
 from ftrun.supervisor.agent_taken import Taken
 from ftrun.supervisor.agent_talk import Started, Talk
@@ -64,7 +64,7 @@ def _lost(
         clock.s += 1.0
         found = taken.look()
         if found is not None:
-            assert found.diagnosis.signature == agent_case.LOST
+            assert found.diagnosis.signature == suspicions.LOST
             return found.diagnosis.nodes
     return ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobRow, JobState
 from ftrun.supervisor import arrays, events, rows, signatures
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.grounds import Case, ClusterView, Limits
 from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.model import FaultClass
+from ftrun.supervisor.model import FaultClass, Topology
 from ftrun.supervisor.parts import Attempt, GivenUp
+from ftrun.supervisor.verdicts import Ended
 from tests.unit.cases import diagnosis
 
 LOT = GivenUp((2,), "user-code", "python.error", "a mistake in the script")
@@ -83,10 +87,10 @@ def test_what_is_no_array_has_no_tasks(run_dir: Path) -> None:
 
 def test_a_run_with_tasks_given_up_does_not_end_well() -> None:
     """When all others are done, the run ends with the reason of those that are not."""
-    assert arrays.given_up(events.Run("r")) is None
-    end = arrays.given_up(events.Run("r", given_up=(LOT, GivenUp((5, 7), "config", "", "no such command"))))
+    done = Facts((), Topology(), signatures.load([]), Ended("COMPLETED"))
+    assert FaultClass.HEALTHY is diagnose(done).fault
+    end = diagnose(replace(done, given_up=(LOT, GivenUp((5, 7), "config", "", "no such command"))))
 
-    assert end is not None
     assert ("user-code", False) == (end.fault.value, end.retry)
     assert "a mistake in the script (task 2,5,7)" == end.title
 
@@ -163,7 +167,8 @@ def test_a_task_that_may_load_nothing_is_given_up_and_the_others_are_judged_by_t
     )
     case = Case(run, run.attempts[0], diagnosis(FaultClass.NODE), ClusterView(), Limits(), 0.0, None, "")
 
-    judged = arrays.judged(keeper, case, ())  # type: ignore[arg-type]
+    facts = Facts((), Topology(), signatures.load([]), Ended("FAILED"))
+    judged = arrays.judged(keeper, case, facts)  # type: ignore[arg-type]
 
     assert [] == told if ran else [([1], "checkpoint")] == [(row["tasks"], row["class"]) for row in told]
     assert judged.diagnosis.fault is not FaultClass.CHECKPOINT

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ftrun.supervisor import signatures
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import Action, Diagnosis, Evidence, FaultClass, Role, Source, Topology
 from ftrun.supervisor.scan import Scanner
 
@@ -37,7 +38,7 @@ def _evidence(lines: Sequence[str]) -> list[Evidence]:
 
 
 def _judged(*lines: str, topology: Topology = NODES) -> Diagnosis:
-    return diagnose(_evidence(lines), topology, ended=None, catalog=CATALOG)
+    return diagnose(Facts(_evidence(lines), topology, ended=None, catalog=CATALOG))
 
 
 def _said(line: str) -> list[str]:

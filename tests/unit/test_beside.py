@@ -20,12 +20,17 @@ from ftrun.supervisor import (
     grounds,
     journal,
     settle,
+    signatures,
     store,
     userhooks,
     views,
 )
-from ftrun.supervisor.model import Action, Diagnosis, FaultClass
+from ftrun.supervisor.diagnose import case_of
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_review import told_inside
+from ftrun.supervisor.model import Action, Diagnosis, FaultClass, Topology
 from ftrun.supervisor.office import Crash
+from ftrun.supervisor.verdicts import Ended
 from tests.unit.lives import TIMED_OUT, TIMING, Life
 
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
@@ -603,25 +608,32 @@ VAGUE = Diagnosis(
 )
 
 
+def _said(run: events.Run, incident: str, found: Diagnosis) -> Diagnosis:
+    """`found` after the rule for what the agent had said of that incident."""
+    told = next((one.diagnosis for one in run.incidents if one.id == incident), {})
+    facts = Facts((), Topology(), signatures.load(), Ended("FAILED"), attempt=run.attempt, told_inside=told)
+    return told_inside(case_of(facts), found) or found
+
+
 def test_what_an_agent_found_before_it_died_counts_where_the_supervisor_finds_nobody() -> None:
     """It asked the nodes while they were the job's: its word leaves them out, and drains none."""
     run = _folded([*BEFORE, *_agents(1)[:3]])
 
-    found = beside.said(run, "1.0.1", VAGUE)
+    found = _said(run, "1.0.1", VAGUE)
     assert (found.fault, found.nodes, found.exclude) == (FaultClass.HARDWARE_GPU, ("n0",), True)
     assert not set(found.sources) & grounds.PROOF_SOURCES
 
     sure = replace(VAGUE, fault=FaultClass.NODE, nodes=("n2",))
-    assert beside.said(run, "1.0.1", sure) == sure, "what is found from outside is not overruled"
-    assert beside.said(run, "1.0.2", VAGUE) == VAGUE, "another incident"
+    assert _said(run, "1.0.1", sure) == sure, "what is found from outside is not overruled"
+    assert _said(run, "1.0.2", VAGUE) == VAGUE, "another incident"
     stranger = [*BEFORE, *_agents(1)[:3]]
     stranger[-1] = {**stranger[-1], "data": {**stranger[-1]["data"], "diagnosis": BROKEN | {"nodes": ["n7"]}}}
-    assert beside.said(_folded(stranger), "1.0.1", VAGUE) == VAGUE, "no node of this job"
+    assert _said(_folded(stranger), "1.0.1", VAGUE) == VAGUE, "no node of this job"
     stranger[-1] = {
         **stranger[-1],
         "data": {**stranger[-1]["data"], "diagnosis": BROKEN | {"class": "magic"}},
     }
-    assert beside.said(_folded(stranger), "1.0.1", VAGUE) == VAGUE, "nonsense"
+    assert _said(_folded(stranger), "1.0.1", VAGUE) == VAGUE, "nonsense"
 
 
 # ---------------------------------------------------------------------- any order

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftrun.supervisor import signatures
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Layer, Role, Source, Topology
 from ftrun.supervisor.scan import Scanner
 
@@ -47,7 +48,7 @@ def _judged(text: str, *, times: int = 1, topology: Topology | None = None) -> D
         )
         for hit in hits
     ]
-    return diagnose(evidence, topology or Topology(), ended=None, catalog=CATALOG)
+    return diagnose(Facts(evidence, topology or Topology(), ended=None, catalog=CATALOG))
 
 
 @pytest.mark.parametrize("text", ALL_CLEAR)

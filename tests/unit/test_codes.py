@@ -11,7 +11,8 @@ import pytest
 
 from ftrun.supervisor import signatures
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import Action, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.scan import Hit, Scanner
 from ftrun.supervisor.signatures import Catalog
@@ -141,7 +142,7 @@ def test_a_code_is_diagnosed_as_any_signature_is(site: Callable[..., str]) -> No
     hit = _hits(site(), "pump p3 says B001")[0]
     line = Evidence(Source.LOG, hit.signature, hit.text, captures=hit.captures)
 
-    found = diagnose([line], Topology(nodes=("p3", "p4")), ended=None, catalog=catalog)
+    found = diagnose(Facts([line], Topology(nodes=("p3", "p4")), ended=None, catalog=catalog))
 
     assert (FaultClass.HARDWARE_OTHER, "pump-b001", ("p3",)) == (found.fault, found.signature, found.nodes)
 

@@ -9,8 +9,9 @@ import pytest
 
 from ftrun.slurm.client.cluster import JobState, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood
-from ftrun.supervisor import agent_case, beside, companions, hanging, nodestory, store
+from ftrun.supervisor import beside, companions, hanging, nodestory, store
 from ftrun.supervisor.companion_fold import mark_of
+from ftrun.supervisor.diagnosis_review import COMPANION_OVER
 from ftrun.supervisor.halts import FILE
 from ftrun.supervisor.office import Crash
 from ftrun.supervisor.parts import Companion
@@ -380,7 +381,7 @@ def test_a_script_that_dies_of_its_cancelled_companion_is_started_again(tmp_path
     company.life.exit(143)
     company.life.until("queued")
 
-    assert company.life.run.incidents[-1].signature == agent_case.COMPANION_OVER
+    assert company.life.run.incidents[-1].signature == COMPANION_OVER
     assert not company.life.attempt.excluded
     assert company.life.attempt.number == 2
 

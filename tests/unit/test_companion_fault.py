@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftrun.supervisor import agent_case, signatures
+from ftrun.supervisor.diagnosis_review import COMPANION_OVER
 from ftrun.supervisor.model import Diagnosis, Evidence, FaultClass, Source, Topology
 from ftrun.supervisor.scan import Scanner
 
@@ -48,7 +49,7 @@ def test_a_script_that_raises_because_its_companion_was_ended_is_started_again(
     """An exception of whoever lost a peer is a consequence, as it is where a node is lost; nobody is blamed."""
     found = _judged(lines)
 
-    assert (found.signature, found.fault, found.nodes) == (agent_case.COMPANION_OVER, FaultClass.NODE, ())
+    assert (found.signature, found.fault, found.nodes) == (COMPANION_OVER, FaultClass.NODE, ())
 
 
 def test_the_same_exception_without_a_companion_that_is_over_is_the_scripts() -> None:

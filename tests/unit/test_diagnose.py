@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import (
     Action,
     Blame,
@@ -23,6 +24,7 @@ from ftrun.supervisor.model import (
 )
 from ftrun.supervisor.progress import Progress
 from ftrun.supervisor.signatures import Catalog, Signature
+from ftrun.supervisor.verdicts import Ended
 
 NODES = ("n0", "n1", "n2", "n3")
 RANKS = {rank: f"n{rank // 2}" for rank in range(8)}
@@ -111,7 +113,7 @@ def _line(signature: str, order: int = 0, text: str = "", **changes: Any) -> Evi
 def _judged(
     *lines: Evidence, ended: Ended | None = None, topology: Topology = FOUR, progress: Progress | None = None
 ) -> Diagnosis:
-    return diagnose(lines, topology, ended=ended, catalog=CATALOG, progress=progress)
+    return diagnose(Facts(lines, topology, ended=ended, catalog=CATALOG, progress=progress))
 
 
 def _progress(offset_bytes: int) -> Progress:
@@ -557,7 +559,7 @@ def test_nobody_outside_the_attempt_is_ever_blamed(
     lines: list[Evidence], ended: Ended | None, topology: Topology
 ) -> None:
     """Whatever the log says, a culprit is a node of this attempt, and a cause is named with words."""
-    found = diagnose(lines, topology, ended=ended, catalog=CATALOG)
+    found = diagnose(Facts(lines, topology, ended=ended, catalog=CATALOG))
 
     assert set(found.nodes) <= set(topology.nodes)
     assert found.rests_on
@@ -571,8 +573,8 @@ def test_the_order_of_arrival_changes_nothing(
     """Evidence is sorted by when it was written, not by when it was read."""
     shuffled = list(lines)
     random.shuffle(shuffled)
-    first = diagnose(lines, FOUR, ended=ended, catalog=CATALOG)
-    second = diagnose(shuffled, FOUR, ended=ended, catalog=CATALOG)
+    first = diagnose(Facts(lines, FOUR, ended=ended, catalog=CATALOG))
+    second = diagnose(Facts(shuffled, FOUR, ended=ended, catalog=CATALOG))
 
     assert (first.fault, first.signature, set(first.nodes)) == (
         second.fault,

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.supervisor import held
+from ftrun.supervisor import held, signatures
 from ftrun.supervisor.cli import app
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.errors import UserError
 from ftrun.supervisor.grounds import Limits
 from ftrun.supervisor.held import CEILING, SPENDS
-from ftrun.supervisor.model import Diagnosis
+from ftrun.supervisor.model import Diagnosis, Topology
 from ftrun.supervisor.preflight import EXIT_BAD, EXIT_UNSEEN, Seen, lines, matrix, summed_up
 from tests.unit.cases import NODES, F, cluster, rule
 
@@ -26,7 +28,7 @@ def _record(**bad: Any) -> dict[str, Any]:
 def _found(**bad: Any) -> Diagnosis:
     told = held.parsed(_record(**bad), NODES)
     assert told
-    return held.diagnosis(told, "preflight.0")
+    return diagnose(Facts((), Topology(), signatures.load(), held=told, held_file="preflight.0"))
 
 
 def test_an_attempt_that_was_held_costs_no_budget_and_no_retry() -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ftrun.slurm.client import nodeset
 from ftrun.supervisor import inputs, signatures
 from ftrun.supervisor.bounded import REPEATED_MAX, bounded
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import Diagnosis, FaultClass, Source, Topology
 from ftrun.supervisor.tail import LogPath
 from ftrun.supervisor.verdicts import Ended
@@ -53,11 +54,13 @@ def judged(text: str | bytes, ended: Ended | None = FAILED, topology: Topology =
     content = text.encode() if isinstance(text, str) else text
     report = inputs.gather([], catalog=CATALOG, stdin=content).report
     return diagnose(
-        report.evidence,
-        report.seats.added_to(topology),
-        ended=ended,
-        catalog=CATALOG,
-        progress=report.progress,
+        Facts(
+            report.evidence,
+            report.seats.added_to(topology),
+            ended=ended,
+            catalog=CATALOG,
+            progress=report.progress,
+        )
     )
 
 
@@ -83,7 +86,7 @@ def test_what_a_job_prints_drains_no_node(tmp_path: Path, claim: str) -> None:
     report = watcher.poll(0.0, fresh=True)
     watcher.close()
 
-    found = diagnose(report.evidence, SEATED, ended=FAILED, catalog=CATALOG, progress=report.progress)
+    found = diagnose(Facts(report.evidence, SEATED, ended=FAILED, catalog=CATALOG, progress=report.progress))
 
     assert {Source.LOG} >= {one.source for one in report.evidence}
     assert {Source.LOG, Source.EXIT} >= set(found.sources)

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from ftrun.supervisor import inplace, inputs, loading, signatures
-from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.events import Attempt, Run
 from ftrun.supervisor.grounds import Case, ClusterView, Limits, Ruling
 from ftrun.supervisor.lifecycle import State
 from ftrun.supervisor.loading import AGAIN, ASIDE, PROGRAM, Resumed, Usable
 from ftrun.supervisor.model import Diagnosis, FaultClass, Loading, Topology
 from ftrun.supervisor.policy import decide
+from ftrun.supervisor.verdicts import Ended
 from tests.unit.cases import NOW, F, diagnosis, incident, rule
 
 X, Y, Z = "/scratch/ckpt/step_30", "/scratch/ckpt/step_20", "/scratch/ckpt/step_10"
@@ -29,12 +31,14 @@ def judged(*lines: str, resumed: Resumed | None, ended: Ended | None = None) -> 
     report = inputs.gather([], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()).report
     ended = ended or Ended("FAILED", exit_code=1)
     return diagnose(
-        report.evidence,
-        Topology(nodes=("n1", "n2")),
-        ended=ended,
-        catalog=catalog,
-        progress=report.progress,
-        resumed=resumed,
+        Facts(
+            report.evidence,
+            Topology(nodes=("n1", "n2")),
+            ended=ended,
+            catalog=catalog,
+            progress=report.progress,
+            resumed=resumed,
+        )
     )
 
 

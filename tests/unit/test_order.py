@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.supervisor import signatures
-from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.inputs import gather
 from ftrun.supervisor.model import Diagnosis, Evidence, Source, Topology
 from ftrun.supervisor.order import as_written
+from ftrun.supervisor.verdicts import Ended
 from ftrun.supervisor.watch import LogPath, LogWatcher, WatchReport
 
 LINES = (
@@ -34,7 +36,7 @@ TOPOLOGY = Topology(nodes=("n1", "n2", "n3"), rank_node={0: "n1", 1: "n2", 2: "n
 
 def _judged(report: WatchReport, ended: Ended | None) -> Diagnosis:
     catalog = signatures.load()
-    return diagnose(report.evidence, TOPOLOGY, ended=ended, catalog=catalog, progress=report.progress)
+    return diagnose(Facts(report.evidence, TOPOLOGY, ended=ended, catalog=catalog, progress=report.progress))
 
 
 @settings(max_examples=60, deadline=None)

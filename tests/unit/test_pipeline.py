@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftrun.supervisor import signatures
-from ftrun.supervisor.diagnose import TRACEBACK, Ended, diagnose
+from ftrun.supervisor.diagnose import TRACEBACK
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.logfile import Book, LogFile
 from ftrun.supervisor.model import Diagnosis, FaultClass, Role, Topology
 from ftrun.supervisor.signatures import Signature
 from ftrun.supervisor.tail import Piece
+from ftrun.supervisor.verdicts import Ended
 
 CATALOG = signatures.load()
 BOOK = Book(CATALOG)
@@ -20,7 +23,7 @@ def _diagnosed(text: str, ended: Ended | None = None) -> Diagnosis:
     file = LogFile("log", BOOK)
     file.take(Piece(f"{text}\n".encode(), 0, 0), None)
     file.finish(None)
-    return diagnose(file.evidence(), Topology(), ended=ended, catalog=CATALOG)
+    return diagnose(Facts(file.evidence(), Topology(), ended=ended, catalog=CATALOG))
 
 
 def _examples(*roles: Role) -> Iterator[tuple[Signature, str]]:

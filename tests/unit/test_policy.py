@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftrun.supervisor.events import Run
 from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, Limits, limits_from
 from ftrun.supervisor.model import Action, Source
+from ftrun.supervisor.policy import withdrawn
 from ftrun.supervisor.settings import defaults
 from tests.unit.cases import BUDGETS, FIRST, REQUEUED, F, diagnosis, rule
 
@@ -333,3 +335,46 @@ def test_the_ceiling_ends_no_job_that_had_no_fault() -> None:
 
     assert "keep" == rule(diagnosis(F.HEALTHY), attempt=REQUEUED, run=used_up).decision.kind
     assert "stop" == rule(diagnosis(F.PREEMPTED), attempt=REQUEUED, run=used_up).decision.kind
+
+
+# ---------------------------------------------------------------------- the last word
+
+
+def test_where_ftrun_may_only_watch_a_new_attempt_is_told_and_not_made() -> None:
+    """What would be done stands beside what is done; a job that Slurm starts again goes on."""
+    watched = rule(diagnosis(F.HARDWARE_GPU, nodes=("n1",)), limits=Limits(observe=True))
+    assert watched.would is not None
+    assert ("stop", "resubmit") == (watched.decision.kind, watched.would.kind)
+    assert f"observe: would resubmit: {watched.would.reason}" == watched.decision.reason
+
+    kept = rule(diagnosis(F.PREEMPTED), limits=Limits(observe=True), attempt=REQUEUED)
+    assert kept.would == kept.decision
+    assert "keep" == kept.decision.kind
+
+    stopped = rule(diagnosis(F.USER_CODE), limits=Limits(observe=True))
+    assert stopped == rule(diagnosis(F.USER_CODE))
+
+
+def test_what_ran_and_left_no_record_is_not_tried_again() -> None:
+    """P10: exit and progress cannot be known where the nodes never saw the run's folder."""
+    blind = rule(diagnosis(F.NODE), unseen="/home/ann/.ftrun/runs/r")
+
+    assert ("stop", True) == (blind.decision.kind, blind.would is not None)
+    assert blind.decision.reason.endswith(
+        "not resubmitted: /home/ann/.ftrun/runs/r was never seen from the nodes"
+    )
+    assert (
+        "finish" == rule(diagnosis(F.HEALTHY), unseen="/r", attempt={"end_state": "COMPLETED"}).decision.kind
+    )
+
+
+@pytest.mark.parametrize("wish", ["cancel", "stop", "pause"])
+def test_a_wish_comes_to_the_same_before_and_after_the_decision(wish: str) -> None:
+    """Also where another attempt had been decided already."""
+    asked = {"wish": wish, "wish_by": "anna"}
+    before = rule(diagnosis(F.NODE), run=asked).decision
+
+    after = withdrawn(Run("r", **asked))  # type: ignore[arg-type]
+    assert after is not None
+    assert (before.kind, before.reason) == (after.kind, after.reason)
+    assert withdrawn(Run("r")) is None

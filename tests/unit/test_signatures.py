@@ -13,12 +13,13 @@ import pytest
 
 from ftrun.supervisor import signatures
 from ftrun.supervisor.cli import main
-from ftrun.supervisor.diagnose import Ended, diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.inputs import gather
 from ftrun.supervisor.model import FaultClass, Role, Topology
 from ftrun.supervisor.scan import Scanner
 from ftrun.supervisor.signatures import CatalogError
-from ftrun.supervisor.verdicts import UNSURE
+from ftrun.supervisor.verdicts import UNSURE, Ended
 
 ROW = {
     "id": "site-disk",
@@ -171,7 +172,7 @@ def test_a_kill_is_for_memory_where_somebody_says_so(
     log.write_text(f"{line}\n{witness}\n")
     seen = gather([str(log)]).report.evidence
 
-    found = diagnose(seen, Topology(), ended=Ended(state, exit_code=137), catalog=signatures.load())
+    found = diagnose(Facts(seen, Topology(), ended=Ended(state, exit_code=137), catalog=signatures.load()))
 
     assert (found.fault, found.retry) == (expected, expected is FaultClass.UNKNOWN)
 
@@ -183,11 +184,13 @@ def test_a_last_step_of_another_rank_makes_no_guess_of_what_the_exit_confirms(tm
     report = gather([str(log)]).report
     found = {
         code: diagnose(
-            report.evidence,
-            Topology(),
-            ended=Ended("FAILED", exit_code=code),
-            catalog=signatures.load(),
-            progress=report.progress,
+            Facts(
+                report.evidence,
+                Topology(),
+                ended=Ended("FAILED", exit_code=code),
+                catalog=signatures.load(),
+                progress=report.progress,
+            )
         ).confidence
         for code in (1, 137)
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftrun.supervisor import inputs, signatures
-from ftrun.supervisor.diagnose import diagnose
+from ftrun.supervisor.diagnosis_facts import Facts
+from ftrun.supervisor.diagnosis_rules import diagnose
 from ftrun.supervisor.model import Diagnosis, FaultClass, Topology
 
 
@@ -13,7 +14,7 @@ def judged(*lines: str, nodes: tuple[str, ...] = ()) -> Diagnosis:
     catalog = signatures.load()
     report = inputs.gather([], catalog=catalog, stdin="".join(f"{line}\n" for line in lines).encode()).report
     topology = report.seats.added_to(Topology(nodes=nodes))
-    return diagnose(report.evidence, topology, ended=None, catalog=catalog, progress=report.progress)
+    return diagnose(Facts(report.evidence, topology, ended=None, catalog=catalog, progress=report.progress))
 
 
 LAUNCH = "srun: error: Task launch for StepId=7.0 failed on node {}: {}"

@@ -1,0 +1,195 @@
+"""The facts of a run's launches, gathered in one place for the rules of the diagnosis. (I/O)
+
+How it thinks. Everything that a rule may ask is read here, once, and judged nowhere. Only the last lines of
+the logs are read when the rules have found no cause without them: that costs more than all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor import (
+    afterwards,
+    attempts,
+    halting,
+    inside,
+    lastwords,
+    launchlogs,
+    nodelook,
+    submit,
+    suspicions,
+    usable,
+)
+from ftrun.supervisor.diagnosis_facts import Facts, Gone, Refusal
+from ftrun.supervisor.leaving import Occasion
+from ftrun.supervisor.model import FaultClass, Topology
+from ftrun.supervisor.verdicts import Ended
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftrun.supervisor.attempts import Launch
+    from ftrun.supervisor.events import Attempt
+    from ftrun.supervisor.keeper import Keeper
+    from ftrun.supervisor.model import Diagnosis, Proof
+    from ftrun.supervisor.office import World
+    from ftrun.supervisor.watch import WatchReport
+
+__all__ = ["of_end", "of_live", "of_task", "with_last_words"]
+
+HEALTHY_MAX = 4
+"""So many earlier launches are asked what they usually print."""
+
+
+def of_end(
+    keeper: Keeper,
+    world: World,
+    attempt: Attempt,
+    incident: str,
+    *,
+    topology: Topology,
+    lost: Sequence[str],
+) -> Facts:
+    """What is known of a launch that is over; `attempt` is the attempt as its last start alone made it.
+
+    `lost` are the nodes that Slurm had given up by then. Raises OSError.
+    """
+    run, run_dir, memory = keeper.run, keeper.run_dir, keeper.memory
+    place = run_dir, attempt.number, attempt.launch
+    found = Facts(
+        evidence=memory.evidence,
+        topology=topology,
+        catalog=keeper.office.catalog(),
+        ended=_ended(keeper, attempt, lost),
+        attempt=attempt,
+        wish=run.wish,
+        now_s=world.now_s,
+    )
+    if attempt.submission == "refused":
+        return replace(found, refusal=_refusal(keeper))
+    if attempt.end_state in ("FAILED", "GONE"):
+        held = attempts.held_record(*place, attempt.nodes)
+        found = replace(found, held=held, held_file=attempts.held_path(*place))
+    if attempt.end_state == "FAILED" and attempt.start <= 1:
+        found = replace(found, unloadable=attempts.stuck(*place))
+    if found.held is not None or found.unloadable:
+        return found  # the script was not started: there is nothing else to read
+    if attempt.end_state == "COMPLETED":
+        found = replace(found, given_up=run.given_up)
+    suspicion, rank_ended = suspicions.of_hang(attempt)
+    return replace(
+        found,
+        evidence=(*memory.evidence, *afterwards.attached(keeper)),
+        progress=memory.report.progress if memory.report is not None else None,
+        resumed=usable.resumed(keeper.settings, run, run_dir, attempt.resume_from, incident),
+        requeues=submit.requeues(run_dir, otherwise=keeper.office.facts().requeue_default),
+        near_limit=halting.asked(keeper, Occasion.TIMELIMIT),
+        nodes=nodelook.of_end(keeper, world, lost),
+        gone=_gone(attempt),
+        suspicion=suspicion,
+        rank_ended=rank_ended,
+        told_inside=next((one.diagnosis for one in run.incidents if one.id == incident), {}),
+    )
+
+
+def with_last_words(keeper: Keeper, facts: Facts, found: Diagnosis) -> Facts:
+    """The same facts; where the rules found no cause in them, with the lines that are new or odd among the
+    last ones.
+    """
+    if found.fault is not FaultClass.UNKNOWN:
+        return facts
+    return replace(facts, last_words=_last_words(keeper, facts.topology))
+
+
+def of_task(facts: Facts, attempt: Attempt, task: int, run_dir: str, launch: Launch | None) -> Facts | None:
+    """What is known of one failed task of an array, from the facts of all; None where nothing of its own is
+    known. Raises OSError.
+    """
+    state = attempt.task_states.get(task, "FAILED")
+    written = attempts.task_exit(run_dir, attempt.number, task)
+    if launch is None and written is None and state == "FAILED":
+        return None
+    logs = {launch.stdout, launch.stderr} if launch is not None else set()
+    nodes = launch.nodes if launch is not None else ()
+    by_us = task in attempt.ended_tasks
+    ended = Ended(
+        state=state,
+        exit_code=written.code if written is not None else None,
+        exit_signal=written.signal if written is not None else None,
+        by_us=by_us,
+        nodes_down=tuple(node for node in facts.ended.nodes_down if node in nodes) if facts.ended else (),
+    )
+    hung = attempt.hung_tasks.get(task) if by_us else None
+    return Facts(
+        evidence=tuple(line for line in facts.evidence if line.file in logs),
+        topology=Topology(nodes=nodes),
+        catalog=facts.catalog,
+        ended=ended,
+        suspicion=suspicions.hung(hung.verdict, nodes) if hung is not None else None,
+        rank_ended=hung is not None and hung.verdict.rank_ended,
+    )
+
+
+def of_live(keeper: Keeper, world: World, report: WatchReport, topology: Topology) -> Facts:
+    """What is known of a live launch so far."""
+    return Facts(
+        evidence=report.evidence,
+        topology=topology,
+        catalog=keeper.office.catalog(),
+        progress=report.progress,
+        nodes=nodelook.live(keeper, world).survived(keeper.memory.survived),
+        now_s=world.now_s,
+    )
+
+
+def _ended(keeper: Keeper, attempt: Attempt, lost: Sequence[str]) -> Ended:
+    written = attempts.exit_record(keeper.run_dir, attempt.number, attempt.launch)
+    code, signal = attempt.exit_code, attempt.exit_signal
+    return Ended(
+        state=attempt.end_state,
+        reason=attempt.end_reason,
+        exit_code=written.code if code is None and written is not None else code,
+        exit_signal=written.signal if signal is None and written is not None else signal,
+        derived_exit_code=attempt.derived_exit_code,
+        by_us=attempt.ended_by_us,
+        nodes_down=tuple(lost),
+        requeued=attempt.requeued,
+        unused=len(keeper.attempt.nodes) > len(attempt.nodes),
+    )
+
+
+def _refusal(keeper: Keeper) -> Refusal:
+    """What ftrun keeps out, or adds, may be why sbatch refused: then it is asked again without it."""
+    ours = keeper.attempt.excluded or inside.spares_of(keeper.settings, keeper.attempt)
+    for_good = keeper.attempt.end_state == "REFUSED" and not ours
+    return Refusal(keeper.attempt.refusal, for_good, keeper.run.id)
+
+
+def _gone(attempt: Attempt) -> tuple[Gone, ...]:
+    """The companions that this start used and that were lost."""
+    lost = (one for one in attempt.companions if one.launch == attempt.launch and one.lost)
+    return tuple(
+        Gone(one.nodes, f"Slurm: companion job {one.job} on {','.join(one.nodes)} is {one.end_state}")
+        for one in lost
+        if set(one.nodes) & set(attempt.used)
+    )
+
+
+def _last_words(keeper: Keeper, topology: Topology) -> tuple[Proof, ...]:
+    attempt, report = keeper.attempt, keeper.memory.report
+    progress = report.progress if report is not None else None
+    place = keeper.run_dir, attempt.number, attempt.launch
+    explained = [
+        (incident.attempt, incident.launch, incident.start)
+        for incident in keeper.run.incidents
+        if incident.fault != FaultClass.UNKNOWN
+    ]
+    healthy = (log for one in explained[-HEALTHY_MAX:] for log in launchlogs.of_start(keeper.run_dir, *one))
+    return lastwords.suspicious(
+        launchlogs.of_launch(*place) + afterwards.extra_logs(keeper),
+        topology,
+        step_offset_bytes=progress.offset_bytes if progress is not None else 0,
+        healthy=list(healthy),
+        ours=launchlogs.ours(*place).having(*attempt.family),
+    )
