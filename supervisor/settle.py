@@ -147,6 +147,7 @@ def _carry(keeper: Keeper, world: World, case: grounds.Case, ruling: grounds.Rul
         "exclude_until_s": case.exclude_until_s,
     }
     if ruling.would is not None and case.limits.observe:
+        data["kind"] = ruling.would.kind  # what a user's hook is told would be done
         keeper.record("observed", decision=data | decision_json(ruling.would))
     if decision.kind in ("resubmit", "keep"):
         keeper.record("decided", **data)
