@@ -1,5 +1,4 @@
-"""What is said of a cause that the log or Slurm names, once everything else that is known stands beside it.
-(pure)
+"""What is said of a cause that the log or Slurm names, once all else that is known stands beside it. (pure)
 
 How it thinks. These rules are asked one after the other, and each may put a better diagnosis in the place
 of the one so far. While a start is ended its ranks and Slurm say things as well, and those explain nothing;
