@@ -106,7 +106,11 @@ def _due(ctx: RunContext, world: ClusterSnapshot) -> bool:
 
 def left_the_queue(ctx: RunContext) -> bool:
     """It went from the queue, as far as anyone can tell: unstarted, not by us, and nobody was there to see it."""
-    return ctx.observations.per_launch(_Absence).unwatched and not ctx.attempt.launch.over and _never_started(ctx)
+    return (
+        ctx.observations.per_launch(_Absence).unwatched
+        and not ctx.attempt.launch.over
+        and _never_started(ctx)
+    )
 
 
 def latest_launch(ctx: RunContext) -> int:

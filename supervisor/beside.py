@@ -97,7 +97,11 @@ def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
 def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
-    if attempt.launch.no_agent or not attempt.launch.claim_seen or (attempt.launch.inside and (over or _lives(ctx, world))):
+    if (
+        attempt.launch.no_agent
+        or not attempt.launch.claim_seen
+        or (attempt.launch.inside and (over or _lives(ctx, world)))
+    ):
         agent.lacking.stop()
         return
     if not over:
@@ -127,7 +131,9 @@ def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> Non
     """
     attempt, seen, script = ctx.attempt, ctx.observations, ctx.observations.per_launch(_Script)
     record = (
-        attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch.number) if attempt.launch.claim_seen else None
+        attempts.launch_record(ctx.run_dir, attempt.number, attempt.launch.number)
+        if attempt.launch.claim_seen
+        else None
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
     if not attempt.launch.claim_seen:

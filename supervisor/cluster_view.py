@@ -106,7 +106,11 @@ def newest_checkpoint(ctx: RunContext) -> str:
 def newer_checkpoint(ctx: RunContext, newest: str) -> str:
     """The newest usable checkpoint where it is newer than all that were known when this launch began; else ""."""
     run, attempt = ctx.run, ctx.attempt
-    resumed = os.path.join(context.cwd(ctx.run_dir), attempt.launch.start.resume_from) if attempt.launch.start.resume_from else ""
+    resumed = (
+        os.path.join(context.cwd(ctx.run_dir), attempt.launch.start.resume_from)
+        if attempt.launch.start.resume_from
+        else ""
+    )
     before = run.best_checkpoint or resumed
     since = attempt.launch.started_at_s or attempt.opened_at_s
     return newest if checkpoints.newer(newest, before, since) else ""

@@ -102,7 +102,9 @@ def with_last_words(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
     return replace(facts, last_words=_last_words(ctx, facts.topology))
 
 
-def of_task(facts: Facts, attempt: Attempt, task: int, run_dir: str, launch: LaunchRecord | None) -> Facts | None:
+def of_task(
+    facts: Facts, attempt: Attempt, task: int, run_dir: str, launch: LaunchRecord | None
+) -> Facts | None:
     """What is known of one failed task of an array, from the facts of all; None where nothing of its own is
     known. Raises OSError.
     """

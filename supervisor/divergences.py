@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["note", "usable"]
 
 
-
-
 def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
     """Journal that the training of the last start had diverged, once; its agent may have done so. Returns the sign, None where it was healthy."""
     report, attempt = ctx.observations.report, ctx.attempt
@@ -39,7 +37,6 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
         ctx.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
         leave(ctx.run_dir, ctx.run.poisoned)
     return found
-
 
 
 def usable(ctx: RunContext) -> Usable:

@@ -170,7 +170,13 @@ def _spares(ctx: RunContext, world: ClusterSnapshot) -> int:
     swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
     told = ctx.run.leaving
     refused = asked(ctx, Occasion.DRAIN) and told.get("by") == AGENT and told.get("stage") == "stays"
-    if refused or not swaps or attempt.launch.ladder_off or not attempt.launch.inside or not beside.in_charge(ctx, world):
+    if (
+        refused
+        or not swaps
+        or attempt.launch.ladder_off
+        or not attempt.launch.inside
+        or not beside.in_charge(ctx, world)
+    ):
         return 0
     return sum(1 for node in attempt.unused if node in nodes and nodes[node].available)
 

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from ftrun.supervisor.run_types import Attempt
 
 __all__ = [
-
     "as_logged",
-
     "forgettable",
     "incident_id",
     "launch_exit",

@@ -60,7 +60,11 @@ def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: d
         and found.fault == FaultClass.CHECKPOINT
     ):
         set_aside(ctx)  # now, not when a person resumes the run: by then it may be mended
-    code = attempt.launch.end.exit_code if attempt.launch.end.exit_code else (0 if decision.kind == "finish" else 1)
+    code = (
+        attempt.launch.end.exit_code
+        if attempt.launch.end.exit_code
+        else (0 if decision.kind == "finish" else 1)
+    )
     fields = {**decision.to_json(), **data, "exit_code": code}
     if decision.kind == "finish":
         for note in decision.notes:

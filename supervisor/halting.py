@@ -162,7 +162,6 @@ def _hear(ctx: RunContext, world: ClusterSnapshot, left_s: float, *, near: bool)
         ending.intend(ctx, f"{AT_LIMIT}; {verdict.reason}")
 
 
-
 # ---------------------------------------------------------------------- the effects
 
 

@@ -18,7 +18,6 @@ from ftrun.supervisor.model import Decision, Diagnosis
 __all__ = [
     "CEILING",
     "SPENDS",
-
     "in_full",
     "is_held",
     "starts_anyway",
@@ -27,9 +26,6 @@ __all__ = [
 SPENDS = "preflight"
 CEILING = 5
 """So many attempts in a row, without progress in between, may be held."""
-
-
-
 
 
 def is_held(found: Diagnosis, spent: Mapping[str, int]) -> bool:

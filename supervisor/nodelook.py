@@ -106,7 +106,12 @@ def _read(ctx: RunContext) -> None:
     visit = ctx.observations.per_start(_Visit).visit
     more = dict(visit.reports) if visit is not None else {}
     facts = nodereports.read(
-        ctx.run_dir, attempt.number, attempt.launch.number, attempt.used, start=attempt.launch.start.number, by_ssh=more
+        ctx.run_dir,
+        attempt.number,
+        attempt.launch.number,
+        attempt.used,
+        start=attempt.launch.start.number,
+        by_ssh=more,
     )
     ctx.observations.node_facts = facts
     for finding in facts.findings[:TOLD_MAX]:

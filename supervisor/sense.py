@@ -239,7 +239,9 @@ def _note_ignored(ctx: RunContext, evidence: Evidence) -> None:
 def _not_yet_told(ctx: RunContext, evidence: Evidence, mark: str = "") -> dict[str, Any]:
     """What a record says of it; {} where it was told before, or enough was."""
     attempt = ctx.attempt
-    place = f"{attempt.number}.{attempt.launch.number}" + (f".{attempt.launch.start.number}" if attempt.launch.start.number > 1 else "")
+    place = f"{attempt.number}.{attempt.launch.number}" + (
+        f".{attempt.launch.start.number}" if attempt.launch.start.number > 1 else ""
+    )
     key = f"{place}:{evidence.signature}:{evidence.file}:{evidence.line}{mark}"
     if key in ctx.run.evidence_seen or len(ctx.run.evidence_seen) >= EVIDENCE_RECORDS_MAX:
         return {}

@@ -121,7 +121,10 @@ def _running_again(ctx: RunContext, world: ClusterSnapshot) -> bool:
     """Slurm has started the job that it requeued."""
     row = ctx.row(world)
     return (
-        ctx.attempt.launch.requeued and row is not None and row.state is JobState.RUNNING and ctx.started_again(row)
+        ctx.attempt.launch.requeued
+        and row is not None
+        and row.state is JobState.RUNNING
+        and ctx.started_again(row)
     )
 
 
@@ -181,7 +184,6 @@ def _quiet(ctx: RunContext, world: ClusterSnapshot) -> bool:
     return quiet_for >= float(settings.get("settle", 2.0))
 
 
-
 def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
     """Set the checkpoint aside that could not be loaded, be it that something else ended the launch or is blamed first; take back those that are not to blame."""
     told = ctx.observations.step is None and loading.cannot_load(
@@ -194,4 +196,3 @@ def _note_loading(ctx: RunContext, diagnosis: Diagnosis) -> None:
     known = {path for path, _ in ctx.run.set_aside}
     if any(path in known for path in back):
         ctx.record("checkpoint.taken-back", paths=[path for path in back if path in known])
-

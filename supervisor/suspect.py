@@ -68,7 +68,6 @@ def leave_to_agent(ctx: RunContext) -> None:
     _clear(ctx, "the agent beside the script lives: it judges")
 
 
-
 def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:
     """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
     attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over

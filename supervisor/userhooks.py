@@ -182,7 +182,10 @@ def _note_those_in_the_job(ctx: RunContext) -> None:
     attempt = ctx.run.attempt
     if attempt is None or not attempt.launch.claim_seen:
         return
-    for hook, since in (("pre-hook", attempt.launch.running_seen_at_s), ("post-hook", attempt.launch.end.at_s)):
+    for hook, since in (
+        ("pre-hook", attempt.launch.running_seen_at_s),
+        ("post-hook", attempt.launch.end.at_s),
+    ):
         key = f"{hook}.{attempt.number}.{attempt.launch.number}"
         if not ctx.settings.get(hook) or since is None or key in ctx.run.hooks:
             continue

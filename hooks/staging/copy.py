@@ -156,7 +156,7 @@ def _exchange(one: str, other: str) -> bool:
     raise OSError(number, os.strerror(number), other)
 
 
-# ---------------------------------------------------------------------- copying
+# ---------------------------------------------------------------------- copies
 
 CHUNK_BYTES = 4 << 20
 BUFFERS = 4

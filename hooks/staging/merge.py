@@ -39,7 +39,7 @@ TAKEOVERS_MAX = 12
 class MergedSet(NamedTuple):
     """A set: its files, the node that each is taken from, and which nodes have said nothing yet.
 
-    `why`: why it can never be published ("" where it can). `key` names this very union, for two of them never
+    `why`: why it can never be published ("" where it can). `key` names this very set, for two of them never
     mix. `is_again`: its name was saved before in this start, as far as any node saw.
     """
 
@@ -116,7 +116,7 @@ def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-# ---------------------------------------------------------------------- agreeing
+# ---------------------------------------------------------------------- one save, confirmed by all
 
 
 def unconfirmed_nodes(disk: Disk, to: Publishing, parts: Mapping[str, Seal], node: str) -> Sequence[str]:

@@ -90,7 +90,7 @@ def link_file(disk: Disk, source: str, target: str) -> None:
         disk.rename(source, target)
 
 
-# ---------------------------------------------------------------------- publish
+# ---------------------------------------------------------------------- outcomes
 
 JUDGE_S = 30.0
 PUBLISHED, WAITING, REFUSED = "published", "waiting", "refused"
@@ -201,13 +201,7 @@ def _bring_file(disk: Disk, source: str, target: str, one: records.File, pace: c
 
 
 def finish(
-    disk: Disk,
-    to: Publishing,
-    expected: Sequence[str],
-    node: str,
-    judge: Judge,
-    *,
-    owner: bytes = b"{}",
+    disk: Disk, to: Publishing, expected: Sequence[str], node: str, judge: Judge, *, owner: bytes = b"{}"
 ) -> Outcome:
     """Put a set together and publish it where all its parts are there. `owner` as in `push`.
 

@@ -77,7 +77,7 @@ class PeerNodes:
         return (node, to.token, to.name) in partner_map.read_copies(self._folder, holder).kept
 
 
-# ---------------------------------------------------------------------- keepsilent
+# ---------------------------------------------------------------------- nodes that have nothing of a set
 
 FIRST_GRACE_S = 10.0  # before a node that nothing is known of says that it may have nothing
 USUAL_GRACE_S = 2.0  # ... that had nothing of the sets before
@@ -143,7 +143,7 @@ class EmptyParts:
         return None if key in self._tentative else False
 
 
-# ---------------------------------------------------------------------- keepout
+# ---------------------------------------------------------------------- the publisher
 
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
 NODES_PER_S, PAUSE_S, NEAR_S = 256, 1.0, 0.25

@@ -157,7 +157,7 @@ class Publishing(NamedTuple):
         return f"{self.folder}/owner.json"
 
     def incoming(self, node: str, generation: str) -> str:
-        """A part while it arrives; sealed anew with other content it is another one (`union.generation`)."""
+        """A part while it arrives; sealed anew with other content it is another one (`merge.generation`)."""
         return f"{self.folder}/incoming/{node}.{generation}/{self.name}"
 
     @property
@@ -170,16 +170,16 @@ class Publishing(NamedTuple):
         return f"{self.parts}/{node}.json"
 
     def data(self, key: str) -> str:
-        """The set while it is put together (`union.Union.key`)."""
+        """The set while it is put together (`merge.MergedSet.key`)."""
         return f"{self.folder}/data.{key}/{self.name}"
 
     def word(self, node: str) -> str:
-        """The record of a node's word that its part belongs to the save that `agreeing` asks for."""
+        """The record of a node's word that its part belongs to the save that others have (`merge`)."""
         return f"{self.folder}/words/{node}"
 
     @property
     def asked(self) -> str:
-        """Which parts are about to be put together (`agreeing`)."""
+        """Which parts are about to be put together (`merge`)."""
         return f"{self.folder}/asked.json"
 
     @property

@@ -88,7 +88,7 @@ def look(home: Home) -> dict[str, Any]:
     for part in inventory.stored_parts(home):
         seal = part.seal
         if inventory.first_changed(part) is None:
-            # Whether two nodes show the same save of a name is only known once it is published (`agreeing`).
+            # Whether two nodes show the same save of a name is only known once it is published (`merge`).
             proven = seal.proven and (seal.save == 1 or seal.is_file)
             facts = (seal.size_bytes, proven, seal.is_file, seal.sealed_s)
             rows.append([seal.node, seal.token, seal.name, *facts])

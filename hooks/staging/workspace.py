@@ -172,7 +172,7 @@ def _read_text(path: str) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------- stageleft
+# ---------------------------------------------------------------------- for Slurm's Epilog, as the user
 
 DEATH_S = 1.0  # a process that hangs in the kernel is left behind
 

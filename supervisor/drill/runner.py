@@ -264,7 +264,9 @@ class Drill:
 
     def _runs(self) -> list[run_types.Run]:
         return [
-            asking.with_answers(events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time())
+            asking.with_answers(
+                events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
+            )
             for run_dir in store.run_dirs(str(self.home))
         ]
 

@@ -99,13 +99,21 @@ def _attempt(old: Attempt | None, now: Attempt) -> Iterator[str]:
         without = f", without {', '.join(now.excluded)}" if now.excluded else ""
         size = f" of {now.size} nodes" if now.size else ""
         yield f"attempt {now.number} is job {now.job}{size}{without}"
-    if now.launch.running_seen_at_s and (old is None or old.launch.running_seen_at_s != now.launch.running_seen_at_s):
+    if now.launch.running_seen_at_s and (
+        old is None or old.launch.running_seen_at_s != now.launch.running_seen_at_s
+    ):
         yield f"attempt {now.number} runs on {','.join(now.nodes)}"
-    if now.launch.start.resume_from and (old is None or old.launch.start.resume_from != now.launch.start.resume_from):
+    if now.launch.start.resume_from and (
+        old is None or old.launch.start.resume_from != now.launch.start.resume_from
+    ):
         yield f"attempt {now.number} resumes from {now.launch.start.resume_from.rpartition('/')[2]}"
     if now.end_intended and (old is None or old.end_intended != now.end_intended):
         yield f"attempt {now.number} is to be ended: {now.end_intended}"
-    if now.launch.end.state and now.launch.end.at_s and (old is None or old.launch.end.at_s != now.launch.end.at_s):
+    if (
+        now.launch.end.state
+        and now.launch.end.at_s
+        and (old is None or old.launch.end.at_s != now.launch.end.at_s)
+    ):
         yield f"attempt {now.number}: {now.launch.end.state} {now.launch.end.reason}".rstrip()
     if now.launch.over and not (old and old.launch.over):
         yield f"attempt {now.number} is over for certain"

@@ -650,10 +650,7 @@ def test_parts_of_two_saves_are_never_put_together(tmp_path: Path) -> None:
         told = merge.consensus_request(world.to, "n0")
         if told is not None:
             merge.confirm(Disk(), world.to, "n0", told.word)
-    assert (outcome.state, outcome.why) == (
-        publish.WAITING,
-        "for the word of n1 that it is the same save",
-    )
+    assert (outcome.state, outcome.why) == (publish.WAITING, "for the word of n1 that it is the same save")
     assert world.look() == 1
     publish.push(
         Disk(),
