@@ -1,16 +1,17 @@
 """What runs on the nodes: standard library only, Python 3.9. (pure)
 
-Training code imports `beat` and `stage` from here. A name of PUBLIC is loaded when it is first asked for.
+Training code imports `beat` and `stage` from here: `from ftrun.hooks import beat, stage`. Each is loaded when it is first asked for.
 """
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # that this module can be called is nothing that type checkers see by themselves
-    from ftrun.hooks.beat import Beat
+if TYPE_CHECKING:  # type checkers do not see by themselves that the module `beat` can be called
+    from ftrun.hooks.progress.beat import Beat
     from ftrun.hooks.staging.api import stage as stage
 
     beat: Beat
 
-PUBLIC = {"stage": "ftrun.hooks.staging.api"}  # name -> the module that has it
+PUBLIC = {"beat": ("ftrun.hooks.progress.beat", ""), "stage": ("ftrun.hooks.staging.api", "stage")}
+# name -> its module, and what of it; "" = the module itself
 
 
 def __getattr__(name: str) -> object:
@@ -19,4 +20,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(PUBLIC[name]), name)
+    module, member = PUBLIC[name]
+    found = importlib.import_module(module)
+    return getattr(found, member) if member else found

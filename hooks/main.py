@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 
-from ftrun.hooks.errors import UsageError
+from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -19,9 +19,9 @@ __all__ = ["COMMANDS", "main"]
 # Each module is imported only when its command is called.
 COMMANDS = {
     "check": ("ftrun.hooks.checks.cmd_check", "main", "look at this node and say what is wrong with it"),
-    "preflight": ("ftrun.hooks.preflight", "main", "check this node before a job's script starts"),
-    "after": ("ftrun.hooks.after", "main", "check this node after a job on it has failed"),
-    "watch": ("ftrun.hooks.watch", "main", "look after this node while a job runs on it"),
+    "preflight": ("ftrun.hooks.health.preflight", "main", "check this node before a job's script starts"),
+    "after": ("ftrun.hooks.health.post_failure", "main", "check this node after a job on it has failed"),
+    "watch": ("ftrun.hooks.health.node_monitor", "main", "look after this node while a job runs on it"),
     "staging-daemon": (
         "ftrun.hooks.staging.daemon",
         "main",
@@ -35,11 +35,15 @@ COMMANDS = {
     "sweep": ("ftrun.hooks.ranks.kill_stale", "main", "end what earlier starts of a run left on this node"),
     "stacks": ("ftrun.hooks.ranks.stacks", "main", "write down what the ranks on this node are doing"),
     "rank": ("ftrun.hooks.ranks.rank_wrapper", "main", "run one rank that may be started again alone"),
-    "prolog": ("ftrun.hooks.prolog", "main", "Slurm's Prolog: no job begins on a node that is bad"),
-    "epilog": ("ftrun.hooks.epilog", "main", "Slurm's Epilog: how a job left this node"),
-    "health": ("ftrun.hooks.health", "main", "Slurm's HealthCheckProgram: look at this node now and then"),
+    "prolog": ("ftrun.hooks.health.prolog", "main", "Slurm's Prolog: no job begins on a node that is bad"),
+    "epilog": ("ftrun.hooks.health.epilog", "main", "Slurm's Epilog: how a job left this node"),
+    "health": (
+        "ftrun.hooks.health.health_check",
+        "main",
+        "Slurm's HealthCheckProgram: look at this node now and then",
+    ),
     "install": (
-        "ftrun.hooks.install",
+        "ftrun.hooks.health.install",
         "main",
         "copy the hooks to a folder for Slurm to call, and print its lines",
     ),
@@ -69,7 +73,7 @@ COMMANDS = {
         "main",
         "make the folder that a start on this node resumes from",
     ),
-    "pairs": ("ftrun.hooks.pairs", "main", "try the network between the nodes of a job, in pairs"),
+    "pairs": ("ftrun.hooks.health.pair_test", "main", "try the network between the nodes of a job, in pairs"),
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 

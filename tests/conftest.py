@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
+from ftrun.slurm.sandbox.plan import SandboxError
 
 # How long an example takes says how busy the machine is, and is no law of any property. `--hypothesis-profile hundred` tries more of them.
 settings.register_profile("hundred", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -55,45 +57,45 @@ BEGIN_WITH = (
     "slurm/test_preflight.py",
     "slurm/test_queue.py",
     "slurm/test_elastic.py",
-    "unit/test_fencing.py",
-    "unit/test_batch_sh.py",
+    "unit/ranks/test_fencing.py",
+    "unit/bundle/test_batch_sh.py",
     "slurm/test_stage.py",
     "slurm/test_sandbox_cli.py",
-    "unit/test_starts_sh.py",
+    "unit/bundle/test_starts_sh.py",
     "slurm/test_stage_restore.py",
     "slurm/test_shapes.py",
-    "unit/test_pick_sh.py",
+    "unit/checkpoints/test_pick_sh.py",
     "slurm/test_sbatch.py",
     "slurm/test_starts.py",
-    "unit/test_beat.py",
+    "unit/bundle/test_beat.py",
     "slurm/test_preempted.py",
     "slurm/test_nodes.py",
     "slurm/test_companion_job.py",
-    "unit/test_spans_sh.py",
-    "unit/test_companion_form.py",
+    "unit/tools/test_spans_sh.py",
+    "unit/submission/test_companion_form.py",
     "slurm/test_rank_steps.py",
     "slurm/test_spares.py",
-    "unit/test_beside.py",
+    "unit/controller/test_beside.py",
     "slurm/test_choosing.py",
     "slurm/test_agent_deaths.py",
     "slurm/test_agent_crashes.py",
     "slurm/test_diagnose_job.py",
     "slurm/test_nodes_of_a_job.py",
-    "unit/test_growing.py",
-    "unit/test_staging_publish.py",
+    "unit/policy/test_growing.py",
+    "unit/staging/test_staging_publish.py",
     "slurm/test_probe.py",
-    "unit/test_simulate.py",
-    "unit/test_leaving.py",
-    "unit/test_hanging.py",
-    "unit/test_rank.py",
-    "unit/test_agent.py",
+    "unit/cli/test_simulate.py",
+    "unit/policy/test_leaving.py",
+    "unit/controller/test_hanging.py",
+    "unit/bundle/test_rank.py",
+    "unit/agent/test_agent.py",
     "slurm/test_caches.py",
     "slurm/test_spanning.py",
     "slurm/test_pool.py",
-    "unit/test_slurm_hooks.py",
+    "unit/health/test_slurm_hooks.py",
     "slurm/test_slurm_hooks.py",
     "slurm/test_agent_companion.py",
-    "unit/test_pipeline.py",
+    "unit/diagnosis/test_pipeline.py",
     "falsealarms/test_smoke_hangs.py",
 )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor import signatures
-from ftrun.supervisor.codes import CodeTable
-from ftrun.supervisor.model import FaultClass, Layer, Source
-from ftrun.supervisor.signatures import Catalog, Signature
+from ftrun.supervisor.model.types import FaultClass, Layer, Source
+from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.signatures.catalog import Catalog, Signature
+from ftrun.supervisor.signatures.codes import CodeTable
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "catalog.md"
 HEAD = """\
@@ -60,7 +60,7 @@ advice = "Tell the night shift: 4711."
 
 def page() -> str:
     """Return the whole page."""
-    catalog = signatures.load()
+    catalog = signatures_catalog.load()
     known = catalog.signatures
     codes = sum(len(table.codes) for table in catalog.tables.values())
     parts = [HEAD, f"There are {len(known)} signatures, and {codes} codes in tables.\n", _counts(known)]

@@ -99,7 +99,7 @@ def page() -> str:
 
 def _row(scenario: Scenario) -> str:
     known = {"spares": str(scenario.spares)} if scenario.spares else {}
-    known |= {"rejoin": "yes"} if scenario.rejoin else {}
+    known |= {"rank-restart": "yes"} if scenario.rejoin else {}
     settings = ", ".join(f"`--ft-{key}={value}`" for key, value in {**known, **scenario.settings}.items())
     where = ("sandbox" if scenario.needs_sandbox else "anywhere") + (
         ", as root" if scenario.needs_root else ""

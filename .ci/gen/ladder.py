@@ -6,11 +6,11 @@ from typing import Any
 
 from marked import keep_current
 
-from ftrun.supervisor import settings
-from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.whatif import NEVER, what_if
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.policy.what_if import NEVER, what_if
 
-BEGIN = "<!-- rungs: begin, written by `make docs` from supervisor/whatif.py -->"
+BEGIN = "<!-- rungs: begin, written by `make docs` from supervisor/policy/what_if.py -->"
 END = "<!-- rungs: end -->"
 COLUMNS = ("rank", "step", "swap", "companion", "shrink", "resubmit")
 HEAD = f"| class | {' | '.join(f'`{column}`' for column in COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 1)}"
@@ -18,7 +18,7 @@ HEAD = f"| class | {' | '.join(f'`{column}`' for column in COLUMNS)} |\n|{'---|'
 
 def table() -> str:
     """Return a row for each class: a job with spares and sizes whose framework lets a process join again."""
-    values = {**settings.defaults(), "spares": 1, "rejoin": True, "nodes": "2-4"}
+    values = {**settings.defaults(), "spares": 1, "rank-restart": True, "nodes": "2-4"}
     return "\n".join(
         [HEAD, *(_row(values, fault) for fault in FaultClass if fault is not FaultClass.HEALTHY)]
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import tree
 
-from ftrun.supervisor.settings import SETTINGS, show
-from ftrun.supervisor.settings_table import LIST
+from ftrun.supervisor.config.settings import SETTINGS, show
+from ftrun.supervisor.config.table import LIST
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "man"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED, ClassRule
-from ftrun.supervisor.model import Action, FaultClass
-from ftrun.supervisor.verdicts import CLASS_DEFAULTS
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS
+from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, Action, ClassRule, FaultClass
 
-BEGIN = "<!-- classes: begin, written by `make docs` from supervisor/grounds.py -->"
+BEGIN = "<!-- classes: begin, written by `make docs` from supervisor/policy/policy_input.py -->"
 END = "<!-- classes: end -->"
 HEAD = "| class | another try | budget without progress | the culprit node is left out | drained | elsewhere first | waits first |\n|---|---|---|---|---|---|---|"
 EXCLUDED = {

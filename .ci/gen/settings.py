@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ftrun.supervisor.grounds import CLASS_RULES, UNLIMITED
-from ftrun.supervisor.settings import SETTINGS, show
-from ftrun.supervisor.settings_table import LIST, Setting
+from ftrun.supervisor.config.settings import SETTINGS, show
+from ftrun.supervisor.config.table import LIST, Setting
+from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-<!-- Written by `make docs` from supervisor/settings_table.py; do not edit by hand. -->
+<!-- Written by `make docs` from supervisor/config/table.py; do not edit by hand. -->
 
 A setting has one name everywhere. For `retries`, from the weakest place to the strongest:
 
@@ -45,15 +45,15 @@ group of several may write it. The same as for git: a repository (`.git`) of ano
 A file of yours may still be somebody else's work, cloned or unpacked. What it sets that can run, read or write something (the column *can*) waits for your word:
 
     $ ftrun sbatch train.sh
-    ftrun: /home/ann/llm/ftrun.toml is not trusted, and it sets on-stop (runs): read it, then: ftrun trust /home/ann/llm/ftrun.toml
+    ftrun: /home/ann/llm/ftrun.toml is not trusted, and it sets on-give-up (runs): read it, then: ftrun trust /home/ann/llm/ftrun.toml
     $ ftrun trust ftrun.toml
     setting  can   value
-    on-stop  runs  ./notify.sh
+    on-give-up  runs  ./notify.sh
     /home/ann/llm/ftrun.toml is trusted as it is now
 
 Nothing is submitted before that, since a run without its `pre-hook` or `checkpoint` would be another run. Trust is bound to the place of the file and to its content: after an edit or a `git pull` that changes it you are
 asked again. It does not cover the programs that the file names. `ftrun trust --list` shows what is trusted, `--revoke FILE` takes it back; the records lie in `~/.config/ftrun/trusted/`. What the
-command line, a `#FTRUN` line or a variable sets instead needs no trust: `--ft-on-stop=` leaves the command out once.
+command line, a `#FTRUN` line or a variable sets instead needs no trust: `--ft-on-give-up=` leaves the command out once.
 
 These values are harmless in a row that can do something, and count at once: a relative path without `..`, `~` or `$` for `checkpoint`, `checkpoint-marker` and `log`; for
 `resume-arg` an option with what ftrun puts in, such as `--resume={checkpoint}`, `trainer.ckpt={checkpoint}` or `--resume`.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from marked import keep_current
 
-from ftrun.supervisor.lifecycle import FINAL, TRANSITIONS, State
+from ftrun.supervisor.model.states import FINAL, TRANSITIONS, State
 
-BEGIN = "<!-- states: begin, written by `make docs` from supervisor/lifecycle.py -->"
+BEGIN = "<!-- states: begin, written by `make docs` from supervisor/model/states.py -->"
 END = "<!-- states: end -->"
 
 

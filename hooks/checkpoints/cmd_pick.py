@@ -22,7 +22,7 @@ from ftrun.hooks.checkpoints.model import Found
 from ftrun.hooks.checkpoints.resume_view import REPAIRED, resume_root
 from ftrun.hooks.checkpoints.selection import Request, Selection, select, why_lost
 from ftrun.hooks.checkpoints.shard_repair import select_repaired
-from ftrun.hooks.errors import UsageError
+from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["answer", "main"]
 

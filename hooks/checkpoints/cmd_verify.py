@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from typing import Optional
 
-from ftrun.hooks.amounts import bytes_of
 from ftrun.hooks.checkpoints import deep_results, listing
 from ftrun.hooks.checkpoints.deep_results import DeepResult
 from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
@@ -28,8 +27,9 @@ from ftrun.hooks.checkpoints.inspection import YOUNG_S, inspect, tree_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed
 from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, WRITING
 from ftrun.hooks.checkpoints.selection import Request, select
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.processes import come_last
+from ftrun.hooks.runtime.formats import bytes_of
+from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.procfs import come_last
 
 __all__ = ["Verifier", "main", "verify_one"]
 

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from ftrun.hooks.checkpoints import manifest, names
+from ftrun.hooks.checkpoints import manifest
+from ftrun.hooks.checkpoints import names as checkpoints_names
 from ftrun.hooks.checkpoints.layouts import ANY, all_layouts
 from ftrun.hooks.checkpoints.listing import HEAD_BYTES, Candidate
 from ftrun.hooks.checkpoints.model import Found, Layout
@@ -117,7 +118,7 @@ def _find_inside(container: Candidate) -> list[Found]:
 def _found(candidate: Candidate, layout: Layout) -> Found:
     step = layout.step(candidate) if layout.step_first else None
     if step is None:
-        step = names.step_of(candidate.path)
+        step = checkpoints_names.step_of(candidate.path)
     if step is None and not layout.step_first:
         step = layout.step(candidate)
     root = os.path.dirname(candidate.path)

@@ -27,7 +27,7 @@ from ftrun.hooks.checkpoints.file_check import check_file
 from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, list_tree, map_parallel
-from ftrun.hooks.checkpoints.model import (
+from ftrun.hooks.checkpoints.model import (  # fmt: skip
     COMPLETE,
     EMPTY,
     QUICK,
@@ -37,7 +37,7 @@ from ftrun.hooks.checkpoints.model import (
     Damaged,
     Inspection,
     Need,
-)  # fmt: skip
+)
 from ftrun.hooks.checkpoints.names import without_step
 from ftrun.hooks.checkpoints.selection import Request, Selection
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks.nvidia_smi import tokens
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     DEGRADED,
     NOTE,
     Finding,
@@ -21,8 +21,8 @@ from ftrun.hooks.findings import (
     ok,
     skipped,
 )
-from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.processes import Owner, owner
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.procfs import Owner, owner
 
 __all__ = ["FUNCTIONS"]
 

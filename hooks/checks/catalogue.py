@@ -13,9 +13,8 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.findings import OWN_FAULT, TIERS, Check, Finding, Judge, Probe, Thresholds
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.finding import OWN_FAULT, TIERS, Check, Finding, Judge, Probe, Thresholds
+from ftrun.hooks.runtime.host import Machine, UsageError
 
 __all__ = ["CHECKS", "Entry", "checks", "entry", "loaded", "strange"]
 

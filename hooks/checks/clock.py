@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     Finding,
@@ -21,7 +21,7 @@ from ftrun.hooks.findings import (
     skipped,
     unknown,
 )
-from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 __all__ = ["FUNCTIONS"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from ftrun.hooks.checks import catalogue, runner, thresholds
 from ftrun.hooks.checks.catalogue import Entry, entry
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.findings import BAD, SKIPPED, TIERS, worst
+from ftrun.hooks.runtime.finding import BAD, SKIPPED, TIERS, worst
+from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["EXIT_BAD", "main"]
 

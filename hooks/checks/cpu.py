@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks import growth
-from ftrun.hooks.findings import Finding, Functions, Thresholds, degraded, note, ok, skipped
-from ftrun.hooks.growth import Growth
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime import state_dir
+from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, note, ok, skipped
+from ftrun.hooks.runtime.host import Machine
+from ftrun.hooks.runtime.state_dir import Growth
 
 __all__ = ["FUNCTIONS"]
 
@@ -43,7 +43,7 @@ def probe_frequency(machine: Machine, thresholds: Thresholds) -> FrequencyFacts:
     """Read clocks once and counts twice."""
     processors = [name for name in machine.names(FOLDER) if name[:3] == "cpu" and name[3:].isdigit()]
     clocks = tuple(one for one in (_clock(machine, name) for name in processors) if one)
-    throttled = growth.over_time(lambda: _counts(machine, processors), thresholds)
+    throttled = state_dir.over_time(lambda: _counts(machine, processors), thresholds)
     online, present = (members(machine.peek(f"{FOLDER}/{name}") or "") for name in ("online", "present"))
     smt = (machine.peek(f"{FOLDER}/smt/control") or "").strip()
     return FrequencyFacts(clocks, throttled, len(online), len(present - online), smt in ("off", "forceoff"))
@@ -113,7 +113,7 @@ def _limits(clocks: Sequence[Clock], thresholds: Thresholds) -> list[Finding]:
 
 
 def _heat(throttled: Growth, thresholds: Thresholds) -> list[Finding]:
-    new = {name: sum(growth.grown(throttled, name).values()) for name in throttled.after}
+    new = {name: sum(state_dir.grown(throttled, name).values()) for name in throttled.after}
     hot = {name: count for name, count in new.items() if count > thresholds["throttles"]}
     if hot:
         name = max(hot, key=lambda one: hot[one])

@@ -6,12 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.hooks import growth
 from ftrun.hooks.checks import net_interfaces
 from ftrun.hooks.checks.net_interfaces import Interface, interfaces
-from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped, unknown
-from ftrun.hooks.growth import Growth
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime import state_dir
+from ftrun.hooks.runtime.finding import (
+    Finding,
+    Functions,
+    Thresholds,
+    bad,
+    degraded,
+    note,
+    ok,
+    skipped,
+    unknown,
+)
+from ftrun.hooks.runtime.host import Machine
+from ftrun.hooks.runtime.state_dir import Growth
 
 __all__ = ["FUNCTIONS"]
 
@@ -102,7 +112,7 @@ NIC_LIMITS = {
 
 def probe_nic_errors(machine: Machine, thresholds: Thresholds) -> Growth:
     """Two readings."""
-    return growth.over_time(lambda: net_interfaces.counters(machine, list(NIC_LIMITS)), thresholds)
+    return state_dir.over_time(lambda: net_interfaces.counters(machine, list(NIC_LIMITS)), thresholds)
 
 
 def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
@@ -125,7 +135,7 @@ def judge_nic_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]
 
 def _nic_errors_faults(name: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
     limits = {**NIC_LIMITS, **thresholds["growth"]}
-    more = growth.grown(facts, name)
+    more = state_dir.grown(facts, name)
     told = tuple(
         f"{counter} +{count}, {facts.after[name][counter]} in all" for counter, count in more.items()
     )

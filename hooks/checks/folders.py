@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional, Union
 
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     Finding,
@@ -22,8 +22,8 @@ from ftrun.hooks.findings import (
     skipped,
     unknown,
 )
-from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.mounts import Touch, asked, table
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.mounts import Touch, asked, table
 
 __all__ = ["FUNCTIONS"]
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 __all__ = ["NO_ANSWER", "all_of", "asked", "connect", "resolve", "resolved"]
 

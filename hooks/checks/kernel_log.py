@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ftrun.hooks.checks import kernel_log_reader, kernel_rules
 from ftrun.hooks.checks.kernel_log_reader import Line, Log
-from ftrun.hooks.findings import OK, Finding, Functions, Thresholds, finding, note, ok, skipped
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.finding import OK, Finding, Functions, Thresholds, finding, note, ok, skipped
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FUNCTIONS"]
 

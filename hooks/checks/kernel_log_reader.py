@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 __all__ = ["Line", "Log", "parsed", "read"]
 

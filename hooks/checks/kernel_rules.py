@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.findings import BAD, DEGRADED, NOTE, OK
+from ftrun.hooks.runtime.finding import BAD, DEGRADED, NOTE, OK
 
 __all__ = ["RULES", "TABLE", "Rule", "device_of", "rule_of", "rules_for"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks import kernel_log_reader
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     Finding,
@@ -21,7 +21,7 @@ from ftrun.hooks.findings import (
     skipped,
     unknown,
 )
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FUNCTIONS"]
 

@@ -9,9 +9,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped, unknown
-from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.mounts import Mount, Touch, asked, holder, is_network, parsed, table, watched
+from ftrun.hooks.runtime.finding import (
+    Finding,
+    Functions,
+    Thresholds,
+    bad,
+    degraded,
+    note,
+    ok,
+    skipped,
+    unknown,
+)
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.mounts import Mount, Touch, asked, holder, is_network, parsed, table, watched
 
 __all__ = ["FUNCTIONS"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FOLDER", "Interface", "counters", "interfaces"]
 

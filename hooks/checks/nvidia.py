@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks import processes
 from ftrun.hooks.checks import nvidia_smi
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     NOTE,
@@ -19,7 +19,7 @@ from ftrun.hooks.findings import (
     finding,
     note,
 )
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FUNCTIONS"]
 
@@ -313,14 +313,14 @@ class ProcessesFacts(NamedTuple):
     """What nvidia-smi answered, and who owns the processes that it lists, where that can be seen."""
 
     answer: nvidia_smi.Answer
-    owners: Mapping[int, Optional[processes.Owner]]
+    owners: Mapping[int, Optional[procfs.Owner]]
 
 
 def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
     """List the processes of all GPUs and ask /proc whose each is."""
     answer = nvidia_smi.probe(machine, thresholds)
     pids = {one.pid for gpu in answer.gpus for one in gpu.processes}
-    return ProcessesFacts(answer, {pid: processes.owner(machine, pid) for pid in sorted(pids)})
+    return ProcessesFacts(answer, {pid: procfs.owner(machine, pid) for pid in sorted(pids)})
 
 
 def judge_processes(facts: ProcessesFacts, thresholds: Thresholds) -> Sequence[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ftrun.hooks.checks import kernel_log_reader, nvidia_smi
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     NOTE,
@@ -24,7 +24,7 @@ from ftrun.hooks.findings import (
     skipped,
     unknown,
 )
-from ftrun.hooks.machine import Machine, NoAnswer, Output
+from ftrun.hooks.runtime.host import Machine, NoAnswer, Output
 
 __all__ = ["FUNCTIONS"]
 

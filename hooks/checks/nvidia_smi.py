@@ -16,8 +16,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from ftrun.hooks.findings import Finding, ok, skipped, unknown
-from ftrun.hooks.machine import Machine, Output
+from ftrun.hooks.runtime.finding import Finding, ok, skipped, unknown
+from ftrun.hooks.runtime.host import Machine, Output
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     SKIPPED,
@@ -20,7 +20,7 @@ from ftrun.hooks.findings import (
     ok,
     skipped,
 )
-from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 __all__ = ["FUNCTIONS"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     Finding,
@@ -18,7 +18,7 @@ from ftrun.hooks.findings import (
     ok,
     skipped,
 )
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FUNCTIONS"]
 

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.hooks import activity
-from ftrun.hooks.activity import Process
-from ftrun.hooks.findings import (
+from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime.finding import (
     BAD,
     DEGRADED,
     NOTE,
@@ -26,7 +25,8 @@ from ftrun.hooks.findings import (
     skipped,
     unknown,
 )
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.host import Machine
+from ftrun.hooks.runtime.procfs import Process
 
 __all__ = ["FUNCTIONS"]
 
@@ -48,17 +48,17 @@ class ProcessesFacts(NamedTuple):
 
 def probe_processes(machine: Machine, thresholds: Thresholds) -> ProcessesFacts:
     """Look, and look again at what waits in the kernel, as long as any of it does."""
-    after = activity.glanced(machine, first=True)
-    asleep = [activity.known(machine, one) for one in after.values() if one.state == "D"]
+    after = procfs.glanced(machine, first=True)
+    asleep = [procfs.known(machine, one) for one in after.values() if one.state == "D"]
     before = {one.pid: one for one in asleep if one is not None}
     give_up = time.monotonic() + machine.left_s(thresholds["window_s"])
     waiting = list(before.values())
     while waiting and (left_s := give_up - time.monotonic()) > 0:
         time.sleep(min(left_s, PAUSE_S))
-        waiting = [one for one in waiting if _hangs(one, activity.again(machine, one))]
+        waiting = [one for one in waiting if _hangs(one, procfs.again(machine, one))]
     if before:
-        after = activity.glanced(machine)
-    shown = [activity.known(machine, one) for pid, one in after.items() if pid in before or one.state == "Z"]
+        after = procfs.glanced(machine)
+    shown = [procfs.known(machine, one) for pid, one in after.items() if pid in before or one.state == "Z"]
     after.update({one.pid: one for one in shown if one is not None})
     words = (machine.peek("/proc/loadavg") or "").split()
     threads = words[3].partition("/")[2] if len(words) > 3 else ""
@@ -156,9 +156,9 @@ class StrangersFacts(NamedTuple):
 def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
     """Look twice, and ask for the cgroup of what was busy in between."""
     began = time.monotonic()
-    before = activity.glanced(machine, first=True)
+    before = procfs.glanced(machine, first=True)
     time.sleep(machine.left_s(thresholds["window_s"]))
-    after = activity.again_all(machine, [one for one in before.values() if not one.is_kernel])
+    after = procfs.again_all(machine, [one for one in before.values() if not one.is_kernel])
     window_s = max(time.monotonic() - began, 0.001)
     busy = []
     for pid, now in after.items():
@@ -166,10 +166,10 @@ def probe_strangers(machine: Machine, thresholds: Thresholds) -> StrangersFacts:
         ticks = now.ticks - then.ticks if then and then.began == now.began else 0
         one = None
         if ticks > 0 and pid != os.getpid():
-            one = activity.known(machine, now)
+            one = procfs.known(machine, now)
         if one is not None:
             job = re.search(r"/job_(\d+)", machine.peek(f"/proc/{pid}/cgroup") or "")
-            cores = ticks / activity.TICKS_PER_S / window_s
+            cores = ticks / procfs.TICKS_PER_S / window_s
             busy.append(Busy(pid, one.uid, one.name, job[1] if job else "", cores))
     told = str(thresholds["user"]) or os.environ.get("SLURM_JOB_UID", "")
     return StrangersFacts(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ftrun.hooks import growth
 from ftrun.hooks.checks import rdma_ports
 from ftrun.hooks.checks.rdma_ports import Port
-from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
-from ftrun.hooks.growth import Counts, Growth
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime import state_dir
+from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped
+from ftrun.hooks.runtime.host import Machine
+from ftrun.hooks.runtime.state_dir import Counts, Growth
 
 __all__ = ["FUNCTIONS"]
 
@@ -133,7 +133,9 @@ PACKET_LIMITS = {
 
 def probe_errors(machine: Machine, thresholds: Thresholds) -> Growth:
     """Two readings."""
-    return growth.over_time(lambda: rdma_ports.counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds)
+    return state_dir.over_time(
+        lambda: rdma_ports.counters(machine, [*LINK_LIMITS, *PACKET_LIMITS]), thresholds
+    )
 
 
 def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
@@ -160,7 +162,7 @@ def judge_errors(facts: Growth, thresholds: Thresholds) -> Sequence[Finding]:
 
 def _errors_faults(port: str, facts: Growth, thresholds: Thresholds) -> list[Finding]:
     limits = {**LINK_LIMITS, **PACKET_LIMITS, **thresholds["growth"]}
-    more = growth.grown(facts, port)
+    more = state_dir.grown(facts, port)
     span = f" in {facts.seconds:.0f} s" if facts.seconds else ""
     told = tuple(f"{name} +{count}{span}, {facts.after[port][name]} in all" for name, count in more.items())
     over = [name for name, count in more.items() if count >= limits.get(name, 1)]
@@ -194,7 +196,7 @@ def probe_flaps(machine: Machine, thresholds: Thresholds) -> FlapsFacts:
     """Two readings of one counter."""
     words = (machine.read("/proc/uptime") or "0").split()
     return FlapsFacts(
-        growth.over_time(lambda: rdma_ports.counters(machine, [FLAP_COUNTER]), thresholds), float(words[0])
+        state_dir.over_time(lambda: rdma_ports.counters(machine, [FLAP_COUNTER]), thresholds), float(words[0])
     )
 
 
@@ -222,7 +224,7 @@ def judge_flaps(facts: FlapsFacts, thresholds: Thresholds) -> Sequence[Finding]:
 
 def _flaps_faults(port: str, facts: FlapsFacts, thresholds: Thresholds) -> list[Finding]:
     total = facts.growth.after[port].get(FLAP_COUNTER, 0)
-    fresh = growth.grown(facts.growth, port).get(FLAP_COUNTER, 0)
+    fresh = state_dir.grown(facts.growth, port).get(FLAP_COUNTER, 0)
     line = (f"{FLAP_COUNTER} {total}",)
     if fresh:
         message = f"its link fell {fresh} time(s) since the last reading"

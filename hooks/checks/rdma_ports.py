@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FOLDER", "Port", "counters", "ports", "wanted"]
 

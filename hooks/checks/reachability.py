@@ -9,8 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ftrun.hooks.checks import job_hosts
-from ftrun.hooks.findings import Finding, Functions, Thresholds, bad, degraded, note, ok, skipped, unknown
-from ftrun.hooks.machine import Machine, NoAnswer
+from ftrun.hooks.runtime.finding import (
+    Finding,
+    Functions,
+    Thresholds,
+    bad,
+    degraded,
+    note,
+    ok,
+    skipped,
+    unknown,
+)
+from ftrun.hooks.runtime.host import Machine, NoAnswer
 
 __all__ = ["FUNCTIONS"]
 

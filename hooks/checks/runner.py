@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ftrun.hooks.checks.thresholds import DRIVERS, of_job
-from ftrun.hooks.findings import SKIPPED, UNKNOWN, Check, Finding, worst
-from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.report import SCHEMA
+from ftrun.hooks.runtime.finding import SKIPPED, UNKNOWN, Check, Finding, worst
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.node_report import SCHEMA
 
 __all__ = ["BUDGETS_S", "SCHEMA", "Report", "report_of", "run"]
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from ftrun.hooks.slurmjob import job_of
+from ftrun.hooks.runtime.slurm_env import job_of
 
 __all__ = ["DRIVERS", "SITES_OWN", "of_job", "read", "whole"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ftrun.hooks.findings import Finding, Functions, Thresholds, degraded, ok, unknown
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.finding import Finding, Functions, Thresholds, degraded, ok, unknown
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["FUNCTIONS"]
 

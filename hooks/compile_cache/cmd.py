@@ -12,10 +12,10 @@ import os
 import time
 from typing import Any
 
-from ftrun.hooks import nodefile
 from ftrun.hooks.compile_cache import exchange, node
 from ftrun.hooks.compile_cache.node import ForeignFolder, Index, Location
-from ftrun.hooks.errors import UsageError
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["EXIT_FOREIGN", "main", "mend"]
 
@@ -132,7 +132,7 @@ def _report(folder: str, launch: int, told: dict[str, Any]) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         table = {"schema": 1, "kind": "caches", "node": _node(), "at_s": round(time.time(), 3), **told}
-        nodefile.write(nodefile.path(folder, "caches", launch, _node()), table)
+        node_report.write(node_report.path(folder, "caches", launch, _node()), table)
 
 
 def _node() -> str:

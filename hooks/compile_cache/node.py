@@ -30,9 +30,9 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import nodefile
 from ftrun.hooks.compile_cache.packs import READ_BYTES_MAX, Entry, is_entry, is_safe, kind_of, torn_reason
-from ftrun.hooks.ownership import NotPrivate, distrust, exposed, is_own_folder, private_folder
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.ownership import NotPrivate, distrust, exposed, is_own_folder, private_folder
 
 __all__ = [
     "INDEX",
@@ -142,7 +142,7 @@ def _epoch(shared: str) -> int:
 
 def refuse(location: Location, why: str) -> None:
     """No start of this run is told of caches any more. Raises OSError."""
-    nodefile.write(os.path.join(location.shared, "refused"), {"why": why})
+    node_report.write(os.path.join(location.shared, "refused"), {"why": why})
 
 
 def ensure_private(local: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from ftrun.hooks.ownership import RUNNER
+from ftrun.hooks.runtime.ownership import RUNNER
 
 __all__ = ["HAS_MERGER", "PeriodicMerge"]
 

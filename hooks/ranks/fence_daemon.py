@@ -18,8 +18,8 @@ import sys
 import time
 
 from ftrun.hooks.compile_cache.periodic_merge import HAS_MERGER, PeriodicMerge
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.ownership import RUNNER
+from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.ownership import RUNNER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.processes import environments, listed
-from ftrun.hooks.starts import (
+from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.procfs import environments
+from ftrun.hooks.runtime.procfs import listed_processes as listed
+from ftrun.hooks.runtime.start_processes import (
     CLOSED,
     Here,
     Process,
@@ -45,7 +46,7 @@ PAUSE_S = (
 ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
 SPARED_WORDS = frozenset(
-    {"ftrun.supervisor", "ftrun.supervisor.agent"}
+    {"ftrun.supervisor", "ftrun.supervisor.agent.main"}
 )  # behind -m: a supervisor may be started inside a job
 
 
@@ -251,9 +252,9 @@ def main(arguments: list[str]) -> int:
         own = workspace.job_folder(words.attempt_folder)
         workspace.clear_dead(os.path.dirname(own), own)
     if os.path.exists(os.path.join(words.attempt_folder, "..", "..", "caches", "where")):
-        from ftrun.hooks.compile_cache import cmd as cache  # only where the next start is told of caches
+        from ftrun.hooks.compile_cache import cmd  # only where the next start is told of caches
 
-        cache.mend(words.attempt_folder)
+        cmd.mend(words.attempt_folder)
     return 0
 
 

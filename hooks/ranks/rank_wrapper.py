@@ -17,8 +17,8 @@ import signal
 import sys
 import time
 
-from ftrun.hooks import tokens
-from ftrun.hooks.errors import UsageError
+from ftrun.hooks.runtime import start_processes
+from ftrun.hooks.runtime.host import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ class Parent:
     def _is_present(self) -> bool:
         token = os.environ.get("FTRUN_START_TOKEN", "")
         try:
-            return not tokens.is_over(token, os.readlink(os.path.join(self.folder, "..", "..", "current")))
+            return not start_processes.is_over(
+                token, os.readlink(os.path.join(self.folder, "..", "..", "current"))
+            )
         except OSError:
             return True
 

@@ -37,12 +37,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import nodefile
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.machine import Machine, NoAnswer
-from ftrun.hooks.processes import environments, listed
 from ftrun.hooks.ranks import kill_stale
-from ftrun.hooks.starts import Here, Process, variables
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
+from ftrun.hooks.runtime.procfs import environments
+from ftrun.hooks.runtime.procfs import listed_processes as listed
+from ftrun.hooks.runtime.start_processes import Here, Process, variables
 
 __all__ = ["Frame", "digest", "main", "main_of_faulthandler", "main_of_pyspy", "ranks_of", "taken"]
 
@@ -527,7 +527,7 @@ def _written(folder: str, node: str, table: Mapping[str, Any], ranks: Sequence[R
         for rank in ranks:
             with open(os.path.join(folder, f"{node}.{rank.pid}.txt"), "w", encoding="utf-8") as stream:
                 stream.write(rank.text)
-        nodefile.write(os.path.join(folder, f"{node}.json"), table)
+        node_report.write(os.path.join(folder, f"{node}.json"), table)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror}"
     return None

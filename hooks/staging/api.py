@@ -25,8 +25,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from ftrun.hooks import openfiles
-from ftrun.hooks.poke import poke
+from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime.wakeup_fifo import poke
 from ftrun.hooks.staging import records
 
 __all__ = ["stage"]
@@ -81,7 +81,7 @@ def _marked(folder: str, marks: str, ranks: tuple[int, int], step: str) -> Itera
     _say(marks, rank, records.DONE, None)
     _say(marks, rank, records.FAILED, None)
     save = hashlib.sha256(step.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    numbers = (os.getpid(), openfiles.began(os.getpid()), openfiles.space(), *ranks)
+    numbers = (os.getpid(), procfs.began(os.getpid()), procfs.space(), *ranks)
     _say(marks, rank, records.BEGIN, " ".join([*map(str, numbers), save]))
     try:
         yield

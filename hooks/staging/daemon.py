@@ -23,12 +23,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
-from ftrun.hooks import nodefile
-from ftrun.hooks.amounts import amount_of, bytes_of
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.ownership import RUNNER
-from ftrun.hooks.poke import Ear
-from ftrun.hooks.processes import come_last
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.formats import amount_of, bytes_of
+from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.procfs import come_last
+from ftrun.hooks.runtime.start_processes import token_of
+from ftrun.hooks.runtime.wakeup_fifo import Ear
 from ftrun.hooks.staging import inventory, local, publish, records, replace, sealing
 from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.local import LocalPart, LocalState
@@ -36,7 +37,6 @@ from ftrun.hooks.staging.publisher import Publisher, PublisherConfig
 from ftrun.hooks.staging.records import Home, Publishing
 from ftrun.hooks.staging.replace import Own
 from ftrun.hooks.staging.workspace import STALE_S, clear_dead, open_base
-from ftrun.hooks.tokens import token_of
 
 __all__ = ["CANNOT", "StagingDaemon", "main"]
 
@@ -178,7 +178,7 @@ class StagingDaemon:
             states = [(row["set"], row["state"]) for row in report["sets"]] + [report["why"]]
             is_due = now_s - self._told_s >= REPORT_S and report != self._told
             if is_due or states != self._told.get("states"):
-                nodefile.write(
+                node_report.write(
                     records.report_path(self.args.attempt_folder, self.args.node),
                     {**report, "at_s": round(time.time(), 3)},
                 )

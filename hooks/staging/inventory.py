@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Optional
 
-from ftrun.hooks.amounts import amount_of
+from ftrun.hooks.runtime.formats import amount_of
+from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.records import File, Home, Seal, read_seal
-from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "StoredPart", "file_path", "first_changed", "is_unchanged", "listed", "memory_bytes", "own_parts",

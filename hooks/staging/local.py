@@ -23,13 +23,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ftrun.hooks import openfiles
-from ftrun.hooks.openfiles import Writer
+from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime.procfs import Writer
+from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import inventory, records, sealing
 from ftrun.hooks.staging.inventory import own_parts, remove
 from ftrun.hooks.staging.records import File, Home, Seal
 from ftrun.hooks.staging.sealing import Growth, Marks
-from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "AHEAD", "DropCandidate", "LocalPart", "LocalState", "StartPhases", "read_marks", "scan_set", "to_drop",
@@ -151,7 +151,7 @@ class LocalState:
             else:
                 del self.parts[key]  # the script took it away
         unsealed = [key for key in seen if key not in self.parts or self.parts[key].seal is None]
-        writing = openfiles.writers(f"{self.home.base}/stage") if unsealed else {}
+        writing = procfs.writers(f"{self.home.base}/stage") if unsealed else {}
         changed = False
         for key, files in seen.items():
             part = self.parts.setdefault(key, LocalPart(*key))
@@ -189,7 +189,7 @@ class LocalState:
         """Whether a sealed part is unchanged and no process writes to a path that contains its name."""
         top = self.home.stage(part.token)
         try:
-            writing = openfiles.writers(top)
+            writing = procfs.writers(top)
         except OSError:
             return False
         if any(part.name in path[len(top) :] for path in writing):
@@ -254,7 +254,7 @@ class LocalState:
             files,
             now_s - part.changed_s,
             {writer.pid for writer in open_by},
-            any(not openfiles.is_alive(writer) for writer in part.writers),
+            any(not procfs.is_alive(writer) for writer in part.writers),
             part.stale,
         )
         marks = read_marks(self.home.marks(part.token, part.name))
@@ -392,7 +392,7 @@ def read_marks(folder: str) -> Marks:
                     saves[rank] = (os.fstat(stream.fileno()).st_mtime_ns, save)
                     pid, since, space, count, is_alone = (int(number) for number in numbers)
                 # The number of a process of another namespace says nothing here.
-                begun[rank] = Writer(pid, since) if space == openfiles.space() else Writer(0, 0)
+                begun[rank] = Writer(pid, since) if space == procfs.space() else Writer(0, 0)
                 local, alone = max(local, count), alone or bool(is_alone)
         elif word in words:
             words[word].add(rank)
@@ -401,7 +401,5 @@ def read_marks(folder: str) -> Marks:
     old = {rank for rank, (_, save) in saves.items() if save != now}
     begun = {rank: one for rank, one in begun.items() if rank not in old}
     done, failed = words[records.DONE] - old, words[records.FAILED] - old
-    dead = {
-        rank for rank, one in begun.items() if rank not in done and one.pid and not openfiles.is_alive(one)
-    }
+    dead = {rank for rank, one in begun.items() if rank not in done and one.pid and not procfs.is_alive(one)}
     return Marks(set(begun) | done, done, failed, dead, local, alone)

@@ -34,16 +34,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ftrun.hooks import direct
 from ftrun.hooks.checkpoints.manifest import MARKER
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.ownership import RUNNER
+from ftrun.hooks.runtime import channel as runtime_channel
+from ftrun.hooks.runtime.host import UsageError
+from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import copy, inventory, publish
 from ftrun.hooks.staging.copy import Disk
 from ftrun.hooks.staging.inventory import StoredPart, file_path
 from ftrun.hooks.staging.partner_map import Copies, RingFile, put_copies
 from ftrun.hooks.staging.records import Home, Publishing, seal_json
-from ftrun.hooks.tokens import token_of
 
 __all__ = ["PartnerClient", "PartnerConfig", "PeerLost", "Route", "Sent", "Target", "main", "send"]
 
@@ -292,7 +292,7 @@ SOCKET, STREAM = "socket", "stream"  # a connection of its own, and within srun'
 PIECE = 1 << 18
 ANSWERS_S = 40.0  # a step may wait for its node
 STALLS_S = 20.0
-CALLED_S = direct.CALL_S + 1.0
+CALLED_S = runtime_channel.CALL_S + 1.0
 WORTH_BYTES = 8 << 20  # less than this says nothing about speed
 SLOWEST_BYTES_PER_S = 2e6
 REST_S = 3600.0  # before a connection is tried again that could not be made
@@ -409,7 +409,7 @@ def _connection(channel: _Channel, address: str) -> socket.socket:
     """
     if not address:
         raise PeerLost("srun does not say where it is")
-    with contextlib.closing(direct.Listener(address)) as listener:
+    with contextlib.closing(runtime_channel.Listener(address)) as listener:
         channel.say({"call": listener.port, "secret": listener.secret})
         line = listener.answer(CALLED_S)
         line.settimeout(STALLS_S)

@@ -32,8 +32,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Optional, Protocol
 
-from ftrun.hooks import direct
-from ftrun.hooks.errors import UsageError
+from ftrun.hooks.runtime import channel
+from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import inventory
 from ftrun.hooks.staging.records import File, Home, Seal, is_inner_path, read_seal, seal_json
 
@@ -189,7 +189,7 @@ def receive(home: Home, messages: Messages, say: BinaryIO) -> None:
             return
         os.makedirs(os.path.dirname(reception.place), mode=0o700, exist_ok=True)
         wanted = reception.begin(str(hello.get("limit", "40%")))
-        address = direct.address_of_srun()
+        address = channel.address_of_srun()
         _answer(say, {"want": wanted, "srun": address})
         _take_files(reception, messages, address)
         reception.finish()
@@ -213,7 +213,7 @@ def _take_files(reception: Reception, messages: Messages, address: str) -> None:
         line: Optional[Stream] = None
         while not (word := _message(messages)).get("end"):
             if "call" in word:
-                called = direct.call(address, int(word["call"]), str(word["secret"]), STALLS_S)
+                called = channel.call(address, int(word["call"]), str(word["secret"]), STALLS_S)
                 line = _Line(opened.enter_context(called))
                 continue
             inner = str(word.get("file", ""))

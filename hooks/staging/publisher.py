@@ -25,12 +25,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
+from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import copy, merge, partner_map, publish, records, sealing, status_report
 from ftrun.hooks.staging.copy import Disk, read_text
 from ftrun.hooks.staging.local import LocalPart, LocalState, StartPhases
 from ftrun.hooks.staging.records import Publishing, Seal
 from ftrun.hooks.staging.replace import Own
-from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "AFTER_GRACE_S", "FIRST_GRACE_S", "SILENT_S", "USUAL_GRACE_S", "EmptyParts", "PeerNodes", "Publisher",

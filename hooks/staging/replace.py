@@ -29,9 +29,9 @@ from typing import NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import manifest, names
 from ftrun.hooks.checkpoints.manifest import Entry
+from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging.copy import Disk, read
 from ftrun.hooks.staging.records import Publishing
-from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "NEW", "SETS", "NewSet", "Occupant", "Own", "alias", "clear_sets", "marker_of", "occupant_of",

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ftrun.hooks.checkpoints import names
-from ftrun.hooks.errors import UsageError
+from ftrun.hooks.runtime.host import UsageError
 from ftrun.hooks.staging import copy, inventory
 from ftrun.hooks.staging.inventory import StoredPart
 from ftrun.hooks.staging.partner_client import Route, Target, send

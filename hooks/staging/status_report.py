@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ftrun.hooks import hostlist
+from ftrun.hooks.runtime import formats
+from ftrun.hooks.runtime.start_processes import token_of
 from ftrun.hooks.staging import publish, sealing
 from ftrun.hooks.staging.copy import is_full, read_text
 from ftrun.hooks.staging.local import LocalPart
-from ftrun.hooks.tokens import token_of
 
 __all__ = [
     "GONE", "MAY_COME", "NAME_MAX_BYTES", "UNSURE", "alias_note", "error_text", "nodes_of_start",
@@ -86,7 +86,7 @@ def nodes_of_start(path: str) -> list[str]:
         (line[6:] for line in read_text(path, READ_MAX_BYTES).splitlines() if line.startswith("nodes=")), ""
     )
     with contextlib.suppress(ValueError):
-        return hostlist.expand(told) if told else []
+        return formats.expand(told) if told else []
     return []
 
 

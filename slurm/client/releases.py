@@ -97,7 +97,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "credential-of-a-second-start", (24, 11), "a controller without memory starts a job twice",
-        "slurmd refuses the second start: its credential was revoked", "supervisor/ends.py",
+        "slurmd refuses the second start: its credential was revoked", "supervisor/controller/exit_status.py",
     ),
     Difference(
         "mpi-none", (24, 11), "`MpiDefault` is shown as `none`", "as `(null)`", "docs/companions.md",
@@ -108,7 +108,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     ),
     Difference(
         "tasks-of-a-resized-job", (24, 11), "`SLURM_NTASKS` is made at submission",
-        "at the start", "supervisor/reshaping.py",
+        "at the start", "supervisor/policy/queue.py",
     ),
     Difference(
         "std-err-empty", (26, 5), "`StdErr` repeats `StdOut` where both are one file", "is empty", "slurm/client/parse.py, parse_details",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ftrun.slurm.records import dataclass
 from ftrun.slurm.sandbox import boot, sshd
-from ftrun.slurm.sandbox import processes as sandbox_procs
+from ftrun.slurm.sandbox import processes as sandbox_processes
 from ftrun.slurm.sandbox.plan import Plan, SandboxError
 
 __all__ = ["HOWS", "DaemonStatus", "NodeStatus", "Sandbox", "SandboxStatus", "clear"]
@@ -150,9 +150,9 @@ class Sandbox:
         answer: subprocess.CompletedProcess[str] = done
         return answer
 
-    def members(self) -> sandbox_procs.Members:
+    def members(self) -> sandbox_processes.Members:
         """The sandbox's processes at this moment."""
-        return sandbox_procs.members(self.plan)
+        return sandbox_processes.members(self.plan)
 
     def status(self) -> SandboxStatus:
         """Daemons from /proc, nodes from sinfo (not asked while the controller is dead or frozen)."""
@@ -216,19 +216,19 @@ class Sandbox:
     def crash(self, node: str) -> None:
         """The machine is gone: slurmd, job steps, ranks and sshd die at once and stay dead until `mend`."""
         self.plan.index(node)
-        _, left = sandbox_procs.end(lambda: self.members().nodes[node], DOWN_WAIT_S)
+        _, left = sandbox_processes.end(lambda: self.members().nodes[node], DOWN_WAIT_S)
         if left:
             raise SandboxError(f"{node}: {_listing(left)} resist SIGKILL")
 
     def freeze(self, node: str) -> None:
         """The machine hangs: every process of the node is stopped until `mend`."""
         self.plan.index(node)
-        sandbox_procs.send_until_stable(lambda: self.members().nodes[node], signal.SIGSTOP)
+        sandbox_processes.send_until_stable(lambda: self.members().nodes[node], signal.SIGSTOP)
 
     def slurmd_kill(self, node: str) -> None:
         """Only slurmd dies; job steps and ranks of the node go on."""
         self.plan.index(node)
-        _, left = sandbox_procs.end(
+        _, left = sandbox_processes.end(
             lambda: (p for p in self.members().nodes[node] if p.comm == "slurmd"), DOWN_WAIT_S
         )
         if left:
@@ -246,7 +246,7 @@ class Sandbox:
         dead or frozen only the processes are mended. SandboxError when Slurm does not take it back.
         """
         self.plan.index(node)
-        sandbox_procs.send_until_stable(lambda: self.members().nodes[node], signal.SIGCONT)
+        sandbox_processes.send_until_stable(lambda: self.members().nodes[node], signal.SIGCONT)
         living = self.members().daemons
         if f"slurmd-{node}" not in living:
             boot.start_slurmd(self.plan, node)
@@ -293,23 +293,23 @@ class Sandbox:
 
     def stop_controller(self) -> None:
         """Ask slurmctld to end (SIGTERM: it saves its state first) and wait until it has."""
-        sandbox_procs.send(self._controller(main_only=True), signal.SIGTERM)
+        sandbox_processes.send(self._controller(main_only=True), signal.SIGTERM)
         self._wait_controller_gone()
 
     def kill_controller(self) -> None:
         """SIGKILL slurmctld: what it had not saved yet is lost."""
-        sandbox_procs.send(self._controller(), signal.SIGKILL)
+        sandbox_processes.send(self._controller(), signal.SIGKILL)
         self._wait_controller_gone()
 
     def pause_controller(self) -> None:
         """SIGSTOP slurmctld: clients connect and get no answer."""
-        sandbox_procs.send(self._controller(), signal.SIGSTOP)
+        sandbox_processes.send(self._controller(), signal.SIGSTOP)
 
     def continue_controller(self) -> None:
         """SIGCONT slurmctld."""
-        sandbox_procs.send(self._controller(), signal.SIGCONT)
+        sandbox_processes.send(self._controller(), signal.SIGCONT)
 
-    def _controller(self, *, main_only: bool = False) -> list[sandbox_procs.Process]:
+    def _controller(self, *, main_only: bool = False) -> list[sandbox_processes.Process]:
         found = sorted(self.members().daemons.get("slurmctld", ()), key=lambda process: process.start)
         return [process for process in found if not main_only or process.comm != "slurmscriptd"]
 
@@ -328,7 +328,7 @@ class Sandbox:
         Works on a sandbox in any state, also twice. Returns the number of processes ended; SandboxError
         when one resists SIGKILL (a process in uninterruptible sleep).
         """
-        ended, left = sandbox_procs.end(lambda: self.members().everything, DOWN_WAIT_S)
+        ended, left = sandbox_processes.end(lambda: self.members().everything, DOWN_WAIT_S)
         if left:
             raise SandboxError(
                 f"still there after SIGKILL: {_listing(left)}; the sandbox in {self.folder} is not down"
@@ -347,7 +347,7 @@ def clear(plan: Plan) -> None:
     (Path(plan.folder) / "slurmdbd.conf").unlink(missing_ok=True)
 
 
-def _daemon_status(name: str, living: Mapping[str, frozenset[sandbox_procs.Process]]) -> DaemonStatus:
+def _daemon_status(name: str, living: Mapping[str, frozenset[sandbox_processes.Process]]) -> DaemonStatus:
     # The daemon itself before its helpers, which may have been born in the same clock tick.
     own = name.partition("-")[0]
     found = sorted(
@@ -358,5 +358,5 @@ def _daemon_status(name: str, living: Mapping[str, frozenset[sandbox_procs.Proce
     return DaemonStatus(name, "frozen" if found[0].state == "T" else "running", found[0].pid)
 
 
-def _listing(processes: frozenset[sandbox_procs.Process]) -> str:
+def _listing(processes: frozenset[sandbox_processes.Process]) -> str:
     return ", ".join(f"{process.comm} ({process.pid}, state {process.state})" for process in processes)

@@ -1,1 +1,1 @@
-"""The signatures of known faults, as TOML files; `ftrun.supervisor.signatures` reads and checks them. (pure)"""
+"""The signatures of known faults, as TOML files; `ftrun.supervisor.signatures.catalog` reads and checks them. (pure)"""

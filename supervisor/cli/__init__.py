@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from ftrun.supervisor.errors import EXIT_INTERNAL, UserError
+from ftrun.supervisor.model.errors import EXIT_INTERNAL, UserError
 
 __all__ = ["main"]
 
@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] == "sbatch":
-        from ftrun.supervisor import submit_cli
+        from ftrun.supervisor.cli import sbatch
 
-        return submit_cli.main(arguments[1:])
+        return sbatch.main(arguments[1:])
     if arguments and arguments[0] == "__complete":
         from ftrun.supervisor.cli import complete
 

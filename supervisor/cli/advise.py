@@ -1,23 +1,356 @@
-"""`ftrun advise`: what a run's own history says about its checkpoints, spares and sizes. (I/O)"""
+"""`ftrun advise`: what a run's own history says about its checkpoints, spares and sizes. (I/O)
+
+What a run's own history says about its checkpoints, spares and sizes.
+How it thinks. A run of a week has met a handful of faults, so its own rate is known badly, and pretending otherwise would be the worst advice. The
+measured rate is told with its exact interval, and each choice for that rate and for both ends of the interval. A run without a fault is
+held to be like a published training (see `rates`).
+
+A restart costs what the phases of the run's own incidents say, by rung; where a rung was never used, what `ftrun simulate` takes by default. The expected share of
+useful time is Daly's; spares are spent one by one and come back with a new job, so of each K + 1 faults of a node one pays for the queue.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
+from statistics import median
 from typing import Annotated
 
 import typer
 
-from ftrun.supervisor import advise as counsel
-from ftrun.supervisor import checkpoints, context, inside, settings
-from ftrun.supervisor.cli import common, output
+from ftrun.hooks.checkpoints import names as checkpoints_names
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.runs import Json, Name
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.run_types import Run
-from ftrun.supervisor.settings_errors import SettingError
-from ftrun.supervisor.virtual.scenario import quantity
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.policy import elastic, estimates
+from ftrun.supervisor.policy.estimates import PRIOR, PRIOR_EVENTS, PRIOR_NODE_DAYS, node_hours
+from ftrun.supervisor.policy.ladder import NODE_BOUND
+from ftrun.supervisor.simulator.formulas import daly_s, rate_interval, useful_share, young_s
+from ftrun.supervisor.simulator.scenario import Scenario, quantity
+from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.submission import in_allocation
 
-__all__ = ["advise"]
+__all__ = ["Advice", "Choice", "Figure", "Rate", "Written", "advise", "faults", "plan", "written"]
+
+
+PRIOR_NODE_SHARE = 0.8
+"""Of the causes in that table, the share that is a node's own."""
+
+SPARES = (0, 1, 2, 4, 8)
+SPARE_WAIT_S = 270.0
+GAPS_MIN = 3
+LEAST_S = 0.001
+FEW = ": few, so look at the interval, and ask again when there are more"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often one class came: events, and faults per 1,000 node-days with its exact 95 % interval."""
+
+    fault: str
+    events: int
+    rate: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A quantity in seconds, what it rests on in words, and how many values it is the median of (0 = assumed or given)."""
+
+    seconds: float
+    source: str
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the checkpoints on disk say. `work_s` between two of them; `cost_s` None where it cannot be told from them; `gaps` is how many."""
+
+    work_s: float
+    cost_s: float | None
+    gaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to go on. Shares 0..1: the expected goodput, at the high and at the low end of the rate; `of_all` counts spares as nodes.
+
+    `gained_hours` are the useful node-hours a day that its spares bring, against the same without any, `paid_hours` what they cost.
+    """
+
+    name: str
+    goodput: float
+    least: float
+    most: float
+    of_all: float
+    spares: int
+    every_s: float
+    gained_hours: float
+    paid_hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All that is told. `between_s` is the expected time between two faults of this run, with its interval; `best_every_s` by Daly."""
+
+    run: str
+    nodes: int
+    node_hours: float
+    rates: tuple[Rate, ...]
+    reckoned: (
+        float  # faults per 1,000 node-days: the measured rate, or that of the prior where there was no fault
+    )
+    between_s: tuple[float, float, float]
+    young_s: float
+    best_every_s: float
+    figures: Mapping[str, Figure]
+    choices: tuple[Choice, ...]
+    best_spares: int
+    words: tuple[str, ...]
+
+
+def plan(
+    run: Run,
+    now_s: float,
+    *,
+    nodes: int,
+    saved: Written | None = None,
+    cost_s: float | None = None,
+    every_s: float | None = None,
+) -> Advice:
+    """Advice for a run that uses so many nodes. `saved` is what its checkpoints say, `cost_s` and `every_s` what a person knows better."""
+    hours = node_hours(run, now_s)
+    rates_of = faults(run, hours)
+    events = rates_of[0].events
+    met, days = estimates.met_in(events, hours)
+    reckoned = met / days * 1000.0
+    least, most = rate_interval(met, days)
+    between_s = _between(reckoned, nodes), _between(most * 1000.0, nodes), _between(least * 1000.0, nodes)
+    figures = _figures(run, nodes, saved, cost_s, every_s)
+    share = _node_share(run)
+    best_s = max(LEAST_S, daly_s(figures["checkpoint cost"].seconds, between_s[0]))
+    have = int(run.settings.get("spares") or 0)
+
+    cost = figures["checkpoint cost"].seconds
+
+    def choice(name: str, spares: int, interval_s: float, queue_s: float = 0.0) -> Choice:
+        restart_s = _restart_s(figures, spares, share, queue_s)
+        one, low, high = (useful_share(interval_s, cost, span, restart_s) for span in between_s)
+        bare = useful_share(interval_s, cost, between_s[0], _restart_s(figures, 0, share, queue_s))
+        of_all, gained = one * nodes / (nodes + spares), (one - bare) * nodes * 24.0
+        return Choice(name, one, low, high, of_all, spares, interval_s, gained, spares * 24.0)
+
+    choices = [choice("as it is", have, figures["checkpoint interval"].seconds)]
+    choices.append(choice("best interval", have, best_s))
+    choices += [choice(f"best interval, {_spares(count)}", count, best_s) for count in SPARES]
+    shrink_s = _smaller_s(run)
+    if shrink_s is not None:
+        choices.append(choice("best interval, smaller at once", have, best_s, shrink_s))
+    best = max(choices[2 : 2 + len(SPARES)], key=lambda one: (one.of_all, -one.spares))
+    return Advice(
+        run=run.id,
+        nodes=nodes,
+        node_hours=hours,
+        rates=rates_of,
+        reckoned=reckoned,
+        between_s=between_s,
+        young_s=young_s(figures["checkpoint cost"].seconds, between_s[0]),
+        best_every_s=best_s,
+        figures=figures,
+        choices=tuple(choices),
+        best_spares=best.spares,
+        words=(*_words(run, events, hours, choices, best), *_growing(run, nodes, figures, now_s)),
+    )
+
+
+# ---------------------------------------------------------------------- how often
+
+
+def faults(run: Run, hours: float) -> tuple[Rate, ...]:
+    """All faults that may come again by chance, first in sum, then class by class, the most frequent first."""
+    counted = estimates.met(run)
+    names = sorted(set(counted), key=lambda name: (-counted.count(name), name))
+    return tuple(
+        _rate(name, len(counted) if name == "all" else counted.count(name), hours) for name in ("all", *names)
+    )
+
+
+def _rate(name: str, events: int, hours: float) -> Rate:
+    days = hours / 24.0
+    least, most = rate_interval(events, days)
+    return Rate(name, events, events / days * 1000.0 if days else 0.0, least * 1000.0, most * 1000.0)
+
+
+def _between(per_1000_node_days: float, nodes: int) -> float:
+    rate = per_1000_node_days * nodes / 1000.0 / 86_400.0
+    return 1.0 / rate if rate else math.inf
+
+
+def _node_share(run: Run) -> float:
+    """The share of faults after which a node is left; one fault of the prior is counted, too."""
+    counted = estimates.met(run)
+    own = sum(name in NODE_BOUND for name in counted)
+    return (own + PRIOR_NODE_SHARE) / (len(counted) + 1)
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def written(saves: Sequence[tuple[int, float]], step_s: float | None) -> Written | None:
+    """What checkpoints of these (step, written at) say; None where they are fewer than four.
+
+    Between two of them lie so many steps of `step_s`; what the clock shows beyond that is the cost. A fault in between makes one gap long, and the
+    median does not care.
+    """
+    ordered = sorted(saves)
+    gaps = [
+        (step - before, at - earlier)
+        for (before, earlier), (step, at) in pairwise(ordered)
+        if step > before and at > earlier
+    ]
+    if len(gaps) < GAPS_MIN:
+        return None
+    if step_s is None:
+        return Written(median(seconds for _, seconds in gaps), None, len(gaps))
+    work_s = median(steps * step_s for steps, _ in gaps)
+    cost_s = median(seconds - steps * step_s for steps, seconds in gaps)
+    return Written(work_s, cost_s if cost_s > 0.0 else None, len(gaps))
+
+
+def _figures(
+    run: Run, nodes: int, saved: Written | None, cost_s: float | None, every_s: float | None
+) -> Mapping[str, Figure]:
+    assumed = Scenario((), {"nodes": float(nodes)})
+    default = "assumed, as in ftrun simulate"
+    every = Figure(assumed["checkpoint-every"], default)
+    cost = Figure(assumed["checkpoint-cost"], default)
+    if saved is not None:
+        every = Figure(saved.work_s, "from the checkpoints on disk", saved.gaps)
+        if saved.cost_s is not None:
+            cost = Figure(saved.cost_s, "from the checkpoints on disk, beyond the usual steps", saved.gaps)
+    if every_s is not None:
+        every = Figure(every_s, "given")
+    if cost_s is not None:
+        cost = Figure(max(cost_s, LEAST_S), "given")
+    launch_s = assumed["launch"]
+    rungs = {
+        "step": assumed["in-place-step"] + launch_s,
+        "swap": assumed["in-place-swap"] + launch_s,
+        "resubmit": assumed["queue"] + assumed["new-job"] + launch_s,
+    }
+    measured = _restarts(run)
+    restarts = {
+        f"restart by {rung}": Figure(median(measured[rung]), "measured", len(measured[rung]))
+        if measured.get(rung)
+        else Figure(seconds, default)
+        for rung, seconds in rungs.items()
+    }
+    return {"checkpoint interval": every, "checkpoint cost": cost, **restarts}
+
+
+def _restarts(run: Run) -> dict[str, list[float]]:
+    """Rung -> seconds from the first sign of a fault to the first new step, or to the next start where no step was seen."""
+    found: dict[str, list[float]] = {}
+    for incident, facts in ((one, view_run.incident_facts(one)) for one in run.incidents):
+        began = incident.first_evidence_at_s or incident.ended_at_s or incident.diagnosed_at_s
+        ended = incident.first_step_at_s or incident.running_again_at_s
+        if facts["rung"] and ended is not None and ended >= began:
+            found.setdefault(facts["rung"], []).append(ended - began)
+    return found
+
+
+def _queues(run: Run) -> list[float]:
+    """Seconds from each decision for a new job until it ran."""
+    facts = (view_run.incident_facts(one) for one in run.incidents)
+    waits = (one["seconds"]["decision_to_running"] for one in facts if one["rung"] == "resubmit")
+    return [wait for wait in waits if wait is not None]
+
+
+def _smaller_s(run: Run) -> float | None:
+    """What a new job would wait on average if it began smaller after `resize-after`, less what it waited; None where none waited that long."""
+    waits = _queues(run)
+    if not any(wait > SPARE_WAIT_S for wait in waits):
+        return None
+    return sum(min(wait, SPARE_WAIT_S) - wait for wait in waits) / len(waits)
+
+
+def _restart_s(figures: Mapping[str, Figure], spares: int, share: float, queue_s: float) -> float:
+    """The mean over all faults. With K spares K of each K + 1 faults of a node are swapped."""
+    again_s = max(0.0, figures["restart by resubmit"].seconds + queue_s)
+    swapped = spares / (spares + 1)
+    own_s = swapped * figures["restart by swap"].seconds + (1.0 - swapped) * again_s
+    return share * own_s + (1.0 - share) * figures["restart by step"].seconds
+
+
+# ---------------------------------------------------------------------- in words
+
+
+def _words(run: Run, events: int, hours: float, choices: Sequence[Choice], best: Choice) -> tuple[str, ...]:
+    now, better = choices[0], choices[1]
+    prior = f"{PRIOR_EVENTS} faults in {PRIOR_NODE_DAYS:,} node-days of {PRIOR}"
+    if not events:
+        told = [
+            f"no fault in {hours:,.0f} node-hours yet: reckoned with one in these and as many as it took there ({prior})"
+        ]
+    else:
+        count = "1 fault" if events == 1 else f"{events} faults"
+        told = [f"{count} in {hours:,.1f} node-hours" + FEW * (events < 10)]
+    gain = better.goodput - now.goodput
+    if gain > 0.002:
+        told.append(
+            f"a checkpoint every {better.every_s:.0f} s of work instead of {now.every_s:.0f}: {gain:+.1%}"
+        )
+    else:
+        told.append("the interval between checkpoints is good as it is")
+    if best.spares:
+        told.append(f"{_spares(best.spares)}: the best share of all node-hours, the spares' own included")
+    else:
+        told.append(
+            "no spare pays for its own node-hours at this rate; each of them still shortens a recovery"
+        )
+    waits = _queues(run)
+    if not waits:
+        told.append("elastic or not: not measured, no new job had to wait for nodes yet")
+    else:
+        long = sum(wait > SPARE_WAIT_S for wait in waits)
+        told.append(
+            f"elastic: {long} of {len(waits)} new jobs waited longer than {SPARE_WAIT_S:.0f} s; "
+            + ("a smaller start would have saved the rest" if long else "there was nothing to be saved")
+        )
+    return tuple(told)
+
+
+def _growing(run: Run, nodes: int, figures: Mapping[str, Figure], now_s: float) -> tuple[str, ...]:
+    """How many nodes must come back at once before a restart of all the others pays; () for a run of one size.
+
+    By the figures by which the run itself decides, so that it does what it is said to do: every restart inside its job counts, and one fault of the prior.
+    """
+    sizes = sizes_of_settings(run.settings)
+    if sizes is None or nodes <= sizes.all[0]:
+        return ()
+    between_s = estimates.between_s(run, now_s, nodes)
+    restart_s = estimates.restart_s(run) or figures["restart by step"].seconds
+    price_s = elastic.MARGIN * nodes * (restart_s + elastic.LOST_S)
+    few = max(1, math.ceil(price_s / between_s))
+    if few > nodes - sizes.all[0]:
+        return (
+            "growing: it pays at no size of this run; it comes back to full size by restarts that are made anyway",
+        )
+    come = "one node that comes back pays" if few == 1 else f"{few} nodes that come back at once pay"
+    return (f"growing: {come} a restart of the others, {price_s / few / 60.0:.0f} min later at the latest",)
+
+
+def _spares(count: int) -> str:
+    return "1 spare" if count == 1 else f"{count or 'no'} spares"
+
 
 Cost = Annotated[
     str, typer.Option("--checkpoint-cost", help="What one takes, if you know it better.", metavar="TIME")
@@ -42,11 +375,9 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
         raise UserError(f"--{error}") from None
     if not wanted:
         raise UserError(f"{run.id} has not had nodes yet; say how many: --nodes=N", 1)
-    found = counsel.advise(
-        run, time.time(), nodes=wanted, saved=_written(run_dir, run), cost_s=cost_s, every_s=every_s
-    )
+    found = plan(run, time.time(), nodes=wanted, saved=_written(run_dir, run), cost_s=cost_s, every_s=every_s)
     if json:
-        output.emit_json(asdict(found))
+        common.emit_json(asdict(found))
     else:
         _show(found)
     return 0
@@ -55,26 +386,26 @@ def advise(name: Name, cost: Cost = "", every: Every = "", nodes: Nodes = "", js
 def _nodes(run_dir: str, run: Run) -> int:
     """How many nodes the script uses; 0 where no attempt has had any yet."""
     used = [len(one.used) for one in run.attempts if one.used]
-    return inside.active_of(run_dir) or max(used, default=0)
+    return in_allocation.active_of(run_dir) or max(used, default=0)
 
 
-def _written(run_dir: str, run: Run) -> counsel.Written | None:
+def _written(run_dir: str, run: Run) -> Written | None:
     """What the checkpoints on disk say; None where there are too few, or none can be found."""
     chosen = {**settings.defaults(), **run.settings}
-    folder = context.cwd(run_dir)
+    folder = submission_context.cwd(run_dir)
     if not folder:
         return None
     paths = checkpoints.complete(
         str(chosen["checkpoint"]), marker=str(chosen["checkpoint-marker"]), cwd=folder
     )
-    saves = [(checkpoints.step_of(path), checkpoints.written_s(path)) for path in paths]
+    saves = [(checkpoints_names.step_of(path), checkpoints.times_written_s(path)) for path in paths]
     step_s = next((one.step_s for one in reversed(run.attempts) if one.step_s), None)
-    return counsel.written([(step, at) for step, at in saves if step is not None and at is not None], step_s)
+    return written([(step, at) for step, at in saves if step is not None and at is not None], step_s)
 
 
-def _show(found: counsel.Advice) -> None:
+def _show(found: Advice) -> None:
     print(f"{found.run}: {found.nodes} nodes\n")
-    output.table(
+    common.table(
         ["CLASS", "FAULTS", "PER 1000 NODE-DAYS", "95 % INTERVAL"],
         [
             [one.fault, one.events, _number(one.rate), f"{_number(one.least)} to {_number(one.most)}"]
@@ -83,12 +414,12 @@ def _show(found: counsel.Advice) -> None:
     )
     expected, soon, late = (_hours(seconds) for seconds in found.between_s)
     print(f"\nreckoned with {_number(found.reckoned)}: a fault every {expected} ({soon} to {late})\n")
-    output.table(
+    common.table(
         ["", "SECONDS", "FROM"],
         [[name, f"{one.seconds:.1f}", _source(one)] for name, one in found.figures.items()],
     )
     print(f"\nbest interval: {found.best_every_s:.0f} s of work by Daly, {found.young_s:.0f} s by Young\n")
-    output.table(
+    common.table(
         ["CHOICE", "GOODPUT", "INTERVAL", "SPARES COUNTED, TOO", "NODE-HOURS A DAY"],
         [
             [
@@ -106,7 +437,7 @@ def _show(found: counsel.Advice) -> None:
         print(line)
 
 
-def _source(figure: counsel.Figure) -> str:
+def _source(figure: Figure) -> str:
     return figure.source + (f", median of {figure.count}" if figure.count else "")
 
 

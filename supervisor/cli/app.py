@@ -18,7 +18,7 @@ import typer.core
 import typer.main
 
 from ftrun.supervisor.cli.commands import COMMANDS, Command
-from ftrun.supervisor.errors import EXIT_USAGE, UserError
+from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 
 __all__ = ["load", "run"]
 

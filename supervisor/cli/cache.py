@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from ftrun.supervisor import cachebook
-from ftrun.supervisor.cachebook import Book, NodeClass, Warm
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json, Name
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.submission import compile_cache
+from ftrun.supervisor.submission.compile_cache import Book, NodeClass, Warm
 
 __all__ = ["cache"]
 
@@ -27,9 +27,9 @@ def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
     run_dir, run = common.find(name)
     if clear:
         return _clear(run_dir, run.id, json=json)
-    book = cachebook.read(run_dir, len(run.attempts))
+    book = compile_cache.read(run_dir, len(run.attempts))
     if json:
-        output.emit_json({"run": run.id, **asdict(book), "stored_bytes": book.stored_bytes})
+        common.emit_json({"run": run.id, **asdict(book), "stored_bytes": book.stored_bytes})
     else:
         _show(run.id, book)
     return 0
@@ -37,13 +37,13 @@ def cache(name: Name, clear: Clear = False, json: Json = False) -> int:
 
 def _clear(run_dir: str, run: str, *, json: bool) -> int:
     try:
-        freed = cachebook.clear(run_dir)
+        freed = compile_cache.clear(run_dir)
     except OSError as error:
         raise UserError(
             f"the caches of {run} were not cleared: {error.filename}: {error.strerror}", 1
         ) from None
     if json:
-        output.emit_json({"run": run, "cleared": True, "freed_bytes": freed})
+        common.emit_json({"run": run, "cleared": True, "freed_bytes": freed})
     else:
         print(
             f"the caches of {run} are cleared, {_size(freed)} freed; nodes throw away theirs before their next start"
@@ -72,7 +72,7 @@ def _show(run: str, book: Book) -> None:
         for one in book.classes
         for share in one.shares
     ]
-    output.table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
+    common.table(["NODES", "CACHE", "VERSION", "ENTRIES", "SIZE", "STORED"], rows)
     print(f"{_size(book.stored_bytes)} of {_size(book.limit_bytes)}; on the nodes in {book.local}")
     for one in book.classes:
         print(f"{one.name}: {_facts(one)}")

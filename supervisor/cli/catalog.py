@@ -10,10 +10,11 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from ftrun.supervisor import selftest, signatures
-from ftrun.supervisor.cli import output
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.signatures import Catalog, Signature
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.signatures import selftest
+from ftrun.supervisor.signatures.catalog import Catalog, Signature
 
 __all__ = ["app"]
 
@@ -46,10 +47,10 @@ def list_signatures(
     found = [signature for signature in known if fault in {"", signature.fault.value}]
     found.sort(key=lambda signature: (-signature.priority, signature.id))
     if json:
-        output.emit_json(found)
+        common.emit_json(found)
         return
     rows = [(s.id, s.fault, s.role, s.blame, s.action, s.priority, s.title) for s in found]
-    output.table(("signature", "class", "role", "blame", "action", "priority", "title"), rows)
+    common.table(("signature", "class", "role", "blame", "action", "priority", "title"), rows)
 
 
 @app.command("show")
@@ -59,9 +60,9 @@ def show_signature(name: Annotated[str, typer.Argument(metavar="SIGNATURE")], js
     if signature is None:
         raise UserError(f"no signature is called {name}; `ftrun catalog list` names them")
     if json:
-        output.emit_json(signature)
+        common.emit_json(signature)
         return
-    output.table(("field", "value"), _fields(signature))
+    common.table(("field", "value"), _fields(signature))
 
 
 @app.command("check")
@@ -72,7 +73,7 @@ def check(json: AsJson = False) -> int:
     codes = sum(len(table.codes) for table in catalog.tables.values())
     if json:
         counts = {"signatures": len(catalog.signatures), "codes": codes}
-        output.emit_json({**counts, "digest": catalog.digest, "wrong": wrong})
+        common.emit_json({**counts, "digest": catalog.digest, "wrong": wrong})
     else:
         for line in wrong:
             print(line, file=sys.stderr)
@@ -91,7 +92,7 @@ def try_log(
     hits = _hits(catalog, log, engine)
     if json:
         for hit in hits:
-            output.emit_json({"file": log, "class": catalog.by_id[hit.signature].fault, **_plain(hit)})
+            common.emit_json({"file": log, "class": catalog.by_id[hit.signature].fault, **_plain(hit)})
         return
     for hit in hits:
         print(f"{hit.line}: {hit.signature}: {hit.text.strip()}")
@@ -105,13 +106,13 @@ def try_log(
 def _load() -> Catalog:
     folders = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
     try:
-        return signatures.load(folders)
-    except signatures.CatalogError as error:
+        return signatures_catalog.load(folders)
+    except signatures_catalog.CatalogError as error:
         raise UserError(str(error)) from None
 
 
 def _hits(catalog: Catalog, log: str, engine: str) -> list[Any]:
-    from ftrun.supervisor.scan import Scanner
+    from ftrun.supervisor.signatures.scanner import Scanner
 
     try:
         scanner = Scanner(catalog, engine=engine)

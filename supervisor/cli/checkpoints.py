@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.hooks.checkpoints.model import COMPLETE, Inspection
-from ftrun.supervisor import inventory, store
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common, view_checkpoints
 from ftrun.supervisor.cli.runs import Json
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.inventory import Inventory, Place
+from ftrun.supervisor.cli.view_checkpoints import Inventory, Place
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["checkpoints"]
 
@@ -61,10 +61,10 @@ def checkpoints(
     listed: list[dict[str, Any]] = []
     failed = False
     for place in _places(where or [], marker):
-        found = inventory.survey(place, deep=deep or with_manifest)
+        found = view_checkpoints.survey(place, deep=deep or with_manifest)
         refused: Sequence[tuple[str, str]] = ()
         if with_manifest:
-            found, refused = inventory.with_manifest(found)
+            found, refused = view_checkpoints.with_manifest(found)
             failed = failed or any("cannot be written" in why for _, why in refused)
         if json:
             listed.append(_facts(found, dict(refused)))
@@ -73,7 +73,7 @@ def checkpoints(
             for path, why in refused:
                 print(f"ftrun: no manifest for {_short(path, found.place)}: {why}", file=sys.stderr)
     if json:
-        output.emit_json({"places": listed})
+        common.emit_json({"places": listed})
     return int(failed)
 
 
@@ -81,7 +81,7 @@ def _places(where: Sequence[str], marker: str) -> list[Place]:
     if not where:
         home_dir = common.home()
         runs = [(run_dir, run) for run_dir, run in common.all_runs(home_dir) if not run.final]
-        places = [inventory.of_run(run_dir, run) for run_dir, run in runs]
+        places = [view_checkpoints.of_run(run_dir, run) for run_dir, run in runs]
         found = [place for place in places if place.patterns]
         if not found:
             raise UserError(
@@ -94,9 +94,9 @@ def _places(where: Sequence[str], marker: str) -> list[Place]:
 def _place(name: str, marker: str) -> Place:
     """A run, unless it is written as a path; what is no run may still be a folder here."""
     is_path = "/" in name or name.startswith(("~", ".")) or glob.has_magic(name)
-    if not is_path and (store.resolve(common.home(), name) or not os.path.exists(name)):
+    if not is_path and (store_run_dir.resolve(common.home(), name) or not os.path.exists(name)):
         run_dir, run = common.find(name)
-        place = inventory.of_run(run_dir, run)
+        place = view_checkpoints.of_run(run_dir, run)
         if not place.patterns:
             raise UserError(
                 f"{run.id} was not told where its checkpoints are (--ft-checkpoint); name their folder", 1
@@ -104,7 +104,7 @@ def _place(name: str, marker: str) -> Place:
         return place
     if not glob.glob(os.path.expanduser(name)):
         raise UserError(f"nothing is there that {name} names", 1)
-    found = inventory.place(name)
+    found = view_checkpoints.place(name)
     return Place(found.title, found.patterns, found.cwd, marker=marker)
 
 
@@ -140,7 +140,7 @@ def _facts(found: Inventory, refused: dict[str, str]) -> dict[str, Any]:
 
 def _show(found: Inventory, *, titled: bool) -> None:
     if titled:
-        output.say(f"{found.place.title}:", style="bold")
+        common.say(f"{found.place.title}:", style="bold")
     if not found.judged:
         print(f"no checkpoint: nothing matches {', '.join(found.place.patterns)} from {found.place.cwd}")
         return
@@ -160,7 +160,7 @@ def _show(found: Inventory, *, titled: bool) -> None:
         ]
         for one in found.judged
     ]
-    output.table(
+    common.table(
         ["", "STEP", "WRITTEN", "SIZE", "FILES", "LAYOUT", "STATE", "LEVEL", "CHECKPOINT", "WHY"], rows
     )
     if not chosen:

@@ -29,10 +29,12 @@ COMMANDS: Mapping[str, Command] = {
     "history": Command("ftrun.supervisor.cli.runs", "history", "The faults of all runs."),
     "cancel": Command("ftrun.supervisor.cli.control", "cancel", "End a run now, for good."),
     "stop": Command(
-        "ftrun.supervisor.cli.leave", "stop", "End a run after its next checkpoint, at a step, or in time."
+        "ftrun.supervisor.cli.control", "stop", "End a run after its next checkpoint, at a step, or in time."
     ),
-    "pause": Command("ftrun.supervisor.cli.leave", "pause", "Save, release the nodes, and wait for resume."),
-    "resume": Command("ftrun.supervisor.cli.leave", "resume", "Let a stopped or paused run go on."),
+    "pause": Command(
+        "ftrun.supervisor.cli.control", "pause", "Save, release the nodes, and wait for resume."
+    ),
+    "resume": Command("ftrun.supervisor.cli.control", "resume", "Let a stopped or paused run go on."),
     "prune": Command("ftrun.supervisor.cli.prune", "prune", "Remove runs that have been over for long."),
     "doctor": Command(
         "ftrun.supervisor.cli.doctor", "doctor", "What this site lets ftrun do, and what is in its way."
@@ -53,9 +55,9 @@ COMMANDS: Mapping[str, Command] = {
         "recheck",
         "Look at the nodes that ftrun drained; give back those that are well again.",
     ),
-    "operator": Command(
-        "ftrun.supervisor.cli.operator",
-        "operator",
+    "site": Command(
+        "ftrun.supervisor.cli.site",
+        "site",
         "Drain nodes for users who may not: signed requests, checked at the node.",
     ),
     "cache": Command(
@@ -92,12 +94,12 @@ COMMANDS: Mapping[str, Command] = {
         "The settings in force, and where each value came from.",
     ),
     "trust": Command(
-        "ftrun.supervisor.cli.trust",
+        "ftrun.supervisor.cli.config",
         "trust",
         "Let a project's ftrun.toml run, read and write something.",
     ),
     "completion": Command(
-        "ftrun.supervisor.cli.completion",
+        "ftrun.supervisor.cli.complete",
         "completion",
         "Print the code that lets a shell complete ftrun's commands, options and runs.",
     ),

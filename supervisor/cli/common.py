@@ -1,20 +1,51 @@
-"""What the commands about runs share: which home, which run, who is watching. (I/O)"""
+"""What the commands about runs share: which home, which run, who is watching. (I/O)
+
+How every command prints: JSON for programs, tables for people.
+rich is loaded on the first table that a terminal shows; JSON and tables into a pipe never load it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import config, events, journal, lifecycle, store
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.model import events, states
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import run_dir as store_run_dir
 
-__all__ = ["Watch", "all_runs", "ensure_supervisor", "find", "home", "read", "request", "watch_state"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "Watch",
+    "all_runs",
+    "console",
+    "emit_json",
+    "ensure_supervisor",
+    "find",
+    "home",
+    "is_terminal",
+    "read",
+    "request",
+    "say",
+    "table",
+    "watch_state",
+]
+
 
 FOREIGN_LOOK_S = 3.0
 
@@ -38,12 +69,12 @@ class Watch:
 
 def home() -> str:
     """The folder of all runs by the settings in force. Raises UserError where others may have written there."""
-    return own_home(config.load(os.getcwd(), dict(os.environ)).home(dict(os.environ)))
+    return own_home(sources.load(os.getcwd(), dict(os.environ)).home(dict(os.environ)))
 
 
 def own_home(path: str) -> str:
     """`path`, the folder of all runs. Raises UserError where others may have written there."""
-    if why := store.foreign_home(path):
+    if why := store_run_dir.foreign_home(path):
         raise UserError(f"{why}: name a folder of your own (FTRUN_HOME)")
     return path
 
@@ -53,7 +84,7 @@ def read(run_dir: str) -> Run:
     name = os.path.basename(run_dir)
     try:
         return events.fold(name, journal.read_run(run_dir))
-    except (journal.JournalDamaged, journal.JournalTooNew, lifecycle.IllegalEvent, events.BadRecord) as error:
+    except (journal.JournalDamaged, journal.JournalTooNew, states.IllegalEvent, events.BadRecord) as error:
         raise UserError(f"{name}: {error}; the run is left alone", 1) from None
     except OSError as error:
         raise UserError(
@@ -64,7 +95,7 @@ def read(run_dir: str) -> Run:
 def all_runs(home_dir: str) -> list[tuple[str, Run]]:
     """Every readable run, oldest first; one that cannot be read is named on stderr."""
     found = []
-    for run_dir in store.run_dirs(home_dir):
+    for run_dir in store_run_dir.run_dirs(home_dir):
         try:
             found.append((run_dir, read(run_dir)))
         except UserError as error:
@@ -75,7 +106,7 @@ def all_runs(home_dir: str) -> list[tuple[str, Run]]:
 def find(name: str) -> tuple[str, Run]:
     """The run that a run id or any of its job ids names. Raises UserError."""
     home_dir = home()
-    run_dir = store.resolve(home_dir, name) or _by_journal(home_dir, name)
+    run_dir = store_run_dir.resolve(home_dir, name) or _by_journal(home_dir, name)
     if run_dir is None:
         raise UserError(
             f"no run and no job of a run is called {name!r} in {home_dir}; see: ftrun status --all"
@@ -88,14 +119,15 @@ def _by_journal(home_dir: str, name: str) -> str | None:
     plain = name.split("_", 1)[0].split("+", 1)[0]
     for run_dir, run in reversed(all_runs(home_dir)):
         if plain in (*run.job_ids, *run.companion_ids):
-            store.index(home_dir, plain, run.id)
+            store_run_dir.index(home_dir, plain, run.id)
             return run_dir
     return None
 
 
 def watch_state(home_dir: str) -> Watch:
     """Is somebody watching? On this machine by the process, elsewhere by looking whether the counter moves."""
-    from ftrun.supervisor import lease, spawn
+    from ftrun.supervisor.store import lease
+    from ftrun.supervisor.submission import start_supervisor
 
     holder = lease.look(home_dir)
     told = _told(home_dir)
@@ -104,9 +136,9 @@ def watch_state(home_dir: str) -> Watch:
     if not holder.epoch:
         return Watch(False, "", None, blind, aside, asks)
     host = holder.writer.split(".")[0]
-    if spawn.holder_alive_here(home_dir):
+    if start_supervisor.holder_alive_here(home_dir):
         return Watch(True, host, None, blind, aside, asks)
-    if holder.counter != "released" and not store.same_machine(holder.writer):
+    if holder.counter != "released" and not store_run_dir.same_machine(holder.writer):
         time.sleep(FOREIGN_LOOK_S)
         if lease.look(home_dir) != holder:
             return Watch(True, host, None, blind, aside, asks)
@@ -132,12 +164,12 @@ def _told(home_dir: str) -> dict[str, Any]:
 
 def ensure_supervisor(home_dir: str) -> bool:
     """Start a supervisor where none is alive and the settings allow it. True when one was started."""
-    from ftrun.supervisor import spawn
+    from ftrun.supervisor.submission import start_supervisor
 
-    if config.load(os.getcwd(), dict(os.environ)).text("supervisor") != "auto":
+    if sources.load(os.getcwd(), dict(os.environ)).text("supervisor") != "auto":
         return False
     try:
-        return bool(spawn.ensure(home_dir, dict(os.environ)))
+        return bool(start_supervisor.ensure(home_dir, dict(os.environ)))
     except OSError as error:
         print(
             f"ftrun: no supervisor could be started: {error.strerror}; run: ftrun supervise", file=sys.stderr
@@ -157,7 +189,88 @@ def request(run_dir: str, want: str, *, halt: bool = False) -> str:
     asked = {"want": want, "by": getpass.getuser(), "host": os.uname().nodename}
     body = json.dumps(asked | ({"halt": True} if halt else {}))
     try:
-        store.write_atomically(os.path.join(run_dir, "requests", name), body.encode())
+        config_home.write_atomically(os.path.join(run_dir, "requests", name), body.encode())
     except OSError as error:
         raise UserError(f"the request cannot be written: {run_dir}/requests: {error.strerror}", 1) from None
     return name
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Say whether a person reads `stream` (default: stdout)."""
+    stream = sys.stdout if stream is None else stream
+    return stream.isatty()
+
+
+def emit_json(value: object) -> None:
+    """Print `value` as one line of JSON on stdout.
+
+    Dataclasses, msgspec Structs, enums, paths, sets and datetimes are allowed anywhere in it; sets come out
+    sorted, so that the same facts print the same line.
+    """
+    print(json.dumps(value, default=_plain, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    """Print `rows` under `columns` on stdout; every row has one cell for each column.
+
+    On a terminal a rich table, as wide as the terminal; elsewhere plain aligned columns, one line for each
+    row and never shortened, so that `grep` and `awk` see whole values.  None prints as `-`.
+    """
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    if is_terminal():
+        _rich_table(columns, cells, title)
+    else:
+        _plain_table(columns, cells)
+
+
+def say(line: str, *, style: str) -> None:
+    """Print one line on stdout, in `style` (rich's words) where a person reads it."""
+    if is_terminal():
+        console().print(line, style=style, markup=False, soft_wrap=True)
+    else:
+        print(line)
+
+
+@cache
+def console() -> Console:
+    """Return the process's rich console on stdout: colour on a terminal only, NO_COLOR respected."""
+    from rich.console import Console
+
+    return Console(no_color=bool(os.environ.get("NO_COLOR")), highlight=False, emoji=False)
+
+
+def _rich_table(columns: Sequence[str], cells: list[list[str]], title: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        view.add_column(column, overflow="fold")
+    for row in cells:
+        # Text, so that a node set such as gpu[1-4] is not read as markup.
+        view.add_row(*(Text(cell) for cell in row))
+    console().print(view)
+
+
+def _plain_table(columns: Sequence[str], cells: list[list[str]]) -> None:
+    lines = [list(columns), *([" ".join(cell.split()) for cell in row] for row in cells)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _plain(value: object) -> Any:
+    """Turn what JSON has no word for into what it has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if hasattr(value, "__struct_fields__"):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, (PurePath, Exception)):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be printed as JSON")

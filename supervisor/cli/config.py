@@ -1,18 +1,24 @@
-"""`ftrun config show`: the settings in force here, and where each came from. (I/O)"""
+"""`ftrun config show`: the settings in force here, and where each came from. (I/O)
+
+`ftrun trust`: let a project's file of settings run, read and write something.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from ftrun.supervisor import config
-from ftrun.supervisor.cli import output
-from ftrun.supervisor.settings import SETTINGS, show
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.config import trust as config_trust
+from ftrun.supervisor.config.settings import SETTINGS, show
+from ftrun.supervisor.model.errors import UserError
 
-__all__ = ["app"]
+__all__ = ["app", "trust"]
+
 
 app = typer.Typer(help="The settings in force, and where each value came from.", no_args_is_help=True)
 
@@ -29,16 +35,16 @@ def show_settings(json: bool = typer.Option(False, "--json", help="Print one JSO
     What a script's #FTRUN lines and the command line of `ftrun sbatch` say comes on top of it.
     """
     cwd = os.getcwd()
-    loaded = config.load(cwd, os.environ)
+    loaded = sources.load(cwd, os.environ)
     rows = [_row(loaded, key) for key in SETTINGS]
     for line in [*loaded.ignored, *([loaded.untrusted] if loaded.untrusted else [])]:
         print(f"ftrun: {line}", file=sys.stderr)
     if json:
-        files = [{"layer": layer, "path": path} for layer, path in config.source_files(cwd, os.environ)]
+        files = [{"layer": layer, "path": path} for layer, path in sources.source_files(cwd, os.environ)]
         told = {"ignored": loaded.ignored, "untrusted": loaded.untrusted}
-        output.emit_json({"files": files, **told, "home": loaded.home(os.environ), "settings": rows})
+        common.emit_json({"files": files, **told, "home": loaded.home(os.environ), "settings": rows})
         return
-    output.table(
+    common.table(
         ("setting", "value", "from", "where"),
         [(row["key"], row["text"] or "-", row["layer"], _where(row)) for row in rows],
     )
@@ -51,7 +57,7 @@ def _where(row: dict[str, Any]) -> str:
     return f"{row['where']} (locked)" if row["where"] == row["locked"] else f"locked by {row['locked']}"
 
 
-def _row(loaded: config.Config, key: str) -> dict[str, Any]:
+def _row(loaded: sources.Config, key: str) -> dict[str, Any]:
     layer, where = loaded.origin[key]
     return {
         "key": key,
@@ -61,3 +67,82 @@ def _row(loaded: config.Config, key: str) -> dict[str, Any]:
         "where": where,
         "locked": loaded.locked.get(key),
     }
+
+
+def trust(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The project's ftrun.toml.")] = "",
+    *,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Trust the file no longer.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show which files are trusted.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Let FILE, a project's ftrun.toml, set what can run, read or write something, and show what that is.
+
+    Its commands run as you, on the login node and on the nodes of your jobs: read it first. Trust holds for this content in this
+    place; once the file changes, `ftrun sbatch` refuses it until you have trusted it again. A file that another user could have written
+    is not trusted.
+    """
+    if bool(file) == list_ or (revoke and list_):
+        raise UserError("trust: a FILE is wanted, or --list")
+    folder = sources.user_folder(os.environ)
+    if list_:
+        _list(folder, json=json)
+    elif revoke:
+        _revoke(file, folder, json=json)
+    else:
+        _trust(file, folder, json=json)
+
+
+def _trust(file: str, folder: str, *, json: bool) -> None:
+    path = config_trust.place(file)
+    if os.path.basename(path) != sources.PROJECT_FILE:
+        raise UserError(f"{file}: only files called {sources.PROJECT_FILE} wait for trust")
+    try:
+        content, why = config_trust.read(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if why:
+        raise UserError(f"{why}, so it cannot be trusted")
+    found = sources.project_settings(path, content)
+    able = sources.reaching(found)
+    rows = [
+        {"key": key, "value": found[key], "text": show(key, found[key]), "can": can}
+        for key, can in able.items()
+    ]
+    if able and config_trust.why_not(path, content, folder):
+        try:
+            config_trust.allow(path, content, folder)
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or folder}: {error.strerror or error}; nothing is trusted", 1
+            ) from None
+    if json:
+        common.emit_json({"path": path, "trusted": bool(able), "settings": rows})
+    elif not able:
+        print(f"{path} sets nothing that can run, read or write something: it counts without trust")
+    else:
+        common.table(("setting", "can", "value"), [(row["key"], row["can"], row["text"]) for row in rows])
+        print(f"{path} is trusted as it is now")
+
+
+def _revoke(file: str, folder: str, *, json: bool) -> None:
+    try:
+        was_trusted = config_trust.revoke(file, folder)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", 1) from None
+    if not was_trusted:
+        raise UserError(f"{config_trust.place(file)} was not trusted; see: ftrun trust --list", 1)
+    if json:
+        common.emit_json({"path": config_trust.place(file), "trusted": False})
+    else:
+        print(f"{config_trust.place(file)} is trusted no longer")
+
+
+def _list(folder: str, *, json: bool) -> None:
+    rows: list[dict[str, Any]] = config_trust.listed(folder)
+    if json:
+        common.emit_json({"files": rows})
+    elif rows:
+        common.table(("file", "since", "state"), [(row["path"], row["at"], row["state"]) for row in rows])
+    else:
+        print("no file is trusted")

@@ -20,18 +20,19 @@ import typer
 
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import dataclass, replace
-from ftrun.supervisor import inputs, lastwords, signatures
-from ftrun.supervisor.cli import output
-from ftrun.supervisor.diagnosis_facts import Facts
-from ftrun.supervisor.diagnosis_rules import diagnose as diagnose_facts
-from ftrun.supervisor.errors import EXIT_USAGE, UserError
-from ftrun.supervisor.model import Diagnosis, FaultClass, Proof, Topology
-from ftrun.supervisor.readers import Record
-from ftrun.supervisor.tail import LogPath
-from ftrun.supervisor.whose import NOBODY_KNOWN, Ours
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.diagnosis import inputs, unknown_cause
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.inputs import Record
+from ftrun.supervisor.diagnosis.rules import diagnose as diagnose_facts
+from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
+from ftrun.supervisor.model.types import Diagnosis, FaultClass, Proof, Topology
+from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours
+from ftrun.supervisor.telemetry.tail import LogPath
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.signatures import Catalog
+    from ftrun.supervisor.signatures.catalog import Catalog
 
 __all__ = ["EXIT_DO_NOT_RETRY", "EXIT_HEALTHY", "EXIT_RETRY", "EXIT_UNKNOWN", "diagnose"]
 
@@ -111,7 +112,7 @@ def diagnose(
         if found is None:
             continue
         if as_json:
-            output.emit_json(_surface(case, found))
+            common.emit_json(_surface(case, found))
         else:
             _show(case, found, apart=number > 0, named=each or bool(case.notes))
         status = max(status, _status(found))
@@ -123,9 +124,9 @@ def _cases(arguments: list[str], *, each: bool) -> list[_Case]:
     jobs = [word for word in arguments if _JOB.fullmatch(word) and not os.path.exists(word)]
     cases = []
     for job in jobs:
-        from ftrun.supervisor import jobfacts  # asks Slurm, which most calls never do
+        from ftrun.supervisor.diagnosis import inputs  # asks Slurm, which most calls never do
 
-        facts = jobfacts.of_job(job)
+        facts = inputs.of_job(job)
         cases.append(_Case(f"job {job}", facts.logs, facts.record, facts.notes, facts.ours))
     files = list(_files([word for word in arguments if word not in jobs]))
     if each:
@@ -165,7 +166,7 @@ def _judge(
     if found.fault is FaultClass.UNKNOWN:
         offset_bytes = report.progress.offset_bytes if report.progress is not None else 0
         plain = [LogPath(log) if isinstance(log, str) else log for log in case.logs if log != STDIN]
-        lines = lastwords.suspicious(
+        lines = unknown_cause.suspicious(
             plain, topology, step_offset_bytes=offset_bytes, healthy=[LogPath(path) for path in healthy]
         )
         found = diagnose_facts(replace(facts, last_words=lines))
@@ -196,21 +197,21 @@ def _show(case: _Case, found: Diagnosis, *, apart: bool, named: bool) -> None:
     where = f"{case.name}: " if named else ""
     name = f" [{found.signature}]" if found.signature else ""
     colour = _COLOURS[_status(found)]
-    output.say(f"{where}{found.fault.value}: {found.title}{name}", style=f"bold {colour}")
+    common.say(f"{where}{found.fault.value}: {found.title}{name}", style=f"bold {colour}")
     print(f"  {_answer(found)}; confidence {found.confidence:.2f}")
     if found.advice:
         print(f"  {found.advice}")
     _prove("", found.because)
     _prove("  worth a look:", found.suspicious)
     for words in found.rests_on:
-        output.say(f"  - {words}", style="dim")
+        common.say(f"  - {words}", style="dim")
 
 
 def _prove(heading: str, proofs: Sequence[Proof]) -> None:
     if heading and proofs:
         print(heading)
     for proof in proofs:
-        output.say(f"  {proof.file}:{proof.line}: {_trimmed(proof.text)}", style="cyan")
+        common.say(f"  {proof.file}:{proof.line}: {_trimmed(proof.text)}", style="cyan")
 
 
 def _trimmed(text: str) -> str:
@@ -248,10 +249,10 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 def _catalog() -> Catalog:
     try:
-        return signatures.load(
+        return signatures_catalog.load(
             [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
         )
-    except signatures.CatalogError as error:
+    except signatures_catalog.CatalogError as error:
         raise UserError(str(error)) from None
 
 

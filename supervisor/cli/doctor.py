@@ -1,15 +1,39 @@
-"""`ftrun doctor`: what this site lets ftrun do, and what is in its way. (I/O)"""
+"""`ftrun doctor`: what this site lets ftrun do, and what is in its way. (I/O)
+
+What a new site can get wrong, looked at one by one.
+Each check asks one question and answers with a `Finding`: ok, warn (works, but not as well as it could), or bad (recovery
+will not work), and how to mend it. Nothing is changed. The questions that only a node can answer (does it see the run
+folder and the interpreter, how far is its clock) are asked there by one short `srun`, and only with `--nodes`.
+
+What the watch over nodes can see, here or on a node: for `ftrun doctor`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
 
-from ftrun.supervisor.cli import common, output
+from ftrun.hooks.health import node_monitor
+from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.slurm.client import releases
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json
+from ftrun.supervisor.store import node_tools
+
+__all__ = ["Finding", "Sight", "examine", "here", "on_a_node", "sights"]
 
 
 def doctor(
@@ -27,32 +51,367 @@ def doctor(
 ) -> int:
     """Check this site: Slurm, rights, folders, life after logout. Exit 1 where recovery would not work."""
     from ftrun.slurm.commands.cluster import CommandCluster
-    from ftrun.supervisor import doctor as examiner
-    from ftrun.supervisor import units as texts
+    from ftrun.supervisor.cli import supervise
 
     home = common.home()
     env = dict(os.environ)
     if cron:
-        lines = texts.operator_crontab(home, env)
+        lines = supervise.operator_crontab(home, env)
         if json:
-            output.emit_json({"crontab": lines})
+            common.emit_json({"crontab": lines})
         else:
             print(lines, end="")
         return 0
     if units:
-        made = [make(home, env) for make in (texts.unit, texts.crontab, texts.scrontab)]
+        made = [make(home, env) for make in (supervise.unit, supervise.crontab, supervise.scrontab)]
         if json:
-            output.emit_json(dict(zip(("unit", "crontab", "scrontab"), made, strict=True)))
+            common.emit_json(dict(zip(("unit", "crontab", "scrontab"), made, strict=True)))
         else:
             print("\n".join(made), end="")
         return 0
-    findings = list(examiner.examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes))
+    findings = list(examine(home, CommandCluster(env, timeout_s=15), env, nodes=nodes))
     bad = any(finding.state == "bad" for finding in findings)
     if json:
-        output.emit_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
+        common.emit_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
     else:
-        output.table(
+        common.table(
             ["CHECK", "", "WHAT", "HOW TO MEND"],
             [[f.check, f.state, f.what, f.mend or None] for f in findings],
         )
     return 1 if bad else 0
+
+
+ANSWER_WITHIN_S = 60.0
+LOG = "log"
+KERNEL_LOG = "kernel log"
+NODE_SIDE = 'for p in /usr/bin/python3 python3; do "$p" -IS -c "$@" && echo "${SLURMD_NODENAME:-a node}" && exit; done'
+
+
+class Sight(NamedTuple):
+    """One family of facts: whether anything of it can be seen, in words, and what would show more."""
+
+    family: str
+    seen: bool
+    what: str
+    mend: str = ""
+
+
+def here() -> Mapping[str, list[str]]:
+    """Family -> its checks that find something to look at on this machine."""
+    return node_monitor.visible()
+
+
+def on_a_node(home: str, env: Mapping[str, str]) -> tuple[str, Mapping[str, list[str]]] | None:
+    """The name of an idle node and what can be seen there, by one short srun; None where none answers."""
+    words = ["srun", "--immediate=30", "-N1", "-n1", "--time=1", "--quiet", "/bin/sh", "-c", NODE_SIDE, "sh"]
+    try:
+        words += [RUNNER, node_tools.provide(home), "watch", "--visible"]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=ANSWER_WITHIN_S, env=dict(env), check=False
+        )
+        told, node = done.stdout.splitlines()[:2]
+        found = json.loads(told)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return (node, found) if isinstance(found, dict) else None
+
+
+def sights(found: Mapping[str, list[str]]) -> Iterator[Sight]:
+    """What was found, family by family. (pure)"""
+    for family, checks in found.items():
+        names = ", ".join(name for name in checks if name != LOG)
+        if family == KERNEL_LOG and LOG not in checks:
+            mend = "kernel.dmesg_restrict=0, or users in the group systemd-journal: then Xids and machine checks are told by the minute"
+            yield Sight(family, False, f"closed to users; without it: {names or 'nothing'}", mend)
+        else:
+            yield Sight(family, bool(names), names or "nothing of this kind here")
+
+
+CLOCK_SKEW_MAX_S = 5.0
+MIN_JOB_AGE_S = 60.0
+PROBE_TIMEOUT_S = 60.0
+# File systems that a node does not share with the login node. Everything else is believed to be shared, and proven by --nodes.
+_LOCAL_TYPES = frozenset({"tmpfs", "ext4", "ext3", "xfs", "btrfs", "overlay", "zfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer. `state` is ok, warn or bad; `mend` says what to do where it is not ok."""
+
+    check: str
+    state: str
+    what: str
+    mend: str = ""
+
+
+def examine(home: str, cluster: Cluster, env: dict[str, str], *, nodes: bool) -> Iterator[Finding]:
+    """Every check in turn, as it is answered."""
+    yield _commands(env)
+    yield from _slurm(cluster)
+    yield _client(env)
+    yield from _operator(env)
+    yield _folder(home)
+    yield _shared(home, cluster)
+    yield _survival()
+    yield _watching(home)
+    yield from _sights("here", here())
+    if nodes:
+        yield from _from_a_node(home, env)
+        told = on_a_node(home, env)
+        if told is not None:
+            yield from _sights(*told)
+
+
+def _commands(env: dict[str, str]) -> Finding:
+    names = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
+    missing = [name for name in names if shutil.which(name, path=env.get("PATH")) is None]
+    if missing:
+        return Finding(
+            "Slurm's commands",
+            "bad",
+            f"not found: {', '.join(missing)}",
+            "load Slurm's client commands (module load slurm)",
+        )
+    return Finding("Slurm's commands", "ok", "all found")
+
+
+def _slurm(cluster: Cluster) -> Iterator[Finding]:
+    try:
+        facts = cluster.facts()
+        rights = cluster.rights()
+    except SlurmError as error:
+        yield Finding("slurmctld", "bad", error.message, "without an answer from Slurm nothing is done")
+        return
+    major, minor, micro = facts.version
+    version = f"{major}.{minor:02}.{micro}"
+    if facts.version[:2] < releases.OLDEST:
+        yield Finding(
+            "Slurm's release",
+            "bad",
+            version,
+            f"{releases.spelled(releases.OLDEST)} is the oldest that was tried",
+        )
+    else:
+        yield Finding("Slurm's release", "ok", f"{version}, cluster {facts.name}")
+    if rights.may_drain:
+        yield Finding("draining", "ok", rights.why)
+    else:
+        yield Finding(
+            "draining", "warn", rights.why, "bad nodes are avoided by your runs, but not drained for others"
+        )
+    if facts.tracking == "proctrack/pgid":
+        yield Finding(
+            "ProctrackType",
+            "warn",
+            "proctrack/pgid: Slurm kills one process group, and a script under ftrun leads one of its own",
+            "ProctrackType=proctrack/cgroup (or linuxproc); until then a cancelled job's processes may stay behind",
+        )
+    if facts.min_job_age_s < MIN_JOB_AGE_S:
+        yield Finding(
+            "MinJobAge",
+            "warn",
+            f"{facts.min_job_age_s:.0f} s: an ended job is forgotten before its exit code is read",
+            "MinJobAge=300 in slurm.conf; until then the exit record of the job itself is used",
+        )
+
+
+def _client(env: dict[str, str]) -> Finding:
+    """How the supervisor would ask Slurm; where that is pyslurm, it is asked something."""
+    from ftrun.supervisor.config import sources
+    from ftrun.supervisor.submission import cluster_client
+
+    return Finding("asking Slurm", *cluster_client.examine(sources.load(os.getcwd(), env), env))
+
+
+def _operator(env: dict[str, str]) -> Iterator[Finding]:
+    """Where the site names a spool: can requests be signed and left there?"""
+    from ftrun.supervisor.config import sources
+    from ftrun.supervisor.nodes import spool
+
+    path = sources.load(os.getcwd(), env).text("site-spool")
+    if not path:
+        return
+    check, mend = "operator", "the site starts `ftrun site` once: it makes the folder (docs/site.md)"
+    if shutil.which("munge", path=env.get("PATH")) is None:
+        yield Finding(
+            check, "warn", "munge is not here: requests cannot be signed", "install munge's commands"
+        )
+        return
+    try:
+        owner = spool.owner(path)
+        if os.access(path, os.W_OK | os.X_OK):
+            yield Finding(check, "ok", f"requests to drain are left in {path} for user {owner}")
+        else:
+            yield Finding(check, "warn", f"{path} cannot be written", mend)
+    except OSError as error:
+        yield Finding(check, "warn", f"{path}: {error.strerror}", mend)
+
+
+def _folder(home: str) -> Finding:
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        probe = os.path.join(home, f".doctor-{os.getpid()}")
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(fd, b"x" * 4096)
+        os.fsync(fd)
+        os.close(fd)
+        os.unlink(probe)
+    except OSError as error:
+        return Finding(
+            "run folder",
+            "bad",
+            f"{home}: {error.strerror}",
+            "set `home` in ~/.config/ftrun/config.toml, or FTRUN_HOME",
+        )
+    mode = os.stat(home).st_mode & 0o777
+    if mode & 0o077:
+        return Finding(
+            "run folder", "warn", f"{home} can be read by others (mode {mode:o})", f"chmod 700 {home}"
+        )
+    return Finding("run folder", "ok", home)
+
+
+def _shared(home: str, cluster: Cluster) -> Finding:
+    kind = _file_system(home)
+    try:
+        here_only = len(cluster.nodes()) <= 1
+    except SlurmError:
+        here_only = False
+    if kind in _LOCAL_TYPES and not here_only:
+        return Finding(
+            "shared folder",
+            "warn",
+            f"{home} lies on {kind}, which nodes usually do not share",
+            "ask a node: ftrun doctor --nodes; or set `home` to a folder that all nodes see",
+        )
+    return Finding("shared folder", "ok", f"{home} lies on {kind or 'an unknown file system'}")
+
+
+def _file_system(path: str) -> str:
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        fields = line.split()
+        point = fields[1].replace("\\040", " ")
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+def _survival() -> Finding:
+    """Does a process of ours outlive the login session?"""
+    check = "life after logout"
+    loginctl = shutil.which("loginctl")
+    if loginctl is None:
+        return Finding(check, "ok", "no logind: processes outlive the session")
+    shown = _output([loginctl, "show-user", str(os.getuid()), "--property=Linger", "--value"])
+    if shown.strip() == "yes":
+        return Finding(check, "ok", "linger is on")
+    kill = _output([loginctl, "show-session", "self", "--property=KillUserProcesses", "--value"]).strip()
+    configured = any("KillUserProcesses=yes" in line.replace(" ", "") for line in _logind_lines())
+    if kill == "yes" or configured:
+        mend = "loginctl enable-linger, and the unit of: ftrun doctor --units; or the crontab line of it"
+        return Finding(check, "bad", "logind ends all processes at logout: nothing would watch", mend)
+    return Finding(check, "ok", "logind leaves processes alone at logout")
+
+
+def _logind_lines() -> Iterator[str]:
+    for path in ("/etc/systemd/logind.conf", *map(str, Path("/etc/systemd/logind.conf.d").glob("*.conf"))):
+        try:
+            yield from (
+                line for line in Path(path).read_text().splitlines() if not line.lstrip().startswith("#")
+            )
+        except OSError:
+            continue
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _watching(home: str) -> Finding:
+    from ftrun.supervisor.cli.common import watch_state
+
+    watch = watch_state(home)
+    if watch.watched:
+        return Finding("supervisor", "ok", f"alive on {watch.by}")
+    return Finding("supervisor", "ok", "none is alive; the next ftrun sbatch starts one")
+
+
+def _sights(where: str, found: Mapping[str, list[str]]) -> Iterator[Finding]:
+    """What the watch over nodes can see on one machine; what is not there is no fault of the site."""
+    for sight in sights(found):
+        state = "warn" if sight.mend else "ok"
+        yield Finding(f"seen {where}: {sight.family}", state, sight.what, sight.mend)
+
+
+# -P: a folder `ftrun` where the user stands is somebody's, and not this program.
+_ASKED_OF_A_NODE = 'test -w "$1" && echo folder; "$2" -P -c "import ftrun.hooks" 2>/dev/null && echo python; date +%s.%N; hostname'
+
+
+def _from_a_node(home: str, env: dict[str, str]) -> Iterator[Finding]:
+    """One srun on one node: does it see the folder and the interpreter, and what time is it there?"""
+    python = sys.executable
+    command = [
+        "srun",
+        "--immediate=30",
+        "-N1",
+        "-n1",
+        "--time=1",
+        "--quiet",
+        "sh",
+        "-c",
+        _ASKED_OF_A_NODE,
+        "sh",
+        home,
+        python,
+    ]
+    started = time.time()
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=env, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding(
+            "a node's view",
+            "warn",
+            f"srun did not answer: {type(error).__name__}",
+            "try again when a node is idle",
+        )
+        return
+    lines = result.stdout.split()
+    if result.returncode or len(lines) < 2:
+        yield Finding(
+            "a node's view",
+            "warn",
+            f"srun failed: {result.stderr.strip()[:200]}",
+            "try again when a node is idle",
+        )
+        return
+    host, stamp = lines[-1], lines[-2]
+    folder, interpreter = "folder" in lines, "python" in lines
+    mend = "set `home` to a folder on a file system that the nodes see"
+    yield Finding(
+        "folder seen from a node", "ok" if folder else "bad", f"{home} on {host}", "" if folder else mend
+    )
+    mend = "install ftrun where nodes see it; attempts start all the same, node-side help will be missing"
+    yield Finding(
+        "interpreter seen from a node",
+        "ok" if interpreter else "warn",
+        f"{python} on {host}",
+        "" if interpreter else mend,
+    )
+    skew = max(started - float(stamp), float(stamp) - time.time(), 0.0)
+    state = "ok" if skew <= CLOCK_SKEW_MAX_S else "warn"
+    yield Finding(
+        "clock of a node",
+        state,
+        f"{host}: {skew:.1f} s off",
+        "" if state == "ok" else "chrony on the nodes; times in reports are off",
+    )

@@ -1,23 +1,36 @@
-"""`ftrun explain` and `ftrun logs`: why each decision was taken, and what the attempts printed. (I/O)"""
+"""`ftrun explain` and `ftrun logs`: why each decision was taken, and what the attempts printed. (I/O)
+
+`ftrun explain --what-if`: the path that a fault would take, from the settings alone.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor import attempts, companion_views, journal, views
-from ftrun.supervisor.cli import common, output, plans
+from ftrun.supervisor.cli import common, view_run
 from ftrun.supervisor.cli.runs import Json, Name
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.lifecycle import INSIDE
-from ftrun.supervisor.run_types import Run
-from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.config import settings, sources
+from ftrun.supervisor.config.recovery_order import rungs_from
+from ftrun.supervisor.model import errors
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.states import INSIDE
+from ftrun.supervisor.model.types import Action, FaultClass
+from ftrun.supervisor.policy.what_if import what_if
+from ftrun.supervisor.store import attempt_dir as store_attempt_dir
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store.run_dir import attempt_dir
+from ftrun.supervisor.submission import in_allocation
+
+__all__ = ["tell"]
+
 
 FOLLOW_EVERY_S = 0.5
 TASKS_SHOWN = 16  # of an array, in each attempt
@@ -87,7 +100,7 @@ _TOLD = {
     "dependents.held": lambda d: f"jobs that wait for this one are held: {', '.join(d['jobs'])}",
     "dependents.moved": lambda d: (f"jobs {', '.join(d['jobs'])} " + (f"now wait for job {d['to']}" if d["to"] else "are released")) if d["jobs"] else "",
     "request.seen": lambda d: f"{d['want']} asked by {d['by'] or 'somebody'}",
-    "halt.set": lambda d: plans.wanted(d["halt"]),
+    "halt.set": lambda d: view_run.wanted(d["halt"]),
     "halt.due": lambda d: f"the condition holds: {d['why']}" if d["why"] != "now" else "",
     "leave.intended": _leaving,
     "leave.asked": lambda d: "the script is asked for a checkpoint",
@@ -162,9 +175,7 @@ def explain(
     With --what-if, tell what would be done about a fault: by the settings of the run, or by those in force here and by --ft.
     """
     if if_:
-        from ftrun.supervisor.cli import whatif
-
-        return whatif.tell(if_, name, ft or (), json=json)
+        return tell(if_, name, ft or (), json=json)
     if not name or ft:
         raise UserError(
             "a run is wanted (ftrun status --all names them), or --what-if CLASS; --ft goes with the latter"
@@ -172,8 +183,12 @@ def explain(
     run_dir, run = common.find(name)
     records = journal.read_run(run_dir)
     if json:
-        output.emit_json(
-            {"run": run.id, "records": records, "incidents": [views.incident_facts(i) for i in run.incidents]}
+        common.emit_json(
+            {
+                "run": run.id,
+                "records": records,
+                "incidents": [view_run.incident_facts(i) for i in run.incidents],
+            }
         )
         return 0
     start = run.created_at_s
@@ -214,8 +229,8 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         line = _TOLD[kind](data | {"job": record["job"]})  # type: ignore[no-untyped-call]
         if line:
             yield line
-    elif kind in companion_views.TOLD:
-        yield companion_views.TOLD[kind](data)
+    elif kind in view_run.TOLD:
+        yield view_run.TOLD[kind](data)
 
 
 def _path(data: dict[str, Any]) -> Iterator[str]:
@@ -273,7 +288,7 @@ def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool
     launches = [(a.number, r) for a in run.attempts for r in _launch_numbers(run_dir, a.number)]
     readable = False
     for index, key in enumerate(launches):
-        record = attempts.launch_record(run_dir, *key)
+        record = store_attempt_dir.launch_record(run_dir, *key)
         if record is None or not os.path.isfile(record.stdout):
             continue
         readable = True
@@ -284,7 +299,9 @@ def _print_new(run_dir: str, run: Run, done: dict[tuple[int, int], int]) -> bool
             )
             done[key] = record.stdout_offset_bytes
         following = (
-            attempts.launch_record(run_dir, *launches[index + 1]) if index + 1 < len(launches) else None
+            store_attempt_dir.launch_record(run_dir, *launches[index + 1])
+            if index + 1 < len(launches)
+            else None
         )
         same_file = following is not None and following.stdout == record.stdout
         end = following.stdout_offset_bytes if following is not None and same_file else None
@@ -296,9 +313,11 @@ def _print_tasks(run_dir: str, run: Run) -> bool:
     """An array's logs: of each attempt the failed tasks', else those of its first tasks; the end of each, not the whole."""
     readable = False
     for attempt in run.attempts:
-        started = attempts.tasks_started(run_dir, attempt.number)
+        started = store_attempt_dir.tasks_started(run_dir, attempt.number)
         shown = [task for task in attempt.failed_tasks if task in started] or started
-        for task, record in attempts.task_records(run_dir, attempt.number, shown[:TASKS_SHOWN]).items():
+        for task, record in store_attempt_dir.task_records(
+            run_dir, attempt.number, shown[:TASKS_SHOWN]
+        ).items():
             if not os.path.isfile(record.stdout):
                 continue
             readable = True
@@ -333,3 +352,59 @@ def _copy(path: str, start: int, end: int | None) -> int:
             start += len(data)
     sys.stdout.flush()
     return start
+
+
+def tell(what: str, run: str, own: Sequence[str], *, json: bool) -> int:
+    """Print the path for a class or signature, by the settings of a run or those in force here and `own` (KEY=VALUE).
+
+    Raises UserError for what is no class, signature, run or setting.
+    """
+    fault, signature, retry, action = _whatif_asked(what)
+    values = _of_run(run, own) if run else _here(own)
+    try:
+        rungs_from(values, signatures=in_allocation.known_signatures)
+        rows = what_if(values, fault, signature, retry=retry, action=action)
+    except errors.SettingError as error:
+        raise UserError(str(error)) from None
+    if json:
+        path = [{"rung": rung, "when": when} for rung, when in rows]
+        common.emit_json({"class": fault.value, "signature": signature, "run": run, "path": path})
+        return 0
+    if signature:
+        print(f"{signature}: class {fault.value}")
+    common.table(("rung", "when"), rows)
+    return 0
+
+
+def _whatif_asked(what: str) -> tuple[FaultClass, str, bool | None, Action | None]:
+    """(class, signature or "", what the signature says of another try, and what it recommends)."""
+    classes = [fault.value for fault in FaultClass if fault is not FaultClass.HEALTHY]
+    if what in classes:
+        return FaultClass(what), "", None, None
+    known = in_allocation.known_signatures()
+    found = known.get(what)
+    if found is not None:
+        return found.fault, what, found.retry, found.action
+    near = errors.nearest(what, classes) or errors.nearest(what, known)
+    hint = f"did you mean {near}?" if near else "`ftrun catalog list` names the signatures"
+    raise UserError(f"--what-if: {what!r} is neither a fault class nor a known signature; {hint}")
+
+
+def _here(own: Sequence[str]) -> Mapping[str, Any]:
+    pairs: list[tuple[str, str | None]] = []
+    for word in own:
+        key, equals, value = word.partition("=")
+        try:
+            if not equals and settings.takes_value(key):
+                raise UserError(f"--ft {key}: KEY=VALUE is wanted, such as --ft spares=2")
+        except errors.SettingError as error:
+            raise UserError(f"--ft: {error}") from None
+        pairs.append((key, value if equals else None))
+    return sources.load(os.getcwd(), dict(os.environ), own=pairs).values
+
+
+def _of_run(name: str, own: Sequence[str]) -> Mapping[str, Any]:
+    if own:
+        raise UserError("--ft: a run has its own settings; give one of the two")
+    _, run = common.find(name)
+    return {**settings.defaults(), **run.settings}

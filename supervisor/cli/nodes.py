@@ -16,14 +16,16 @@ from ftrun.slurm.client import nodeset
 from ftrun.slurm.client.cluster import NodeRow
 from ftrun.slurm.client.errors import SlurmError
 from ftrun.slurm.records import dataclass
-from ftrun.supervisor import config, ledger, lemons, node_ledger_writer, nodeviews, poolspec
-from ftrun.supervisor import pool as pools
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common, view_nodes
 from ftrun.supervisor.cli.runs import Json
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.nodes import Book, Entry, NodeRecord, fold
-from ftrun.supervisor.settings import parse
-from ftrun.supervisor.settings_errors import SettingError
+from ftrun.supervisor.config import node_counts, sources
+from ftrun.supervisor.config.settings import parse
+from ftrun.supervisor.context import node_ledger_writer
+from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.nodes import ledger, lemon_score
+from ftrun.supervisor.nodes.history import Book, NodeRecord, fold
+from ftrun.supervisor.submission import companion_form
 
 __all__ = ["app"]
 
@@ -65,17 +67,17 @@ def nodes(
     if context.invoked_subcommand is not None:
         return
     scene = _scene()
-    names = nodeviews.listed(scene.book, scene.rows, every=every)
-    rows = [nodeviews.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
-    together = nodeviews.together_facts(scene.book, scene.now_s)
+    names = view_nodes.listed(scene.book, scene.rows, every=every)
+    rows = [view_nodes.node_row(scene.record(name), scene.rows.get(name), scene.now_s) for name in names]
+    together = view_nodes.together_facts(scene.book, scene.now_s)
     pooled = _pooled(scene)
     if json:
         pool = {"pool": scene.pool, "nodes": pooled}
-        output.emit_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool})
+        common.emit_json({"slurm_unseen": scene.unseen, "nodes": rows, "together": together, "pool": pool})
         return
     if rows:
         columns = ["NODE", "SLURM", "STRIKES", "LAST FAULT", "WHEN", "QUARANTINED UNTIL", "WHY", "SCORE"]
-        output.table(columns, [_cells(row) for row in rows])
+        common.table(columns, [_cells(row) for row in rows])
     else:
         print("nothing is known of any node so far")
     for cause in together:
@@ -104,7 +106,7 @@ def _pooled(scene: Scene) -> list[dict[str, str]]:
     return [
         {
             "node": node,
-            "slurm": nodeviews.slurm_state(scene.rows.get(node)),
+            "slurm": view_nodes.slurm_state(scene.rows.get(node)),
             "borrowed_by": lent.get(node, ""),
         }
         for node in scene.pooled
@@ -123,9 +125,9 @@ def show(
     if len(wanted) > 1:
         raise UserError(f"one node is shown at a time, and {node!r} is {len(wanted)}")
     (node,) = wanted
-    facts = nodeviews.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
+    facts = view_nodes.node_facts(scene.record(node), scene.rows.get(node), scene.now_s)
     if json:
-        output.emit_json(facts | {"slurm_unseen": scene.unseen})
+        common.emit_json(facts | {"slurm_unseen": scene.unseen})
         return
     state = f"{facts['slurm'] or 'not seen'} in Slurm" + (f" ({facts['reason']})" if facts["reason"] else "")
     until = f"quarantined until {_clock(facts['quarantined_until'])}: {facts['why']}"
@@ -139,11 +141,11 @@ def show(
         rows = [
             [d["device"], d["serial"], d["incidents"], d["strikes"], d["replaced"]] for d in facts["devices"]
         ]
-        output.table(["DEVICE", "SERIAL", "FAULTS", "STRIKES", "REPLACED"], rows)
+        common.table(["DEVICE", "SERIAL", "FAULTS", "STRIKES", "REPLACED"], rows)
     if facts["history"]:
         print()
         columns = ["WHEN", "WHAT", "RUN", "CLASS", "SIGNATURE", "DEVICE", "DETAIL"]
-        output.table(columns, [_story(entry) for entry in facts["history"][-number:]])
+        common.table(columns, [_story(entry) for entry in facts["history"][-number:]])
 
 
 @app.command("lemons")
@@ -153,14 +155,14 @@ def show_lemons(
 ) -> None:
     """Show the nodes that keep failing jobs over four weeks, the worst first, with the signals that make the score."""
     scene = _scene()
-    scores = [lemons.score(record, scene.now_s) for record in scene.book.nodes.values()]
+    scores = [lemon_score.score(record, scene.now_s) for record in scene.book.nodes.values()]
     chosen = [s for s in scores if s.lemon or (every and s.score > 0)]
     chosen.sort(key=lambda s: (-s.score, s.node))
     rows = [
-        nodeviews.score_facts(s) | {"slurm": nodeviews.slurm_state(scene.rows.get(s.node))} for s in chosen
+        view_nodes.score_facts(s) | {"slurm": view_nodes.slurm_state(scene.rows.get(s.node))} for s in chosen
     ]
     if json:
-        output.emit_json({"lemon_at": lemons.LEMON_AT, "slurm_unseen": scene.unseen, "nodes": rows})
+        common.emit_json({"lemon_at": lemon_score.LEMON_AT, "slurm_unseen": scene.unseen, "nodes": rows})
         return
     if not rows:
         print("no lemons" + ("" if every else "; nodes with a lower score: ftrun nodes lemons --all"))
@@ -172,7 +174,7 @@ def show_lemons(
         + [f"{r['signals'][s]:g}" for s in signals]
         for r in rows
     ]
-    output.table(columns, cells)
+    common.table(columns, cells)
 
 
 @app.command("exclude")
@@ -196,7 +198,7 @@ def exclude(
     until_s = scene.now_s + for_s
     _note(scene, "excluded", wanted, {"until_s": until_s, "reason": reason})
     if json:
-        output.emit_json({"excluded": wanted, "until": until_s, "reason": reason})
+        common.emit_json({"excluded": wanted, "until": until_s, "reason": reason})
         return
     print(f"{nodeset.fold(wanted)}: avoided by later attempts until {_clock(until_s)}")
 
@@ -209,7 +211,7 @@ def release(names: Names, reason: Reason = "", json: Json = False) -> None:
     _note(scene, "released", wanted, {"reason": reason})
     drained = [name for name in wanted if name in scene.rows and scene.rows[name].drained]
     if json:
-        output.emit_json({"released": wanted, "drained_in_slurm": drained})
+        common.emit_json({"released": wanted, "drained_in_slurm": drained})
         return
     print(f"{nodeset.fold(wanted)}: nothing is held against {'it' if len(wanted) == 1 else 'them'} any more")
     if drained:
@@ -223,19 +225,19 @@ def _scene() -> Scene:
     from ftrun.slurm.commands.cluster import CommandCluster
 
     env = dict(os.environ)
-    settings = config.load(os.getcwd(), env)
+    settings = sources.load(os.getcwd(), env)
     home, now_s = common.own_home(settings.home(env)), time.time()
     rows: Mapping[str, NodeRow] = {}
     domains: Mapping[str, tuple[str, ...]] = {}
     unseen = ""
     pooled: tuple[str, ...] = ()
-    pool = poolspec.pool_of(settings.text("pool"))
+    pool = node_counts.pool_of(settings.text("pool"))
     cluster = CommandCluster(env, timeout_s=SLURM_TIMEOUT_S)
     try:
         rows = cluster.nodes()
         domains = cluster.domains()
         if pool is not None:
-            pooled = tuple(sorted(pools.members(cluster, pool)))
+            pooled = tuple(sorted(companion_form.members(cluster, pool)))
     except SlurmError as error:
         unseen = error.message
         print(f"ftrun: Slurm does not answer, this is the ledger alone: {unseen}", file=sys.stderr)

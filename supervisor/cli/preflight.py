@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.hooks.errors import UsageError
-from ftrun.hooks.findings import TIERS
+from ftrun.hooks.runtime.finding import TIERS
+from ftrun.hooks.runtime.host import UsageError
 from ftrun.slurm.client import nodeset
 from ftrun.slurm.records import replace
-from ftrun.supervisor import config
-from ftrun.supervisor import preflight as rules
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.preflight import Seen
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.nodes import preflight as nodes_preflight
+from ftrun.supervisor.nodes.preflight import Seen
 
 Told = Callable[[Seen], None]
 
@@ -69,28 +69,28 @@ def preflight(
         raise UserError("--pairs tries the nodes of a job: call this inside one, without --nodelist")
     if not inside:
         nodes = _nodes(nodelist, partition)
-        own = ssh_config or config.load(os.getcwd(), dict(os.environ)).text("ssh-config")
+        own = ssh_config or sources.load(os.getcwd(), dict(os.environ)).text("ssh-config")
         found = _by_ssh(nodes, tier, names, settings, ssh_config=own, at_once=at_once)
     elif job:
         nodes = nodeset.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
         found = _by_step(nodes, tier, names, thresholds, job=job, pairs=pairs)
     else:
         raise UserError("which nodes? name them with --nodelist or --partition, or call this inside a job")
-    result = rules.summed_up([found[node] for node in nodes])
+    result = nodes_preflight.summed_up([found[node] for node in nodes])
     if json:
-        output.emit_json(rules.facts(result))
+        common.emit_json(nodes_preflight.facts(result))
         return result.exit_status
     _shown(result, every=every)
     return result.exit_status
 
 
-def _shown(result: rules.Result, *, every: bool) -> None:
-    columns, rows = rules.matrix(result, every=every)
+def _shown(result: nodes_preflight.Result, *, every: bool) -> None:
+    columns, rows = nodes_preflight.matrix(result, every=every)
     if rows:
-        output.table(columns, rows)
+        common.table(columns, rows)
         print()
-    for line in rules.lines(result):
-        output.say(line, style="red" if line.startswith(("bad ", "to be avoided")) else "")
+    for line in nodes_preflight.lines(result):
+        common.say(line, style="red" if line.startswith(("bad ", "to be avoided")) else "")
     answered = len(result.seen) - len(result.unseen)
     print(f"{answered} of {len(result.seen)} nodes checked, {len(result.verdict.bad)} to be avoided")
 
@@ -104,20 +104,24 @@ def _by_ssh(
     ssh_config: str,
     at_once: int,
 ) -> Mapping[str, Seen]:
-    from ftrun.hooks import probe
+    from ftrun.hooks.ssh import pool
 
     found: dict[str, Seen] = {}
     progress = _Progress(len(nodes))
 
-    def told(report: probe.NodeReport) -> None:
+    def told(report: pool.NodeReport) -> None:
         findings = report.report["findings"] if report.report is not None else ()
-        state = report.state if report.report is not None or report.state != rules.ANSWERED else "no report"
+        state = (
+            report.state
+            if report.report is not None or report.state != nodes_preflight.ANSWERED
+            else "no report"
+        )
         found[report.node] = Seen(report.node, state, findings, report.took_s, report.why)
         progress.told(found[report.node])
 
     try:
-        probes = probe.Probes(ssh_config, at_once)
-        probe.checked(nodes, tier, settings, probes, kind="preflight", names=names, told=told)
+        probes = pool.Probes(ssh_config, at_once)
+        pool.checked(nodes, tier, settings, probes, kind="preflight", names=names, told=told)
     except OSError as error:
         raise UserError(f"ssh configuration: {error.filename}: {error.strerror}") from None
     finally:
@@ -129,17 +133,17 @@ def _by_step(
     nodes: Sequence[str], tier: str, names: Sequence[str], thresholds: str, *, job: str, pairs: bool
 ) -> Mapping[str, Seen]:
     from ftrun.hooks.checks.runner import BUDGETS_S
-    from ftrun.supervisor import nodestep
+    from ftrun.supervisor.nodes import in_job_checks
 
     env = dict(os.environ)
     arguments = ["--tier", tier, *(["--settings", os.path.abspath(thresholds)] if thresholds else []), *names]
-    home = common.own_home(config.load(os.getcwd(), env).home(env))
+    home = common.own_home(sources.load(os.getcwd(), env).home(env))
     progress = _Progress(len(nodes))
     try:
-        found = nodestep.checked(
+        found = in_job_checks.checked(
             nodes, arguments, home=home, job=job, within_s=BUDGETS_S[tier], env=env, told=progress.told
         )
-        between = nodestep.paired(nodes, home=home, job=job, env=env) if pairs else {}
+        between = in_job_checks.paired(nodes, home=home, job=job, env=env) if pairs else {}
     except OSError as error:
         raise UserError(
             f"{error.filename}: {error.strerror}; name the nodes with --nodelist, for SSH", 1
@@ -162,7 +166,7 @@ class _Progress:
         self._number = number
         self._done = 0
         self._bad = 0
-        self._shown = output.is_terminal(sys.stderr)
+        self._shown = common.is_terminal(sys.stderr)
 
     def told(self, seen: Seen) -> None:
         """One more node."""
@@ -190,12 +194,13 @@ def _known(tier: str, names: Sequence[str]) -> None:
 
 
 def _thresholds(path: str) -> dict[str, dict[str, Any]]:
-    from ftrun.hooks.checks import catalogue, thresholds
+    from ftrun.hooks.checks import catalogue
+    from ftrun.hooks.checks import thresholds as checks_thresholds
 
     if not path:
         return {}
     try:
-        table = thresholds.whole(path)
+        table = checks_thresholds.whole(path)
     except ValueError as error:
         raise UserError(f"--checks {error}") from None
     for told in catalogue.strange(table):

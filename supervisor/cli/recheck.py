@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor import config
-from ftrun.supervisor.cli import common, output
+from ftrun.supervisor.cli import common
 from ftrun.supervisor.cli.runs import Json
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.model.errors import UserError
 
 if TYPE_CHECKING:
     from ftrun.slurm.client.cluster import Cluster
-    from ftrun.supervisor.config import Config
-    from ftrun.supervisor.recheck_round import Round
+    from ftrun.supervisor.config.sources import Config
+    from ftrun.supervisor.nodes.recheck_loop import Round
 
 EXIT_ATTENTION = 1
 EXIT_LATER = 75  # EX_TEMPFAIL of sysexits.h
@@ -46,10 +46,11 @@ def recheck(
     """
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
-    from ftrun.supervisor import daybook, recheck_round
+    from ftrun.supervisor.nodes import recheck_loop
+    from ftrun.supervisor.store import append_log
 
     env = dict(os.environ)
-    settings = config.load("/", env)  # whoever owns the folder that root stands in has no say
+    settings = sources.load("/", env)  # whoever owns the folder that root stands in has no say
     home = common.own_home(settings.home(env))
     cluster = CommandCluster(env, timeout_s=COMMAND_TIMEOUT_S)
     wanted = _named(nodes or [])
@@ -59,7 +60,7 @@ def recheck(
         if not rights.may_drain and not dry_run:
             why = f"nodes cannot be given back: {rights.why}; run this as root or SlurmUser"
             raise UserError(why, EXIT_NOT_PERMITTED)
-        with nullcontext(True) if dry_run else daybook.held(recheck_round.folder(home)) as alone:
+        with nullcontext(True) if dry_run else append_log.held(recheck_loop.folder(home)) as alone:
             if not alone:
                 raise UserError("another recheck is at work; nothing was done", EXIT_LATER)
             lines = round_.run()
@@ -69,10 +70,10 @@ def recheck(
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}; nothing more was done", EXIT_LATER) from None
     if json:
-        output.emit_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
+        common.emit_json({"dry_run": dry_run, "nodes": [asdict(line) for line in lines]})
     elif lines:
         rows = [[n.node, n.state, n.why, n.reason or None] for n in lines]
-        output.table(["NODE", "STATE", "WHY", "REASON"], rows)
+        common.table(["NODE", "STATE", "WHY", "REASON"], rows)
     elif sys.stdout.isatty() and not wanted:
         print("no node bears a drain reason of ftrun's")
     others = sorted(set(wanted) - {line.node for line in lines})
@@ -90,9 +91,10 @@ def _named(words: list[str]) -> list[str]:
 
 
 def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, dry: bool) -> Round:
-    from ftrun.supervisor import crash_points, looks
-    from ftrun.supervisor.recheck import Rules
-    from ftrun.supervisor.recheck_round import Round
+    from ftrun.supervisor.nodes import remote_checks
+    from ftrun.supervisor.nodes.recheck import Rules
+    from ftrun.supervisor.nodes.recheck_loop import Round
+    from ftrun.supervisor.store import crash_points
 
     steps = settings["recheck-step"]
     assert isinstance(steps, list)
@@ -100,11 +102,11 @@ def _round(home: str, cluster: Cluster, settings: Config, nodes: list[str], *, d
     rules = Rules(
         passes=int(str(settings["recheck-passes"])),
         spacing_s=float(str(settings["recheck-spacing"])),
-        lies=int(str(settings["recheck-lies"])),
+        lies=int(str(settings["recheck-max-relapses"])),
         steps=len(steps),
     )
-    checks = looks.thresholds(settings.text("checks"))
-    look = looks.by_ssh("recheck", "recheck", ssh_config=settings.text("ssh-config"), checks=checks)
+    checks = remote_checks.thresholds(settings.text("checks"))
+    look = remote_checks.by_ssh("recheck", "recheck", ssh_config=settings.text("ssh-config"), checks=checks)
     return Round(
         home=home,
         cluster=cluster,

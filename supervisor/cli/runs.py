@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from ftrun.slurm.client import nodeset
-from ftrun.supervisor import asking, companion_views, deepviews, stageviews, views
-from ftrun.supervisor.cli import common, output, plans
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.cli import common, view_checkpoints, view_run
+from ftrun.supervisor.controller import drain
+from ftrun.supervisor.model.run import Run
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on one line.")]
 Name = Annotated[str, typer.Argument(help="A run id, or any job id of the run.", metavar="RUN|JOBID")]
@@ -33,9 +33,11 @@ def status(
     open_runs = sum(not run.final for run in runs)
     restarted = bool(open_runs) and not watch.watched and common.ensure_supervisor(home_dir)
     now = time.time()
-    shown = [asking.with_answers(run, now) for run in shown]
+    shown = [drain.with_answers(run, now) for run in shown]
     folders = {run.id: folder for folder, run in found}
-    rows = [views.run_row(run, now) | {"staged": stageviews.facts(folders[run.id], run)} for run in shown]
+    rows = [
+        view_run.run_row(run, now) | {"staged": view_checkpoints.facts(folders[run.id], run)} for run in shown
+    ]
     if json:
         facts = {
             "watched": watch.watched,
@@ -45,10 +47,10 @@ def status(
             "set_aside": dict(watch.set_aside),
             "slurm_client": dict(watch.asks),
         }
-        output.emit_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
+        common.emit_json({"supervisor": facts | {"started_now": restarted}, "runs": rows})
         return 0
     if rows:
-        output.table(
+        common.table(
             ["RUN", "STATE", "JOB", "TRY", "NODES", "STEP", "ENDS", "LEFT", "EXCLUDED", "LAST FAULT", "WHY"],
             [_cells(row) for row in rows],
         )
@@ -66,7 +68,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
     end = row["expected_end"]
     return [
         row["run"],
-        plans.state(row),
+        view_run.state(row),
         row["job"] or None,
         row["attempt"],
         _nodes(row),
@@ -81,14 +83,14 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 def _why(row: dict[str, Any]) -> str:
     """The reason of the last decision or of the end, and what goes on inside the job."""
-    inside = views.inside_words(row["inside"])
-    trouble = stageviews.trouble(row["staged"]) if row["staged"] else ""
+    inside = view_run.inside_words(row["inside"])
+    trouble = view_checkpoints.trouble(row["staged"]) if row["staged"] else ""
     staged = f"checkpoints in memory: {trouble}" if trouble else ""
-    return "; ".join(filter(None, (row["why"], inside, _companions(row), views.growth_words(row), staged)))
+    return "; ".join(filter(None, (row["why"], inside, _companions(row), view_run.growth_words(row), staged)))
 
 
 def _companions(row: dict[str, Any]) -> str:
-    return companion_views.words(row["companions"])
+    return view_run.words(row["companions"])
 
 
 def _nodes(row: dict[str, Any]) -> str | None:
@@ -133,17 +135,17 @@ def show(name: Name, json: Json = False) -> int:
     """Show one run in full: attempts, faults, budgets, exclusions."""
     run_dir, run = common.find(name)
     now = time.time()
-    run = asking.with_answers(run, now)
-    staged = stageviews.facts(run_dir, run)
-    facts = views.run_facts(run, now) | {
+    run = drain.with_answers(run, now)
+    staged = view_checkpoints.facts(run_dir, run)
+    facts = view_run.run_facts(run, now) | {
         "folder": run_dir,
         "staged": staged,
-        "read": deepviews.facts(run_dir),
+        "read": view_checkpoints.deep_facts(run_dir),
     }
     if not run.final and not common.watch_state(common.home()).watched:
         common.ensure_supervisor(common.home())
     if json:
-        output.emit_json(facts)
+        common.emit_json(facts)
         return 0
     state = "paused" if run.paused else run.state.value
     print(f"{run.id}: {state}" + (f", {facts['why']}" if facts["why"] else ""))
@@ -151,14 +153,14 @@ def show(name: Name, json: Json = False) -> int:
     inside = facts["inside"]
     unused = "" if facts["attempts"] and facts["attempts"][-1]["end_state"] else _beside_words(inside)
     for text in filter(
-        None, (views.inside_words(inside), unused, _companions(facts), views.growth_words(facts))
+        None, (view_run.inside_words(inside), unused, _companions(facts), view_run.growth_words(facts))
     ):
         print(text)
     if staged is not None:
-        print(f"checkpoints in memory: {stageviews.words(staged)}")
-    for row in deepviews.worth_telling(facts["read"]):
-        print(f"read to its end: {deepviews.words(row)}")
-    for text in plans.lines(facts):
+        print(f"checkpoints in memory: {view_checkpoints.words(staged)}")
+    for row in view_checkpoints.worth_telling(facts["read"]):
+        print(f"read to its end: {view_checkpoints.deep_lines(row)}")
+    for text in view_run.lines(facts):
         print(text)
     for text in facts["warnings"]:
         print(f"warning: {text}")
@@ -173,11 +175,11 @@ def show(name: Name, json: Json = False) -> int:
     if facts["exclusions"]:
         print("\nexcluded")
         rows = [[e["node"], _clock(e["until"]), e["why"]] for e in facts["exclusions"]]
-        output.table(["NODE", "UNTIL", "WHY"], rows)
+        common.table(["NODE", "UNTIL", "WHY"], rows)
     used = [[fault, row["used"], row["of"]] for fault, row in facts["budgets"].items() if row["used"]]
     if used:
         print("\nbudgets used since the last progress")
-        output.table(["CLASS", "USED", "OF"], used)
+        common.table(["CLASS", "USED", "OF"], used)
     return 0
 
 
@@ -196,7 +198,7 @@ def _attempts(facts: dict[str, Any]) -> None:
         ]
         for a in facts["attempts"]
     ]
-    output.table(["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows)
+    common.table(["TRY", "JOB", "NODES", "STARTED", "ENDED", "END", "EXIT", "STEP", "RESUMED FROM"], rows)
 
 
 def _beside_words(inside: dict[str, Any]) -> str:
@@ -223,7 +225,7 @@ def _starts(facts: dict[str, Any]) -> None:
     ]
     if rows:
         print("\nstarts inside the allocation")
-        output.table(["TRY.START", "NODES", "BEGAN", "ENDED", "EXIT", "RESUMED FROM"], rows)
+        common.table(["TRY.START", "NODES", "BEGAN", "ENDED", "EXIT", "RESUMED FROM"], rows)
 
 
 def _loaded(facts: dict[str, Any]) -> None:
@@ -259,7 +261,7 @@ def _held(facts: dict[str, Any]) -> None:
     ]
     if rows:
         print("\ncompanions")
-        output.table(["TRY", "JOB", "NODES", "SINCE", "GONE", "STATE", "WHY"], rows)
+        common.table(["TRY", "JOB", "NODES", "SINCE", "GONE", "STATE", "WHY"], rows)
 
 
 def _tasks(facts: dict[str, Any]) -> None:
@@ -285,9 +287,9 @@ def _incidents(run: Run) -> None:
             incident["reason"] or None,
             _back_after_s(incident["seconds"]),
         ]
-        for incident in map(views.incident_facts, run.incidents)
+        for incident in map(view_run.incident_facts, run.incidents)
     ]
-    output.table(["TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"], rows)
+    common.table(["TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"], rows)
 
 
 def _try(incident: dict[str, Any]) -> str:
@@ -307,19 +309,19 @@ def history(
 ) -> int:
     """List the faults of all runs, oldest first."""
     found: list[dict[str, Any]] = [
-        {"at": i.diagnosed_at_s, "run": run.id} | views.incident_facts(i)
+        {"at": i.diagnosed_at_s, "run": run.id} | view_run.incident_facts(i)
         for _, run in common.all_runs(common.home())
         for i in run.incidents
     ]
     found.sort(key=lambda row: row["at"])
     found = found[-number:]
     if json:
-        output.emit_json({"incidents": found})
+        common.emit_json({"incidents": found})
         return 0
     if not found:
         print("no faults so far")
         return 0
-    output.table(
+    common.table(
         ["WHEN", "RUN", "TRY", "CLASS", "WHAT", "BLAMED", "ACTION", "WHY", "BACK AFTER s"],
         [
             [

@@ -13,10 +13,11 @@ from typing import Annotated
 
 import typer
 
-from ftrun.slurm.sandbox import lifecycle as slurm_sandbox
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, SandboxStatus
-from ftrun.supervisor.cli import output
-from ftrun.supervisor.errors import EXIT_USAGE, UserError
+from ftrun.slurm.sandbox import lifecycle
+from ftrun.slurm.sandbox.handle import Sandbox, SandboxStatus
+from ftrun.slurm.sandbox.plan import SandboxError
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.model.errors import EXIT_USAGE, UserError
 
 __all__ = ["app"]
 
@@ -55,7 +56,7 @@ def up(  # noqa: PLR0917 - options, never positions
         if box is None:
             line = f"sandbox {name or where.name}: starting munged, slurmctld and {nodes} slurmd ..."
             start_s = time.monotonic()
-            box = slurm_sandbox.up(
+            box = lifecycle.up(
                 where,
                 nodes=nodes,
                 gpus=gpus,
@@ -69,7 +70,7 @@ def up(  # noqa: PLR0917 - options, never positions
         else:
             headline = f"sandbox {box.name} is up already"
         if as_json:
-            output.emit_json(box.status())
+            common.emit_json(box.status())
         else:
             _introduce(box, headline, name, folder)
 
@@ -78,9 +79,9 @@ def up(  # noqa: PLR0917 - options, never positions
 def status(name: NameOption = None, folder: FolderOption = None, as_json: JsonOption = False) -> int:
     """Show what lives in a sandbox; exit 1 when it is not up."""
     with _said_plainly():
-        found = slurm_sandbox.find(_folder(name, folder)).status()
+        found = lifecycle.find(_folder(name, folder)).status()
     if as_json:
-        output.emit_json(found)
+        common.emit_json(found)
     else:
         _show(found)
     return 0 if found.alive else EXIT_FAILED
@@ -124,7 +125,7 @@ def down(
     with _said_plainly():
         if everything and (name or folder):
             raise UserError("--all stands for every sandbox: leave --name and --folder out")
-        boxes = slurm_sandbox.known() if everything else [slurm_sandbox.find(_folder(name, folder))]
+        boxes = lifecycle.known() if everything else [lifecycle.find(_folder(name, folder))]
         for box in boxes:
             ended = box.down()
             print(f"sandbox {box.name} is down: {ended} processes ended, logs in {box.log}")
@@ -165,15 +166,15 @@ def mend(node: NodeArgument, name: NameOption = None, folder: FolderOption = Non
 def list_sandboxes(as_json: JsonOption = False) -> None:
     """List the named sandboxes."""
     with _said_plainly():
-        found = [box.status() for box in slurm_sandbox.known()]
+        found = [box.status() for box in lifecycle.known()]
     if as_json:
-        output.emit_json(found)
+        common.emit_json(found)
         return
     rows = [
         [one.name, "up" if one.alive else "down", len(one.nodes), one.slurm_version, one.folder]
         for one in found
     ]
-    output.table(["NAME", "STATE", "NODES", "SLURM", "FOLDER"], rows)
+    common.table(["NAME", "STATE", "NODES", "SLURM", "FOLDER"], rows)
 
 
 @contextlib.contextmanager
@@ -189,18 +190,18 @@ def _folder(name: str | None, folder: Path | None) -> Path:
         raise UserError("--name and --folder both say which sandbox: give one of them")
     if name is not None and (not name or "/" in name or name.startswith(".")):
         raise UserError(f"{name!r} is no name for a sandbox: use --folder for a path")
-    return folder.absolute() if folder else slurm_sandbox.folder_of(name)
+    return folder.absolute() if folder else lifecycle.folder_of(name)
 
 
 def _living(folder: Path) -> Sandbox | None:
     if not (folder / "sandbox.json").exists():
         return None
-    box = slurm_sandbox.find(folder)
+    box = lifecycle.find(folder)
     return box if box.status().alive else None
 
 
 def _living_or_error(name: str | None, folder: Path | None) -> Sandbox:
-    box = slurm_sandbox.find(_folder(name, folder))
+    box = lifecycle.find(_folder(name, folder))
     if not box.status().alive:
         raise SandboxError(
             f"sandbox {box.name} is not up: `ftrun sandbox up` starts it afresh", wrong_usage=True
@@ -251,7 +252,7 @@ def _show(found: SandboxStatus) -> None:
     )
     daemon_of = {daemon.name: daemon.state for daemon in found.daemons}
     others = [[one.name, one.state, one.pid] for one in found.daemons if "-" not in one.name]
-    output.table(["DAEMON", "STATE", "PID"], others)
+    common.table(["DAEMON", "STATE", "PID"], others)
     rows = [
         [
             one.name,
@@ -262,4 +263,4 @@ def _show(found: SandboxStatus) -> None:
         ]
         for one in found.nodes
     ]
-    output.table(["NODE", "SLURM", "SLURMD", "SSHD", "REASON"], rows)
+    common.table(["NODE", "SLURM", "SLURMD", "SSHD", "REASON"], rows)

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ftrun.supervisor import settings, settings_errors
-from ftrun.supervisor.agent_events import GROW
-from ftrun.supervisor.cli import output
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.rung_order import Rung
-from ftrun.supervisor.settings_errors import SettingError
-from ftrun.supervisor.virtual import compare, presets
-from ftrun.supervisor.virtual.looked_after import IN_THE_QUEUE
-from ftrun.supervisor.virtual.scenario import QUANTITIES, Scenario
-from ftrun.supervisor.virtual.tally import LOSSES, Row
+from ftrun.supervisor.cli import common
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.config.rungs import Rung
+from ftrun.supervisor.model import errors
+from ftrun.supervisor.model.agent_events import GROW
+from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.simulator import compare, presets
+from ftrun.supervisor.simulator.attended import IN_THE_QUEUE
+from ftrun.supervisor.simulator.scenario import QUANTITIES, Scenario
+from ftrun.supervisor.simulator.tally import LOSSES, Row
 
 __all__ = ["simulate"]
 
@@ -97,7 +97,7 @@ def simulate(  # noqa: PLR0917 - options are given by name
         raise UserError("that is more than 200,000 faults for each way: fewer --nodes, --days or --seeds")
     rows = list(compare.compare(chosen, found, seeds))
     if json:
-        output.emit_json(_facts(chosen, seeds, rows))
+        common.emit_json(_facts(chosen, seeds, rows))
     else:
         _show(chosen, seeds, rows)
     return 0
@@ -107,7 +107,7 @@ def _pairs(option: str, words: Sequence[str], known: Mapping[str, Any]) -> dict[
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        near = settings_errors.nearest(key, known)
+        near = errors.nearest(key, known)
         if equals and key not in known:
             hint = f"; did you mean {near}?" if near else f"; there are {', '.join(known)}"
             raise UserError(f"{option}: {key!r} is not known{hint}")
@@ -165,7 +165,7 @@ def _show(scenario: Scenario, seeds: int, rows: Sequence[Row]) -> None:
         *(_kind(kind, rows) for kind in KINDS if any(kind in r.restarts for r in rows)),
         ["stops", *(f"{sum(row.stops.values()):.1f}" for row in rows)],
     ]
-    output.table(["", *(row.policy for row in rows)], lines)
+    common.table(["", *(row.policy for row in rows)], lines)
     print()
     for why in sorted({why for row in rows for why in row.stops}):
         print(f"stopped until a person came: {why}" + _hint(why))

@@ -1,17 +1,42 @@
-"""`ftrun supervise`: look after the runs of this user. (I/O)"""
+"""`ftrun supervise`: look after the runs of this user. (I/O)
+
+What keeps a supervisor running where nobody is logged in: texts for systemd, cron, scrontab.
+How it thinks. Each text is ready to be pasted: full paths, and the few variables without which another cluster, home or site would be meant. systemd keeps one process
+alive; cron and scrontab call `--once`, which does what is due and ends; whoever leads already is left alone. They share what they must survive: a home with spaces or
+`%` in its name, which means something to each of them.
+
+The supervisor as a small job of its own, which Slurm starts again where its node dies.
+How it thinks. A cluster that ends long processes on login nodes has one place where a process may last: a job. It is requeueable, so Slurm starts it again elsewhere
+when its node is lost, and it puts itself back into the queue shortly before its time limit. A limit is always asked for: without one, a job may wait behind every
+maintenance that is planned, and what it gets is the partition's default, which may be minutes. Whoever looks after the runs meanwhile leads by the lease, as ever: the
+job stands by beside a supervisor on a login node, and ends once it leads and nothing is left to look after. A supervisor that dies in it is started again. Its
+comment tells for which home it is, so a second one is not made.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from ftrun.supervisor import config, spawn
+from ftrun.slurm.client import options as client_options
+from ftrun.slurm.client.cluster import Cluster, PartitionRow, SubmitRequest
+from ftrun.slurm.client.parse import parse_seconds
 from ftrun.supervisor.cli import common
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.config import sources
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.submission import start_supervisor
+
+__all__ = ["TEXTS", "Watch", "crontab", "operator_crontab", "scrontab", "submit", "time_limit", "unit"]
+
 
 ONCE_AT_MOST_S = (
     1200.0  # more than a stock fence wait (SlurmdTimeout 300 s + 30 s) or the longest back-off (600 s)
@@ -54,15 +79,15 @@ def supervise(
     in_job: Annotated[bool, typer.Option("--in-job", hidden=True)] = False,
 ) -> int:
     """Look after all runs until interrupted: watch, diagnose, recover. One supervisor leads; others stand by."""
-    from ftrun.supervisor import logs
+    from ftrun.supervisor.store import supervisor_log
 
     _refuse(once=once, as_job=as_job, sbatch_options=sbatch_options, text=text, json=json)
     ended = _end_on_signal()
     if detached:
         os.closerange(3, 1024)  # whoever started us may wait for the end of a pipe that we would hold open
         os.chdir("/")
-    env = spawn.clean(os.environ) if in_job else dict(os.environ)
-    settings = config.load(os.getcwd(), env)
+    env = start_supervisor.clean(os.environ) if in_job else dict(os.environ)
+    settings = sources.load(os.getcwd(), env)
     home = common.own_home(settings.home(env))
     if text:
         return _print(text, home, env, json=json)
@@ -70,7 +95,7 @@ def supervise(
     if as_job:
         return _as_job(home, env, sbatch_options, json=json)
     machine = detached or in_job or not sys.stderr.isatty()
-    log = logs.configure(machine=machine, less=_OF_EVERY_CALL if once and machine else ())
+    log = supervisor_log.configure(machine=machine, less=_OF_EVERY_CALL if once and machine else ())
     stays, standby = not (detached or in_job), not (once or detached)
     led = _look_after(settings, home, env, log, once=once, stays=stays, standby=standby, ended=ended)
     if not led and not machine:
@@ -81,7 +106,7 @@ def supervise(
 
 
 def _look_after(
-    settings: config.Config,
+    settings: sources.Config,
     home: str,
     env: dict[str, str],
     log: Any,
@@ -94,9 +119,9 @@ def _look_after(
     """The loop, until a signal, the end of what is due (`once`), or of what there is to look after (unless it `stays`). False: it never led."""
     from ftrun.slurm.commands.accounting import SacctAccounts
     from ftrun.slurm.commands.steps import CommandSteps
-    from ftrun.supervisor import slurmclient
-    from ftrun.supervisor.lease import Lease, SystemClock
-    from ftrun.supervisor.supervise import Supervisor
+    from ftrun.supervisor.controller.loop import Supervisor
+    from ftrun.supervisor.store.lease import Lease, SystemClock
+    from ftrun.supervisor.submission import cluster_client
 
     clock = SystemClock()
     lease = Lease(home, clock, term_s=float(str(settings["lease"])))
@@ -105,7 +130,7 @@ def _look_after(
         supervisor.services.asks = {"by": speaking.by, "why": speaking.why}
         supervisor.services.tell("slurm.client", by=speaking.by, why=speaking.why)
 
-    cluster = slurmclient.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
+    cluster = cluster_client.open_cluster(settings, env, timeout_s=COMMAND_TIMEOUT_S, tell=spoke)
     supervisor = Supervisor(home, cluster, clock, lease, log=log)
     supervisor.services.steps = CommandSteps(env)
     supervisor.services.accounting.accounts = SacctAccounts(env)
@@ -139,14 +164,13 @@ def _refuse(*, once: bool, as_job: bool, sbatch_options: str, text: str, json: b
 
 
 def _print(kind: str, home: str, env: dict[str, str], *, json: bool) -> int:
-    from ftrun.supervisor import units
-    from ftrun.supervisor.cli import output
+    from ftrun.supervisor.cli import common
 
-    if kind not in units.TEXTS:
-        raise UserError(f"--print: {' or '.join(units.TEXTS)} is wanted, not {kind!r}")
-    made = units.TEXTS[kind](home, env)
+    if kind not in TEXTS:
+        raise UserError(f"--print: {' or '.join(TEXTS)} is wanted, not {kind!r}")
+    made = TEXTS[kind](home, env)
     if json:
-        output.emit_json({"kind": kind, "home": home, "text": made})
+        common.emit_json({"kind": kind, "home": home, "text": made})
     else:
         print(made, end="")
     return 0
@@ -157,18 +181,17 @@ def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
 
     from ftrun.slurm.client.errors import SlurmError
     from ftrun.slurm.commands.cluster import CommandCluster
-    from ftrun.supervisor import asjob
-    from ftrun.supervisor.cli import output
+    from ftrun.supervisor.cli import common
 
     try:
-        watch = asjob.submit(CommandCluster(env), home, env, shlex.split(options))
+        watch = submit(CommandCluster(env), home, env, shlex.split(options))
     except ValueError as error:
         raise UserError(f"--sbatch-options: {error}") from None
     except SlurmError as error:
         raise UserError(f"the supervisor's job was not submitted: {error.message}", 1) from None
     if json:
         log = os.path.join(home, "supervisor.log")
-        output.emit_json(
+        common.emit_json(
             {
                 "job": watch.job,
                 "before": watch.before,
@@ -185,14 +208,14 @@ def _as_job(home: str, env: dict[str, str], options: str, *, json: bool) -> int:
 
 def _find_cluster(home: str, env: dict[str, str]) -> None:
     """cron knows no SLURM_CONF. Where the newest run was submitted with one, that is the cluster of this home."""
-    from ftrun.supervisor import context, store
+    from ftrun.supervisor.store import run_dir, submission_context
 
     if env.get("SLURM_CONF"):
         return
     try:
-        newest = max(store.run_dirs(home), key=os.path.getmtime, default=None)
-        conf = context.environment(newest).get("SLURM_CONF", "") if newest else ""
-    except (OSError, context.ContextError):
+        newest = max(run_dir.run_dirs(home), key=os.path.getmtime, default=None)
+        conf = submission_context.environment(newest).get("SLURM_CONF", "") if newest else ""
+    except (OSError, submission_context.ContextError):
         return
     if conf:
         env["SLURM_CONF"] = conf
@@ -208,3 +231,183 @@ def _end_on_signal() -> list[int]:
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, note)
     return came
+
+
+_KEPT = (
+    "SLURM_CONF",
+    "FTRUN_SITE_CONFIG",
+    "XDG_CONFIG_HOME",
+    "FTRUN_SLURM_CLIENT",
+    "FTRUN_PYSLURM_PYTHON",
+    "FTRUN_CATALOG",
+)
+_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+_CALL = (
+    "-P",
+    "-m",
+    "ftrun.supervisor",
+    "supervise",
+)  # -P: a json.py in the folder where it starts is not Python's
+
+
+def unit(home: str, env: Mapping[str, str]) -> str:
+    """A systemd user unit that keeps a supervisor alive."""
+    variables = "".join(
+        f"Environment={_for_systemd(f'{key}={value}')}\n" for key, value in _variables(home, env)
+    )
+    call = " ".join(_for_systemd(word).replace("$", "$$") for word in (sys.executable, *_CALL))
+    return f"""\
+# ~/.config/systemd/user/ftrun.service; then: systemctl --user enable --now ftrun; loginctl enable-linger
+[Unit]
+Description=ftrun supervisor
+Documentation=man:ftrun-supervise(1)
+
+[Service]
+{variables}ExecStart={call}
+Restart=always
+RestartSec=5
+# Wrong settings do not mend themselves.
+RestartPreventExitStatus=2
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def crontab(home: str, env: Mapping[str, str]) -> str:
+    """A crontab line for a login node."""
+    line = _line(home, env).replace("%", "\\%")
+    return f"# crontab -e, on a login node\n{line}\n"
+
+
+def scrontab(home: str, env: Mapping[str, str]) -> str:
+    """A scrontab entry: Slurm runs it on a node, one at a time."""
+    return f"""\
+# scrontab -e; the nodes must see this folder and this Python, and may call sbatch
+#SCRON --job-name=ftrun-supervisor --ntasks=1 --cpus-per-task=1 --time=00:30:00 --output=/dev/null
+{_line(home, env)}
+"""
+
+
+TEXTS = {"systemd": unit, "cron": crontab, "scrontab": scrontab}
+"""What writes the text of each kind: (home, environment) -> text."""
+
+
+def operator_crontab(home: str, env: Mapping[str, str]) -> str:
+    """Crontab lines for root or SlurmUser: recheck, and the operator where no service runs it.
+
+    PATH is this shell's, since rechecks need what a site has put there.
+    """
+    path = env.get("PATH", os.defpath)
+    call = _call(home, {key: value for key, value in env.items() if key in _KEPT[:2]}, path=False, once=False)
+    call = call.replace("%", "\\%")
+    return (
+        f"# crontab -e as root or SlurmUser, on one host that reaches the nodes by SSH\nPATH={path}\n"
+        f"*/5 * * * * {call} recheck >>/var/log/ftrun-recheck.log 2>&1\n"
+        f"* * * * * {call} operator --once >>/var/log/ftrun-site.log 2>&1\n"
+    )
+
+
+def _variables(home: str, env: Mapping[str, str], *, path: bool = True) -> list[tuple[str, str]]:
+    found = [("FTRUN_HOME", home), *((key, env[key]) for key in _KEPT if env.get(key))]
+    if path:
+        sbatch = shutil.which("sbatch", path=env.get("PATH"))
+        folders = [os.path.dirname(sbatch)] if sbatch else []
+        found.append(("PATH", ":".join(dict.fromkeys((*folders, *_PATH)))))
+    return found
+
+
+def _line(home: str, env: Mapping[str, str]) -> str:
+    """Every two minutes what is due, told in the supervisor's log; `%` as it is."""
+    log = shlex.quote(os.path.join(home, "supervisor.log"))
+    return f"*/2 * * * * {_call(home, env)} >>{log} 2>&1"
+
+
+def _call(home: str, env: Mapping[str, str], *, path: bool = True, once: bool = True) -> str:
+    variables = [f"{key}={shlex.quote(value)}" for key, value in _variables(home, env, path=path)]
+    words = [sys.executable, *_CALL, "--once"] if once else [sys.executable, *_CALL[:-1]]
+    return " ".join([*variables, shlex.join(words)])
+
+
+def _for_systemd(word: str) -> str:
+    """One word as a unit file has it: `%` is doubled, what has spaces or quotes in it is quoted."""
+    safe = word.replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{safe}"' if safe != word or set(word) & set(" \t';") else word
+
+
+NAME = "ftrun-supervisor"
+AHEAD_S = 120  # before its time limit it goes back into the queue
+LEAST_S = 240.0  # Slurm may send that signal a minute early, and a look at the runs takes a while
+USUAL_S = 86_400.0
+
+SCRIPT = """#!/bin/sh
+export FTRUN_HOME={home}
+end() {{ kill -TERM "$child" 2>/dev/null; wait "$child"; }}
+again() {{ end; until scontrol requeue "$SLURM_JOB_ID"; do sleep 5; done; exit; }}
+leave() {{ end; exit 0; }}
+trap again USR1
+trap leave TERM
+while :; do
+    {python} -P -m ftrun.supervisor supervise --in-job &
+    child=$!
+    wait "$child"
+    code=$?
+    case $code in 0 | 2 | 126 | 127) exit "$code" ;; esac
+    sleep 10
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The job that looks after a home, whether it was there already, and the time limit that was asked for (minutes; None: by the user's own options, or not now)."""
+
+    job: str
+    before: bool
+    limit_min: int | None
+
+
+def submit(cluster: Cluster, home: str, env: Mapping[str, str], words: Sequence[str] = ()) -> Watch:
+    """Submit the job unless one is there; `words` are more options for sbatch. Raises SlurmError, and UserError for what cannot be meant."""
+    mark = f"{NAME}:{zlib.crc32(os.path.realpath(home).encode()):08x}"
+    living = [row for row in cluster.find(mark) if not row.state.ended]
+    if living:
+        return Watch(living[0].job_id, before=True, limit_min=None)
+    limit_min = time_limit(words, cluster.partitions())
+    given = (
+        "--parsable", f"--job-name={NAME}", f"--comment={mark}", "--requeue", "--open-mode=append", "--ntasks=1", "--cpus-per-task=1",
+        f"--signal=B:USR1@{AHEAD_S}", f"--output={os.path.join(home, 'supervisor.log').replace('%', '%%')}",
+        *([f"--time={limit_min}"] if limit_min else []),
+    )  # fmt: skip
+    script = SCRIPT.format(home=shlex.quote(home), python=shlex.quote(sys.executable))
+    request = SubmitRequest(mark, (*given, *words), script.encode(), start_supervisor.clean(env), home)
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    return Watch(cluster.submit(request).job_id, before=False, limit_min=limit_min)
+
+
+def time_limit(words: Sequence[str], partitions: Mapping[str, PartitionRow]) -> int | None:
+    """Minutes to ask for: a day, or what the partition allows; None where `words` say it. Raises UserError for what is too short to be of use."""
+    try:
+        line = client_options.split(list(words))
+    except client_options.OptionError as error:
+        raise UserError(f"--sbatch-options: {error}") from None
+    if line.script is not None:
+        raise UserError(f"--sbatch-options: options of sbatch are wanted, not {line.script!r}")
+    chosen = line.get("time")
+    if chosen is not None:
+        limit_s = parse_seconds(chosen)
+        if limit_s is not None and 0 < limit_s < LEAST_S:
+            raise UserError(f"--time={chosen}: a supervisor's job wants {LEAST_S / 60:.0f} minutes at least")
+        return None
+    named = line.get("partition")
+    names = named.split(",") if named else [row.name for row in partitions.values() if row.default]
+    known = [partitions[name] for name in names if name in partitions]
+    limits = [row.max_time_s for row in known if row.max_time_s is not None]
+    limit_s = min([USUAL_S, *limits])
+    if limit_s < LEAST_S:
+        least = min(known, key=lambda row: row.max_time_s or USUAL_S).name
+        raise UserError(
+            f"partition {least} ends a job after {limit_s / 60:g} minutes, a supervisor's job wants {LEAST_S / 60:.0f} at least:"
+            " name another one with --sbatch-options '-p NAME'"
+        )
+    return int(limit_s // 60)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ftrun.slurm.sandbox import sshd
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill.observation import Observation, target_node
 from ftrun.supervisor.drill.scenario import Action
 
@@ -138,7 +139,7 @@ class Injector:
 
     def kill_agent(self) -> None:
         """SIGKILL to the agent of this drill."""
-        end_processes(_ours(self.home, b"ftrun.supervisor.agent"), signal.SIGKILL)
+        end_processes(_ours(self.home, b"ftrun.supervisor.agent.main"), signal.SIGKILL)
 
     def kill_staging_daemons(self) -> None:
         """SIGKILL to every staging daemon of this drill."""

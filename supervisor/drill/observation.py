@@ -8,7 +8,7 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass
 from ftrun.supervisor.drill.scenario import Action
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.model.run import Run
 
 __all__ = ["CONDITIONS", "Observation", "Outcome", "Trace", "is_due", "target_node"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.hooks.checkpoints import names
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill.observation import Trace
 from ftrun.supervisor.drill_trainer import checkpoint_files
 

@@ -25,15 +25,22 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.slurm.records import dataclass
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
-from ftrun.supervisor import asking, events, journal, run_types, store
-from ftrun.supervisor.drill import injector, readers, scenario, verdict, workload
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
+from ftrun.slurm.sandbox.plan import SandboxError
+from ftrun.supervisor.controller import drain
+from ftrun.supervisor.drill import injector, readers, verdict, workload
+from ftrun.supervisor.drill import scenario as drill_scenario
 from ftrun.supervisor.drill.injector import Injector
 from ftrun.supervisor.drill.observation import Observation, Outcome, is_due, target_node
 from ftrun.supervisor.drill.scenario import Action, Scenario, Staging
 from ftrun.supervisor.drill.timeline import Event, Row, Timeline
 from ftrun.supervisor.drill.verdict import Check
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.model import events as model_events
+from ftrun.supervisor.model import run as model_run
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["Drill", "DrillFailed", "Result", "load", "run_all", "run_scenario", "user_scenarios"]
 
@@ -66,7 +73,7 @@ class Result:
 
 def load(path: Path) -> tuple[Scenario, ...]:
     """The drills of a table (see scenario). Raises ValueError."""
-    return scenario.parse(path.read_text(encoding="utf-8"))
+    return drill_scenario.parse(path.read_text(encoding="utf-8"))
 
 
 def user_scenarios() -> tuple[Scenario, ...]:
@@ -247,7 +254,7 @@ class Drill:
     def _note_fault(self, what: str, node: str, step: int) -> None:
         self._faults.append({"at": time.time(), "what": what, "node": node, "step": step})
 
-    def _observe(self, run: run_types.Run, acted: float) -> Observation:
+    def _observe(self, run: model_run.Run, acted: float) -> Observation:
         return Observation(
             run=run,
             trace=readers.read_trace(self._works[0]),
@@ -262,12 +269,12 @@ class Drill:
     def _reasons(self) -> dict[str, str]:
         return self._injector.reasons() if self.scenario.operator and self._injector is not None else {}
 
-    def _runs(self) -> list[run_types.Run]:
+    def _runs(self) -> list[model_run.Run]:
         return [
-            asking.with_answers(
-                events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
+            drain.with_answers(
+                model_events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
             )
-            for run_dir in store.run_dirs(str(self.home))
+            for run_dir in store_run_dir.run_dirs(str(self.home))
         ]
 
     def _pause(self, seconds: float) -> None:
@@ -281,7 +288,7 @@ class Drill:
         self._events.append(event)
         self._on_event(event)
 
-    def _tell(self, runs: list[run_types.Run]) -> None:
+    def _tell(self, runs: list[model_run.Run]) -> None:
         traces = [readers.read_trace(work) for work in self._works]
         for text in self._timeline.news(runs, traces):
             self._say(text)
@@ -313,7 +320,7 @@ class Drill:
         self._staged = readers.StagingView(self._box, self._published)
         self._injector = inject = Injector(self._box, self.folder, self.home, self._environment())
         if self.scenario.operator:
-            inject.ftrun("operator", "--once")  # it makes the spool
+            inject.ftrun("site", "--once")  # it makes the spool
         if self.scenario.counters:
             inject.env["FTRUN_WATCH_ROOT"] = inject.counters(inject.box.node_names)
         if self.scenario.sick_node:

@@ -12,8 +12,8 @@ from typing import Any
 
 from ftrun.slurm.records import dataclass, replace
 from ftrun.supervisor.drill.observation import Outcome, Trace
-from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.run_types import Attempt, Incident, Run
+from ftrun.supervisor.model.run import Attempt, Incident, Run
+from ftrun.supervisor.model.states import State
 
 __all__ = ["Event", "Row", "Timeline", "rows"]
 

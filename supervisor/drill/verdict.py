@@ -18,8 +18,8 @@ from ftrun.supervisor.drill.observation import Outcome, Trace
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Row, rows
 from ftrun.supervisor.drill_trainer import toy_model
-from ftrun.supervisor.lifecycle import IGNORED, State
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.states import IGNORED, State
 
 __all__ = ["Check", "judge", "laws"]
 

@@ -17,7 +17,7 @@ from ftrun.supervisor.drill_trainer import trainer
 __all__ = ["USUAL", "lay_out", "plan_of", "sbatch_words", "site_config"]
 
 # Waits that a user may shorten as well; a tenth of four nodes would be none.
-USUAL = {"settle": "1s", "settle-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
+USUAL = {"log-quiet": "1s", "log-quiet-max": "4s", "backoff": "1s", "exclude-cap": "50%"}
 COMPILED = shutil.ignore_patterns("__pycache__")
 OF_THE_PLAN = [
     "steps",
@@ -103,7 +103,7 @@ def site_config(one: Scenario, folder: Path) -> str:
         # There is always an idle node, and most drills are of what is done without.
         lines.append('recover = "rank,step,swap,shrink,resubmit"')
     if one.operator:
-        lines.append(f'operator-spool = "{folder}/spool"')
+        lines.append(f'site-spool = "{folder}/spool"')
         lines.append(f'ssh-config = "{folder}/box/ssh/config"')
         lines += ["recheck-spacing = 0", "recheck-passes = 1"]
     return "\n".join(lines) + "\n"

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.supervisor import events, journal
+from ftrun.supervisor.model import events
+from ftrun.supervisor.store import journal
 from tests.bench import bench_inplace as inplace
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import FTRUN, Stand, stand, until
@@ -37,7 +38,7 @@ LIMIT_S = 240.0
 SHAPE = (f"-N{FULL}", "--ntasks-per-node=1", "-t", "10", "-o", "log.%j")
 SIZES = f"--ft-nodes={SMALLER}-{FULL}"
 NEW_JOB = ("--ft-recover=resubmit", f"--ft-fence-wait={inplace.FENCE_WAIT_S:g}")
-SMALLER_JOB = (*NEW_JOB, SIZES, "--ft-spare-wait=5")
+SMALLER_JOB = (*NEW_JOB, SIZES, "--ft-resize-after=5")
 SCRIPT = """#!/bin/bash
 srun --kill-on-bad-exit=1 {python} -I -S {trainer} {folder} "$SLURM_JOB_ID.$FTRUN_START" 100000 {step_s} 0
 """

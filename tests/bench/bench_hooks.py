@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ftrun.hooks import install
+from ftrun.hooks.health import install
 from tests.bench.figures import Figure, percentiles, ratio
 
 __all__ = ["measure"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftrun.supervisor import journal
+from ftrun.supervisor.store import journal
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import FTRUN, Stand, stand, until
 

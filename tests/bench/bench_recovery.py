@@ -16,7 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from ftrun.supervisor import journal
+from ftrun.supervisor.store import journal
 from tests.bench.figures import Figure, percentiles, ratio
 from tests.bench.stand import FTRUN, Stand, moments, stand, until
 
@@ -172,16 +172,16 @@ def healthy(rounds: int) -> list[Figure]:
             name="last evidence -> decision (the job ended by itself)",
             unit="ms",
             ours=told,
-            rival_name="settle time (setting)",
+            rival_name="log-quiet time (setting)",
             rival={"p50": 2000},
             value=round(told["p50"] / 2000, 2),
-            value_name="median over the settle time",
+            value_name="median over the log-quiet time",
             parts={
                 "evidence -> its end seen in Slurm": percentiles(noticed, digits=0),
                 "end seen -> decided": percentiles(settled, digits=0),
             },
             notes=(
-                "settle=2 s: late lines of other ranks decide who was first; a job that stands still is asked for every 2 s",
+                "log-quiet=2 s: late lines of other ranks decide who was first; a job that stands still is asked for every 2 s",
             ),
         ),
         _figure(

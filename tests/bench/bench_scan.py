@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ftrun.supervisor import signatures
-from ftrun.supervisor.scan import Scanner
-from ftrun.supervisor.signatures import Catalog
+from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.signatures.scanner import Scanner
 from tests.bench import logs
 from tests.bench.figures import Figure, percentiles
 from tests.bench.scan_rivals import MIB, Missing, Rival, rivals, scanned_s
@@ -38,7 +38,7 @@ PEAK_CODE = """
 import os, sys
 from pathlib import Path
 from ftrun.supervisor import signatures, tail
-from ftrun.supervisor.scan import Scanner
+from ftrun.supervisor.signatures.scanner import Scanner
 peak = lambda: next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()
 scanner, at = Scanner(signatures.load()), 0
@@ -59,7 +59,7 @@ print(time.process_time() - began)
 
 def measure(rounds: int) -> list[Figure]:
     """All of it; the machine needs one core and 200 MiB for files."""
-    catalog = signatures.load()
+    catalog = signatures_catalog.load()
     with _one_core(), tempfile.TemporaryDirectory(prefix="ftrun-scan-") as name:
         folder = Path(name)
         several = rivals(catalog, folder)

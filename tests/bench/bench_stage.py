@@ -41,7 +41,7 @@ PARTNER_MAX_BYTES = 2 << 30  # three nodes' memories lie in that of one machine
 TORCH_MAX_BYTES = 1 << 30  # its writers copy the state, too
 LIMIT_S = 600.0
 SHAPE = ("-N2", "-n2", "--ntasks-per-node=1", "-t", "30", "-o", "log.%j")
-QUICK = ("--ft-settle=1s", "--ft-settle-max=4s", "--ft-stage-keep=1")
+QUICK = ("--ft-log-quiet=1s", "--ft-log-quiet-max=4s", "--ft-stage-keep=1")
 SCRIPT = """#!/bin/bash
 export PYTHONPATH={tree}
 exec srun --kill-on-bad-exit=1 {python} {rank} {plan}

@@ -103,7 +103,8 @@ def write(folder: str, seconds: float) -> None:
 
 def read(folder: str, seconds: float) -> None:
     """Follow all files; print the share of a core of this and of bare reads, then how long each fault took to be seen (s)."""
-    from ftrun.supervisor.watch import LogPath, LogWatcher
+    from ftrun.supervisor.telemetry.log_watcher import LogWatcher
+    from ftrun.supervisor.telemetry.tail import LogPath
 
     paths = [str(Path(folder) / f"rank{number}.log") for number in range(FILES)]
     watcher = LogWatcher([LogPath(path) for path in paths])

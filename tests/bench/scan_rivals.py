@@ -17,12 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.supervisor.logfile import Book, LogFile
-from ftrun.supervisor.scan import BLOCK_BYTES, Scanner
-from ftrun.supervisor.sieve import HyperscanSieve, sieve_of
-from ftrun.supervisor.signatures import Catalog
-from ftrun.supervisor.tail import READ_BYTES, Piece
-from ftrun.supervisor.widen import widened
+from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.signatures.prefilter import HyperscanSieve, sieve_of, widened
+from ftrun.supervisor.signatures.scanner import BLOCK_BYTES, Scanner
+from ftrun.supervisor.telemetry.log_file import Book, LogFile
+from ftrun.supervisor.telemetry.tail import READ_BYTES, Piece
 from tests.bench.dialects import Dialect, translated
 
 __all__ = ["MIB", "Missing", "Rival", "rivals", "scanned_s"]

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox, up
-from ftrun.supervisor import journal, lease, store
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor.drill import injector
+from ftrun.supervisor.store import journal, lease
+from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["Stand", "stand", "until"]
 
@@ -88,7 +90,7 @@ class Stand:
     def supervisor(self) -> int:
         """The pid of the supervisor that leads; 0 = none does."""
         writer = lease.look(str(self.home)).writer
-        return int(writer.split(".")[3]) if writer and not store.provably_dead(writer) else 0
+        return int(writer.split(".")[3]) if writer and not store_run_dir.provably_dead(writer) else 0
 
     def end_supervisors(self) -> None:
         """The leader, and those who stand by because several submissions came at once."""

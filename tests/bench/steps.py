@@ -103,7 +103,7 @@ def _told(path: str) -> int:
 
 
 def _beat(wanted: str) -> Any:
-    return importlib.import_module("ftrun.hooks.beat").beat if wanted else lambda step: None
+    return importlib.import_module("ftrun.hooks.progress.beat").beat if wanted else lambda step: None
 
 
 if __name__ == "__main__":

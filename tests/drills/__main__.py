@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ftrun.supervisor.cli import drill
-from ftrun.supervisor.errors import UserError
+from ftrun.supervisor.model.errors import UserError
 from tests.drills.tables import all_scenarios
 
 

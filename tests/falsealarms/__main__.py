@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor import inputs, signatures
-from ftrun.supervisor.diagnosis_facts import Facts
-from ftrun.supervisor.diagnosis_rules import diagnose
-from ftrun.supervisor.model import Diagnosis, FaultClass, Role, Topology
-from ftrun.supervisor.verdicts import Ended
+from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.diagnosis.class_defaults import Ended
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.model.types import Diagnosis, FaultClass, Role, Topology
+from ftrun.supervisor.signatures import catalog as signatures_catalog
 from tests.falsealarms import computing, machine, training
 from tests.falsealarms.dice import Dice
 
@@ -76,7 +77,7 @@ DRESSES = (None, "@rank: ", None, "[1,@rank]<stdout>:", "[default@gpu]:")
 DRESSED = frozenset({*training.FORMATS, computing.open_mpi, computing.simulations})
 
 
-def judge(tally: Tally, made: Format, log: bytes, catalog: signatures.Catalog) -> None:
+def judge(tally: Tally, made: Format, log: bytes, catalog: signatures_catalog.Catalog) -> None:
     """Judge one log by all ends, and note what is wrong with that."""
     tally.cases += 1
     tally.size_bytes += len(log)
@@ -111,7 +112,7 @@ def _note(tally: Tally, made: Format, end: str, found: Diagnosis) -> None:
 
 def run(size_bytes: int, seed: int, names: list[str], *, case_mib: tuple[float, float], tell: bool) -> Tally:
     """Make and judge cases, one format after another, until there are so many bytes."""
-    catalog, chance, tally = signatures.load(), Random(seed), Tally()
+    catalog, chance, tally = signatures_catalog.load(), Random(seed), Tally()
     began = told = time.monotonic()
     while tally.size_bytes < size_bytes:
         made = FORMATS[names[tally.cases % len(names)]]

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor import hang, hang_verdict
+from ftrun.supervisor.model import types
+from ftrun.supervisor.telemetry import hang_rules, liveness
 from tests.falsealarms import lives
 
 SCALES = (0.25, 0.5, 1.0, 2.0)
@@ -28,7 +29,7 @@ EASY_EVERY_S = 6.0
 STILL_EVERY_S = 2.0
 NEAR_S = 20.0
 OFTEN_S = 30.0
-USUAL = hang.Limits()
+USUAL = hang_rules.Limits()
 END_WAIT_S = 60.0
 
 
@@ -44,31 +45,31 @@ class Tally:
     delays_s: list[float | None] = field(default_factory=list)
 
 
-def limits(scale: float, *, afar: bool = False) -> hang.Limits:
+def limits(scale: float, *, afar: bool = False) -> hang_rules.Limits:
     """The default limits, all of them shorter or longer."""
-    return hang.Limits(USUAL.min_s * scale, USUAL.max_s * scale, USUAL.grace_s * scale, afar)
+    return hang_rules.Limits(USUAL.min_s * scale, USUAL.max_s * scale, USUAL.grace_s * scale, afar)
 
 
-def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Viewer]:
+def watch(life: lives.Life, limit: hang_rules.Limits) -> tuple[float | None, lives.Viewer]:
     """When the life is held to hang; None = never. By limits from afar it is looked at from afar."""
-    viewer, history, now_s = lives.Viewer(life, afar=limit.afar), hang.History(), 0.0
+    viewer, history, now_s = lives.Viewer(life, afar=limit.afar), liveness.History(), 0.0
     at_once = Random(life.seed + 4).random() < 0.1  # such a line is a verdict in itself
     anew = list(viewer.anew)
     while now_s < life.ends_s:
         if anew and now_s >= anew[0]:
             anew.pop(0)
-            history = hang.History()
+            history = liveness.History()
         if viewer.asleep(now_s):
             now_s += STILL_EVERY_S
             continue
-        history = hang.observe(history, viewer.look(now_s), now_s)
+        history = liveness.observe(history, viewer.look(now_s), now_s)
         suspect = (
-            hang.after_fatal_line(limit, "a line", END_WAIT_S, at_once=at_once)
+            hang_rules.after_fatal_line(limit, "a line", END_WAIT_S, at_once=at_once)
             if viewer.alarmed(now_s)
             else limit
         )
-        verdict = hang.judge(history, now_s, suspect)
-        if verdict.state is hang_verdict.State.HUNG:
+        verdict = hang_rules.judge(history, now_s, suspect)
+        if verdict.state is types.State.HUNG:
             return now_s, viewer
         if verdict.wants_stacks:
             viewer.ask(now_s)
@@ -77,7 +78,7 @@ def watch(life: lives.Life, limit: hang.Limits) -> tuple[float | None, lives.Vie
 
 
 def _pause_s(
-    verdict: hang_verdict.Verdict, viewer: lives.Viewer, history: hang.History, limit: hang.Limits
+    verdict: types.Verdict, viewer: lives.Viewer, history: liveness.History, limit: hang_rules.Limits
 ) -> float:
     """Until the next look at a healthy life: rarer where nothing hangs on it."""
     if verdict.quiet_s <= 0.2 * limit.min_s:
@@ -87,7 +88,7 @@ def _pause_s(
     return STILL_EVERY_S if close else EASY_EVERY_S
 
 
-def healthy(tally: Tally, seed: int, limit: hang.Limits, *, alarms: bool = False) -> None:
+def healthy(tally: Tally, seed: int, limit: hang_rules.Limits, *, alarms: bool = False) -> None:
     """One healthy life; with `alarms`, one that prints lines which look fatal."""
     life = lives.draw(seed, alarms=alarms)
     ended_s, viewer = watch(life, limit)
@@ -101,7 +102,7 @@ def healthy(tally: Tally, seed: int, limit: hang.Limits, *, alarms: bool = False
 
 
 def hung(
-    tally: Tally, seed: int, inside: lives.Inside, limit: hang.Limits, *, alarms: bool = False
+    tally: Tally, seed: int, inside: lives.Inside, limit: hang_rules.Limits, *, alarms: bool = False
 ) -> float | None:
     """One life that hangs: after how long that is decided. Lives that end before they hang are false alarms of their own."""
     life = lives.draw(seed, inside, alarms=alarms)

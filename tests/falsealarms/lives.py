@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
-from ftrun.supervisor.stillness import Activity, Rank, Sight, Stacks
+from ftrun.supervisor.telemetry.liveness import Activity, Rank, Sight, Stacks
 
 __all__ = ["HANGS", "Inside", "Life", "Viewer", "draw"]
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from random import Random
 
-from ftrun.supervisor import straggler
+from ftrun.supervisor.telemetry import straggler
 
 RATIOS = (1.1, 1.2, 1.3, 1.4, 1.5, 2.0, 4.0)
 SETTING = 1.3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftrun.supervisor import signatures
+from ftrun.supervisor.signatures import catalog
 from tests.falsealarms import __main__ as alarms
 
 KIB = 1 << 10
@@ -24,7 +24,7 @@ def test_the_count_is_not_blind() -> None:
     tally = alarms.Tally()
     log = b"step 1 loss 2.0\nTraceback (most recent call last):\nKeyError: 'tokens'\n"
 
-    alarms.judge(tally, alarms.FORMATS["torchrun"], log, signatures.load())
+    alarms.judge(tally, alarms.FORMATS["torchrun"], log, catalog.load())
 
     assert tally.alarms
     assert tally.stops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftrun.slurm.records import replace
-from ftrun.supervisor import hang
+from ftrun.supervisor.telemetry import hang_rules
 from tests.falsealarms import hangs, lives, stragglers
 
 RUNS = 50
@@ -68,13 +68,13 @@ def test_a_fatal_line_makes_no_hang_later(kind: str) -> None:
         assert silent is None or (told is not None and told <= silent + hangs.STILL_EVERY_S + 12.0), seed
 
 
-def _confirmed(limits: hang.Limits, title: str, end_wait_s: float, **_: bool) -> hang.Limits:
+def _confirmed(limits: hang_rules.Limits, title: str, end_wait_s: float, **_: bool) -> hang_rules.Limits:
     return replace(limits, min_s=end_wait_s, grace_s=end_wait_s, fatal=title, confirmed=True)
 
 
 def test_a_fatal_line_taken_for_a_witness_ends_healthy_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law above is no idle one: were the line a confirmation, lives would be ended in their long phases."""
-    monkeypatch.setattr(hang, "after_fatal_line", _confirmed)
+    monkeypatch.setattr(hang_rules, "after_fatal_line", _confirmed)
     tally = hangs.Tally()
     for seed in range(30):
         hangs.healthy(tally, 40_000 + seed, hangs.limits(1.0), alarms=True)
@@ -88,7 +88,7 @@ def test_without_one_of_its_rules_a_fatal_line_ends_healthy_runs(
 ) -> None:
     """How long nothing must be used, and how long all must be seen to wait: both bear weight."""
     if rule == "idle":
-        monkeypatch.setattr(hang, "WORST", 1.0)
+        monkeypatch.setattr(hang_rules, "WORST", 1.0)
     else:
         monkeypatch.setattr(hangs, "END_WAIT_S", 1.0)
     tally = hangs.Tally()
@@ -102,7 +102,7 @@ def test_the_count_is_not_blind() -> None:
     """With thresholds of a second healthy runs are ended, and counted."""
     tally = hangs.Tally()
     for seed in range(20):
-        hangs.healthy(tally, seed, hang.Limits(1.0, 2.0, 2.0))
+        hangs.healthy(tally, seed, hang_rules.Limits(1.0, 2.0, 2.0))
 
     assert tally.ended
 

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.slurm.client.cluster import SubmitRequest, Submitted
 from ftrun.slurm.commands.spanning import SpanningSteps
-from ftrun.supervisor import agent
-from ftrun.supervisor.agent_book import Book, BookClosed
-from ftrun.supervisor.agent_desk import Desk, Where
-from ftrun.supervisor.agent_talk import Talk
+from ftrun.supervisor.agent import main
+from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.agent.context import Book, BookClosed, Desk, Where
 from tests.fake_slurm.cluster import MemoryCluster
 from tests.fake_slurm.records import Launch
 from tests.fake_slurm.steps import MemorySteps
@@ -62,7 +61,7 @@ class _Clock:
         self._owner.sleep(seconds)
 
 
-class _Shared(agent.Shared):
+class _Shared(main.Shared):
     """What gives itself up without standing still has made a mistake."""
 
     owner: Agent
@@ -220,7 +219,7 @@ class Agent:
     def _main(self) -> None:
         try:
             with contextlib.suppress(_Unwound):
-                agent.work(self._desk, self._talk, self._shared)
+                main.work(self._desk, self._talk, self._shared)
         finally:
             self.gone = True
             self._back.release()
@@ -238,7 +237,7 @@ class Agent:
                 self.world.trace("  agent: the watchdog answers")
                 self.gone = True
                 return
-        self.launch.after(agent.PULSE_EVERY_S, self._watch)
+        self.launch.after(main.PULSE_EVERY_S, self._watch)
 
     # ------------------------------------------------------------------ its end
 

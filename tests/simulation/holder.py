@@ -1,4 +1,4 @@
-"""What a simulated companion does: it says that its nodes are there, and ends itself by the rules of hooks/companion.sh. (I/O)
+"""What a simulated companion does: it says that its nodes are there, and ends itself by the rules of hooks/bundle/companion.sh. (I/O)
 
 How it thinks. Nothing of the training runs in here by itself: a start of the main job makes a step on these nodes (`inside`). The folder that it reads is
 the real one, what it hears of the main job is what the controller would say; where one of both says nothing, nothing is concluded.

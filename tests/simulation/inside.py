@@ -1,7 +1,7 @@
 """What batch.sh does around the starts of one launch, and the ranks that they leave behind. (I/O)
 
 How it thinks. The folder that batch.sh and the agent share is real, and so are the records of the starts; what the shell does with them
-(hooks/batch_starts.sh) is played here, on the first node of the launch. A rank whose node is frozen, or whose node's daemon is away, hears of
+(hooks/bundle/batch_starts.sh) is played here, on the first node of the launch. A rank whose node is frozen, or whose node's daemon is away, hears of
 nothing: it outlives its start and goes on writing when it thaws, until the guard on its node sees that `current` names another start.
 
 A start may lie in companions, too (`holder`): its ranks there live in the companion's job and die with it, and when batch.sh dies nobody tells them.

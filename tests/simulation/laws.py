@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest
 from ftrun.slurm.client.nodeset import expand
-from ftrun.supervisor import checkpoints, events, journal, ledger, nodestory, run_types
-from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.model import events
+from ftrun.supervisor.model import run as model_run
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.nodes import from_runs, ledger
+from ftrun.supervisor.store import checkpoints, journal
 from tests.fake_slurm.options import read_options
 from tests.simulation.holder import named
 from tests.simulation.saved import spoilt
 
 if TYPE_CHECKING:
-    from ftrun.supervisor.run_types import Run
+    from ftrun.supervisor.model.run import Run
     from tests.fake_slurm.records import Job
     from tests.simulation.agents import Agent
     from tests.simulation.inside import Rank
@@ -129,7 +132,7 @@ class Laws:
 
     def not_loaded(self, start: Start, path: str) -> None:
         """What could not be loaded is set aside: no later attempt is given the same writing of it."""
-        if self.world.plan.judged and dict(self.world.plan.settings).get("checkpoint-judge") != "rule":
+        if self.world.plan.judged and dict(self.world.plan.settings).get("checkpoint-verify") != "rule":
             self.breach(f"{start} resumes from {path}, which is cut: the judge could see that")
         stamp = checkpoints.stamp(path)
         late = any(
@@ -616,7 +619,7 @@ class Laws:
         records = self.records()
         done, run = self._folded
         if records[: len(done)] != done or run is None:
-            done, run = [], run_types.Run(os.path.basename(self.world.run_dir))
+            done, run = [], model_run.Run(os.path.basename(self.world.run_dir))
         for record in records[len(done) :]:
             run = events.apply(run, record)
         self._folded = (records, run)
@@ -764,7 +767,7 @@ class Laws:
 
     def _ledger(self, run: Run) -> None:
         """The ledger has what the journal has, and holds nothing against a node that the journal does not."""
-        due = {entry.id for entry in nodestory.entries_of(run)}
+        due = {entry.id for entry in from_runs.entries_of(run)}
         once = due | self._due_before(run)
         noted = [entry for entry in ledger.read(self.world.home) if entry.run == run.id]
         lacking = due - {entry.id for entry in noted}
@@ -779,11 +782,11 @@ class Laws:
     def _due_before(self, run: Run) -> set[str]:
         """What the journal gave rise to by decisions inside an allocation that were not carried out: the supervisor has decided anew since."""
         found: set[str] = set()
-        told = run_types.Run(run.id)
+        told = model_run.Run(run.id)
         inside = {r["data"]["incident"] for r in self.records() if r["kind"] == "start.decided"}
         for record in self.records():
             if record["kind"] in ("diagnosed", "decided") and record["data"]["incident"] in inside:
-                found |= {entry.id for entry in nodestory.entries_of(told)}
+                found |= {entry.id for entry in from_runs.entries_of(told)}
             told = events.apply(told, record)
         return found
 
@@ -791,7 +794,7 @@ class Laws:
 def exclusions_of(run_id: str, records: list[journal.Record]) -> list[tuple[float, set[str]]]:
     """The exclusions in force after each decision."""
     found = []
-    run = run_types.Run(run_id)
+    run = model_run.Run(run_id)
     for record in records:
         run = events.apply(run, record)
         if record["kind"] in ("decided", "start.decided"):

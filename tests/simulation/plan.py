@@ -333,7 +333,7 @@ def _with_divergence(plan: Plan) -> Plan:
     )
     chosen = dict(plan.settings) | {
         "checkpoint-fresh": luck.random() < 0.5,
-        "checkpoint-judge": luck.choice(("quick", "quick", "rule")),
+        "checkpoint-verify": luck.choice(("quick", "quick", "rule")),
     }
     return replace(
         plan,
@@ -376,7 +376,7 @@ def _with_companions(plan: Plan) -> Plan:
             )
         ),
         "limit-companion": luck.choice((30.0, 60.0, 300.0)),
-        "min-stay": luck.choice((20.0, 60.0, 1800.0)),
+        "grow-min-interval": luck.choice((20.0, 60.0, 1800.0)),
     }
     longer = luck.choice((1, 4)) if plan.least else 1  # else nothing that grows would pay
     return replace(
@@ -437,7 +437,7 @@ def _with_sizes(plan: Plan) -> Plan:
         for _ in range(luck.choice((0, 1, 1, 2)))
     )
     chosen = dict(plan.settings) | {
-        "spare-wait": luck.choice((0.0, 10.0, 60.0, 270.0)),
+        "resize-after": luck.choice((0.0, 10.0, 60.0, 270.0)),
         "queue-timeout": luck.choice((120.0, 1800.0)),
     }
     return replace(
@@ -682,7 +682,7 @@ def _settings(luck: Random) -> tuple[tuple[str, Any], ...]:
     chosen: dict[str, Any] = {
         "poll": luck.choice((2.0, 5.0, 10.0)),
         "lease": luck.choice((12.0, 20.0, 40.0)),
-        "end-wait": luck.choice((20.0, 60.0)),
+        "fault-grace": luck.choice((20.0, 60.0)),
         "backoff": luck.choice((0.0, 5.0)),
         "backoff-max": 60.0,
         "exclude-for": luck.choice((120.0, 86_400.0)),

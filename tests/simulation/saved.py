@@ -17,8 +17,9 @@ from ftrun.hooks.checkpoints import diverged
 from ftrun.hooks.checkpoints.diverged import Poison
 from ftrun.hooks.checkpoints.model import COMPLETE, Found, Inspection
 from ftrun.hooks.checkpoints.selection import Request, Selection, select
-from ftrun.supervisor import checkpoints, usable
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.diagnosis import resumable
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.store import checkpoints
 
 __all__ = ["Content", "choose", "content", "read", "spoilt"]
 
@@ -70,7 +71,7 @@ def choose(
     """As batch.sh does by the names (`by_rule`), or `ftrun-hook pick` on the node; all of a life's checkpoints were written since the run began."""
     if by_rule:
         run = Run("r", set_aside=tuple((path, "") for path in aside), poisoned=poisons)
-        path = usable.by_rule({"checkpoint": pattern}, run, cwd)
+        path = resumable.by_rule({"checkpoint": pattern}, run, cwd)
         left = not path and bool(checkpoints.complete(pattern, cwd=cwd))
         stuck = "none of them may be loaded" if left and not fresh else ""
         return Selection(Inspection(Found(path, "any"), COMPLETE, "") if path else None, "", (), stuck)

@@ -29,7 +29,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 0.0),
             ("backoff-max", 60.0),
-            ("end-wait", 20.0),
+            ("fault-grace", 20.0),
             ("exclude-cap", 0.5),
             ("exclude-for", 120.0),
             ("fence-wait", 60.0),
@@ -83,7 +83,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 0.0),
             ("backoff-max", 60.0),
-            ("end-wait", 60.0),
+            ("fault-grace", 60.0),
             ("exclude-cap", 0.1),
             ("exclude-for", 86400.0),
             ("lease", 40.0),
@@ -116,7 +116,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 5.0),
             ("backoff-max", 60.0),
-            ("end-wait", 60.0),
+            ("fault-grace", 60.0),
             ("exclude-cap", 0.5),
             ("exclude-for", 86400.0),
             ("lease", 12.0),
@@ -154,7 +154,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 5.0),
             ("backoff-max", 60.0),
-            ("end-wait", 20.0),
+            ("fault-grace", 20.0),
             ("exclude-cap", 0.5),
             ("exclude-for", 86400.0),
             ("lease", 12.0),
@@ -181,7 +181,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 5.0),
             ("backoff-max", 60.0),
-            ("end-wait", 20.0),
+            ("fault-grace", 20.0),
             ("exclude-cap", 0.5),
             ("exclude-for", 120.0),
             ("fence-wait", 10.0),
@@ -213,7 +213,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 5.0),
             ("backoff-max", 60.0),
-            ("end-wait", 60.0),
+            ("fault-grace", 60.0),
             ("exclude-cap", 1.0),
             ("exclude-for", 86400.0),
             ("lease", 40.0),
@@ -249,7 +249,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 0.0),
             ("backoff-max", 60.0),
-            ("end-wait", 60.0),
+            ("fault-grace", 60.0),
             ("exclude-cap", 0.1),
             ("exclude-for", 120.0),
             ("lease", 20.0),
@@ -278,7 +278,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 5.0),
             ("backoff-max", 60.0),
-            ("end-wait", 20.0),
+            ("fault-grace", 20.0),
             ("exclude-cap", 1.0),
             ("exclude-for", 86400.0),
             ("lease", 12.0),
@@ -298,7 +298,7 @@ LIVES: dict[str, Plan] = {
         steps=14,
         one_log=True,
         load_s=400.0,
-        settings=(("end-wait", 5.0),),
+        settings=(("fault-grace", 5.0),),
         job=(JobFault("freeze", 4, 0, 150.0),),
         calm_s=400.0,
     ),
@@ -312,7 +312,7 @@ LIVES: dict[str, Plan] = {
         settings=(
             ("backoff", 0.0),
             ("backoff-max", 60.0),
-            ("end-wait", 20.0),
+            ("fault-grace", 20.0),
             ("exclude-cap", 1.0),
             ("exclude-for", 86400.0),
             ("lease", 12.0),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun.supervisor.signatures import load
+from ftrun.supervisor.signatures.catalog import load
 from tests.simulation.plan import AgentFault, JobFault, PersonAct, Plan, SupervisorFault
 from tests.simulation.trainer import LINES
 from tests.simulation.world import live
@@ -20,7 +20,7 @@ CUT: dict[str, Plan] = {
     "dead-node": Plan(2, steps=10, job=(JobFault("crash", 6, 1, 120.0),)),
     "requeued": Plan(3, steps=10, job=(JobFault("preempt", 6, 0, 0.0),)),
     "torn": Plan(4, steps=12, save_every=3, job=(JobFault("torn", 8, 0, 0.0),)),
-    "hang": Plan(5, steps=8, job=(JobFault("hang", 4, 1, 0.0),), settings=(("end-wait", 20.0),)),
+    "hang": Plan(5, steps=8, job=(JobFault("hang", 4, 1, 0.0),), settings=(("fault-grace", 20.0),)),
     "silent": Plan(
         11,
         steps=8,
@@ -37,7 +37,7 @@ CUT: dict[str, Plan] = {
         steps=10,
         strangers=((3, 1.0, 2000.0),),
         job=(JobFault("crash", 6, 1, 2000.0),),
-        settings=(("spare-wait", 20.0),),
+        settings=(("resize-after", 20.0),),
     ),
     "bug": Plan(6, steps=8, job=(JobFault("bug", 4, 0, 0.0),)),
 }

@@ -1,7 +1,7 @@
-"""What a simulated job does: the opening of hooks/batch.sh, then a training that logs, saves and gets hurt. (I/O)
+"""What a simulated job does: the opening of hooks/bundle/batch.sh, then a training that logs, saves and gets hurt. (I/O)
 
 How it thinks. Each launch is a `Start`, or several, one after the other, where an agent goes on inside it (`inside`). It claims its attempt by the law, chooses its checkpoint by the rule of
-`supervisor/checkpoints.py`, writes the same records as batch.sh into the real run folder, and then makes one step after
+`supervisor/store/checkpoints.py`, writes the same records as batch.sh into the real run folder, and then makes one step after
 the other as long as the ranks on all its nodes live. Everything is an event of the launch's first node, so a frozen node
 freezes it and a dead one ends it.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftrun.hooks import nodefile
 from ftrun.hooks.checkpoints import diverged
 from ftrun.hooks.checkpoints.diverged_folder import noted_poisons
 from ftrun.hooks.checkpoints.selection import Selection
-from ftrun.hooks.findings import Finding
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.finding import Finding
 from ftrun.slurm.client.cluster import JobState
 from tests.fake_slurm import faults
 from tests.fake_slurm.records import Launch
@@ -534,7 +534,7 @@ def _tell(start: Start, fault: JobFault) -> bool:
     )
     rows = [{**finding._asdict(), "at_s": world.clock.now(), "until_s": None}]
     report = {"schema": 1, "kind": "watch", "node": node, "at_s": world.clock.now(), "findings": rows}
-    nodefile.put(str(start.folder / "nodes"), start.launch.restarts, report)
+    node_report.put(str(start.folder / "nodes"), start.launch.restarts, report)
     if start.inside is not None:
         start.inside.sick.add(node)
     return True

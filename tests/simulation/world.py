@@ -22,14 +22,18 @@ from typing import Any
 
 from ftrun.slurm.client.cluster import JobRow, JobState, SubmitRequest, Submitted
 from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
-from ftrun.supervisor import context, haltfile, journal, ledger, settings, store, submit
-from ftrun.supervisor.crash_points import Crash
-from ftrun.supervisor.halts import Halt
-from ftrun.supervisor.lease import Lease, LeaseLost
-from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.nodes import Entry
-from ftrun.supervisor.supervise import Supervisor
-from ftrun.supervisor.world import STALE_AFTER_S
+from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S
+from ftrun.supervisor.controller.loop import Supervisor
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.stop_conditions import Halt
+from ftrun.supervisor.nodes import ledger
+from ftrun.supervisor.store import flag_files, journal, run_dir, submission_context
+from ftrun.supervisor.store.crash_points import Crash
+from ftrun.supervisor.store.lease import Lease, LeaseLost
+from ftrun.supervisor.submission import plan as submission_plan
 from tests.fake_slurm import faults as memory_faults
 from tests.fake_slurm.cluster import Clock, Engine, Faults, MemoryCluster, Timing
 from tests.fake_slurm.options import read_options
@@ -374,7 +378,7 @@ class World:
         )
         self.poll_s = float(self._settings["poll"])
         self.lease_s = float(self._settings["lease"])
-        self.end_wait_s = float(self._settings["end-wait"])
+        self.end_wait_s = float(self._settings["fault-grace"])
         self.hang_min_s = float(self._settings["hang-min"])
         self.claim_wait_s = float(self._settings["claim-wait"])
         self.exclude_cap = float(self._settings["exclude-cap"])
@@ -658,7 +662,7 @@ class World:
         if "before_s" in told:
             told["before_s"] += now_s
         halt = Halt(token=f"{now_s:.3f}", by="ann", **told)
-        haltfile.write(self.run_dir, halt)
+        flag_files.write_halt(self.run_dir, halt)
         self._request(halt.word, halt=True)
         self.laws.halted_s = now_s
         if halt.after_checkpoint:
@@ -667,7 +671,9 @@ class World:
     def _request(self, want: str, *, halt: bool = False) -> None:
         self.trace(f"request: {want}")
         path = os.path.join(self.run_dir, "requests", f"{int(self.clock.now() * 1e9)}-{want}.json")
-        store.write_atomically(path, f'{{"want":"{want}","by":"ann","halt":{str(halt).lower()}}}'.encode())
+        config_home.write_atomically(
+            path, f'{{"want":"{want}","by":"ann","halt":{str(halt).lower()}}}'.encode()
+        )
 
     # ------------------------------------------------------------------ ftrun sbatch
 
@@ -699,7 +705,7 @@ class World:
 
         def create() -> bool:
             nonlocal token
-            self.run_dir = store.create_run(self.home, "train")
+            self.run_dir = run_dir.create_run(self.home, "train")
             token = f"ftrun:{os.path.basename(self.run_dir)}:{self.plan.seed:08x}"
             argv = [f"-N{self.plan.wanted}"]
             if self.plan.time_limit_s:
@@ -709,7 +715,7 @@ class World:
             if self.plan.no_kill:
                 argv.append(f"--no-kill={self.plan.no_kill}")
             kept = self._kept(token, [*argv, os.path.join(self.cwd, "train.sh")])
-            context.save(self.run_dir, kept, {b"PATH": b"/bin"}, SCRIPT)
+            submission_context.save(self.run_dir, kept, {b"PATH": b"/bin"}, SCRIPT)
             return True
 
         def note(kind: str, **data: Any) -> Callable[[], bool]:
@@ -724,21 +730,21 @@ class World:
             return deed
 
         def call() -> bool:
-            request = submit.request_for(self.run_dir, 1)
+            request = submission_plan.request_for(self.run_dir, 1)
             try:
                 heard.append(cluster.submit(request))
             except OutcomeUnknown:
                 return self._looked_up(cluster, f"{token}:1", heard) or note("submit.unknown", message="?")()
             except SlurmError as error:
                 self.trace(f"front: {error.message}; no run is left")
-                store.discard_run(self.run_dir)
+                run_dir.discard_run(self.run_dir)
                 self.over = True
                 return False
             return True
 
         yield create
         yield note("run.created", name="train", token=token, settings=self._settings)
-        yield lambda: store.open_attempt(self.run_dir, 1) is not None
+        yield lambda: run_dir.open_attempt(self.run_dir, 1) is not None
         yield note("attempt.opened", attempt=1)
         yield note("submit.intended", attempt=1, token=f"{token}:1")
         yield call
@@ -762,7 +768,7 @@ class World:
 
     def _kept(self, token: str, argv: list[str]) -> dict[str, Any]:
         return {
-            "v": context.VERSION,
+            "v": submission_context.VERSION,
             "cwd": self.cwd,
             "umask": 0o022,
             "limits": {},

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import Post, boxes, posts
 
 __all__ = ["played", "side_by_side"]

@@ -19,12 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ftrun.supervisor import cli, context, submit_cli
+from ftrun.supervisor import cli
+from ftrun.supervisor.cli import sbatch as cli_sbatch
+from ftrun.supervisor.store import submission_context
 
 __all__ = ["Callee"]
 
 # Imported before the first fork, since every call of it needs them.
-WARM = submit_cli
+WARM = cli_sbatch
 
 
 class Callee:
@@ -85,7 +87,7 @@ def _become(request: Mapping[str, Any]) -> None:
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["env"])
-        context.environment_of_process = lambda: dict(os.environb)
+        submission_context.environment_of_process = lambda: dict(os.environb)
         code = cli.main(["sbatch", *request["args"]])
     except BaseException:
         traceback.print_exc()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm import apart, post
 from tests.slurm.example import PYTHON, Stage, has, stages
 from tests.slurm.post import Post

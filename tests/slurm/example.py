@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import events, journal, run_types, store
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
+from ftrun.supervisor.model import events
+from ftrun.supervisor.model import run as model_run
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["PYTHON", "Example", "Stage", "has", "stages"]
 
@@ -25,10 +28,10 @@ PYTHON = os.environ.get("FTRUN_PROOF_PYTHON", sys.executable)
 STEPS = 60
 LIMIT_S = 240.0
 QUICK = (
-    "--ft-settle=1s",
-    "--ft-settle-max=4s",
+    "--ft-log-quiet=1s",
+    "--ft-log-quiet-max=4s",
     "--ft-backoff=1s",
-    "--ft-end-wait=5s",
+    "--ft-fault-grace=5s",
     "--ft-exclude-cap=50%",
 )
 
@@ -78,9 +81,9 @@ class Example:
         )
         assert done.returncode == 0, done.stderr
 
-    def run(self) -> run_types.Run:
+    def run(self) -> model_run.Run:
         """The run as its journal tells it."""
-        (run_dir,) = store.run_dirs(str(self.home))
+        (run_dir,) = store_run_dir.run_dirs(str(self.home))
         return events.fold(Path(run_dir).name, journal.read_run(run_dir))
 
     def until(self, what: str, holds: Callable[[], bool]) -> None:
@@ -107,7 +110,7 @@ class Example:
         """What the whole program worked out."""
         return (self.folder / "final.txt").read_text()
 
-    def finished(self) -> run_types.Run:
+    def finished(self) -> model_run.Run:
         """The run, once it has come to its end; it must be a good one."""
         self.until("finished", lambda: self.run().final)
         run = self.run()

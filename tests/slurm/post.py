@@ -23,11 +23,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
-from ftrun.supervisor import events, journal, lease, nodetools, store
+from ftrun.hooks.bundle.zipapp import archive
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
+from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.model import events
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.store import journal, lease, node_tools
+from ftrun.supervisor.store import run_dir as store_run_dir
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
 QUICK = "poll = 1\nsettle = 1\nsettle-max = 3\nend-wait = 0.2\nbackoff = 1\nexclude-cap = '50%'\n"
@@ -61,7 +65,7 @@ def _put_node_side(home: Path) -> None:
         (tools / name).write_bytes(content)
         (tools / name).chmod(0o755 if name.endswith(".pyz") else 0o644)
         if name.endswith(".pyz"):
-            (home / nodetools.LINK).symlink_to(name)
+            (home / node_tools.LINK).symlink_to(name)
 
 
 class Post:
@@ -157,7 +161,9 @@ class Post:
 
     def run_dir(self, job: str = "") -> str:
         """The folder of a job's run, or of the only run."""
-        found = store.resolve(str(self.home), job) if job else store.run_dirs(str(self.home))[0]
+        found = (
+            store_run_dir.resolve(str(self.home), job) if job else store_run_dir.run_dirs(str(self.home))[0]
+        )
         assert found is not None
         return found
 
@@ -180,7 +186,7 @@ class Post:
 
     def jobs(self) -> list[tuple[str, str, str]]:
         """(job, state, attempt token) of every job of this home's runs that Slurm remembers."""
-        tokens = {self.run(Path(path).name).token for path in store.run_dirs(str(self.home))}
+        tokens = {self.run(Path(path).name).token for path in store_run_dir.run_dirs(str(self.home))}
         rows = [line.split("|") for line in queue(self.box)]
         return [(job, state, token) for job, state, token in rows if token.rpartition(":")[0] in tokens]
 
@@ -211,7 +217,7 @@ class Post:
             self.job_log()[-2000:],
             self.log[-6000:],
         ]
-        for path in store.run_dirs(str(self.home)):
+        for path in store_run_dir.run_dirs(str(self.home)):
             parts += [
                 f"{r['kind']} {r['attempt']} {r['job']} {str(r['data'])[:150]}"
                 for r in journal.read_run(path)

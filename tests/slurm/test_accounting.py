@@ -19,8 +19,8 @@ import pytest
 
 from ftrun.slurm.commands.accounting import SacctAccounts
 from ftrun.slurm.sandbox import boot
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.run_types import Run
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Run
 from tests.slurm.post import Post, boxes, posts
 
 pytestmark = [

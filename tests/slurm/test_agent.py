@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from ftrun.slurm.commands.steps import CommandSteps
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import ledger
-from ftrun.supervisor.nodes import fold
-from ftrun.supervisor.run_types import Run
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.nodes import ledger
+from ftrun.supervisor.nodes.history import fold
 from tests.slurm.post import Post, posts, queue
 
 pytestmark = pytest.mark.slurm

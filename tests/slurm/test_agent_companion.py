@@ -11,12 +11,11 @@ import pytest
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import store
-from ftrun.supervisor.agent_book import Book
-from ftrun.supervisor.agent_companion import FAILED, HERE, WAITING, Companion, Companions
-from ftrun.supervisor.agent_desk import Desk, Where
-from ftrun.supervisor.agent_talk import Talk
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.agent.companion_jobs import FAILED, HERE, WAITING, Companion, Companions
+from ftrun.supervisor.agent.context import Book, Desk, Where
+from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue
 
@@ -29,7 +28,7 @@ def _companions(post: Post, *words: str) -> Companions:
     post.supervise()
     post.until(lambda: [row for row in queue(post.box) if row.startswith(f"{job}|RUNNING")], "the job runs")
     run_dir = post.run_dir()
-    place = store.attempt_dir(run_dir, 1)
+    place = store_run_dir.attempt_dir(run_dir, 1)
     row = CommandCluster(post.env).jobs((job,))[job]
     where = Where(run_dir, str(place), 1, 0, job, "", row.nodes[0], row.nodes)
     desk: Desk

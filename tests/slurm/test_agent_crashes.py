@@ -22,12 +22,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import events, journal, store
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import readers
 from ftrun.supervisor.drill.runner import Drill, Result
 from ftrun.supervisor.drill.scenario import Action, Expectation, Fault, Scenario
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.model import events
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.slurm.post import boxes
 
 pytestmark = pytest.mark.slurm
@@ -52,7 +54,7 @@ BASE = Scenario(
     sbatch=("--exclusive",),
     timeout_s=280.0,
 )
-WAITS: Mapping[str, str] = {"end-wait": "4s", "fence-wait": "8s"}
+WAITS: Mapping[str, str] = {"fault-grace": "4s", "fence-wait": "8s"}
 # A line that is fatal, and then nothing more, in a script that goes on.
 TIMED_OUT = replace(
     BASE,
@@ -93,7 +95,13 @@ KINDS: Mapping[str, Scenario] = {
         steps=44,
         faults=(Fault("hang", (36,), rank=1, starts=(1,)),),
         collective_timeout_s=60.0,
-        settings={**WAITS, "hang-min": "5s", "hang-max": "20s", "save-signal": "USR1", "gasp-wait": "15s"},
+        settings={
+            **WAITS,
+            "hang-min": "5s",
+            "hang-max": "20s",
+            "save-signal": "USR1",
+            "fault-save-timeout": "15s",
+        },
     ),
     "suspect": TIMED_OUT,
     # A script that goes on when its step was cancelled: it has to be ended itself.
@@ -281,7 +289,7 @@ def _lead(box: Sandbox, cut: Cut) -> Life:
 
 
 def _told(drill: Drill, result: Result) -> Life:
-    (run_dir,) = store.run_dirs(str(drill.home))
+    (run_dir,) = store_run_dir.run_dirs(str(drill.home))
     records = list(journal.read_run(run_dir))
     run = events.fold(Path(run_dir).name, records)
     path = Path(run_dir, "attempts", "1", "agent", "0.jsonl")

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.run_types import Run
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Run
 from tests.slurm.post import SUBMITTED, Post, posts
 
 pytestmark = pytest.mark.slurm
@@ -35,7 +35,7 @@ while [ -e wait ]; do sleep 0.1; done
 echo "{TRANSIENT}"
 exit 3
 """
-SLOWLY = ("--ft-settle=8s", "--ft-settle-max=12s")  # so long a decision takes at least
+SLOWLY = ("--ft-log-quiet=8s", "--ft-log-quiet-max=12s")  # so long a decision takes at least
 BROKEN_PYTHON = "#!/bin/sh\necho 'libpython3.11.so.1.0: cannot open shared object file' >&2\nexit 127\n"
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import cache_exports
-from ftrun.supervisor.compose import compose
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.submission import compile_cache
+from ftrun.supervisor.submission.compose import compose
 from tests.slurm.post import Post
 from tests.unit.lives import put_node_side
 
@@ -69,7 +69,7 @@ class Run:
             "run_dir": str(self.run_dir),
             "cluster": "c",
         }
-        facts |= {"caches": f"1000000 {self.local(attempt)}", "cache_exports": cache_exports.lines("auto")}
+        facts |= {"caches": f"1000000 {self.local(attempt)}", "cache_exports": compile_cache.lines("auto")}
         composed = compose(script.encode(), facts)
         assert AT_ONCE[0] in composed
         (self.folder / "script").write_bytes(composed.replace(*AT_ONCE))

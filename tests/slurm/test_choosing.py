@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.lifecycle import State
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.states import State
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 
@@ -298,5 +298,5 @@ def test_by_the_rule_of_the_shell_alone_a_part_that_is_gone_costs_one_start(
     """The program names the file; ftrun had chosen the checkpoint, and chooses the older one."""
     post = make_post(make_sandbox(nodes=1))
 
-    assert ["", "step_30", "step_20"] == damaged(post, "30:1:gone", "--ft-checkpoint-judge=rule")
+    assert ["", "step_30", "step_20"] == damaged(post, "30:1:gone", "--ft-checkpoint-verify=name")
     assert State.FINISHED is post.run().state

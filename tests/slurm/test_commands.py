@@ -18,7 +18,7 @@ from ftrun.slurm.client.cluster import JobState, NodeRow, SubmitRequest
 from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.process import Context, reading_env, run
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.slurm
 TOKEN = "ftrun:commands"

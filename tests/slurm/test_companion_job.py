@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.companion_form import form
-from tests.unit.test_submit import kept
+from ftrun.hooks.bundle.zipapp import archive
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.submission.companion_form import form
+from tests.unit.submission.test_submit import kept
 
 pytestmark = pytest.mark.slurm
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import Post, queue
 
 pytestmark = pytest.mark.slurm

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import store
-from ftrun.supervisor.agent_events import mark_of
-from ftrun.supervisor.run_types import Companion
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.run import Companion
+from ftrun.supervisor.store import run_dir
 from tests.slurm.post import PATIENCE_S, Post, boxes, posts
 
 pytestmark = pytest.mark.slurm
@@ -59,7 +59,7 @@ class Company:
 
     def note(self, kind: str, **data: Any) -> None:
         """One record of the agent's."""
-        folder = Path(store.attempt_dir(self.post.run_dir(), 1), "agent")
+        folder = Path(run_dir.attempt_dir(self.post.run_dir(), 1), "agent")
         folder.mkdir(exist_ok=True)
         record = {
             "v": 1, "seq": self._seq, "at": time.time(), "kind": kind, "submission": 1, "attempt": 1, "job": self.job, "launch": 0,

@@ -19,8 +19,9 @@ from ftrun.slurm.client.errors import OutcomeUnknown, RefusedForGood, SlurmError
 from ftrun.slurm.client.parse import bears
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.native.cluster import NativeCluster, Speaking
-from ftrun.slurm.sandbox.lifecycle import Sandbox, up
-from ftrun.supervisor.reshaping import Shape, applied
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
+from ftrun.supervisor.policy.queue import Shape, applied
 from tests.fake_slurm.cluster import Engine, MemoryCluster, Timing
 from tests.fake_slurm.faults import crash_controller, requeue
 from tests.fake_slurm.records import Launch

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.run_types import Run
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Run
 from tests.slurm.post import OFF_THE_BUS, Post, Witness, boxes, posts
 
 pytestmark = pytest.mark.slurm
@@ -135,7 +135,7 @@ def _recovering(make: Callable[[], Post], point: str) -> Life:
 
 def _cancelled(make: Callable[[], Post], point: str) -> Life:
     post = make()
-    post.sbatch(HANGS_ONCE, "-N1", "--ft-end-wait=10m")
+    post.sbatch(HANGS_ONCE, "-N1", "--ft-fault-grace=10m")
     post.until(lambda: len(post.ledger()) == 1, "attempt 1 runs", PATIENCE_S)
     post.ftrun("cancel", "--no-wait", post.run().id, code=1)  # nobody is watching yet
     killed = _cut(post, point)
@@ -161,7 +161,7 @@ def _drained(make: Callable[[], Post], point: str) -> Life:
     """A node is lost after a line about its GPU, so that Slurm's word and the log's agree. In a sandbox of its own."""
     with boxes() as box_of, posts(box := box_of(nodes=3)) as make_here, Witness(box) as witness:
         post = make_here("fence-wait = 1\n")
-        post.sbatch(HANGS_ONCE, "-N1", "--ft-end-wait=10m")
+        post.sbatch(HANGS_ONCE, "-N1", "--ft-fault-grace=10m")
         post.until(lambda: OFF_THE_BUS in post.job_log(), "attempt 1 runs", PATIENCE_S)
         box.crash(post.call("squeue", "-h", "-o", "%N").strip())
         killed = _cut(post, point)

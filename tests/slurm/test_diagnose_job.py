@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm import post
 from tests.slurm.post import Post
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
 from ftrun.supervisor.drill.runner import run_scenario
 from ftrun.supervisor.drill.timeline import Event

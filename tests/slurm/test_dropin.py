@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.client.nodeset import expand
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import arrayspec, context, nodelists, store, submit
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store import submission_context
+from ftrun.supervisor.submission import node_names, plan
 from tests.matrix import spellings
 from tests.slurm.callee import Callee
 from tests.slurm.dropin_rows import ROWS, Row
@@ -223,7 +225,7 @@ def differences(table: Table) -> Iterator[str]:
 def misread(table: Table) -> Iterator[str]:
     """What ftrun makes of the options of a run, where Slurm made something else of them."""
     for name, (_, ours) in table.came.items():
-        run_dir = store.resolve(table.home, ours.job) if ours.job else None
+        run_dir = store_run_dir.resolve(table.home, ours.job) if ours.job else None
         if run_dir is not None:
             read, done = what_ftrun_read(run_dir), what_slurm_did(table.records[ours.job])
             if not done["waits for others"]:  # Slurm lets go of a dependency on nothing, sooner or later
@@ -236,16 +238,16 @@ def misread(table: Table) -> Iterator[str]:
 
 def what_ftrun_read(run_dir: str) -> dict[str, object]:
     """From the kept context, as every later attempt is made from it."""
-    kept = context.load(run_dir)
-    line, head = submit.split_kept(kept), submit.directive_lines(context.script(run_dir), kept)
+    kept = submission_context.load(run_dir)
+    line, head = plan.split_kept(kept), plan.directive_lines(submission_context.script(run_dir), kept)
     single = kept["shape"] != "het"
     return {
         "name": kept["job_name"],
         "shape": kept["shape"],
-        "tasks": arrayspec.tasks(kept["array"]),
-        "requeue": submit.requeues(run_dir, otherwise=True),
-        "left out": set(nodelists.excluded(line, head, kept["cwd"])) if single else set(),
-        "asked for": set(nodelists.required(line, head, kept["cwd"])) if single else set(),
+        "tasks": node_names.tasks(kept["array"]),
+        "requeue": plan.requeues(run_dir, otherwise=True),
+        "left out": set(node_names.excluded(line, head, kept["cwd"])) if single else set(),
+        "asked for": set(node_names.required(line, head, kept["cwd"])) if single else set(),
         "waits for others": bool(line.get("dependency") or head[0].get("dependency")),
     }
 
@@ -253,7 +255,7 @@ def what_ftrun_read(run_dir: str) -> dict[str, object]:
 def what_slurm_did(found: list[dict[str, str]]) -> dict[str, object]:
     """The same from the records of the job."""
     first = next((fields for fields in found if fields["JobId"] == fields.get("HetJobId")), found[0])
-    tasks = {task for fields in found for task in arrayspec.tasks(fields.get("ArrayTaskId", ""))}
+    tasks = {task for fields in found for task in node_names.tasks(fields.get("ArrayTaskId", ""))}
     single = "HetJobId" not in first
     return {
         "name": first["JobName"],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import FTRUN, Post
 
@@ -31,7 +31,7 @@ BATCH = ("--ft-global-batch=8", "--ft-micro-batch=2", "--ntasks-per-node=1")
 def test_a_node_dies_strangers_have_the_others_and_the_run_goes_on_smaller(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post], gpus: str, sizes: list[int]
 ) -> None:
-    """After `spare-wait`, with one job at a time: the waiting one is made smaller and keeps its place, or gives way to another where GPUs were counted
+    """After `resize-after`, with one job at a time: the waiting one is made smaller and keeps its place, or gives way to another where GPUs were counted
     for the whole job; the script is told its size, a plain srun makes the tasks of this size, and the batch stays the same."""
     box = make_sandbox(nodes=3, gpus=2)
     at = make_post(box)
@@ -40,7 +40,7 @@ def test_a_node_dies_strangers_have_the_others_and_the_run_goes_on_smaller(
         "--no-requeue",
         "--ft-recover=resubmit",
         "--ft-nodes=1-2",
-        "--ft-spare-wait=5",
+        "--ft-resize-after=5",
         "--ft-fence-wait=1",
         gpus,
         *BATCH,

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.drills, pytest.mark.usefixtures("to
 
 STEPS = 80
 TOLERANCE = {"single": (1e-5, 1e-3), "double": (1e-13, 1e-11)}
-NEW_JOB = ("--ft-recover=resubmit", "--ft-spare-wait=4", "--ft-fence-wait=2")
+NEW_JOB = ("--ft-recover=resubmit", "--ft-resize-after=4", "--ft-fence-wait=2")
 COMPARE = """
 import json, sys, torch
 one, other = (torch.load(path) for path in sys.argv[1:])
@@ -208,7 +208,7 @@ def test_torch_goes_on_smaller_and_grows_back_in_place_to_the_same_loss(pair: Pa
     example = pair.example
     example.env["EXAMPLE_STEP_S"] = "1"  # there must be time left for which it pays
     other = _stranger(example)
-    pair.submit("--ft-min-stay=5s", "--time=60")
+    pair.submit("--ft-grow-min-interval=5s", "--time=60")
     example.until("ten steps at full size", lambda: _step(example)[0] >= 10)
     example.box.crash("n1")
     example.until("steps with two", lambda: _step(example)[1] == 2 and _step(example)[0] >= 15)

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from ftrun.supervisor import run_types
+from ftrun.supervisor.model import run as model_run
 from tests.slurm.example import PYTHON, Example, Stage, has
 
 pytestmark = [pytest.mark.slurm, pytest.mark.drills]
@@ -38,7 +38,7 @@ def _undisturbed(example: Example) -> str:
     return result
 
 
-def _bereft(example: Example, *options: str) -> run_types.Run:
+def _bereft(example: Example, *options: str) -> model_run.Run:
     """The node of the second rank loses power in the middle; the run as it is in the end."""
     example.submit(*options)
     example.until("saved twice", lambda: example.saved() >= 2)
@@ -47,7 +47,7 @@ def _bereft(example: Example, *options: str) -> run_types.Run:
     return example.run()
 
 
-def _went_on_with_the_spare(example: Example, run: run_types.Run) -> None:
+def _went_on_with_the_spare(example: Example, run: model_run.Run) -> None:
     assert run.state.value == "finished", example.log()
     assert [incident.decision["kind"] for incident in run.incidents] == ["swap"], example.log()
     assert len(run.attempts) == 1

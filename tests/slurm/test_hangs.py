@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import Post, posts
 
 pytestmark = [pytest.mark.slurm, pytest.mark.drills]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 

@@ -13,7 +13,7 @@ from ftrun.slurm.client.errors import RefusedForGood, RefusedForNow, SlurmError
 from ftrun.slurm.commands import names
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox import boot
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import FTRUN, Post, boxes, posts
 
 pytestmark = [

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ftrun.slurm.commands import names
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.slurm
 TIMEOUT_S = 60.0

@@ -14,7 +14,7 @@ from ftrun.slurm.client.cluster import JobState
 from ftrun.slurm.client.errors import RefusedForGood, Unreachable
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.native.cluster import NativeCluster, Speaking
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm import has_pyslurm
 
 pytestmark = has_pyslurm.marks()

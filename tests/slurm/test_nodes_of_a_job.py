@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
 
 pytestmark = pytest.mark.slurm

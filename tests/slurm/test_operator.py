@@ -25,14 +25,14 @@ from ftrun.hooks.checks import catalogue
 from ftrun.slurm.commands import munge
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.sandbox import sshd
-from ftrun.slurm.sandbox.lifecycle import Sandbox, up
-from ftrun.supervisor import ledger, looks, request, spool
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor.drill import injector
-from ftrun.supervisor.errors import UserError
-from ftrun.supervisor.operator import Limits
-from ftrun.supervisor.operator_desk import Answer, Desk
-from ftrun.supervisor.recheck import Report
-from ftrun.supervisor.request import Request
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.nodes import drain_rules, ledger, remote_checks, spool
+from ftrun.supervisor.nodes.drain_rules import Limits, Request
+from ftrun.supervisor.nodes.drain_service import Answer, Desk
+from ftrun.supervisor.nodes.recheck import Report
 
 pytestmark = [
     pytest.mark.slurm,
@@ -102,7 +102,7 @@ class Office:
 
         def deed() -> None:
             socket = self.cluster.facts().munge_socket
-            file.write_bytes(munge.sign(request.to_payload(asked), for_uid=0, socket=socket, ttl_s=ttl_s))
+            file.write_bytes(munge.sign(drain_rules.to_payload(asked), for_uid=0, socket=socket, ttl_s=ttl_s))
 
         as_user(uid, deed)
         made.append(file.read_bytes())
@@ -227,7 +227,7 @@ def test_a_node_that_neither_ssh_nor_slurm_reaches_is_drained(office: Office, jo
         while office.cluster.nodes(["n0"])["n0"].responding and time.monotonic() < deadline:
             time.sleep(0.5)
         office.leave(office.wanted("n0", jobs[ANN]))
-        look = looks.by_ssh("fast", "operator", ssh_config=str(office.box.ssh_config))
+        look = remote_checks.by_ssh("fast", "operator", ssh_config=str(office.box.ssh_config))
         answer = office.only(look=look)
         assert (answer.verdict, "neither SSH" in answer.why) == ("drained", True), answer
     finally:
@@ -418,7 +418,7 @@ def _ftrun(
     ]
     checks.write_text(json.dumps({name: {"enabled": False} for name in others}))  # what a site may say
     site.write_text(
-        f'operator-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = "{spacing}"\nrecheck-passes = 1\ndrain-cap = "50%"\n'
+        f'site-spool = "{folder}/spool"\nssh-config = "{box.ssh_config}"\nchecks = "{checks}"\nrecheck-spacing = "{spacing}"\nrecheck-passes = 1\ndrain-cap = "50%"\n'
     )
     env = {**box.env(), "FTRUN_HOME": str(folder / "home"), "FTRUN_SITE_CONFIG": str(site), **more}
     return subprocess.run([*FTRUN, *words], env=env, capture_output=True, text=True, timeout=240, check=False)
@@ -432,7 +432,7 @@ def test_the_commands_drain_a_sick_node_and_give_it_back_when_it_is_mended(
     tool.write_text(SICK_TOOL)
     tool.chmod(0o755)
     office.leave(office.wanted("n0", jobs[ANN]))
-    done = _ftrun(box, office.folder, "operator", "--once")
+    done = _ftrun(box, office.folder, "site", "--once")
     assert (done.returncode, " drained n0 for nobody: gpu-check" in done.stdout) == (0, True), done
     broken = _ftrun(box, office.folder, "recheck", "--json")
     (line,) = json.loads(broken.stdout)["nodes"]
@@ -458,10 +458,10 @@ def test_who_may_not_drain_is_told_so(office: Office) -> None:
         "FTRUN_SITE_CONFIG": str(office.folder / "site.toml"),
     }
     told: list[int] = []
-    for words in (["operator", "--once"], ["recheck"]):
+    for words in (["site", "--once"], ["recheck"]):
         told += [subprocess.run([*FTRUN, *words], env=env, capture_output=True, check=False).returncode]
     assert told == [2, 0]
-    (office.folder / "site.toml").write_text(f'operator-spool = "{office.path}"\n')
+    (office.folder / "site.toml").write_text(f'site-spool = "{office.path}"\n')
     fd, report = tempfile.mkstemp(dir=office.box.shared)
     os.close(fd)
     Path(report).chmod(0o666)
@@ -470,7 +470,7 @@ def test_who_may_not_drain_is_told_so(office: Office) -> None:
         os.environ.clear()
         os.environ.update(env, FTRUN_HOME="/nonexistent")
         codes = []
-        for name in ("operator", "recheck"):
+        for name in ("site", "recheck"):
             try:
                 __import__(f"ftrun.supervisor.cli.{name}", fromlist=[name]).__dict__[name]()
             except UserError as error:
@@ -532,7 +532,7 @@ def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -
     os.chown(mine, ANN, ANN)
     script = folder / "flood.sh"
     script.write_text(FLOOD.format(folder=mine))
-    assert _ftrun(box, folder, "operator", "--once").returncode == 0
+    assert _ftrun(box, folder, "site", "--once").returncode == 0
     libraries = [str(Path(__file__).resolve().parents[2] / ".ci" / "typing"), sysconfig.get_path("purelib")]
     env = {
         **{key: value for key, value in box.env().items() if key in ("SLURM_CONF", "PATH", "LANG")},
@@ -551,13 +551,13 @@ def test_a_flood_of_xid_lines_that_a_user_prints_drains_nobody(office: Office) -
         assert done.returncode == 0, done
         return done.stdout + done.stderr
 
-    limits = ("--ft-retries=1", "--ft-exclude-cap=50%", "--ft-settle=1s", "--ft-backoff=1s")
+    limits = ("--ft-retries=1", "--ft-exclude-cap=50%", "--ft-log-quiet=1s", "--ft-backoff=1s")
     as_ann("sbatch", *limits, str(script))
     told = ""
     deadline = time.monotonic() + 240
     while "refused" not in told and time.monotonic() < deadline:
         time.sleep(1.0)
-        _ftrun(box, folder, "operator", "--once")
+        _ftrun(box, folder, "site", "--once")
         told = as_ann("status", "--all")
     assert "operator asked to drain n" in told
     assert "refused: the checks find the node healthy" in told

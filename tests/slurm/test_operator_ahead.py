@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox, up
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
 from ftrun.supervisor.drill import injector
 from tests.slurm.test_operator import ANN, BEN, FTRUN, _as, _python_for_all
 
@@ -24,12 +25,12 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users"),
 ]
 
-SITE = """operator-spool = "{folder}/spool"
-operator-priority = "nice:-10000"
-operator-raise-after = 1
+SITE = """site-spool = "{folder}/spool"
+site-priority = "nice:-10000"
+site-raise-after = 1
 exclude-cap = "50%"
-settle = 1
-settle-max = 2
+log-quiet = 1
+log-quiet-max = 2
 backoff = 1
 poll = 0.5
 """
@@ -93,7 +94,7 @@ class Town:
             **more,
         }
         done = subprocess.run(
-            [*FTRUN, "operator", "--once"], env=env, capture_output=True, text=True, timeout=240, check=False
+            [*FTRUN, "site", "--once"], env=env, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == code, done
         return done.stdout

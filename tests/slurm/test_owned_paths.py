@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks import paths
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.hooks.runtime import paths
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import FTRUN, Post
 
 pytestmark = pytest.mark.slurm

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.run_types import Run
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 

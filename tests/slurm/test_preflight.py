@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox, up
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
 from tests.slurm.post import FTRUN, Post, posts
 
 pytestmark = pytest.mark.slurm

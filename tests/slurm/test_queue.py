@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from ftrun.slurm.commands.cluster import CommandCluster
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.run_types import Attempt
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Attempt
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post
 
@@ -67,14 +67,14 @@ def test_nodes_that_starve_a_job_are_given_back_softest_first(
 def test_a_start_that_slurm_expects_far_away_is_not_waited_for(
     make_sandbox: Callable[..., Sandbox], make_post: Callable[[Sandbox], Post]
 ) -> None:
-    """The strangers have their nodes for hours: a quarter of `spare-wait` is enough. What a waiting row shows is what `squeue --start` says."""
+    """The strangers have their nodes for hours: a quarter of `resize-after` is enough. What a waiting row shows is what `squeue --start` says."""
     box = make_sandbox(nodes=3)
     at = make_post(box)
     words = (
         "-N2",
         "--no-requeue",
         "--ft-nodes=1-2",
-        "--ft-spare-wait=160",
+        "--ft-resize-after=160",
         "--ft-fence-wait=1",
         "--ft-recover=resubmit",
     )

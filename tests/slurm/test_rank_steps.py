@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.hooks.bundle.zipapp import archive
+from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.slurm
 

@@ -11,8 +11,8 @@ import pytest
 from ftrun.slurm.client.errors import RefusedForGood, SlurmError
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.steps import CommandSteps
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.run_types import Run
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.model.run import Run
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import OFF_THE_BUS, Post
 
@@ -158,7 +158,7 @@ class Returning:
         self.cluster = CommandCluster(box.env())
         (at.work / "count.sh").write_text(textwrap.dedent(self.COUNT))
         words = ["-N3", "--no-requeue", "--ntasks-per-node=1", "--time=60", "--ft-nodes=2-3"]
-        words += [f"--ft-exclude-for={exclude_for}", "--ft-min-stay=8s"]
+        words += [f"--ft-exclude-for={exclude_for}", "--ft-grow-min-interval=8s"]
         words += [f"--ft-checkpoint={at.work}/ckpt-*.pt", "--ft-checkpoint-marker=.done"]
         at.supervise()
         self.job = at.sbatch(self.BODY, *words)

@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox import boot
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, find, up
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import find, up
+from ftrun.slurm.sandbox.plan import SandboxError
 from tests.slurm.post import boxes, traces
 
 pytestmark = pytest.mark.slurm

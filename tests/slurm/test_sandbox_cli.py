@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox, known
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import known
 
 pytestmark = pytest.mark.slurm
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import boxes
 
 pytestmark = pytest.mark.slurm

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox import boot
-from ftrun.slurm.sandbox.lifecycle import SandboxError, find, up
+from ftrun.slurm.sandbox.lifecycle import find, up
+from ftrun.slurm.sandbox.plan import SandboxError
 from tests.slurm.post import traces
 
 pytestmark = pytest.mark.slurm

@@ -21,9 +21,11 @@ import pytest
 
 from ftrun.slurm.client.options import LONG, plugin_options
 from ftrun.slurm.commands.cluster import CommandCluster
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import cache_exports, journal, store
-from ftrun.supervisor.submit import request_for
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.submission import compile_cache
+from ftrun.supervisor.submission.plan import request_for
 
 pytestmark = pytest.mark.slurm
 
@@ -69,7 +71,7 @@ class Desk:
         return self.call((*FTRUN, "sbatch", *args), stdin=stdin, **env)
 
     def runs(self) -> list[str]:
-        return [Path(path).name for path in store.run_dirs(str(self.home))]
+        return [Path(path).name for path in store_run_dir.run_dirs(str(self.home))]
 
     def shown(self, job: str) -> dict[str, str]:
         """What Slurm knows of a job, less what differs by nature."""
@@ -259,12 +261,12 @@ def test_output_exit_status_and_job_are_those_of_sbatch(desk: Desk, row: Row) ->
     was, is_now = printed.fullmatch(plain.stdout), printed.fullmatch(ours.stdout)
     if was and is_now:
         assert desk.shown(is_now[1]) == desk.shown(was[1])
-        assert store.resolve(str(desk.home), is_now[1])
+        assert store_run_dir.resolve(str(desk.home), is_now[1])
     elif plain.returncode:
         assert desk.runs() == []
 
 
-CACHES = f"^({'|'.join(one.name for one in cache_exports.EXPORTS)})="
+CACHES = f"^({'|'.join(one.name for one in compile_cache.EXPORTS)})="
 LOOK = rf"""
     printf '[%s]' "$@"; echo; unset SLURM_OPEN_MODE; pwd; umask; nice; ulimit -aS; ulimit -aH; f
     env -0 | sort -z | tr '\0' '\n' | sed 's,^PATH=[^:]*/agent/bin:,PATH=,' | grep -v '^FTRUN_\|^MASTER_\|^TORCH_[NH]CCL_\|^SLURM_JOB_*ID=\|^SLURM_JOBID=\|^SLURM_TASK_PID\|^SLURM_JOB_SLUID\|_TIME=\|^SLURM_JOB_NODELIST\|^SLURM_NODELIST\|^SLURMD_NODENAME\|^SLURM_TOPOLOGY\|^HOSTNAME' | grep -vE '{CACHES}'
@@ -288,9 +290,9 @@ def test_the_second_attempt_finds_the_context_of_the_first(desk: Desk) -> None:
     (run,) = desk.runs()
     run_dir = str(desk.home / "runs" / run)
     desk.wait_for_end(*desk.call(("squeue", "-h", "-t", "all", "-n", "look.sh", "-o", "%A")).stdout.split())
-    assert store.open_attempt(run_dir, 2)
+    assert store_run_dir.open_attempt(run_dir, 2)
     program = (
-        "import sys; from ftrun.slurm.commands.cluster import CommandCluster; from ftrun.supervisor.submit import request_for\n"
+        "import sys; from ftrun.slurm.commands.cluster import CommandCluster; from ftrun.supervisor.submission.plan import request_for\n"
         "_, run_dir, conf, node = sys.argv\n"
         "print(CommandCluster({'SLURM_CONF': conf}).submit(request_for(run_dir, 2, exclude=(node,))).job_id)"
     )
@@ -313,7 +315,7 @@ def test_what_a_submission_leaves_behind(desk: Desk) -> None:
     """The intent before the id, the script byte for byte, nobody else can read it, and the id leads to the run."""
     done = desk.ftrun("-H", "--parsable", "--ft-retries=3", "my job.sh", "a b")
     job = done.stdout.strip()
-    run_dir = store.resolve(str(desk.home), job)
+    run_dir = store_run_dir.resolve(str(desk.home), job)
     assert run_dir is not None
     assert Path(run_dir).name == "my-job.sh-0001"
     records = journal.read_run(run_dir)
@@ -408,7 +410,7 @@ def test_settings_stand_in_the_script_as_well(desk: Desk) -> None:
     """#FTRUN lines among the directives."""
     write(desk, "with.sh", "#SBATCH -H\n#FTRUN --retries=9 --checkpoint='ck pt/*'\ntrue")
     done = desk.ftrun("--parsable", "with.sh")
-    run_dir = store.resolve(str(desk.home), done.stdout.strip())
+    run_dir = store_run_dir.resolve(str(desk.home), done.stdout.strip())
     assert run_dir is not None
     chosen = journal.read_run(run_dir)[0]["data"]["settings"]
     assert (chosen["retries"], chosen["checkpoint"]) == (9, "ck pt/*")
@@ -428,7 +430,7 @@ def test_a_dry_run_prints_command_and_file_and_makes_nothing(desk: Desk) -> None
 def test_a_dependency_on_an_earlier_job_of_a_run_means_its_present_job(desk: Desk) -> None:
     """The id that was printed stands for the run, also after another attempt."""
     old = desk.ftrun("-H", "--parsable", "job.sh").stdout.strip()
-    run_dir = store.resolve(str(desk.home), old)
+    run_dir = store_run_dir.resolve(str(desk.home), old)
     assert run_dir is not None
     new = desk.sbatch("-H", "--parsable", "job.sh").stdout.strip()
     later = journal.Journal.open_epoch(
@@ -533,14 +535,14 @@ def test_a_submission_returns_at_once_although_it_starts_a_supervisor(desk: Desk
 
 def end_supervisor(home: str) -> None:
     """End the supervisor of this home, by the process id in its lease."""
-    from ftrun.supervisor import lease
+    from ftrun.supervisor.store import lease
 
     give_up = time.monotonic() + JOB_ENDS_WITHIN_S
     while not (writer := lease.look(home).writer):
         assert time.monotonic() < give_up, Path(home, "supervisor.log").read_text()
         time.sleep(0.1)
     os.kill(int(writer.split(".")[3]), signal.SIGTERM)
-    while not store.provably_dead(writer):
+    while not store_run_dir.provably_dead(writer):
         assert time.monotonic() < give_up
         time.sleep(0.1)
 
@@ -577,9 +579,9 @@ def test_the_request_for_an_attempt_reaches_slurm_with_its_token(desk: Desk) -> 
     """The kept context of a job from standard input and of a wrapped one is whole, too."""
     for args, stdin in ((("-H",), HELD), (("-H", "--wrap=hostname"), None)):
         job = desk.ftrun("--parsable", *args, stdin=stdin).stdout.strip()
-        run_dir = store.resolve(str(desk.home), job)
+        run_dir = store_run_dir.resolve(str(desk.home), job)
         assert run_dir is not None
-        store.open_attempt(run_dir, 2)
+        store_run_dir.open_attempt(run_dir, 2)
         request = request_for(run_dir, 2)
         again = CommandCluster(desk.box.env()).submit(request).job_id
         (row,) = CommandCluster(desk.box.env()).find(request.token)

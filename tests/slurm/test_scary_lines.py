@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import Post, posts
 
 pytestmark = [pytest.mark.slurm, pytest.mark.drills]
 
 PATIENCE_S = 420.0
 SETTINGS = (
-    "--ft-end-wait=4s",
+    "--ft-fault-grace=4s",
     "--ft-hang-min=4s",
     "--ft-hang-max=20s",
     "--ft-hang-grace=20s",
     "--ft-retries=1",
 )
-LONG_S = 60.0  # fifteen times `end-wait`
+LONG_S = 60.0  # fifteen times `fault-grace`
 
 TRAINING = """
 import logging, os, subprocess, sys, threading, time

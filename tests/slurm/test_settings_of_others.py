@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.slurm.sandbox import lifecycle
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 
@@ -49,7 +49,7 @@ class Shared:
         """Settings that run something, each of which says as whom."""
         rows = (
             f"{hook} = 'id -u >{self.ran}/{hook}'"
-            for hook in ("pre-hook", "post-hook", "on-stop", "on-fault")
+            for hook in ("pre-hook", "post-hook", "on-give-up", "on-fault")
         )
         return "\n".join(rows) + "\n"
 
@@ -132,7 +132,7 @@ def test_another_users_repository_and_settings_run_nothing_as_whoever_submits_be
     said, ran = shared.submit()
     kept = shared.kept()
     assert set() == ran
-    assert {""} == {kept[hook] for hook in ("pre-hook", "post-hook", "on-stop", "on-fault")}
+    assert {""} == {kept[hook] for hook in ("pre-hook", "post-hook", "on-give-up", "on-fault")}
     (line,) = [line for line in said.splitlines() if "ftrun.toml" in line]
     assert f"{folder}/" in line
     assert f"user {OTHER}" in line

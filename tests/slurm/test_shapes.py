@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import attempts
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.store import attempt_dir
 from tests.slurm.post import Post
 
 ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=8123, name=python, An uncorrectable double bit error (DBE) has been detected"
@@ -94,7 +94,7 @@ def test_each_failed_task_of_an_array_is_judged_by_itself(
 
 
 def first_node(at: Post, task: int) -> tuple[str, ...]:
-    record = attempts.task_records(at.run_dir(), 1, [task])[task]
+    record = attempt_dir.task_records(at.run_dir(), 1, [task])[task]
     return record.nodes
 
 

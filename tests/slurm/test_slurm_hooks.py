@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ftrun.hooks import main
-from ftrun.slurm.sandbox.lifecycle import Sandbox, up
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
 from tests.slurm.post import posts
 
 pytestmark = pytest.mark.slurm

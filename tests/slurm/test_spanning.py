@@ -10,9 +10,9 @@ import pytest
 from ftrun.slurm.commands.cluster import CommandCluster
 from ftrun.slurm.commands.spanning import Span, SpanningSteps
 from ftrun.slurm.commands.steps import CommandSteps
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.agent_reach import Sweep, reach
-from ftrun.supervisor.lease import SystemClock
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.agent.node_liveness import Sweep, reach
+from ftrun.supervisor.store.lease import SystemClock
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post, posts, queue
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.hooks.pack import archive
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.hooks.bundle.zipapp import archive
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.test_starts import Stage, stage
 
 __all__ = ["stage"]

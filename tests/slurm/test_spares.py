@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import journal
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.store import journal
 from tests.slurm.post import FTRUN, Post
 
 pytestmark = pytest.mark.slurm

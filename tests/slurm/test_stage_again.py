@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.hooks.checkpoints import manifest
 from ftrun.hooks.staging import replace
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 

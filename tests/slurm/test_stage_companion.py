@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.staging import partner_map
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import journal
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.store import journal
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 from tests.slurm.test_stage_restore import lines
@@ -84,7 +84,7 @@ def test_a_companion_takes_the_part_of_a_lost_node_and_gives_what_it_keeps_of_th
     at = make_post(box := make_sandbox(nodes=6, shm_mib=1500, slurmd_timeout_s=60))
     at.sbatch(
         STAGES, f"-N{WIDE}", "--ntasks-per-node=1", f"--ft-stage={at.work}/published", "--ft-stage-rate=1000",
-        "--ft-stage-wait=4", "--ft-after-checks=never", "--ft-recover=step,companion,resubmit",
+        "--ft-stage-flush-timeout=4", "--ft-after-checks=never", "--ft-recover=step,companion,resubmit",
     )  # fmt: skip
     at.supervise()
     at.until(lambda: copied(at, 1), "all parts were copied")

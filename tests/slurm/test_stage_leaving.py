@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 from tests.slurm.test_stage_restore import lines, staged
@@ -45,7 +45,9 @@ def test_what_only_a_partner_has_of_a_lost_node_is_published_before_the_job_is_g
 ) -> None:
     """A new job resumes from the set that was in memory when the node died, as a whole; the old one does not wait for the dead node."""
     at = make_post(box := make_sandbox(nodes=3, shm_mib=1500, slurmd_timeout_s=60), "fence-wait = 3\n")
-    staged(at, "--ft-recover=step,resubmit", "--ft-stage-rate=1M", "--ft-stage-wait=60", script=STAGES)
+    staged(
+        at, "--ft-recover=step,resubmit", "--ft-stage-rate=1M", "--ft-stage-flush-timeout=60", script=STAGES
+    )
     box.crash("n1")
     (at.work / "go").touch()
     at.until_state("finished")

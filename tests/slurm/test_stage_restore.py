@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ftrun.hooks.staging import partner_map
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor import journal
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.store import journal
 from tests.slurm.apart import side_by_side
 from tests.slurm.post import Post
 
@@ -105,7 +105,7 @@ def test_a_spare_gets_the_part_of_a_lost_node_from_its_partner_while_nothing_is_
 ) -> None:
     """There is nothing on disk that could be read; the job's GPUs were counted in all, and copies take none."""
     at = make_post(box := make_sandbox(nodes=3, gpus=1, shm_mib=1500))
-    staged(at, "--gpus=2", "--ft-spares=1", "--ft-stage-rate=1000", "--ft-stage-wait=4")
+    staged(at, "--gpus=2", "--ft-spares=1", "--ft-stage-rate=1000", "--ft-stage-flush-timeout=4")
     box.crash("n1")
     (at.work / "go").touch()
     at.until_state("finished")
@@ -144,7 +144,7 @@ def test_a_spare_reads_nothing_from_disk_that_its_partner_has(
 def test_fewer_nodes_find_all_files_of_the_set(make_sandbox: MakeBox, make_post: MakePost) -> None:
     """A node is lost, nothing takes its place, and nothing is published: what it saved comes from its partner to all that are left."""
     at = make_post(box := make_sandbox(nodes=3, shm_mib=1500))
-    staged(at, "--ft-nodes=2-3", "--ft-stage-rate=1000", "--ft-stage-wait=4", nodes=3)
+    staged(at, "--ft-nodes=2-3", "--ft-stage-rate=1000", "--ft-stage-flush-timeout=4", nodes=3)
     box.crash("n1")
     (at.work / "go").touch()
     at.until_state("finished")

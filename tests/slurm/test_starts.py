@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
-from ftrun.supervisor.compose import compose
-from tests.unit.test_starts_sh import AGENT
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.supervisor.submission.compose import compose
+from tests.unit.bundle.test_starts_sh import AGENT
 
 pytestmark = pytest.mark.slurm
 

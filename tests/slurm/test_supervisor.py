@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from ftrun.supervisor.drill import injector
 from tests.slurm.post import FTRUN, OFF_THE_BUS, PATIENCE_S, Post, posts, queue
 from tests.slurm.post import boxes as own_boxes
@@ -73,7 +73,7 @@ exit 0
 """
 
 
-@pytest.mark.drills  # a supervisor with nice 4 starves on a busy machine; what is kept and restored: tests/unit/test_submit.py
+@pytest.mark.drills  # a supervisor with nice 4 starves on a busy machine; what is kept and restored: tests/unit/submission/test_submit.py
 @side_by_side
 def test_a_later_attempt_is_submitted_from_what_was_kept(make: Make, boxes: Boxes) -> None:
     """`env -i ftrun supervise --once` elsewhere: environment, functions, limits, umask, nice and folder are attempt 1's."""
@@ -437,7 +437,7 @@ def test_a_node_that_slurm_lost_too_is_drained(make: Make, boxes: Boxes) -> None
         post.supervise()
         post.sbatch(
             f'[ "$FTRUN_ATTEMPT" = 1 ] && {{ echo "{OFF_THE_BUS}"; sleep 300; }}\nexit 0\n',
-            "--ft-end-wait=10m",
+            "--ft-fault-grace=10m",
         )
         post.until(lambda: "evidence" in post.kinds(), "the line is seen")
         (node,) = post.run().attempts[0].nodes
@@ -490,7 +490,7 @@ def test_the_user_s_commands_run_around_each_start_and_beside_the_supervisor(
     post = make("hook-limit = 3\nretries = 1\n")
     told = 'echo "$FTRUN_HOOK $FTRUN_ATTEMPT $FTRUN_FAULT $FTRUN_DECISION" >>told; '
     words = ["--ft-pre-hook", told + "sleep 300", "--ft-post-hook", told + "exit 9"]
-    words += ["--ft-on-fault", told + "sleep 300", "--ft-on-stop", told]
+    words += ["--ft-on-fault", told + "sleep 300", "--ft-on-give-up", told]
     post.sbatch(ALWAYS_FAILS, *words)
 
     def looked(holds: Callable[[], bool]) -> bool:
@@ -503,7 +503,7 @@ def test_the_user_s_commands_run_around_each_start_and_beside_the_supervisor(
 
     fault = post.run().incidents[0].fault
     expected = [f"{hook} {attempt} " for attempt in (1, 2) for hook in ("pre-hook", "post-hook")]
-    expected += [f"on-fault 1 {fault} resubmit", f"on-fault 2 {fault} stop", f"on-stop 2 {fault} stop"]
+    expected += [f"on-fault 1 {fault} resubmit", f"on-fault 2 {fault} stop", f"on-give-up 2 {fault} stop"]
     assert sorted(line.strip() for line in expected) == sorted(
         line.strip() for line in lines.read_text().splitlines()
     )

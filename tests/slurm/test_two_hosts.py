@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox
+from ftrun.slurm.sandbox.handle import Sandbox
 from tests.slurm.post import FTRUN, OFF_THE_BUS, Post, Witness
 
 pytestmark = [

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ftrun.slurm.sandbox.lifecycle import SandboxError
-from ftrun.supervisor.cli import view_drill
+from ftrun.slurm.sandbox.plan import SandboxError
+from ftrun.supervisor.cli import drill
 from ftrun.supervisor.drill.timeline import Event
 from tests.soak import report
 from tests.soak.blows import KINDS, plan, plan_as_json
@@ -104,7 +104,7 @@ def _hold(
         timeout_s=options.timeout_s,
     )
     made_s = time.monotonic()
-    with view_drill.live(several=True, json=False) as shown:
+    with drill.live(several=True, json=False) as shown:
 
         def say(side: str, text: str, *, passing: bool = False) -> None:
             shown.event(Event(side, round(time.monotonic() - made_s, 1), text, passing=passing))

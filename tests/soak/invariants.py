@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ftrun.supervisor.run_types import Run
+from ftrun.supervisor.model.run import Run
 
 __all__ = ["Book", "Sample", "bounded", "decisions", "forgotten", "innocent", "two_jobs"]
 

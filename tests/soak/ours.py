@@ -7,15 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ftrun.slurm.sandbox.lifecycle import SandboxError
-from ftrun.supervisor import asking, events, journal, run_types, store
+from ftrun.slurm.sandbox.plan import SandboxError
+from ftrun.supervisor.controller import drain
 from ftrun.supervisor.drill import injector, readers, verdict
 from ftrun.supervisor.drill.observation import Outcome
 from ftrun.supervisor.drill.scenario import Expectation, Scenario
 from ftrun.supervisor.drill.timeline import Timeline
 from ftrun.supervisor.drill.workload import USUAL
 from ftrun.supervisor.drill_trainer import toy_model
-from ftrun.supervisor.lifecycle import State
+from ftrun.supervisor.model import events
+from ftrun.supervisor.model import run as model_run
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store import run_dir as store_run_dir
 from tests.drills.tables import by_name
 from tests.soak.invariants import Book, Sample, bounded, decisions, forgotten, innocent, two_jobs
 from tests.soak.stand import ENDLESS, JOB, Side
@@ -54,7 +58,7 @@ class Ours(Side):
         self._timeline = Timeline()
         self._known: dict[str, Any] = {}
         self._then: list[
-            tuple[int, run_types.Run]
+            tuple[int, model_run.Run]
         ] = []  # how many records the journal had, and the run that they made
         self._running: dict[str, float] = {}  # job -> since when it has been seen to run
         self._laws_at_s = self._recheck_at_s = 0.0
@@ -77,17 +81,17 @@ class Ours(Side):
 
     # ---- looking
 
-    def run(self) -> run_types.Run:
+    def run(self) -> model_run.Run:
         """The run as its journal folds."""
-        (run_dir,) = store.run_dirs(str(self.home))
-        return asking.with_answers(
+        (run_dir,) = store_run_dir.run_dirs(str(self.home))
+        return drain.with_answers(
             events.fold(os.path.basename(run_dir), journal.read_run(run_dir)), time.time()
         )
 
     @property
     def run_dir(self) -> Path:
         """The folder of the run."""
-        return Path(store.run_dirs(str(self.home))[0])
+        return Path(store_run_dir.run_dirs(str(self.home))[0])
 
     def standing(self) -> str:
         """The state of the run, the step."""
@@ -128,7 +132,7 @@ class Ours(Side):
         """Whether it is held back by ftrun."""
         return self.reasons().get(node, "").startswith("ftrun:")
 
-    def _look_at_slurm(self, run: run_types.Run, now_s: float) -> None:
+    def _look_at_slurm(self, run: model_run.Run, now_s: float) -> None:
         self._note("ftrun drains no healthy node", innocent(self.reasons(), self.hurt))
         try:
             rows = self.box.run(["squeue", "-h", f"--name={JOB}", "-t", "R", "-o", "%i"], timeout_s=15.0)
@@ -141,7 +145,7 @@ class Ours(Side):
                 two_jobs(run, {job: now_s - since for job, since in self._running.items()}),
             )
 
-    def _drill_laws(self, run: run_types.Run, *, live: bool) -> None:
+    def _drill_laws(self, run: model_run.Run, *, live: bool) -> None:
         wrong = self._broken(run)
         if live and any(wrong.values()):
             time.sleep(SETTLED_AFTER_S)
@@ -149,7 +153,7 @@ class Ours(Side):
         for law, why in wrong.items():
             self._note(law, [why] if why else [])
 
-    def _broken(self, run: run_types.Run) -> dict[str, str]:
+    def _broken(self, run: model_run.Run) -> dict[str, str]:
         """Law of the drills -> why it does not hold, "" where it does."""
         outcome = Outcome(
             runs=(run,),
@@ -219,7 +223,7 @@ class Ours(Side):
     def _replayed(self, run_id: str) -> list[str]:
         """The journal as it is now makes the very runs that it made at each look, whoever wrote it in between."""
         records = journal.read_run(str(self.run_dir))
-        again = run_types.Run(run_id)
+        again = model_run.Run(run_id)
         states = [again, *(again := events.apply(again, record) for record in records)]
         wrong = [count for count, then in self._then if count >= len(states) or states[count] != then]
         return [f"after {count} records it made another run than now" for count in wrong]

@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ftrun.slurm.sandbox.lifecycle import Sandbox, SandboxError, up
+from ftrun.slurm.sandbox.handle import Sandbox
+from ftrun.slurm.sandbox.lifecycle import up
+from ftrun.slurm.sandbox.plan import SandboxError
 from ftrun.supervisor.drill import injector, readers
 from ftrun.supervisor.drill.observation import Trace
 from ftrun.supervisor.drill.workload import lay_out

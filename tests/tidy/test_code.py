@@ -36,18 +36,18 @@ MAKES_CODE = {"slurm/records.py": {"exec"}}
 READS_A_CLOCK = {"now", "utcnow", "today"}
 
 # Read once from a shipped file when imported: a constant for whoever uses it.
-CONSTANTS = {"ftrun.hooks.batch"}
+CONSTANTS = {"ftrun.hooks.bundle.shell"}
 
 # Third-party client -> the one module that may import it.  The command line is typer's, all of it.
 CLIENTS = {
     "ClusterShell": {"slurm/client/nodeset.py"},
     "apprise": {"supervisor/notify.py"},
-    "hyperscan": {"supervisor/sieve.py"},
-    "paramiko": {"hooks/probe.py"},
+    "hyperscan": {"supervisor/signatures/prefilter.py"},
+    "paramiko": {"hooks/ssh/pool.py"},
     "prometheus_client": {"supervisor/metrics.py"},
     "psycopg": {"supervisor/postgres.py"},
     "pyslurm": {"slurm/native/child.py"},
-    "structlog": {"supervisor/logs.py"},
+    "structlog": {"supervisor/store/supervisor_log.py"},
     "tenacity": {"slurm/commands/cluster.py"},
 }
 TYPER_FOLDER = "supervisor/cli/"

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # The SSH side of the hooks runs on the supervisor's machine and loads paramiko, late.
-REMOTE_SIDE = {"hooks/probe.py"}
+REMOTE_SIDE = {"hooks/ssh/pool.py"}
 PYTHON_OF_NODES = (3, 9)
 
 

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.model import Decision, Diagnosis
+from ftrun.supervisor.model.types import Decision, Diagnosis
 
 ROOT = Path(__file__).resolve().parents[2] / "supervisor"
 
 # The list and what its rules are made of.
 DIAGNOSIS = {
-    "diagnose.py", "diagnosis_facts.py", "diagnosis_review.py", "diagnosis_rules.py", "diagnosis_told.py",
-    "loading.py", "nodefacts.py", "refine.py", "surroundings.py", "suspicions.py", "verdicts.py",
+    "diagnosis/checkpoint_blame.py", "diagnosis/class_defaults.py", "diagnosis/context_rules.py", "diagnosis/facts.py",
+    "diagnosis/known_ends.py", "diagnosis/node_findings.py", "diagnosis/review.py", "diagnosis/root_cause.py",
+    "diagnosis/rules.py", "diagnosis/suspicions.py",
 }  # fmt: skip
 # A simulated fault has no evidence: what ftrun would say of it is made from its description.
-SIMULATED = {"virtual/found.py"}
+SIMULATED = {"simulator/attended.py"}
 
 # What only a diagnosis has, of all records that are changed.
 FIELDS = {field.name for field in dataclasses.fields(Diagnosis)}
@@ -66,7 +67,7 @@ def test_the_test_sees_what_it_forbids() -> None:
         "Diagnosis(1)",
         "replace(found, fault=x)",
         "replace(found, rests_on=())",
-        "from ftrun.supervisor.nodefacts import joined",
+        "from ftrun.supervisor.diagnosis.node_findings import joined",
     ):
         assert _offences(ast.parse(text)) != []
     assert {"fault", "confidence", "rests_on", "sources", "because", "blame", "loading"} <= FIELDS

@@ -11,7 +11,7 @@ from pathlib import Path
 import zstandard
 
 from ftrun.hooks.compile_cache import exchange
-from ftrun.hooks.compile_cache import node as node_cache
+from ftrun.hooks.compile_cache import node as compile_cache_node
 from ftrun.hooks.compile_cache.node import Index, Location
 
 FOREVER_S = 1e12
@@ -53,7 +53,7 @@ class Node:
         (self.run / "caches").mkdir(parents=True, exist_ok=True)
         self.where = Location(str(self.local), limit_bytes, str(self.run / "caches"), 0)
         self.index = Index(0, "c", {})
-        node_cache.ensure_private(str(self.local))
+        compile_cache_node.ensure_private(str(self.local))
 
     def compile(self, entries: dict[str, bytes], age_s: float = 60.0) -> None:
         """What a framework leaves."""
@@ -79,7 +79,8 @@ class Node:
     def has(self) -> dict[str, bytes]:
         """The entries that lie here."""
         return {
-            path: (self.local / path).read_bytes() for path, _ in node_cache.list_entries(str(self.local))
+            path: (self.local / path).read_bytes()
+            for path, _ in compile_cache_node.list_entries(str(self.local))
         }
 
     def packs(self) -> list[Path]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ftrun.supervisor.grounds import Case, ClusterView, Limits, Ruling
-from ftrun.supervisor.lifecycle import State
-from ftrun.supervisor.model import Diagnosis, FaultClass, Source
-from ftrun.supervisor.policy import decide
-from ftrun.supervisor.run_types import Attempt, End, Exclusion, Incident, Launch, Run
-from ftrun.supervisor.verdicts import CLASS_DEFAULTS
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS
+from ftrun.supervisor.model.run import Attempt, End, Exclusion, Incident, Launch, Run
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
+from ftrun.supervisor.policy.decide import decide
+from ftrun.supervisor.policy.policy_input import Case, ClusterView, Limits, Ruling
 
 F = FaultClass
 NODES = ("n1", "n2", "n3", "n4")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.hooks.checks.catalogue import CHECKS
-from ftrun.hooks.findings import BAD, DEGRADED, SEVERITIES, Finding, worst
-from ftrun.hooks.machine import Machine
+from ftrun.hooks.runtime.finding import BAD, DEGRADED, SEVERITIES, Finding, worst
+from ftrun.hooks.runtime.host import Machine
 
 __all__ = ["asked", "probed", "severities", "severity", "told", "tree"]
 

@@ -16,12 +16,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftrun.hooks import pack
+from ftrun.hooks.bundle import zipapp
 from ftrun.slurm.client.errors import Unreachable
-from ftrun.slurm.commands.steps import Reached
-from ftrun.supervisor import context, events, journal, nodetools, run_types, settings, store, submit
-from ftrun.supervisor.lease import Lease
-from ftrun.supervisor.supervise import Supervisor
+from ftrun.slurm.commands.questions import Reached
+from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.controller.loop import Supervisor
+from ftrun.supervisor.model import events
+from ftrun.supervisor.model import run as model_run
+from ftrun.supervisor.store import journal, node_tools, run_dir, submission_context
+from ftrun.supervisor.store.lease import Lease
+from ftrun.supervisor.submission import plan
 from tests.fake_slurm.cluster import Clock, Engine, MemoryCluster, Timing
 from tests.fake_slurm.records import Launch
 
@@ -104,7 +109,7 @@ class LifeClock:
 def _node_side() -> tuple[str, bytes]:
     """Name and content of the packed node side."""
     with tempfile.TemporaryDirectory() as home:
-        path = Path(pack.archive(home))
+        path = Path(zipapp.archive(home))
         return path.name, path.read_bytes()
 
 
@@ -112,7 +117,7 @@ def put_node_side(home: str) -> None:
     """Leave it in a home as a supervisor has before: else each life would pack it, and start a process that compiles it."""
     name, content = _node_side()
     Path(home).mkdir(mode=0o700, exist_ok=True)
-    link = Path(home, nodetools.LINK)
+    link = Path(home, node_tools.LINK)
     link.parent.mkdir()
     link.with_name(name).write_bytes(content)
     link.symlink_to(name)
@@ -150,9 +155,9 @@ class Life:
         self.settings = settings.defaults() | {key.replace("_", "-"): value for key, value in chosen.items()}
         self.settings["nodes"] = sizes
         put_node_side(self.home)
-        self.run_dir = store.create_run(self.home, "train")
+        self.run_dir = run_dir.create_run(self.home, "train")
         # The run, and how long its journal was then.
-        self._told: tuple[dict[str, int], run_types.Run] | None = None
+        self._told: tuple[dict[str, int], model_run.Run] | None = None
         self.token = f"ftrun:{os.path.basename(self.run_dir)}:0badcafe"
         self._submit(wanted)
         self._leaders = 0
@@ -162,23 +167,23 @@ class Life:
     def _submit(self, wanted: int) -> None:
         argv = [f"-N{wanted}", "-pmain", *self.words, str(self.cwd / "train.sh")]
         kept = {
-            "v": context.VERSION, "cwd": str(self.cwd), "umask": 0o022, "limits": {}, "nice": 0, "host": "login",
+            "v": submission_context.VERSION, "cwd": str(self.cwd), "umask": 0o022, "limits": {}, "nice": 0, "host": "login",
             "user": "user", "run": os.path.basename(self.run_dir), "run_token": self.token, "argv": argv,
             "script_args": [], "script_path": argv[-1], "script_name": "train.sh", "source": "file",
             "has_shebang": True, "job_name": "train.sh", "shape": "single", "array": "", "wait": False,
             "slurm_conf": "", "settings": self.settings,
         }  # fmt: skip
-        context.save(self.run_dir, kept, {b"PATH": b"/bin"}, b"#!/bin/sh\nexec python3 train.py\n")
+        submission_context.save(self.run_dir, kept, {b"PATH": b"/bin"}, b"#!/bin/sh\nexec python3 train.py\n")
         first = journal.Journal.open_first(self.run_dir)
         first._now = self.clock.now_s
         first.append("run.created", name="train.sh", token=self.token, settings=self.settings, submitter={})
-        store.open_attempt(self.run_dir, 1)
+        run_dir.open_attempt(self.run_dir, 1)
         first.append("attempt.opened", attempt=1)
         first.append("submit.intended", attempt=1, token=f"{self.token}:1")
-        heard = self.cluster.submit(submit.request_for(self.run_dir, 1))
+        heard = self.cluster.submit(plan.request_for(self.run_dir, 1))
         first.append("submit.done", attempt=1, job=heard.job_id, cluster="memory")
         first.close()
-        store.index(self.home, heard.job_id, os.path.basename(self.run_dir))
+        run_dir.index(self.home, heard.job_id, os.path.basename(self.run_dir))
 
     def begin_anew(self) -> None:
         """Another supervisor process takes over at once."""
@@ -203,7 +208,7 @@ class Life:
         if not self.comment:
             job.comment = ""
         number = int(launch.request.token.rsplit(":", 1)[1])
-        place = Path(store.attempt_dir(self.run_dir, number))
+        place = Path(run_dir.attempt_dir(self.run_dir, number))
         claim = place / (f"claim.{launch.restarts}" if launch.restarts else "claim")
         try:
             claim.symlink_to(f"memory.{job.number}.{launch.restarts}.{launch.request.token}")
@@ -263,7 +268,7 @@ class Life:
             self.live()
 
     @property
-    def run(self) -> run_types.Run:
+    def run(self) -> model_run.Run:
         """The run as its journal tells it."""
         with os.scandir(os.path.join(self.run_dir, "journal")) as found:
             sizes = {one.name: one.stat().st_size for one in found}
@@ -273,7 +278,7 @@ class Life:
         return self._told[1]
 
     @property
-    def attempt(self) -> run_types.Attempt:
+    def attempt(self) -> model_run.Attempt:
         """The present attempt."""
         attempt = self.run.attempt
         assert attempt is not None
@@ -294,4 +299,4 @@ class Life:
     def ask(self, want: str, name: str) -> None:
         """Leave a request, as the commands do; what is no word is written as it stands."""
         body = json.dumps({"want": want, "by": "ann"}) if want.isalpha() else want
-        store.write_atomically(os.path.join(self.run_dir, "requests", f"{name}.json"), body.encode())
+        config_home.write_atomically(os.path.join(self.run_dir, "requests", f"{name}.json"), body.encode())

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftrun.hooks.checks import catalogue
-from ftrun.hooks.findings import TIERS
+from ftrun.hooks.runtime.finding import TIERS
 from ftrun.slurm.sandbox.handle import HOWS
 from ftrun.supervisor.cli import app
 from ftrun.supervisor.cli.commands import COMMANDS
 from ftrun.supervisor.drill.runner import user_scenarios
-from ftrun.supervisor.model import FaultClass
-from ftrun.supervisor.virtual import presets
+from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.simulator import presets
 
 __all__ = ["Command", "Operand", "Option", "commands"]
 

@@ -1,0 +1,181 @@
+"""The node side as one file: a zip application that any Python 3.9 runs where no ftrun is installed. (I/O)
+
+How it thinks. A node may have nothing of ours, and a supervisor may be newer than what a node has.  So what runs on a node is made
+where the supervisor runs, from its own sources, and named by their hash: two versions lie side by side, and a job that started with
+one keeps it.  The bytes are the same whoever makes them and when, so makers that meet replace a file by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from ftrun.hooks.checks.thresholds import SITES_OWN
+from ftrun.hooks.runtime.ownership import distrust, private_folders
+
+__all__ = ["REMOTE", "archive", "content", "sent"]
+
+UNPACKED = (
+    "bundle/shell.py",
+    "bundle/batch.sh",
+    "bundle/batch_caches.sh",
+    "bundle/batch_nodes.sh",
+    "bundle/batch_spans.sh",
+    "bundle/batch_starts.sh",
+    "bundle/companion.sh",
+    "bundle/shim.sh",
+    "bundle/shim_span.sh",
+    "bundle/zipapp.py",
+    "ssh/__init__.py",
+    "ssh/pool.py",
+    "ssh/config.py",
+    "ssh/known_hosts.py",
+)
+"""What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
+
+ENTRY = "bundle/entry.py"
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+FILE_MODE = 0o100644 << 16
+FOLDER_MODE = (0o40755 << 16) | 0x10
+
+# One line without single quotes, for any login shell.  120 is what a Python that is too old ends with.
+REMOTE = (
+    "exec /bin/sh -c '"
+    "for p in python3 python3.13 python3.12 python3.11 python3.10 python3.9 /usr/libexec/platform-python; do "
+    'command -v "$p" >/dev/null 2>&1 || continue; '
+    '"$p" -I -c "import sys; sys.version_info < (3, 9) and sys.exit(120); exec(sys.stdin.buffer.readline())"; '
+    'c=$?; [ "$c" = 120 ] || exit "$c"; '
+    "done; echo no Python 3.9 or newer >&2; exit 127'"
+)
+
+# Read as the first line of stdin: the rest of it is a line of JSON and the packed hooks, which are kept in memory, so that a node
+# whose disks are full or gone can still be looked at, and nothing of ours is left behind.
+LOADER = """
+import json, os, sys
+told = json.loads(sys.stdin.buffer.readline())
+def kept(content):
+    number = os.memfd_create("ftrun-hook")
+    with open(number, "wb", closefd=False) as stream:
+        stream.write(content)
+    return "/proc/self/fd/%d" % number
+sys.path.insert(0, kept(sys.stdin.buffer.read()))
+from ftrun.hooks import main
+from ftrun.hooks.checks import thresholds
+own = thresholds.read(told["site"], "")
+if own is None:
+    sys.exit(0)
+settings = kept(json.dumps({**own, **told["settings"]}).encode())
+sys.exit(main.main(told["argv"] + ["--settings", settings]))
+"""
+
+
+def archive(home: str) -> str:
+    """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, made where it does not exist yet or is not this user's work.
+
+    `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises OSError where the folder
+    cannot be written.
+    """
+    sources = dict(_sources())
+    folder, name = os.path.join(home, "tools"), f"ftrun-hook-{_version()}-{_hash(sources)}."
+    private_folders(folder)
+    for one in sorted(os.listdir(folder)):
+        if one.startswith(name) and one.endswith(".pyz") and _is_sound(os.path.join(folder, one)):
+            return os.path.join(folder, one)
+    packed = content(sources)
+    path = os.path.join(folder, f"{name}{hashlib.sha256(packed).hexdigest()}.pyz")
+    _put(path, packed)
+    return path
+
+
+def _is_sound(path: str) -> bool:
+    """Whether a packed file is this user's alone, and what its name says: nodes run no other."""
+    if distrust(path):
+        return False
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest() == path.split(".")[-2]
+
+
+def content(sources: dict[str, bytes] | None = None) -> bytes:
+    """The bytes of the zip application: the same for the same sources. `sources`: what lies in hooks/, by path."""
+    told = dict(_sources()) if sources is None else dict(sources)
+    main = told.pop(ENTRY)
+    facts = f"ftrun-{_version()}.dist-info/METADATA"
+    files = {
+        "__main__.py": main,
+        # A package of its own: what is installed on the node under this name is not looked at.
+        "ftrun/__init__.py": b"",
+        **{f"ftrun/hooks/{name}": source for name, source in told.items()},
+        facts: f"Metadata-Version: 2.1\nName: ftrun\nVersion: {_version()}\n".encode(),
+    }
+    return b"#!/usr/bin/env python3\n" + _zipped(files)
+
+
+def sent(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """What the command REMOTE reads: the hooks, the arguments of `ftrun-hook check`, and thresholds by check over the node's own."""
+    head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
+    return f"exec({LOADER!r})\n{head}\n".encode() + content()
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    folders = {name[: end + 1] for name in files for end, letter in enumerate(name) if letter == "/"}
+    with tempfile.TemporaryFile() as stream:
+        with zipfile.ZipFile(stream, "w") as packed:
+            for name in sorted({*files, *folders}):
+                row = zipfile.ZipInfo(name, EPOCH)
+                row.create_system = 3  # Unix, wherever it is made
+                row.external_attr = FOLDER_MODE if name in folders else FILE_MODE
+                row.compress_type = zipfile.ZIP_DEFLATED
+                packed.writestr(row, files.get(name, b""))
+        stream.seek(0)
+        return stream.read()
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """What lies in hooks/ and runs on a node, by its path there."""
+    top = os.path.dirname(os.path.dirname(__file__))
+    for folder, below, names in os.walk(top):
+        below[:] = sorted(name for name in below if name != "__pycache__")
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            short = os.path.relpath(path, top)
+            if short not in UNPACKED and name.endswith((".py", ".sh", ".typed")):
+                with open(path, "rb") as stream:
+                    yield short, stream.read()
+
+
+def _hash(sources: dict[str, bytes]) -> str:
+    """12 hexadecimal digits for what is packed; not of the packed bytes, which another zlib makes otherwise."""
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        digest.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])
+    return digest.hexdigest()[:12]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("ftrun")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def _put(path: str, packed: bytes) -> None:
+    """Write a file whole or not at all, for this user alone."""
+    descriptor, draft = tempfile.mkstemp(prefix=".ftrun-hook-", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(packed)
+            stream.flush()
+            os.fchmod(descriptor, 0o700)
+            os.fsync(descriptor)
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise

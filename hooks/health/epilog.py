@@ -1,0 +1,77 @@
+"""`ftrun-hook epilog`: Slurm's Epilog; how a job left the node: processes, and the state of its accelerators. (I/O)
+
+How it thinks. The job is over and the next one waits, so nothing here may cost anybody but this node: the status is 0 always, because
+Slurm drains a node for any other one without a cap and with a reason that says nothing. What is found is told; the node
+is drained, and leftovers are killed, only where the site has asked for it.
+
+Memory that the job's staged checkpoints still hold is given back, by a process that is the job's user by then, so that it can take away
+nothing but what that user could.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ftrun.hooks.health.slurm_hook import Hook, act, look, opened, tell
+
+__all__ = ["DEFAULTS", "main"]
+
+DEFAULTS = {
+    "enabled": True,
+    "on_bad": "report",
+    "leftovers": True,
+    "kill": False,
+    "device_checks": [
+        "gpu-check", "gpu-ecc", "gpu-recovery", "gpu-xid", "gpu-memory", "gpu-processes", "amd-gpu", "npu",
+    ],
+    "stage": True,
+    "stage_dirs": ["/dev/shm"],  # noqa: S108  the values of the setting stage-dir here
+    "within_s": 20.0,
+}  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """Look at the node after a job: 0 always."""
+    hook = opened("epilog", arguments, DEFAULTS)
+    if hook is None:
+        return 0
+    if hook.own["leftovers"]:
+        _leftovers(hook)
+    if hook.own["stage"]:
+        _staged(hook)
+    names = [str(name) for name in hook.own["device_checks"]] if hook.job.devices else []
+    if names:
+        began_s = hook.kept.began_s(hook.job.id)
+        since = {"gpu-xid": {"since_s": began_s}} if began_s else None
+        found = look(hook, names, more=since)
+        tell(hook, found)
+        act(hook, [one for one in found if one.severity == "bad"])
+    hook.kept.end(hook.job.id)
+    return 0
+
+
+def _leftovers(hook: Hook) -> None:
+    from ftrun.hooks.health import leftovers
+    from ftrun.hooks.runtime.host import Machine
+
+    machine = Machine(deadline_s=time.monotonic() + hook.left_s() / 2)
+    left = leftovers.found(machine, hook.job.id, hook.job.uid, hook.job.cluster)
+    tell(hook, [leftovers.judge(left, hook.job.id)])
+    if left and hook.own["kill"] is True:
+        ended = leftovers.end(machine, left)
+        hook.kept.log(f"epilog job={hook.job.id}: killed {' '.join(map(str, ended)) or 'none'}")
+
+
+def _staged(hook: Hook) -> None:
+    told = hook.own["stage_dirs"]
+    for folder in told if isinstance(told, list) else ():
+        if not os.path.isdir(f"{folder}/ftrun-{hook.job.uid}"):
+            continue
+        from ftrun.hooks.staging import workspace
+
+        gone = workspace.clear_as_user(str(folder), hook.job.uid, hook.job.id, hook.left_s() / 2)
+        if gone:
+            hook.kept.log(
+                f"epilog job={hook.job.id}: gave back what was staged in {folder}: {' '.join(gone)}"
+            )

@@ -1,0 +1,101 @@
+"""`ftrun-hook health`: Slurm's HealthCheckProgram; the whole fast tier, now and then, on every node. (I/O)
+
+How it thinks. Slurm asks a health check to act by itself, and kills it after 60 s. Its status is 0 always: older releases ignore it,
+newer ones keep a node that was started from registering until it is 0, without any cap. What is found is kept for the
+prolog and told; the node is drained only where the site has asked for it, for what was bad in two runs in a row, under the
+cap, and never where the node bears a reason already. Counters are compared with those of the last run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ftrun.hooks.health.slurm_hook import Hook, act, look, opened, settle, tell
+
+__all__ = ["DEFAULTS", "main"]
+
+DEFAULTS = {"enabled": True, "on_bad": "report", "tier": "fast", "checks": [], "runs": 2, "within_s": 45.0}
+
+
+def main(arguments: list[str]) -> int:
+    """Look at the node: 0 always."""
+    hook = opened("health", arguments, DEFAULTS)
+    if hook is None:
+        return 0
+    with _alone(hook.kept.path) as alone:
+        if alone:
+            settle(hook)
+            _look(hook)
+    return 0
+
+
+def _look(hook: Hook) -> None:
+    before, last = hook.kept.read("streaks"), hook.kept.read("health")
+    known = {_mark(one) for one in last.get("findings", ())}
+    tier = "recheck" if hook.own["tier"] == "recheck" else "fast"
+    found = look(
+        hook,
+        [str(name) for name in hook.own["checks"]],
+        tier=tier,
+        more=_compared(hook.kept.read("counters")),
+    )
+    tell(hook, [one for one in found if one.severity == "bad" or _mark(one._asdict()) not in known])
+    bad = [one for one in found if one.severity == "bad"]
+    hook.kept.note_health(sorted({one.check for one in bad}))
+    streaks = {one.check: int(before.get(one.check, 0)) + 1 for one in bad}
+    hook.kept.write("streaks", streaks)
+    healed = sorted(set(before) - set(streaks))
+    if healed:
+        hook.kept.log(f"health: no longer bad: {', '.join(healed)}")
+    hook.kept.write("counters", _counters())
+    hook.kept.forget_old()
+    act(hook, [one for one in bad if streaks[one.check] >= int(hook.own["runs"])])
+
+
+def _mark(finding: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes a finding the one of the last run, which was told then."""
+    return finding["check"], finding["severity"], finding["device"]
+
+
+def _compared(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The last run's counters for the checks that compare; without any they take two readings themselves."""
+    return {name: {"before": counts} for name, counts in kept.items() if isinstance(counts, dict) and counts}
+
+
+def _counters() -> dict[str, Any]:
+    from ftrun.hooks.checks import ethernet, net_interfaces, rdma, rdma_ports
+    from ftrun.hooks.runtime.host import Machine, NoAnswer
+
+    machine = Machine()
+    try:
+        return {
+            "ib-errors": rdma_ports.counters(machine, [*rdma.LINK_LIMITS, *rdma.PACKET_LIMITS]),
+            "ib-flaps": rdma_ports.counters(machine, [rdma.FLAP_COUNTER]),
+            "nic-errors": net_interfaces.counters(machine, list(ethernet.NIC_LIMITS)),
+        }
+    except NoAnswer:
+        return {}
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[bool]:
+    """False while another health check of this node is still at work; without a folder to lock in, nobody is alone."""
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        lock = os.open(os.path.join(folder, "health.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield True
+        return
+    try:
+        # A record lock: a check that hangs for ever does not inherit it, and the next run is not kept out.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(lock)

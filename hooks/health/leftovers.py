@@ -1,0 +1,105 @@
+"""Processes that a job left behind on this node. (I/O)
+
+How it thinks. Another job of the same user may run here, and a person may be logged in: so a process is a job's own only where its cgroup
+or the environment that it was started with names this very job. Reading an environment may hang on a process that hangs, so it
+is read by a child that can be left behind. Our own ancestors bear the job's name as well, because Slurm gives it to the epilog.
+
+Checked against: processes that outlived `setsid` jobs under proctrack/linuxproc of 22.05; Slurm's cgroup paths, `.../job_<id>/...`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+from collections.abc import Sequence
+from typing import Optional
+
+from ftrun.hooks.runtime import procfs
+from ftrun.hooks.runtime.finding import DEGRADED, OK, UNKNOWN, Finding
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+from ftrun.hooks.runtime.procfs import Process
+
+__all__ = ["NAME", "belongs", "end", "found", "judge"]
+
+NAME = "leftovers"
+READ_S = 2.0
+SHOWN_MAX = 8
+
+
+def belongs(job: str, cluster: str, environment: str, cgroup: str) -> bool:
+    """Whether a process with this environment (NUL-separated) and cgroup is one of the job's own, and not of a hook of Slurm."""
+    if re.search(rf"/job_{job}(/|$)", cgroup, re.MULTILINE):
+        return True
+    told = dict(word.partition("=")[::2] for word in environment.split("\0"))
+    if told.get("SLURM_JOB_ID") != job or "SLURM_SCRIPT_CONTEXT" in told:
+        return False
+    return not cluster or told.get("SLURM_CLUSTER_NAME", cluster) == cluster
+
+
+def found(machine: Machine, job: str, uid: int, cluster: str = "") -> Optional[list[Process]]:
+    """The living processes of a job; None where they could not be read in time."""
+    if not job.isdigit():
+        return []
+    own = _ancestors(machine)
+    mine = {
+        pid: one
+        for pid, one in procfs.listed(machine).items()
+        if one.uid == uid and not one.is_kernel and one.state != "Z" and pid not in own
+    }
+
+    def named() -> bytes:
+        told = [
+            pid
+            for pid in mine
+            if belongs(job, cluster, _text(machine, pid, "environ"), _text(machine, pid, "cgroup"))
+        ]
+        return json.dumps(told).encode()
+
+    try:
+        pids = json.loads(machine.ask(named, READ_S, "the environment of processes") or b"[]")
+    except NoAnswer:
+        return None
+    return [mine[pid] for pid in pids]
+
+
+def judge(processes: Optional[Sequence[Process]], job: str) -> Finding:
+    """One finding: degraded for any that is left."""
+    if processes is None:
+        return Finding(NAME, UNKNOWN, "the processes of the job's user could not be read in time")
+    if not processes:
+        return Finding(NAME, OK, "the job left no process behind")
+    stuck = [one for one in processes if one.state == "D"]
+    told = f"{len(processes)} process(es) of job {job} outlived it" + (
+        f", {len(stuck)} cannot be ended" if stuck else ""
+    )
+    shown = tuple(f"{one.pid} {one.name} {one.state}" for one in processes[:SHOWN_MAX])
+    return Finding(NAME, DEGRADED, told, "node", "", shown, float(len(processes)), "processes")
+
+
+def end(machine: Machine, processes: Sequence[Process]) -> list[int]:
+    """Kill processes, none of root's and none whose number another has by now. Returns the pids that were sent the signal."""
+    living, ended = procfs.listed(machine), []
+    for one in processes:
+        now = living.get(one.pid)
+        if one.uid > 0 and now is not None and (now.uid, now.began) == (one.uid, one.began):
+            with contextlib.suppress(OSError):
+                os.kill(one.pid, signal.SIGKILL)
+                ended.append(one.pid)
+    return ended
+
+
+def _ancestors(machine: Machine) -> set[int]:
+    """This process and those above it."""
+    pid, found = os.getpid(), set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return found
+
+
+def _text(machine: Machine, pid: int, name: str) -> str:
+    return machine.peek(f"/proc/{pid}/{name}") or ""

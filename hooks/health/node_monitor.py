@@ -1,0 +1,405 @@
+"""`ftrun-hook watch`: looks after one node while a job runs on it. (I/O)
+
+How it thinks. It asks what a user may ask: the kernel's log where that is allowed, else the counters that show the same fault, the
+drivers' own tools, and how long the mounts take to answer. It judges by the checks of `hooks/checks`. What they say at the first look was there before
+the watch, and is not told unless it gets worse; but a mount that hangs is told whenever it does. What is found is written into the attempt's folder, once when it
+appears and once when it is gone; a node that is well writes nothing.
+
+It costs nearly nothing. All nodes look at the same moment by the clock, so that a collective waits once and not once for each node.
+Every family of checks is asked by a child process that may hang without taking the watch along; one that costs much CPU time,
+hangs or has found something is asked less often. It takes no part in the job's end: it leaves at SIGUSR2 and SIGTERM with status 0, and
+by itself when its parent has gone or the attempt is over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ftrun.hooks.checks import catalogue, kernel_log_reader
+from ftrun.hooks.checks import thresholds as checks_thresholds
+from ftrun.hooks.compile_cache.periodic_merge import PeriodicMerge
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.finding import BAD, DEGRADED, OK, SEVERITIES, SKIPPED, UNKNOWN, Check, Finding, worst
+from ftrun.hooks.runtime.host import Machine, UsageError
+from ftrun.hooks.runtime.state_dir import Growth
+
+__all__ = ["FAMILIES", "Family", "Watch", "main", "visible"]
+
+USUAL_PERIOD_S = 60.0
+LOOK_LIMIT_S = 20.0
+SPACING_MAX = 16.0
+ASKED_NOW = frozenset({"mounts", "lustre-client"})
+"""Checks whose findings harm whoever touches the thing now. What others say at the first look is not of this job: a counter may have it
+from last year, and a GPU that is not seen may never have been the job's.
+"""
+
+# Of --signal and `scancel --signal`, which reach every step: meant for the job's own. A step that one of them ends is a failed step of the job.
+_MEANT_FOR_OTHERS = (
+    signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR,
+    signal.SIGXCPU, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)  # fmt: skip
+
+
+class Family(NamedTuple):
+    """Checks that are asked together: each a name and what must be there for it ("" for nothing); `share` of a core at a period of 60 s."""
+
+    name: str
+    checks: tuple[tuple[str, str], ...]
+    share: float
+
+
+FAMILIES = (
+    Family(
+        "counters",
+        (
+            ("edac", "/sys/devices/system/edac/mc"),
+            ("pcie-aer", "/sys/bus/pci/devices"),
+            ("ib-errors", "/sys/class/infiniband"),
+            ("ib-flaps", "/sys/class/infiniband"),
+            ("ib-port", "/sys/class/infiniband"),
+            ("mount-readonly", "/proc/mounts"),
+        ),
+        0.00035,
+    ),
+    Family("mounts", (("mounts", ""), ("lustre-client", "/sys/fs/lustre")), 0.0001),
+    Family("kernel log", (("mce", "/proc/interrupts"), ("gpu-xid", "/proc/driver/nvidia")), 0.00015),
+    Family(
+        "accelerators",
+        (
+            ("gpu-check", "/proc/driver/nvidia"),
+            ("gpu-ecc", "nvidia-smi"),
+            ("gpu-recovery", "nvidia-smi"),
+            ("amd-gpu", "/sys/module/amdgpu"),
+            ("npu", "npu-smi"),
+        ),
+        0.0003,
+    ),
+)
+"""Together less than 0.1 % of a core."""
+
+
+class Seen(NamedTuple):
+    """One finding in the report: when it was seen first and last, and since when it is gone (None: it is not)."""
+
+    finding: Finding
+    at_s: float
+    last_s: float
+    until_s: Optional[float] = None
+
+
+class _Asked(NamedTuple):
+    """What became of asking a family: findings by check, counters by check, CPU seconds, and whether it did not end in time."""
+
+    findings: Mapping[str, Sequence[Finding]]
+    counters: Mapping[str, Any]
+    cpu_s: float
+    hung: bool
+
+
+class _Member:
+    """A family on this node: its checks, and when they are asked again."""
+
+    def __init__(self, family: Family, checks: Sequence[Check]) -> None:
+        self.name, self.share, self.checks = family.name, family.share, checks
+        self.due_s = 0.0
+        self.spacing = 1.0
+
+
+class Watch:
+    """The watch over one node: `look` asks what is due; `seen` is all that was found, by check and device."""
+
+    def __init__(
+        self,
+        *,
+        root: str = "/",
+        period_s: float = USUAL_PERIOD_S,
+        began_s: float,
+        settings: Optional[Mapping[str, Mapping[str, Any]]] = None,
+    ) -> None:
+        self.period_s = period_s
+        self._settings = settings or {}
+        self.seen: dict[tuple[str, str], Seen] = {}
+        self._root, self._began_s = root, began_s
+        self._first: dict[str, dict[str, Finding]] = {}
+        self._counters: dict[str, Any] = {}
+        found = [(family, _present(family, root)) for family in FAMILIES]
+        wanted = [(family, [one for one in checks if self._is_on(one)]) for family, checks in found]
+        self._members = [_Member(family, checks) for family, checks in wanted if checks]
+
+    def _is_on(self, check: Check) -> bool:
+        return self._settings.get(check.name, {}).get("enabled", True) is not False
+
+    @property
+    def checks(self) -> list[str]:
+        """The names of the checks that this node has something for."""
+        return [check.name for member in self._members for check in member.checks]
+
+    def look(self, now_s: float) -> bool:
+        """Ask every family that is due. True where the report has changed."""
+        changed = False
+        for member in self._members:
+            if now_s < member.due_s - self.period_s / 2:
+                continue
+            asked = _ask(member.checks, self._thresholds, self._root)
+            self._counters.update(asked.counters)
+            found = False
+            for check, findings in asked.findings.items():
+                changed |= self._take(check, findings, now_s)
+                found |= worst(findings) == BAD
+            # A child that hangs in the kernel stays there: the next one must not follow too soon.
+            member.spacing = min(SPACING_MAX, member.spacing * 2) if asked.hung or found else 1.0
+            usual = asked.cpu_s / member.share * (self.period_s / USUAL_PERIOD_S)
+            member.due_s = now_s + max(usual, self.period_s * member.spacing)
+        return changed
+
+    def _thresholds(self, check: Check) -> dict[str, Any]:
+        own: dict[str, Any] = {**check.thresholds, **self._settings.get(check.name, {})}
+        if "before" in own:
+            own.update(before=self._counters.get(check.name, {}), window_s=0.0)
+        if "since_s" in own:
+            own["since_s"] = self._began_s
+        if "devices" in own:
+            # Of Slurm's variables the one that names MIG instances as such, and whole GPUs as this step sees them.
+            own["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return own
+
+    def _take(self, check: str, findings: Sequence[Finding], now_s: float) -> bool:
+        """Compare what a check says now with what it said before."""
+        now = {one.device: one for one in findings if one.severity in (DEGRADED, BAD)}
+        first = self._first.setdefault(check, {} if check in ASKED_NOW else now)
+        fresh = {device: one for device, one in now.items() if _is_news(one, first.get(device))}
+        changed = False
+        for device, one in fresh.items():
+            known = self.seen.get((check, device))
+            at_s = known.at_s if known else now_s
+            changed |= known is None or known.until_s is not None or _is_other(one, known.finding)
+            self.seen[check, device] = Seen(one, at_s, now_s)
+        for (name, device), known in self.seen.items():
+            if name == check and device not in fresh and known.until_s is None:
+                self.seen[name, device] = known._replace(until_s=now_s)
+                changed = True
+        return changed
+
+    def report(self, node: str, now_s: float) -> dict[str, Any]:
+        """What is written of this node."""
+        rows = [
+            {**one.finding._asdict(), "at_s": one.at_s, "last_s": one.last_s, "until_s": one.until_s}
+            for one in self.seen.values()
+        ]
+        holding = [one.finding for one in self.seen.values() if one.until_s is None]
+        return {
+            "schema": 1, "kind": "watch", "node": node, "at_s": round(now_s, 3), "tier": "",
+            "worst": worst(holding) if holding else OK, "checks": self.checks, "findings": rows,
+        }  # fmt: skip
+
+
+def _is_news(one: Finding, first: Optional[Finding]) -> bool:
+    """Whether a finding says more than the first look did."""
+    if first is None or SEVERITIES.index(one.severity) > SEVERITIES.index(first.severity):
+        return True
+    return one.value is not None and first.value is not None and one.value > first.value
+
+
+def _is_other(one: Finding, known: Finding) -> bool:
+    """Whether a finding that holds is told again: another severity, or a number that rose. A time is another each time."""
+    return one.severity != known.severity or (one.unit != "s" and (one.value or 0) > (known.value or 0))
+
+
+def _present(family: Family, root: str) -> list[Check]:
+    """The checks of a family that this node has something for; the others are not even imported."""
+    machine = Machine(root)
+    found = []
+    for name, need in family.checks:
+        there = os.path.exists(machine.path(need)) if need.startswith("/") else machine.tool(need)
+        if not need or there:
+            found.append(catalogue.loaded(name))
+    return found
+
+
+def visible(root: str = "/") -> dict[str, list[str]]:
+    """Family -> the names of its checks that a watch on this machine asks; a family that sees nothing has none.
+
+    The kernel's log is a name of its own, "log", where this user may read it.
+    """
+    found = {family.name: [check.name for check in _present(family, root)] for family in FAMILIES}
+    if not kernel_log_reader.read(Machine(root)).why_not:
+        found["kernel log"].append("log")
+    return found
+
+
+# ---------------------------------------------------------------------- asking, in a child
+
+
+def _ask(checks: Sequence[Check], thresholds: Any, root: str) -> _Asked:
+    """Ask these checks one after the other in a child process, which is left behind when its time is up."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(checks, thresholds, root, writer)
+    os.close(writer)
+    _Living.child = child
+    told, give_up, hung = b"", time.monotonic() + LOOK_LIMIT_S, False
+    while True:
+        if not select.select([reader], [], [], max(0.0, give_up - time.monotonic()))[0]:
+            hung = True
+            break
+        chunk = os.read(reader, 1 << 16)
+        if not chunk:
+            break
+        told += chunk
+    os.close(reader)
+    cpu_s = _let_go(child, hung=hung)
+    _Living.child = 0
+    return _understood(told, cpu_s, hung=hung)
+
+
+class _Living:
+    """The child that is asking now, and who merges the caches, for the handler of signals."""
+
+    child = 0
+    merger = PeriodicMerge("", "", 0.0)
+
+
+def _let_go(child: int, *, hung: bool) -> float:
+    """CPU seconds of a child and what it started; one that cannot be killed is left to the kernel."""
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        pid, _, usage = os.wait4(child, os.WNOHANG if hung else 0)
+        if pid:
+            return usage.ru_utime + usage.ru_stime
+    return 0.0
+
+
+def _answer(checks: Sequence[Check], thresholds: Any, root: str, writer: int) -> None:
+    """The child's part: a line for each check as soon as it is done."""
+    try:
+        os.setsid()
+        for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, *_MEANT_FOR_OTHERS):
+            signal.signal(number, signal.SIG_DFL)
+        for check in checks:
+            machine = Machine(root, time.monotonic() + check.limit_s)
+            answer = _judged(check, thresholds(check), machine)
+            if answer is not None:
+                line = json.dumps([check.name, [list(one) for one in answer[0]], answer[1]])
+                os.write(writer, line.encode() + b"\n")
+    finally:
+        os._exit(0)
+
+
+def _judged(
+    check: Check, own: Mapping[str, Any], machine: Machine
+) -> Optional[tuple[Sequence[Finding], Any]]:
+    """What a check says, and the counters that its next look is compared with; None where it cannot say anything."""
+    try:
+        facts = check.probe(machine, own)
+        counted = facts if isinstance(facts, Growth) else getattr(facts, "growth", None)
+        findings = check.judge(facts, own)
+    except Exception:  # noqa: BLE001  no answer, or a mistake of ours: neither is a fault of the node, nor its end
+        return None
+    if all(one.severity in (UNKNOWN, SKIPPED) for one in findings):
+        return None
+    return findings, counted.after if isinstance(counted, Growth) else {}
+
+
+def _understood(told: bytes, cpu_s: float, *, hung: bool) -> _Asked:
+    findings: dict[str, Sequence[Finding]] = {}
+    counters = {}
+    for line in told.split(b"\n")[:-1]:
+        name, rows, counts = json.loads(line)
+        findings[name] = [
+            Finding._make(tuple(cell) if isinstance(cell, list) else cell for cell in row) for row in rows
+        ]
+        if counts:
+            counters[name] = counts
+    return _Asked(findings, counters, cpu_s, hung)
+
+
+# ---------------------------------------------------------------------- the life of a watch
+
+
+def main(arguments: list[str]) -> int:
+    """Watch until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    words = _parser().parse_args(arguments)
+    if words.visible:
+        print(json.dumps(visible(words.root)))
+        return 0
+    if not words.folder:
+        raise UsageError("--folder is missing; `ftrun-hook watch --help` tells more")
+    _hold_back()
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    settings = checks_thresholds.read(words.settings, node)
+    if settings is None:
+        return 0
+    root = words.root.replace("{node}", node)
+    watch = Watch(root=root, period_s=words.period, began_s=time.time(), settings=settings)
+    parent = os.getppid()
+    _Living.merger = merger = PeriodicMerge(words.folder, str(words.launch), time.monotonic())
+    while True:
+        now_s = time.time()
+        merger.poll(time.monotonic())
+        if watch.look(now_s):
+            with contextlib.suppress(OSError):  # told again at the next change; the job goes on either way
+                node_report.put(words.folder, words.launch, watch.report(node, now_s))
+        if words.once:
+            return 0
+        time.sleep(watch.period_s - time.time() % watch.period_s)
+        if os.getppid() != parent or _is_over(words.folder, words.launch):
+            return 0
+
+
+def _is_over(folder: str, launch: int) -> bool:
+    """The script of this launch has ended, or the attempt's folder is gone."""
+    attempt = os.path.dirname(os.path.abspath(folder))
+    return not os.path.isdir(attempt) or os.path.exists(os.path.join(attempt, f"exit.{launch}"))
+
+
+def _hold_back() -> None:
+    """Come last for the processor and go first when memory is short; leave without a word when asked to."""
+
+    def leave(_number: int, _frame: object) -> None:
+        _Living.merger.stop()
+        if _Living.child:
+            with contextlib.suppress(OSError):
+                os.killpg(_Living.child, signal.SIGKILL)
+        os._exit(0)
+
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    for number in _MEANT_FOR_OTHERS:
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
+        stream.write("1000")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook watch --help` tells more")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ftrun-hook watch", description="Look after this node while a job runs on it.")
+    told = f"thresholds by check, as JSON (default: {checks_thresholds.SITES_OWN})"
+    parser.add_argument("--settings", default="", metavar="FILE", help=told)
+    parser.add_argument("--folder", default="", help="where reports are written: nodes/ of the attempt")
+    parser.add_argument(
+        "--visible", action="store_true", help="print what can be seen here, as JSON, and leave"
+    )
+    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument("--period", type=float, default=USUAL_PERIOD_S, help="seconds between two looks")
+    parser.add_argument(
+        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
+    )
+    parser.add_argument("--once", action="store_true", help="look once and leave")
+    return parser

@@ -1,0 +1,80 @@
+"""`ftrun-hook after`: the fast checks of a node whose job has just failed, as a report in the attempt's folder. (I/O)
+
+How it thinks. The job's processes may still be there, and its port and its memory with them: what a node must have *before* a job is
+not asked, only what says that the node itself is broken. The report is written before the time is up, with `unknown` for what did not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from typing import Any
+
+from ftrun.hooks.checks import catalogue, runner, thresholds
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.host import UsageError
+
+__all__ = ["NOT_AFTERWARDS", "main"]
+
+WITHIN_S = 12.0
+NOT_AFTERWARDS = frozenset(
+    ["disk-size cache", "folder-room", "gpu-memory", "gpu-processes", "hugepages", "port-free", "ulimit"]
+)
+"""Checks of what a job needs to begin."""
+
+
+def main(arguments: list[str]) -> int:
+    """Check this node and write its report. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    words = _parser().parse_args(arguments)
+    chosen = [check for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    settings = thresholds.read(words.settings, node)
+    if settings is None:
+        return 0
+    counting = [one.name for one in chosen if words.since and "since_s" in one.thresholds]
+    for name in counting:
+        # What the kernel's log and the uptime say counts from the start of the script; what a site sets goes before.
+        settings[name] = {"since_s": words.since, **settings.get(name, {})}
+    root = words.root.replace("{node}", node)
+    reports = runner.run(chosen, settings=settings, budget_s=words.within, root=root)
+    report = runner.report_of(reports, kind="after", node=node, at_s=time.time(), tier="fast")
+    # What these found came while the job ran; anything else may have been there before it.
+    report["since"] = [name for name in counting if settings[name]["since_s"] == words.since]
+    if words.start:
+        report["start"] = words.start
+    with contextlib.suppress(OSError):
+        node_report.put(words.folder, words.launch, report)
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook after --help` tells more")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ftrun-hook after", description="Check this node after a job on it has failed.")
+    parser.add_argument(
+        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
+    )
+    told = f"thresholds by check, as JSON (default: {thresholds.SITES_OWN})"
+    parser.add_argument("--settings", default="", metavar="FILE", help=told)
+    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
+    parser.add_argument(
+        "--since",
+        type=float,
+        default=0.0,
+        metavar="TIME",
+        help="when the script began, in seconds of the epoch",
+    )
+    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument(
+        "--start", type=int, default=0, help="the number of the script's start in this launch"
+    )
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument(
+        "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"
+    )
+    return parser

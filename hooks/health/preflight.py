@@ -1,0 +1,191 @@
+"""`ftrun-hook preflight`: before a job's script starts, each of its nodes is checked, and one of them sums up. (I/O)
+
+How it thinks. Two calls, both made by the opening of an attempt. The first runs on every node at once and leaves a report in the attempt's
+folder; what it finds bad it looks at twice. The second, `--verdict`, runs on the first node when all are done or their time is up, and reads the
+reports: what a minority of the nodes shows is those nodes' fault, what most of them show is the site's, and what is missing or
+unknown is nobody's (see `compare`). Only its status EXIT_HELD keeps the script from starting; a mistake of ours, a full disk, a Python that
+dies start it. Each call imports only what it is for: the job waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ftrun.hooks.checks import thresholds
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.finding import BAD, SEVERITIES, TIERS, Check
+from ftrun.hooks.runtime.host import Machine, NoAnswer, UsageError
+from ftrun.hooks.runtime.node_report import SCHEMA, parsed
+
+if TYPE_CHECKING:
+    from ftrun.hooks.health.outliers import Verdict
+
+__all__ = ["EXIT_HELD", "KIND", "RECORD", "main"]
+
+KIND = "preflight"
+EXIT_HELD = 69
+"""The script is not to be started here. A number that no interpreter, shell or signal returns by itself."""
+RECORD = "preflight"
+"""`preflight.<launch>` in the attempt's folder: what was found, and whether the script was held."""
+
+WITHIN_S = 12.0
+AGAIN_WITHIN_S = 3.0
+REPORT_BYTES_MAX = 1 << 20
+NAMED_MAX = 8
+SIX = ("dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "gpu-check")
+
+
+def main(arguments: list[str]) -> int:
+    """Check this node (0 always), or sum up (EXIT_HELD: a minority of the nodes is bad and the script is not to be started)."""
+    words = _parser().parse_args(arguments)
+    if words.verdict:
+        return _summed_up(words)
+    node = words.node or os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    settings = thresholds.read(words.settings, node)
+    if settings is not None:
+        from ftrun.hooks.checks import catalogue
+
+        chosen = catalogue.checks(words.tier, words.names)
+        words.root = words.root.replace("{node}", node)
+        node_report.put(words.folder, words.launch, _report(node, chosen, settings, words))
+    return 0
+
+
+def _report(
+    node: str, chosen: Sequence[Check], settings: Mapping[str, Mapping[str, Any]], words: argparse.Namespace
+) -> dict[str, Any]:
+    """The report of these checks; what is bad was so twice."""
+    from ftrun.hooks.checks import catalogue, runner
+
+    reports = runner.run(chosen, settings=settings, budget_s=words.within, root=words.root)
+    bad = [one.check for one in reports if any(found.severity == BAD for found in one.findings)]
+    if bad:
+        again = runner.run(
+            catalogue.checks(names=bad), settings=settings, budget_s=AGAIN_WITHIN_S, root=words.root
+        )
+        second = {one.check: one for one in again}
+        reports = [second.get(one.check, one) for one in reports]
+    return runner.report_of(reports, kind=KIND, node=node, at_s=time.time(), tier=words.tier)
+
+
+def _summed_up(words: argparse.Namespace) -> int:
+    from ftrun.hooks.health.outliers import verdict
+
+    reports = {}
+    start = os.path.join(words.folder, f"{KIND}.{words.launch}.")
+    for path in glob.glob(f"{glob.escape(start)}*.json"):
+        with open(path, encoding="utf-8") as stream:
+            report = parsed(stream.read(REPORT_BYTES_MAX))
+        if report is not None:
+            reports[path[len(start) : -len(".json")]] = report["findings"]
+    found = verdict(reports, words.nodes, _nodes())
+    held = bool(found.bad) and not words.report_only
+    for line in [*_items(reports), *_told(found, len(reports), words.nodes, held=held)]:
+        print(f"ftrun: preflight: {line}", file=sys.stderr)
+    record = {
+        "schema": SCHEMA,
+        "launch": words.launch,
+        "held": held,
+        "nodes": words.nodes,
+        "answered": len(reports),
+        "bad": {node: found.bad[node][0] for node in sorted(found.bad)},
+        "site": list(found.site),
+    }
+    # Without the record nobody would know why the script was held: where it cannot be written, the script starts.
+    attempt = os.path.dirname(os.path.abspath(words.folder))
+    node_report.write(os.path.join(attempt, f"{RECORD}.{words.launch}"), record)
+    return EXIT_HELD if held else 0
+
+
+def _items(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """A line for each of the six items that users of managed clusters know: its name, its verdict, and where, if not everywhere.
+
+    Not why: words such as "Name or service not known" in the job's log would be taken for the job's own. The reports have them.
+    """
+    lines = []
+    for name in SIX:
+        told = {node: [one for one in rows if one["check"] == name] for node, rows in reports.items()}
+        graded = {
+            node: max(mine, key=lambda one: SEVERITIES.index(one["severity"]))
+            for node, mine in told.items()
+            if mine
+        }
+        if not graded:
+            continue
+        worst = max(graded.values(), key=lambda one: SEVERITIES.index(one["severity"]))
+        where = sorted(node for node, one in graded.items() if one["severity"] == worst["severity"])
+        shown = f"{','.join(where[:NAMED_MAX])}{',...' if len(where) > NAMED_MAX else ''}"
+        place = "" if len(where) == len(graded) else f" on {shown}, {len(where)} of {len(graded)} nodes"
+        lines.append(f"{name}: {worst['severity']}{place}")
+    return lines
+
+
+def _nodes() -> Sequence[str]:
+    """The names of the job's nodes: one that gave no report may be told of by its peers. () where they are not known."""
+    from ftrun.hooks.checks import job_hosts
+
+    try:
+        return job_hosts.all_of(Machine(), {"hosts": "", "hosts_file": ""})
+    except NoAnswer:
+        return ()
+
+
+def _told(found: Verdict, answered: int, nodes: int, *, held: bool) -> Sequence[str]:
+    """What the job's log says beside the items: nothing where nothing is wrong."""
+    lines = []
+    if answered < nodes:
+        lines.append(
+            f"{nodes - answered} of {nodes} nodes gave no report, which is held against none of them"
+        )
+    lines += [
+        f"{check} fails on most of {answered} nodes: a matter of the site, not of a node"
+        for check in found.site
+    ]
+    for node in sorted(found.bad)[:NAMED_MAX]:
+        first = found.bad[node][0]
+        lines.append(f"{node}: {first['check']}: {first['message']}")
+    if len(found.bad) > NAMED_MAX:
+        lines.append(f"and {len(found.bad) - NAMED_MAX} more nodes")
+    if found.bad:
+        lines.append("the script is not started here" if held else "the script starts all the same")
+    elif found.many:
+        lines.append(
+            f"bad on {', '.join(found.many[:NAMED_MAX])}: most nodes, or none to compare with, so nobody is blamed; the script starts"
+        )
+    return lines
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{message}; `ftrun-hook preflight --help` tells more")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ftrun-hook preflight", description="Check this node before a job's script starts.")
+    parser.add_argument("--folder", required=True, help="where reports are written: nodes/ of the attempt")
+    parser.add_argument("--launch", type=int, default=0, help="the number of this launch of the job")
+    parser.add_argument("names", nargs="*", metavar="CHECK", help="only these checks")
+    parser.add_argument("--tier", choices=TIERS, default="fast", help="how thorough (default: fast)")
+    parser.add_argument("--node", default="", help="the name of this node (default: Slurm's)")
+    parser.add_argument(
+        "--within", type=float, default=WITHIN_S, metavar="SECONDS", help="end within this time"
+    )
+    parser.add_argument(
+        "--settings",
+        default="",
+        metavar="FILE",
+        help="thresholds by check, as JSON; {node} in it is the node's name",
+    )
+    parser.add_argument(
+        "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
+    )
+    parser.add_argument("--verdict", action="store_true", help="sum up the reports of all nodes")
+    parser.add_argument("--nodes", type=int, default=1, help="with --verdict: how many nodes the job has")
+    parser.add_argument("--report-only", action="store_true", help="with --verdict: hold no script")
+    return parser

@@ -1,0 +1,1 @@
+"""The heartbeat that training code may send: `from ftrun.hooks import beat`. (pure)"""

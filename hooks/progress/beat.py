@@ -1,0 +1,398 @@
+"""A training loop tells where it is: `from ftrun.hooks import beat`, then `beat(step)` once a step. (I/O)
+
+    from ftrun.hooks import beat
+    beat(step)                         # in each step; a plain number
+    beat(step, phase="eval")           # before something long: "eval", "checkpoint", "compile", "data", or a word of your own
+    beat(step, phase="sync")           # optional: own work of this step is done, others are waited for from here on
+    beat.save_wanted()                 # True once for each wish for a checkpoint
+    beat.done()                        # training is over, what follows is no hang
+
+How it thinks. Training must never wait for this. So a call only notes numbers (under a microsecond), and a thread of this process does
+the rest once a second: it writes the last call into `$FTRUN_BEAT_DIR/<rank>`, in place and of one length, for that is the cheapest
+thing that can be done to a file that many nodes see. Nothing raises: a folder that is missing, full or read-only costs the beats, and
+a file system that stands still stops only the thread. In jobs of more than 512 ranks each of them writes more rarely, up to every 15 s.
+
+- **Whose beat.** The rank is RANK, else OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID: mpirun and torchrun hand on SLURM_PROCID of whoever
+  started them. A forked child (a loader of data) whose parent beats is silent while the parent lives.
+- **Fencing.** `$FTRUN_ATTEMPT_DIR/current` names the present start. A process whose FTRUN_START_TOKEN is a lower one is left over from an
+  earlier start - its node was frozen, or out of reach - and ends itself with 143 before it can write over its successor's checkpoints;
+  FTRUN_FENCE=off keeps it. What cannot be read ends nobody, nor does another job's folder, inherited by `sbatch` within a job.
+- **Stacks.** faulthandler listens to a signal that nobody here uses, named in the file as `stack_signal` (0: none), and writes to
+  `$FTRUN_BEAT_DIR/<rank>.stack`. A program that replaces this one by exec listens no longer and would die of the signal: whoever sends it
+  looks first whether the pid catches it (SigCgt in /proc/PID/status). FTRUN_STACK_SIGNAL=off keeps all signals free.
+- **Own time.** Ranks of one collective all step at the pace of the slowest. Seconds between `beat(step)` and `beat(step, phase="sync")` are
+  a rank's own; their sum `own_s` over `own_n` steps tells a straggler from those who wait for it, whatever the nodes' clocks say.
+- **Standing still.** When no call came for STILL_S the thread adds what a watcher needs to tell a long evaluation from a hang: where the
+  training thread is (a digest of its Python stack and its innermost frames), and the processor time and bytes of this process and its children.
+- **Saving.** Ranks see a wish at different steps: let one of them ask `save_wanted` and tell the others, as with any decision.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Optional
+
+from ftrun.hooks.runtime import start_processes
+
+__all__ = ["beat", "done", "save_wanted"]
+
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+EVERY_S = 1.0
+RANKS_EVERY_S = 512  # so many ranks may write in a second
+EVERY_S_MAX = 15.0
+LINE_BYTES = 640  # each line has this length, so that a shorter one leaves nothing of a longer one
+FENCED = 143
+DONE_WITHIN_S = 1.0
+STILL_S = 5.0
+FRAMES_MAX = 64
+TOP_CHARS = 160
+CHILDREN_MAX = 64
+FIRST_SIGNAL = 8  # above SIGRTMIN: the first few are used by libraries of threads and fabrics
+
+_clock = time.monotonic
+
+
+class _Heart:
+    """What one process has to tell. Written by the training loop, read by the thread; no lock, each field is whole."""
+
+    def __init__(self, parent: int = 0) -> None:
+        self.parent = parent  # the process that beats already, of which this one is a fork
+        self.thread: Any = None
+        self.refused_s: Optional[float] = None  # when no thread could be started
+        self.turn = [
+            True
+        ]  # who takes it out starts the thread: of two, the one would write over what the other told last
+        self.step: Any = None
+        self.phase = ""
+        self.n = 0
+        self.at_s = 0.0
+        self.began_s = 0.0  # of the step under way, 0 = not in a step
+        self.own_s = 0.0
+        self.own_n = 0
+        self.ident = 0  # of the thread that trains
+        self.asks = False
+        self.wish = ""
+        self.answered = ""
+        self.wake: Any = None
+        self.written: Any = None
+
+
+_heart = _Heart()
+
+
+def beat(step: object = None, phase: str = "") -> None:
+    """Tell that training is at `step`, and in which phase ("" = stepping). Never raises, never waits."""
+    heart = _heart
+    now_s = _clock()
+    if not phase:
+        heart.began_s = now_s
+    elif phase == "sync" and heart.began_s:
+        heart.own_s += now_s - heart.began_s
+        heart.own_n += 1
+        heart.began_s = 0.0
+    else:
+        heart.began_s = 0.0
+    heart.step, heart.phase, heart.at_s = step, phase, now_s
+    heart.n += 1
+    if heart.thread is None:
+        _start(heart)
+
+
+def save_wanted() -> bool:
+    """Whether a checkpoint is asked for that this process was not told of yet. As fresh as the last look, a second ago."""
+    heart = _heart
+    heart.asks = True
+    if heart.thread is None:
+        _start(heart)
+    wish = heart.wish
+    if not wish or wish == heart.answered:
+        return False
+    heart.answered = wish
+    return True
+
+
+def done() -> None:
+    """Training is over: from here on silence is no hang. Waits a second at most until that is written."""
+    heart = _heart
+    beat(heart.step, "done")
+    if heart.thread is not None and heart.thread is not True and heart.thread.is_alive():
+        heart.written.clear()
+        heart.wake.set()
+        heart.written.wait(DONE_WITHIN_S)
+
+
+def _start(heart: _Heart) -> None:
+    """Start the thread; where there is nothing to write to, note that for good."""
+    if not any(os.environ.get(name) for name in ("FTRUN_BEAT_DIR", "FTRUN_RUN_DIR")):
+        heart.thread = True
+        return
+    if heart.parent and os.getppid() == heart.parent:
+        return
+    if heart.refused_s is not None and _clock() - heart.refused_s < EVERY_S_MAX:
+        return
+    try:
+        heart.turn.pop()
+    except IndexError:  # another thread of the training is about to
+        return
+    import threading
+
+    heart.ident = threading.get_ident()
+    heart.wake, heart.written = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_Scribe(heart).work, name="ftrun-beat", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads, or the interpreter ends
+        heart.refused_s = _clock()
+        heart.turn.append(True)
+        return
+    heart.thread = thread
+
+
+def _forked() -> None:
+    """In a forked child: it has no thread, and is silent while its parent beats."""
+    global _heart  # noqa: PLW0603 - the state of this process
+    before = _heart
+    beats = before.thread is not None and before.thread is not True
+    _heart = _Heart(os.getppid() if beats else before.parent)
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class _Scribe:
+    """The thread's side: writes beats, looks for wishes, and ends a process that is of an earlier start."""
+
+    def __init__(self, heart: _Heart) -> None:
+        env = os.environ
+        self.heart = heart
+        self.folder = env.get("FTRUN_BEAT_DIR", "")
+        self.rank = str(int(next((rank for name in RANKS if (rank := env.get(name, "")).isdigit()), "0")))
+        self.host = os.uname().nodename[:64]
+        self.token = env.get("FTRUN_START_TOKEN", "")
+        self.attempt = env.get("FTRUN_ATTEMPT_DIR", "")
+        self.run_dir = env.get("FTRUN_RUN_DIR", "")
+        ranks = env.get("WORLD_SIZE") or env.get("SLURM_NTASKS") or "1"
+        ranks_n = int(ranks) if ranks.isdigit() else 1
+        self.every_s = min(EVERY_S_MAX, max(EVERY_S, ranks_n / RANKS_EVERY_S))
+        self.stack_signal = 0
+        self.stack_file: Any = None
+        self.told_n = -1
+        self.told_s = 0.0
+
+    def work(self) -> None:
+        """Go on until the process ends."""
+        if not self._is_ours():
+            return
+        fenced = self.token and self.attempt and os.environ.get("FTRUN_FENCE", "") != "off"
+        self._listen()
+        heart = self.heart
+        while True:
+            if heart.n != self.told_n or _clock() - self.told_s >= STILL_S:
+                self._write()
+            if heart.n == self.told_n:
+                heart.written.set()
+            if fenced:
+                self._check_fence()
+            if heart.asks and self.run_dir:
+                heart.wish = _first_line(os.path.join(self.run_dir, "save-now"))
+            heart.wake.wait(self.every_s)
+            heart.wake.clear()
+
+    def _is_ours(self) -> bool:
+        """False in a job that merely inherited the environment of the one it was submitted from."""
+        job = os.environ.get("SLURM_JOB_ID", "")
+        if not job or not self.attempt or not self.token:
+            return True
+        launch = os.path.join(self.attempt, "launch." + self.token.partition(".")[0])
+        named = _value(launch, "job")
+        return not named or named == job
+
+    def _write(self) -> None:
+        heart = self.heart
+        n, at_s = heart.n, heart.at_s
+        self.told_s = _clock()
+        if not self.folder or not n:
+            return
+        told = {
+            "rank": int(self.rank),
+            "pid": os.getpid(),
+            "host": self.host,
+            "step": _whole(heart.step),
+            "phase": str(heart.phase or "")[:16],
+            "n": n,
+            "t": round(time.time() - (_clock() - at_s), 3),
+            "stack_signal": self.stack_signal,
+            "own_s": round(heart.own_s, 4),
+            "own_n": heart.own_n,
+        }
+        if _clock() - at_s >= STILL_S:
+            told["still"] = {"at": round(_clock(), 1), **_where(heart.ident), **_used()}
+        import json
+
+        line = json.dumps(told, separators=(",", ":")).encode().ljust(LINE_BYTES - 1) + b"\n"
+        try:
+            place = os.open(os.path.join(self.folder, self.rank), os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(place, line, 0)
+            finally:
+                os.close(place)  # a network file system shows others what was closed
+            self.told_n = n
+        except FileNotFoundError:
+            _make(self.folder)
+        except OSError:
+            return
+
+    def _check_fence(self) -> None:
+        try:
+            current = os.readlink(os.path.join(self.attempt, "current"))
+        except OSError:
+            return
+        if start_processes.is_over(self.token, current):
+            _say(
+                f"ftrun: rank {self.rank} is of start {self.token}, the present one is {current}: it ends itself\n"
+            )
+            os._exit(FENCED)
+
+    def _listen(self) -> None:
+        """Let faulthandler write all stacks into a file of ours at a signal that nobody else uses."""
+        if not self.folder or os.environ.get("FTRUN_STACK_SIGNAL", "") == "off":
+            return
+        import faulthandler
+
+        number = _free_signal()
+        _make(self.folder)
+        try:
+            self.stack_file = open(os.path.join(self.folder, self.rank + ".stack"), "wb", opener=_private)  # noqa: SIM115 - open for good
+            if number:
+                faulthandler.register(number, file=self.stack_file, all_threads=True, chain=False)
+                self.stack_signal = number
+        except (OSError, ValueError, RuntimeError):
+            self.stack_signal = 0
+
+
+def _where(ident: int) -> dict[str, Any]:
+    """Where the training thread is: `stack` differs when it has moved on, `top` are its innermost frames."""
+    import zlib
+
+    frame: Any = sys._current_frames().get(ident)  # noqa: SLF001 - the documented way to another thread's stack
+    names, digest, depth = [], 0, 0
+    while frame is not None and depth < FRAMES_MAX:
+        code = frame.f_code
+        digest = zlib.crc32(
+            f"{code.co_filename}:{code.co_name}:{frame.f_lineno}".encode("utf-8", "replace"), digest
+        )
+        if depth < 3:
+            folder, _, file = code.co_filename.rpartition("/")
+            names.append(f"{folder.rpartition('/')[2]}/{file}:{code.co_name}")
+        frame, depth = frame.f_back, depth + 1
+    return {"stack": f"{digest:08x}", "top": " < ".join(names)[:TOP_CHARS]}
+
+
+def _used() -> dict[str, Any]:
+    """Processor seconds and bytes read and written, by this process and its children; `stuck` = one waits in the kernel for a file."""
+    cpu_ticks, size_bytes, stuck = 0, 0, False
+    waiting, seen = [os.getpid()], 0
+    while waiting and seen < CHILDREN_MAX:
+        pid, seen = waiting.pop(), seen + 1
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 13:
+            cpu_ticks += int(fields[11]) + int(fields[12])
+            stuck = stuck or fields[0] == "D"
+        io = dict(line.split(": ", 1) for line in _read(f"/proc/{pid}/io").splitlines() if ": " in line)
+        size_bytes += int(io.get("rchar", "0")) + int(io.get("wchar", "0"))
+        for task in _names(f"/proc/{pid}/task"):
+            waiting += [int(child) for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+    return {"cpu_s": round(cpu_ticks / os.sysconf("SC_CLK_TCK"), 2), "io_bytes": size_bytes, "stuck": stuck}
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _free_signal() -> int:
+    """A real-time signal that this process neither catches, ignores nor blocks; 0 where there is none."""
+    import signal
+
+    used = 0
+    for name in ("SigCgt", "SigIgn", "SigBlk"):
+        text = _value("/proc/self/status", name, ":")
+        if not text:
+            return 0
+        used |= int(text, 16)
+    numbers = range(signal.SIGRTMIN + FIRST_SIGNAL, signal.SIGRTMAX)
+    return next((number for number in numbers if not used >> (number - 1) & 1), 0)
+
+
+def _value(path: str, name: str, sep: str = "=") -> str:
+    """The value of a `name=value` line; "" where there is none, or no such file."""
+    lines = _read(path).splitlines()
+    return next((line[len(name) + 1 :].strip() for line in lines if line.startswith(name + sep)), "")
+
+
+def _first_line(path: str) -> str:
+    """What a wish says; a wish without words is one all the same. "" = there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.readline(256).strip() or "now"
+    except OSError:
+        return ""
+
+
+def _whole(step: Any) -> Optional[int]:
+    try:
+        return operator.index(step)
+    except (TypeError, ValueError, RuntimeError):  # a tensor may raise what it likes
+        return int(step) if isinstance(step, float) and step == step // 1 else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return
+
+
+def _say(text: str) -> None:
+    """To stderr, where it takes the words at once: nobody waits for a full pipe."""
+    import select
+
+    try:
+        poller = select.poll()
+        poller.register(2, select.POLLOUT)
+        if poller.poll(0):
+            os.write(2, text.encode())
+    except OSError:
+        return
+
+
+class Beat(ModuleType):
+    """This module: `beat(step)` calls its function of that name, however the module was imported."""
+
+    save_wanted: Callable[[], bool]
+    done: Callable[[], None]
+
+    def __call__(self, step: object = None, phase: str = "") -> None:
+        beat(step, phase)
+
+
+sys.modules[__name__].__class__ = Beat

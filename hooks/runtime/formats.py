@@ -1,0 +1,87 @@
+"""Amounts of bytes as people write them: 8G, 500M, 40%. (pure)
+
+How it thinks. A unit is a power of 1024, whichever way it is spelled (G, GB, GiB). A percentage is one of whatever whoever reads it
+reckons with, such as the memory of a node.
+
+Slurm's lists of nodes, `n[01-03,7],gpu5`, as single names.
+How it thinks. Widths are kept (n01 is not n1), several brackets in one name multiply, and what is no list is refused rather than guessed.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["amount_of", "bytes_of", "expand"]
+
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def amount_of(text: str, whole_bytes: int) -> int:
+    """The bytes that `text` means, a percentage being one of `whole_bytes`. Raises ValueError where it means none."""
+    words = text.strip()
+    if not words.endswith("%"):
+        return bytes_of(words)
+    share = float(words[:-1])
+    if not 0 <= share <= 100:
+        raise ValueError(f"{text!r} is no percentage of a whole")
+    return int(whole_bytes * share / 100)
+
+
+def bytes_of(text: str) -> int:
+    """The bytes that `text` means, such as 8G, 1.5 GiB or 1048576. Raises ValueError."""
+    words = text.strip().upper()
+    digits = words.rstrip("BIKMGTP ")
+    unit = words[len(digits) :].strip()
+    unit = unit[:-1] if unit.endswith("B") else unit
+    unit = unit[:-1] if unit.endswith("I") else unit
+    if unit not in _POWERS:
+        raise ValueError(f"{text!r} has no unit that is known")
+    size = float(digits) * 1024.0 ** _POWERS[unit]
+    if not 0 <= size < 2.0**60:  # also what is no number
+        raise ValueError(f"{text!r} is no size")
+    return int(size)
+
+
+NODES_MAX = 100_000
+_WORD = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
+
+
+def expand(text: str) -> list[str]:
+    """The names in a list, in its order, each once. Raises ValueError for what is no list, or names more than NODES_MAX."""
+    names: dict[str, None] = {}
+    at = 0
+    words = text.strip()
+    while at < len(words):
+        found = _WORD.match(words, at)
+        if found is None or (found.end() < len(words) and words[found.end()] != ","):
+            raise ValueError(f"{text!r} is no list of nodes")
+        names.update(dict.fromkeys(_of_word(found[0])))
+        if len(names) > NODES_MAX:
+            raise ValueError(f"{text[:80]!r} names too many nodes")
+        at = found.end() + 1
+    return list(names)
+
+
+def _of_word(word: str) -> list[str]:
+    found = [""]
+    for number, piece in enumerate(re.split(r"\[([^\[\]]*)\]", word)):
+        ends = _of_ranges(piece) if number % 2 else [piece]
+        if len(found) * len(ends) > NODES_MAX:
+            raise ValueError(f"{word!r} names too many nodes")
+        found = [head + end for head in found for end in ends]
+    return found
+
+
+def _of_ranges(text: str) -> list[str]:
+    ends: list[str] = []
+    for one in text.split(","):
+        found = _RANGE.match(one.strip())
+        if found is None:
+            raise ValueError(f"[{text}] is no range")
+        first, last = found[1], found[2] or found[1]
+        if not 0 <= int(last) - int(first) < NODES_MAX:
+            raise ValueError(f"[{text}] is no range")
+        ends += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return ends

@@ -1,0 +1,141 @@
+"""What is mounted on this node, and asking many mounts at once. (I/O)
+
+How it thinks. A mount that hangs holds whoever touches it in the kernel, for ever; so each is touched by a child of its own, all at the
+same time, and the table of mounts is read from /proc, which never touches them. A question answers with its errno, for that is what
+tells a stale handle from a dead server.
+
+Format of /proc/mounts: fstab(5) and proc(5); blanks in a path are written as octal.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Union
+
+from ftrun.hooks.runtime.host import Machine, NoAnswer
+
+__all__ = ["Mount", "Touch", "asked", "holder", "is_network", "parsed", "table", "watched"]
+
+NETWORK_KINDS = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fhgfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "wekafs",
+    ]
+)
+# Of FUSE only what is known to be remote: sandboxes and desktops mount much else by it.
+NETWORK_FUSE = (
+    "ceph", "curvefs", "dfuse", "gcsfuse", "glusterfs", "goofys", "juicefs", "JuiceFS", "mountpoint-s3", "rclone", "s3fs", "sshfs",
+)  # fmt: skip
+
+
+class Mount(NamedTuple):
+    """One line of /proc/mounts: what is mounted, where, the kind of file system, and its options."""
+
+    source: str
+    target: str
+    kind: str
+    options: tuple[str, ...]
+
+
+class Touch(NamedTuple):
+    """What came of touching a path: seconds it took, the errno (0 for none), or that it hung. `text` is the question's own answer."""
+
+    took_s: float
+    errno: int = 0
+    hung: bool = False
+    text: str = ""
+
+    @property
+    def word(self) -> str:
+        """The error in words, with its name."""
+        return f"{os.strerror(self.errno)} ({errno.errorcode.get(self.errno, self.errno)})"
+
+
+def table(machine: Machine) -> tuple[Mount, ...]:
+    """What is mounted for this process, in order. Raises NoAnswer where /proc is not there."""
+    text = machine.peek("/proc/self/mounts") or machine.peek("/proc/mounts")
+    if text is None:
+        raise NoAnswer("/proc/mounts cannot be read")
+    return parsed(text)
+
+
+def parsed(text: str) -> tuple[Mount, ...]:
+    """The mounts of a text in the format of /proc/mounts; lines that are cut are left out."""
+    rows = [line.split(" ") for line in text.splitlines()]
+    return tuple(
+        Mount(_plain(row[0]), _plain(row[1]), row[2], tuple(row[3].split(",")))
+        for row in rows
+        if len(row) >= 4
+    )
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
+
+
+def is_network(mount: Mount) -> bool:
+    """Whether its data come from another machine."""
+    family, _, kind = mount.kind.partition(".")
+    return mount.kind in NETWORK_KINDS or (family == "fuse" and kind.startswith(NETWORK_FUSE))
+
+
+def holder(mounts: Sequence[Mount], path: str) -> Optional[Mount]:
+    """The mount that a path lies on: the deepest one, and of several on one place the last."""
+    whole = os.path.normpath(path)
+    over = [one for one in mounts if whole == one.target or whole.startswith(one.target.rstrip("/") + "/")]
+    return max(reversed(over), key=lambda one: len(one.target)) if over else None
+
+
+def watched(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
+    """The paths to look at: those named, else every network file system that is mounted."""
+    named = list(thresholds["paths"])
+    return named or sorted({one.target for one in table(machine) if is_network(one)})
+
+
+def asked(
+    machine: Machine, paths: Sequence[str], question: Callable[[str], str], limit_s: float
+) -> dict[str, Touch]:
+    """Ask a question of each path, side by side; what an OSError says is part of the answer."""
+    answers = machine.ask_all({path: _timed(question, path) for path in paths}, limit_s)
+    return {path: _touch(answer, limit_s) for path, answer in answers.items()}
+
+
+def _timed(question: Callable[[str], str], path: str) -> Callable[[], bytes]:
+    def told() -> bytes:
+        began = time.monotonic()
+        code, text = 0, ""
+        try:
+            text = question(path)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        return f"{time.monotonic() - began:.6f} {code} {text}".encode()
+
+    return told
+
+
+def _touch(answer: Union[bytes, NoAnswer, None], limit_s: float) -> Touch:
+    if isinstance(answer, NoAnswer):
+        return Touch(limit_s, hung=True)
+    took, code, text = ([*(answer or b"").decode("utf-8", "replace").split(" ", 2), "", "", ""])[:3]
+    return Touch(float(took or 0), int(code or errno.EIO), text=text)

@@ -1,0 +1,358 @@
+"""The processes of this node as /proc tells them. (I/O)
+
+How it thinks. Reading a process's command line or maps may hang on a process that hangs; `stat` and `status` do not, so no more is read.
+What a process does now is seen from two readings with a pause between them. A large node has thousands of processes: `status` is read only of those that matter.
+
+Fields of /proc/PID/stat: proc(5). The name stands in parentheses and may hold anything, so the fields are counted from the last one.
+
+Processes of this node: whose they are, what environment they have, and which priority ours take.
+A process that hangs in the kernel may hold whoever reads its environment. So a child reads, says which one it
+begins with, and is left behind when it does not come back.
+
+Checked against: /proc of Linux 6.1; the cgroup paths of Slurm 22.05 and later, `.../job_<id>/step_<id>/...`
+in both hierarchies.
+
+Who of this user has files below a folder open for writing.
+How it thinks. The links of /proc/PID/fd can be read of a process that hangs, and cost a microsecond each. Of the few that point below the folder the flags
+tell whether the file was opened to be written: /proc/PID/fdinfo, whose `flags` are those of open(2), in octal (proc(5)). A process in another mount
+namespace may show the same path for a file elsewhere: the device tells them apart. Raises nothing but for the folder itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Optional
+
+from ftrun.hooks.runtime import start_processes
+from ftrun.hooks.runtime.host import Machine
+
+__all__ = [
+    "TICKS_PER_S",
+    "Owner",
+    "Process",
+    "Writer",
+    "again",
+    "again_all",
+    "began",
+    "come_last",
+    "environments",
+    "glanced",
+    "is_alive",
+    "known",
+    "listed",
+    "listed_processes",
+    "owner",
+    "owner_from",
+    "space",
+    "writers",
+]
+
+
+STAT_BYTES = 4096
+GLANCE_S = 5.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
+
+
+class Process(NamedTuple):
+    """One process: its state's letter, CPU time in ticks, when it began (ticks since boot: with the pid, its identity).
+
+    `switches`: how often it gave the processor away, which it cannot do while it hangs; `parent` the pid of whoever must wait for it.
+    """
+
+    pid: int
+    uid: int
+    name: str
+    state: str
+    is_kernel: bool
+    ticks: int
+    began: int
+    switches: int = 0
+    parent: int = 0
+
+
+def listed(machine: Machine) -> dict[int, Process]:
+    """All processes by pid; those that end meanwhile are left out."""
+    found = (known(machine, one) for one in glanced(machine).values())
+    return {one.pid: one for one in found if one is not None}
+
+
+def glanced(machine: Machine, *, first: bool = False) -> dict[int, Process]:
+    """As `listed`, in a third of the time: `uid` is -1 and `switches` 0, for `known` to tell of those that matter.
+
+    `first`: the first look of checks that run side by side, which have it in common. Raises NoAnswer where that takes too long.
+    """
+
+    def all_of_them() -> list[Process]:
+        folder = machine.path("/proc")
+        found = (_glanced(f"{folder}/{name}/stat", name) for name in machine.names("/proc") if name.isdigit())
+        return [one for one in found if one is not None]
+
+    rows = (
+        machine.shared("processes", all_of_them, GLANCE_S, "the list of processes")
+        if first
+        else all_of_them()
+    )
+    return {row[0]: Process._make(row) for row in rows}
+
+
+def again_all(machine: Machine, before: Iterable[Process]) -> dict[int, Process]:
+    """These processes a moment later, glanced at; those that ended meanwhile are left out."""
+    folder = machine.path("/proc")
+    found = (_glanced(f"{folder}/{one.pid}/stat", str(one.pid)) for one in before)
+    return {one.pid: one for one in found if one is not None}
+
+
+def known(machine: Machine, one: Process) -> Optional[Process]:
+    """The same process with uid and switches; None where it has ended."""
+    status = machine.peek(f"/proc/{one.pid}/status") or ""
+    uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
+    switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)
+    if uid is None:
+        return None
+    return one._replace(uid=int(uid[1]), switches=int(switches[1]) if switches else 0)
+
+
+def again(machine: Machine, one: Process) -> Optional[Process]:
+    """The process now, known; None where it has ended and its number is free or another's."""
+    now = _process(machine, str(one.pid))
+    return known(machine, now) if now is not None and now.began == one.began else None
+
+
+def _process(machine: Machine, pid: str) -> Optional[Process]:
+    return _glanced(machine.path(f"/proc/{pid}/stat"), pid)
+
+
+def _glanced(path: str, pid: str) -> Optional[Process]:
+    """From one read of one file: it is shorter than that, and there are thousands."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, STAT_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(b")")
+    fields = tail.split(None, 20)
+    if len(fields) < 20:
+        return None
+    is_kernel = bool(int(fields[6]) & KERNEL_THREAD)
+    ticks = int(fields[11]) + int(fields[12])
+    name = head.partition(b"(")[2].decode("utf-8", "replace")
+    return Process(
+        int(pid), -1, name, fields[0].decode(), is_kernel, ticks, int(fields[19]), 0, int(fields[1])
+    )
+
+
+READ_S = 1.0
+HUNG_MAX = 8  # processes whose environment does not answer, after which no more are asked
+ENVIRONMENT_BYTES_MAX = 1 << 20
+NICE = 10  # a tenth of a core where all are busy
+NICE_IDLE = 19
+BEST_EFFORT, IDLE = (
+    (2 << 13) | 7,
+    3 << 13,
+)  # the last place of the one class of ioprio_set(2), and the other class
+
+
+class Owner(NamedTuple):
+    """`job` is "" for a process that no Slurm job holds; `state` is the letter of /proc (R, S, D, Z ...)."""
+
+    pid: int
+    uid: int
+    job: str
+    state: str
+    name: str
+
+
+def owner(machine: Machine, pid: int) -> Optional[Owner]:
+    """Who owns a process; None where it is gone or hidden from this user."""
+    status = machine.read(f"/proc/{pid}/status")
+    return owner_from(pid, status, machine.read(f"/proc/{pid}/cgroup") or "") if status else None
+
+
+def owner_from(pid: int, status: str, cgroup: str) -> Optional[Owner]:
+    """The same from the text of both files."""
+    uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
+    if not uid:
+        return None
+    state = re.search(r"^State:\s+(\S)", status, re.MULTILINE)
+    name = re.search(r"^Name:\s+(.*)$", status, re.MULTILINE)
+    job = re.search(r"/job_(\d+)", cgroup)
+    return Owner(
+        pid,
+        int(uid.group(1)),
+        job.group(1) if job else "",
+        state.group(1) if state else "",
+        name.group(1) if name else "",
+    )
+
+
+def listed_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, start_processes.Process]:
+    """The living processes of one user (default: ours) by pid, threads of the kernel left out."""
+    own = os.getuid() if uid is None else uid
+    found = {}
+    for name in os.listdir(root):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if os.stat(f"{root}/{name}").st_uid != own:
+                continue
+            with open(f"{root}/{name}/stat", encoding="utf-8", errors="replace") as stream:
+                head, _, tail = stream.read().rpartition(")")
+            word = tail.split()
+            if int(word[6]) & KERNEL_THREAD or word[0] in "ZX":
+                continue
+            title, ticks = head.partition("(")[2], int(word[11]) + int(word[12])
+            found[int(name)] = start_processes.Process(
+                int(name), int(word[1]), int(word[2]), word[0], int(word[19]), title, ticks
+            )
+    return found
+
+
+def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
+    """pid, environment, command line of each; one that hangs is left out.
+
+    So is, unless `empty`, one that may not be read or has no environment.
+    """
+    waiting, hung = list(pids), 0
+    while waiting and hung < HUNG_MAX:
+        done = 0
+        for pid, text, words in _read_in_child(waiting):
+            done += 1
+            if text or empty:
+                yield pid, text, words
+        hung += done < len(waiting)
+        waiting = waiting[done + 1 :]  # the one behind the last answer holds its reader
+
+
+def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(pids, writer)
+    os.close(writer)
+    told = b""
+    try:
+        while select.select([reader], [], [], READ_S)[0]:
+            chunk = os.read(reader, 1 << 18)
+            if not chunk:
+                return
+            *lines, told = (told + chunk).split(b"\n")
+            for line in lines:
+                yield tuple(json.loads(line))
+    finally:
+        os.close(reader)
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, os.WNOHANG)
+
+
+def _answer(pids: Sequence[int], writer: int) -> None:
+    """The child's part: a line for each process."""
+    try:
+        with os.fdopen(writer, "wb") as stream:
+            for pid in pids:
+                line = [pid, _text(f"/proc/{pid}/environ"), _text(f"/proc/{pid}/cmdline")]
+                stream.write(json.dumps(line).encode() + b"\n")
+                stream.flush()
+    finally:
+        os._exit(0)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(ENVIRONMENT_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def come_last(*, idle: bool = False) -> None:
+    """A low priority for the processor, and the lowest for disks (ioprio_set(2)).
+
+    Not the very lowest: beside a trainer that keeps all cores busy that would be a hundredth of one, and what
+    is staged would never get out. `idle`: the very lowest of both, for what nobody waits for.
+    """
+    with contextlib.suppress(OSError):
+        os.nice(NICE_IDLE if idle else NICE)
+    numbers = {"x86_64": 251, "aarch64": 30, "ppc64le": 273}
+    number = numbers.get(os.uname().machine)
+    if number is not None:
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).syscall(number, 1, 0, IDLE if idle else BEST_EFFORT)  # this process
+
+
+class Writer(NamedTuple):
+    """A process by its number and when it began (ticks since boot), which together nobody else has."""
+
+    pid: int
+    began: int
+
+
+def writers(folder: str) -> dict[str, set[Writer]]:
+    """Path of a file below `folder` -> the processes of this user that have it open for writing."""
+    found: dict[str, set[Writer]] = {}
+    device = os.stat(folder).st_dev
+    own, below = os.getuid(), folder.rstrip("/") + "/"
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if os.stat(f"/proc/{name}").st_uid != own:
+                continue
+            numbers = os.listdir(f"/proc/{name}/fd")
+        except OSError:  # it has just ended
+            continue
+        for number in numbers:
+            path = _written(name, number, below, device)
+            if path:
+                found.setdefault(path, set()).add(Writer(int(name), began(int(name))))
+    return found
+
+
+def _written(pid: str, number: str, below: str, device: int) -> str:
+    """The file below a folder that a descriptor writes to; "" for any other, as for one of this name that another container sees."""
+    try:
+        path = os.readlink(f"/proc/{pid}/fd/{number}")
+        if not path.startswith(below) or path.endswith(" (deleted)"):
+            return ""
+        if os.stat(f"/proc/{pid}/fd/{number}").st_dev != device:
+            return ""
+        with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as stream:
+            flags = next((line.split()[1] for line in stream if line.startswith("flags:")), "0")
+    except OSError:
+        return ""
+    return path if int(flags, 8) & os.O_ACCMODE != os.O_RDONLY else ""
+
+
+def began(pid: int) -> int:
+    """When a process began, in ticks since boot; 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            fields = stream.read(4096).rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def is_alive(writer: Writer) -> bool:
+    """Whether that very process is still there."""
+    return writer.began != 0 and began(writer.pid) == writer.began
+
+
+def space() -> int:
+    """The number of the namespace that this process's number belongs to; 0 where it cannot be told."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,196 @@
+"""Which start of which run a process belongs to, by its environment and its kin. (pure)
+
+How it thinks. Every start of a user's script has a token, `<launch>.<start>`, that its processes carry in their environment together with the
+attempt's folder. Only a token that is lower than the given one belongs to an earlier start: what is higher is a later start, and whoever asks
+about it is late himself. A job submitted from inside a run inherits that run's variables, so the number of the Slurm job must fit as well.
+
+A process may have lost its environment (`env -i`; a program that writes its title over it). It belongs where its nearest ancestor belongs that
+still says so, else where the rest of its process group or of its Slurm step belongs, if they agree. A group whose leader lives and says
+nothing is nobody's: it may be the batch script's, where an old srun is a guest. The batch step holds the scripts of all starts
+and what looks after them, so it says nothing either.
+
+The tokens of starts: which one comes after which.
+How it thinks. A token is `<launch>.<start>`; both count up. Who reads which start is the present one may be shown, by a network file system that
+keeps what it saw, the one *before* his own for a minute. So only a later token, or the word that the attempt is closed, says that a start is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Callable, NamedTuple, Optional
+
+__all__ = [
+    "CLOSED",
+    "Here",
+    "Process",
+    "Start",
+    "is_over",
+    "job_of_claim",
+    "kin",
+    "place_of",
+    "start_of",
+    "step_of",
+    "token_of",
+    "variables",
+]
+
+
+CLOSED = "closed"
+"""Stands in `current` of an attempt of which nothing may run any more."""
+
+
+def token_of(text: str) -> Optional[tuple[int, int]]:
+    """`<launch>.<start>` as numbers, None for anything else."""
+    launch, dot, start = text.strip().partition(".")
+    return (int(launch), int(start)) if dot and _is_number(launch) and _is_number(start) else None
+
+
+def is_over(token: str, current: str) -> bool:
+    """Whether the start of `token` is over, by what the attempt calls its present one. What makes no sense says nothing."""
+    own, now = token_of(token), token_of(current)
+    if own is None:
+        return False
+    return current == CLOSED or (now is not None and now > own)
+
+
+class Process(NamedTuple):
+    """One process of a node as /proc tells it; `began` is in ticks since boot and makes, with the pid, its identity."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+    began: int
+    name: str
+    ticks: int = 0
+
+
+class Start(NamedTuple):
+    """What the environment of a process says: run folder, attempt, (launch, start), Slurm's job and cluster, and the name of the user's hook."""
+
+    run: str
+    attempt: int
+    token: tuple[int, int]
+    job: str
+    cluster: str = ""
+    hook: str = ""
+
+
+class Here:
+    """The present start: the spellings of the run's folder, attempt, token (None: the attempt is closed), Slurm's job and cluster."""
+
+    __slots__ = ("attempt", "cluster", "job", "runs", "token")
+
+    def __init__(
+        self, runs: Iterable[str], attempt: int, token: Optional[tuple[int, int]], job: str, cluster: str = ""
+    ) -> None:
+        self.runs, self.attempt, self.token = frozenset(runs), attempt, token
+        self.job, self.cluster = job, cluster
+
+    def is_mine(self, one: Start) -> bool:
+        """Whether a process is of this attempt's job and of the user's script, whichever start it belongs to."""
+        if not self.job or one.run not in self.runs or one.attempt != self.attempt or one.job != self.job:
+            return False
+        return not one.hook and (not one.cluster or not self.cluster or one.cluster == self.cluster)
+
+    def is_present(self, one: Start) -> bool:
+        """Whether a process is of the present start."""
+        return self.is_mine(one) and one.token == self.token
+
+    def is_earlier(self, one: Start, jobs_of: Callable[[int], Iterable[str]]) -> bool:
+        """Whether a process is of an earlier start. `jobs_of`: the Slurm jobs that claimed an earlier attempt of this run."""
+        if one.attempt == self.attempt:
+            return self.is_mine(one) and (self.token is None or one.token < self.token)
+        if one.hook or one.run not in self.runs or one.attempt > self.attempt:
+            return False
+        return one.job in jobs_of(one.attempt)
+
+
+def variables(environment: str) -> dict[str, str]:
+    """The NUL-separated text of /proc/PID/environ as a table."""
+    return {
+        name: value for name, sign, value in (word.partition("=") for word in environment.split("\0")) if sign
+    }
+
+
+def start_of(told: Mapping[str, str]) -> Optional[Start]:
+    """The start that these variables name; None where they name none, or a task of an array, which has no starts."""
+    place, token = place_of(told.get("FTRUN_ATTEMPT_DIR", "")), token_of(told.get("FTRUN_START_TOKEN", ""))
+    job = told.get("SLURM_JOB_ID", "")
+    if place is None or token is None or not job:
+        return None
+    return Start(*place, token, job, told.get("SLURM_CLUSTER_NAME", ""), told.get("FTRUN_HOOK", ""))
+
+
+def place_of(folder: str) -> Optional[tuple[str, int]]:
+    """The run's folder and the number of the attempt, from the path of an attempt's folder."""
+    run, found, number = folder.rstrip("/").rpartition("/attempts/")
+    return (run, int(number)) if found and run and _is_number(number) else None
+
+
+def job_of_claim(content: str) -> str:
+    """The Slurm job in a claim, `<cluster>.<job>.<restart>.<token>`; "" for one that is closed or anything else."""
+    words = content.rsplit(".", 3)
+    return words[1] if len(words) == 4 and _is_number(words[1]) and words[0] != CLOSED else ""
+
+
+def step_of(cgroup: str, job: str) -> str:
+    """The numbered step of this job that a process's cgroup names; "" for the batch step and for none."""
+    for line in cgroup.splitlines():
+        _, found, tail = line.partition(f"/job_{job}/step_")
+        number = tail.partition("/")[0]
+        if found and _is_number(number):
+            return number
+    return ""
+
+
+def kin(
+    processes: Mapping[int, Process], told: Mapping[int, Optional[Start]], steps: Mapping[int, str]
+) -> dict[int, Start]:
+    """The start of every process that has one: by its own word, or by its kin. `steps`: pid -> step of Slurm, "" for none."""
+    found = {pid: one for pid, one in told.items() if one is not None}
+    led = [pid for pid in found if pid in processes and _is_led(processes[pid].group, processes, told)]
+    groups = _agreed((processes[pid].group, found[pid]) for pid in led)
+    by_step = _agreed((steps.get(pid, ""), one) for pid, one in found.items())
+    for pid, process in processes.items():
+        if pid in found:
+            continue
+        one = _ancestors_word(process, processes, told) or groups.get(process.group)
+        one = one or (by_step.get(steps[pid]) if steps.get(pid) else None)
+        if one is not None:
+            found[pid] = one
+    return found
+
+
+def _ancestors_word(
+    process: Process, processes: Mapping[int, Process], told: Mapping[int, Optional[Start]]
+) -> Optional[Start]:
+    seen: set[int] = set()
+    above = processes.get(process.parent)
+    while above is not None and above.pid not in seen:
+        one = told.get(above.pid)
+        if one is not None:
+            return one
+        seen.add(above.pid)
+        above = processes.get(above.parent)
+    return None
+
+
+def _is_led(group: int, processes: Mapping[int, Process], told: Mapping[int, Optional[Start]]) -> bool:
+    """Whether a group's leader is gone, or is itself of a start."""
+    return group not in processes or told.get(group) is not None
+
+
+def _agreed(words: Iterable[tuple[object, Start]]) -> dict[object, Start]:
+    """What all of one group say, where they say the same."""
+    found: dict[object, Start] = {}
+    torn = set()
+    for key, one in words:
+        other = found.setdefault(key, one)
+        if other != one:
+            torn.add(key)
+    return {key: one for key, one in found.items() if key not in torn}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

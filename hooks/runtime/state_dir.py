@@ -1,0 +1,181 @@
+"""What the hooks of a node keep between their runs, in a folder of their own: reports, counters, when jobs began, a log. (I/O)
+
+How it thinks. Nothing here is needed: a folder that is full, read-only or missing costs comparisons and never a job. So each reading
+answers "nothing known" for whatever it cannot make out, and each writing may fail in silence. What was kept before a reboot is not
+believed: counters begin anew. What every prolog reads and writes is lines of text: a job waits while json is imported.
+
+Counters that only grow: what came in between two readings.
+How it thinks. A counter tells what happened since the driver was loaded, which may be a year; only its growth says how things are now.
+Whoever has an older reading (the watcher, the prolog) gives it as `before`; without one, two readings a moment apart are compared.
+A counter that has fallen was reset or has gone round, and says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Callable, NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+__all__ = ["Counts", "Growth", "Kept", "grown", "over_time"]
+
+
+LOG_BYTES_MAX = 1 << 20
+LOGS = "hooks.log"
+JOB_KEPT_S = 30 * 86_400.0
+
+
+class Kept:
+    """The folder `path`; it is made at the first writing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def lines(self, name: str) -> list[str]:
+        """The lines that were kept under a name since the node was started; [] for none."""
+        try:
+            boot, *lines = self._text(name).splitlines()
+        except (OSError, ValueError):
+            return []
+        return lines if boot == _boot() else []
+
+    def keep(self, name: str, *lines: str) -> None:
+        """Keep lines; a reader sees the old ones or the new ones."""
+        self._put(name, "\n".join((_boot(), *lines)) + "\n")
+
+    def _text(self, name: str) -> str:
+        with open(os.path.join(self.path, name), encoding="utf-8") as stream:
+            return stream.read()
+
+    def _put(self, name: str, text: str) -> None:
+        path = os.path.join(self.path, name)
+        draft = f"{path}.{os.getpid()}"
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            with open(draft, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.replace(draft, path)
+        except OSError:
+            return
+
+    def read(self, name: str) -> dict[str, Any]:
+        """The object that was kept under a name since the node was started; {} for nothing."""
+        import json
+
+        try:
+            table = json.loads(self._text(name + ".json"))
+        except (OSError, ValueError):
+            return {}
+        return table if isinstance(table, dict) and table.pop("boot", None) == _boot() else {}
+
+    def write(self, name: str, kept: dict[str, Any]) -> None:
+        """Keep an object as JSON, with the boot in it."""
+        import json
+
+        self._put(name + ".json", json.dumps({**kept, "boot": _boot()}) + "\n")
+
+    def begin(self, job: str) -> None:
+        """A job begins on this node."""
+        if job.isdigit():
+            self.keep(f"jobs/{job}", f"{time.time():.3f}")
+
+    def began_s(self, job: str) -> Optional[float]:
+        """When a job began here (seconds of the epoch); None where no prolog saw it."""
+        return _number(self.lines(f"jobs/{job}")) if job.isdigit() else None
+
+    def end(self, job: str) -> None:
+        """A job is over on this node."""
+        if job.isdigit():
+            _remove(os.path.join(self.path, "jobs", job))
+
+    def note_health(self, ill: list[str]) -> None:
+        """A health check has just found these checks bad."""
+        self.keep("health", f"{time.time():.3f}", *ill)
+
+    def health(self) -> tuple[Optional[float], list[str]]:
+        """When the last health check was (seconds of the epoch; None: never), and what it found bad."""
+        lines = self.lines("health")
+        return _number(lines), lines[1:]
+
+    def forget_old(self) -> None:
+        """Remove what was kept of jobs whose epilog never came."""
+        folder = os.path.join(self.path, "jobs")
+        try:
+            paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+            old = [path for path in paths if time.time() - os.stat(path).st_mtime > JOB_KEPT_S]
+        except OSError:
+            return
+        for path in old:
+            _remove(path)
+
+    def log(self, *lines: str) -> None:
+        """Append lines to the log of the hooks; the one before is kept when it grows too long."""
+        path = os.path.join(self.path, LOGS)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        text = "".join(f"{stamp} {' '.join(line.split())}\n" for line in lines)
+        try:
+            os.makedirs(self.path, mode=0o755, exist_ok=True)
+            if os.path.exists(path) and os.stat(path).st_size > LOG_BYTES_MAX:
+                os.replace(path, path + ".1")
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                os.write(descriptor, text.encode("utf-8", "replace"))
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return
+
+
+def _number(lines: list[str]) -> Optional[float]:
+    try:
+        return float(lines[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+Counts = Mapping[str, Mapping[str, int]]
+
+
+class Growth(NamedTuple):
+    """Two readings of device -> counter -> count, and the seconds between them (0: not known)."""
+
+    before: Counts
+    after: Counts
+    seconds: float
+
+
+def over_time(read: Callable[[], Counts], thresholds: Mapping[str, Any]) -> Growth:
+    """Read now, and compare with `before`, or with a reading `window_s` ago."""
+    before: Counts = thresholds["before"]
+    if before:
+        return Growth(before, read(), 0.0)
+    first, began = read(), time.monotonic()
+    if not first:
+        return Growth({}, {}, 0.0)
+    time.sleep(thresholds["window_s"])
+    return Growth(first, read(), time.monotonic() - began)
+
+
+def grown(growth: Growth, device: str) -> dict[str, int]:
+    """By how much each counter of a device has grown, where it has."""
+    before, after = growth.before.get(device, {}), growth.after.get(device, {})
+    return {name: count - before[name] for name, count in after.items() if count > before.get(name, count)}

@@ -1,0 +1,194 @@
+"""What a user's SSH configuration says about a host, for connections without a terminal. (I/O)
+
+How it thinks. The files are read as `ssh` reads them: the user's, then the machine's, and the first value counts.  The reader of the
+blocks is paramiko's, handed in by whoever has imported it; it knows no `Include`, so included files are put in their place first. What it
+does not understand (`Match exec`, newer words) `ssh -G` is asked for, host by host: that is slower, and as right as ssh itself. A file that
+another user could have written is refused, as ssh refuses the user's: its ProxyCommand would run as this user.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import getpass
+import glob
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from ftrun.hooks.runtime import ownership
+from ftrun.hooks.ssh.known_hosts import KnownHosts
+
+__all__ = ["Config", "Hop", "files_text", "hop_of", "known_hosts_of", "parts_of", "public_half"]
+
+INCLUDES_DEEP_MAX = 16  # as OpenSSH
+USER_FILE = "~/.ssh/config"
+MACHINE_FILE = "/etc/ssh/ssh_config"
+KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+MACHINE_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+TRUSTING = frozenset({"no", "off", "false", "accept-new"})
+SSH_LIMIT_S = 10.0
+_RUNS_COMMANDS = re.compile(r"^\s*match\b.*\bexec\b", re.IGNORECASE | re.MULTILINE)
+
+
+class Hop(NamedTuple):
+    """One SSH server and how to get there. `strict`: an unknown host key is refused; `jump`, `command`: "" for none."""
+
+    host: str
+    port: int
+    user: str
+    known_as: str
+    known_hosts: tuple[str, ...]
+    strict: bool
+    keys: tuple[str, ...]
+    keys_only: bool
+    agent: bool
+    jump: str
+    command: str
+
+
+class Config:
+    """The configuration in `path`, or by default the user's and the machine's; `read` makes an object with `lookup(host)` of its text.
+
+    Raises OSError where `path` cannot be read, or a file is not this user's own.
+    """
+
+    def __init__(self, path: str, read: Callable[[str], Any]) -> None:
+        self._path = path
+        self._read = None
+        text = files_text(path)
+        if _RUNS_COMMANDS.search(text) is None:  # the library would run them without a limit
+            with contextlib.suppress(Exception):  # its own errors: words that it does not know
+                self._read = read(text)
+
+    def hop(self, name: str) -> Hop:
+        """How to get to a host, or to one of a ProxyJump (user@host:port). Raises ValueError where the configuration cannot be followed."""
+        user, host, port = parts_of(name)
+        told = None
+        if self._read is not None:
+            with contextlib.suppress(Exception):  # the same, found when a host is looked up
+                told = self._read.lookup(host)
+        return hop_of(host, _told_by_ssh(host, self._path) if told is None else told, port, user)
+
+
+def _told_by_ssh(host: str, path: str) -> dict[str, Any]:
+    """What `ssh -G` says about a host: the last value of each word, and all identity files. Raises ValueError."""
+    command = ["ssh", "-G", *(["-F", path] if path else []), "--", host]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SSH_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(
+            f"it has words that only ssh understands, and ssh cannot be asked: {error}"
+        ) from None
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or [f"ssh -G ends with {done.returncode}"])[-1])
+    pairs = [line.partition(" ")[::2] for line in done.stdout.splitlines()]
+    return {**dict(pairs), "identityfile": [value for word, value in pairs if word == "identityfile"]}
+
+
+def files_text(ssh_config: str = "") -> str:
+    """The text of the configuration with what it includes: of `ssh_config` alone, or by default the user's and the machine's."""
+    if ssh_config:
+        return "\n".join(_lines(ssh_config, must=True))
+    own = [*_lines(os.path.expanduser(USER_FILE)), "Host *"]
+    return "\n".join([*own, *_lines(MACHINE_FILE)])
+
+
+def hop_of(name: str, told: Mapping[str, Any], port: str = "", user: str = "") -> Hop:
+    """How to get to `name`, given what its blocks say, in small letters; port and user of a ProxyJump go before. ValueError for a bad port."""
+    host = str(told.get("hostname") or name)
+    number = int(port or told.get("port") or 22)
+    listed = [os.path.expanduser(path) for path in told.get("identityfile") or () if path.lower() != "none"]
+    files = (
+        told.get("userknownhostsfile", KNOWN_HOSTS)
+        + " "
+        + told.get("globalknownhostsfile", MACHINE_KNOWN_HOSTS)
+    )
+    jump = str(told.get("proxyjump") or "")
+    return Hop(
+        host=host,
+        port=number,
+        user=user or str(told.get("user") or getpass.getuser()),
+        known_as=str(told.get("hostkeyalias") or ""),
+        known_hosts=tuple(_filled(path, host) for path in shlex.split(files)),
+        strict=str(told.get("stricthostkeychecking", "ask")).lower() not in TRUSTING,
+        keys=tuple(listed or [os.path.expanduser(path) for path in KEYS]),
+        keys_only=str(told.get("identitiesonly", "no")).lower() == "yes",
+        agent=str(told.get("identityagent", "")).lower() != "none",
+        jump="" if jump.lower() == "none" else jump,
+        command=str(told.get("proxycommand") or ""),
+    )
+
+
+def parts_of(text: str) -> tuple[str, str, str]:
+    """User, host and port of `host`, `user@host:port`, `[address]:port` or a bare address of IPv6; "" for what is not said."""
+    user, _, rest = text.rpartition("@")
+    if rest.startswith("["):
+        host, _, port = rest[1:].partition("]")
+        return user, host, port.lstrip(":")
+    host, _, port = rest.partition(":")
+    return (user, host, port) if ":" not in port else (user, rest, "")
+
+
+def public_half(path: str) -> list[bytes]:
+    """The public half of a key file, from the file beside it; [] where there is none."""
+    try:
+        with open(path if path.endswith(".pub") else f"{path}.pub", encoding="utf-8") as stream:
+            return [base64.b64decode(stream.read().split()[1])]
+    except (OSError, ValueError, IndexError):
+        return []
+
+
+def known_hosts_of(paths: Sequence[str]) -> KnownHosts:
+    """The keys in these files; one that cannot be read holds none."""
+    lines: list[str] = []
+    for path in paths:
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+            lines += stream
+    return KnownHosts(lines)
+
+
+def _filled(path: str, host: str) -> str:
+    words = {"%d": os.path.expanduser("~"), "%h": host, "%u": getpass.getuser(), "%%": "%"}
+    for token, value in words.items():
+        path = path.replace(token, value)
+    return os.path.expanduser(path)
+
+
+def _lines(path: str, *, must: bool = False, deep: int = 0) -> Iterator[str]:
+    """The lines of a file with included ones in place; a block goes on behind what was included in it."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            why = ownership.distrust_status(path, os.fstat(stream.fileno()))
+            own = stream.read().splitlines()
+    except OSError:
+        if must:
+            raise
+        return
+    if why:
+        raise PermissionError(errno.EPERM, why.removeprefix(f"{path} "), path)
+    block = "Host *"
+    for line in own:
+        word, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        if word.lower() in {"host", "match"}:
+            block = line
+        if word.lower() != "include" or deep >= INCLUDES_DEEP_MAX:
+            yield line
+            continue
+        for pattern in shlex.split(rest):
+            whole = os.path.join(os.path.expanduser("~/.ssh"), os.path.expanduser(pattern))
+            for found in sorted(glob.glob(whole)):
+                yield from _lines(found, deep=deep + 1)
+        yield block

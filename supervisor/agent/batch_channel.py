@@ -1,0 +1,237 @@
+"""What batch.sh and the agent say to each other, in a folder of the node's own. (I/O)
+
+How it thinks. batch.sh is a shell and the parent; so all of it is lines `key=value` in small files, written whole or not at all, numbered by the
+start of the script that they are about. An answer can be given once: whoever comes second (the watchdog, or the agent that
+was given up) finds it given. Nothing here is on a shared file system, so nothing here waits.
+
+Who called srun without the shim, by /proc of the batch node.
+How it thinks. What went through the shim bears FTRUN_SHIM; an srun below the script that does not went around it (a full path, a login
+shell that sets PATH anew), and would start on nodes that were set aside. Only the script's own descendants are looked at, so a look costs as many
+reads as the script has processes here. The shim itself is called srun as well, but is a shell until it becomes Slurm's: what a process runs tells
+the two apart, not its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.store import attempt_dir, run_dir
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
+
+__all__ = ["Over", "Resume", "Started", "Talk", "around", "below", "runs", "started_from"]
+
+
+_CALLS_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One start of the script: its process group, the nodes that it uses, its token, and where its output begins."""
+
+    number: int
+    pid: int
+    nodes: tuple[str, ...]
+    token: str
+    launch: LaunchRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the next start is led to: a folder of links on each of its nodes, the checkpoint that it stands for, its step (None = not in its name)."""
+
+    view: str
+    path: str
+    step: int | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """As batch.sh reads it; nothing where a path cannot be told in a line."""
+        told = (f"view={self.view}", f"from={self.path}", f"step={'' if self.step is None else self.step}")
+        return () if "\n" in "".join(told) else told
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How a start ended: exit code, signal (0 = none)."""
+
+    code: int
+    signal: int
+
+    @property
+    def failed(self) -> bool:
+        """It did not end well."""
+        return bool(self.code or self.signal)
+
+
+class Talk:
+    """The folder, as the agent sees it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._pulse = 0
+
+    def started(self, number: int) -> Started | None:
+        """Start `number`; None while it has not begun."""
+        values = attempt_dir.key_values(self._path("started", number))
+        return started_from(values, number) if values is not None else None
+
+    def over(self, number: int) -> Over | None:
+        """The end of start `number`; None while the script runs."""
+        values = attempt_dir.key_values(self._path("over", number))
+        return (
+            Over(attempt_dir.integer(values.get("code")), attempt_dir.integer(values.get("signal")))
+            if values is not None
+            else None
+        )
+
+    def answer(
+        self,
+        number: int,
+        nodes: Sequence[str] = (),
+        *,
+        spans: Sequence[Span] = (),
+        fault: str = "",
+        skip: Sequence[str] = (),
+        poison: Sequence[str] = (),
+        had: bool = False,
+        fresh: bool = False,
+        resume: Resume | None = None,
+        checked: bool = False,
+    ) -> bool:
+        """Say what comes after start `number`: the script again on `nodes`, in this order, or the job's end where there are none.
+
+        `spans` are the parts of `nodes` that lie in companions, `fault` is the class of the fault, `skip` are checkpoints that are set aside, `poison` lines of those
+        that a diverged training wrote, `had` that the run has had one, `fresh` that it may begin from nothing, `resume` is what lies in the nodes' memory; `checked`: the nodes need no other look before
+        the job ends. False where it was answered before.
+        Raises OSError.
+        """
+        lines = (
+            ["end", *(["checked=1"] if checked else [])]
+            if not nodes
+            else ["again", f"nodes={','.join(nodes)}", f"fault={fault}"]
+        )
+        if nodes:
+            lines += [f"span={span.job}:{nodeset.fold(span.nodes)}" for span in spans]
+            lines += [f"skip={path}" for path in skip if "\n" not in path]
+            lines += [
+                *(f"poison={line}" for line in poison),
+                *(["had=1"] if had else []),
+                *(["fresh=1"] if fresh else []),
+            ]
+            lines += [*resume.lines] if resume is not None else []
+        target = self._path("next", number)
+        temporary = f"{target}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+        text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+        with open(temporary, "wb") as stream:
+            stream.write(text)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        return True
+
+    def ending(self, number: int) -> None:
+        """Start `number` is being ended by us: batch.sh asks even where it then says that all is well. Raises OSError."""
+        with open(self._path("ending", number), "w", encoding="ascii"):
+            pass
+
+    def asked(self, number: int) -> bool:
+        """batch.sh waits for what comes after start `number`, or did."""
+        over = self.over(number)
+        return over is not None and (over.failed or os.path.exists(self._path("ending", number)))
+
+    def answered(self, number: int) -> bool:
+        """Somebody has answered."""
+        return os.path.exists(self._path("next", number))
+
+    def pulse(self) -> None:
+        """The agent lives. Raises OSError."""
+        self._pulse += 1
+        descriptor = os.open(os.path.join(self.folder, "pulse"), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, f"{self._pulse:020d}\n".encode(), 0)
+        finally:
+            os.close(descriptor)
+
+    def no_span(self, number: int) -> str:
+        """Why a call of srun in start `number` cannot span several jobs; "" where each of them can."""
+        found = run_dir.content(self._path("nospan", number), _CALLS_MAX_BYTES)
+        lines = (found or b"").decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in lines if line.strip()), "")
+
+    def calls(self, number: int) -> tuple[int, ...]:
+        """The processes that called srun through the shim in start `number`."""
+        found = run_dir.content(self._path("calls", number), _CALLS_MAX_BYTES)
+        lines = (found or b"").decode("utf-8", "replace").splitlines()
+        words = (line.split(None, 2) for line in lines)
+        return tuple(int(fields[1]) for fields in words if len(fields) > 1 and fields[1].isdigit())
+
+    def _path(self, what: str, number: int) -> str:
+        return os.path.join(self.folder, f"{what}.{number}")
+
+
+def started_from(values: Mapping[str, str], number: int) -> Started:
+    """A start from the lines of its record. (pure)"""
+    launch = attempt_dir.launch_from(values, number)
+    return Started(
+        number, attempt_dir.integer(values.get("pid")), launch.nodes, values.get("token", ""), launch
+    )
+
+
+_PROCESSES_MAX = 4096
+
+
+def around(script_pid: int, job: str, proc: str = "/proc") -> int:
+    """The first srun of this job below the script that did not come through the shim; 0 for none."""
+    for pid in below(script_pid, proc):
+        if runs(pid, proc) != "srun":
+            continue
+        told = _environment(pid, proc)
+        if told.get(b"SLURM_JOB_ID", job.encode()) != job.encode() or b"FTRUN_SHIM" in told or not told:
+            continue
+        return pid
+    return 0
+
+
+def below(pid: int, proc: str = "/proc") -> list[int]:
+    """A process and all that descend from it, as far as they can be seen."""
+    found: list[int] = []
+    queue = [pid]
+    while queue and len(found) < _PROCESSES_MAX:
+        one = queue.pop()
+        found.append(one)
+        try:
+            threads = os.listdir(f"{proc}/{one}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            children = _read(f"{proc}/{one}/task/{thread}/children")
+            queue += [int(word) for word in children.split()]
+    return found
+
+
+def runs(pid: int, proc: str = "/proc") -> str:
+    """The base name of the program that a process runs; "" where it is gone."""
+    try:
+        return os.path.basename(os.readlink(f"{proc}/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def _environment(pid: int, proc: str) -> dict[bytes, bytes]:
+    pairs = (word.partition(b"=") for word in _read(f"{proc}/{pid}/environ").split(b"\0"))
+    return {key: value for key, sep, value in pairs if sep}
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(1 << 20)
+    except OSError:
+        return b""

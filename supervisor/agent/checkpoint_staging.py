@@ -1,0 +1,401 @@
+"""Staged checkpoints, as the agent of a job sees them: who copies for whom, what a start resumes from, and how long that is waited for. (I/O)
+
+How it thinks. The staging daemons on the nodes seal, copy and publish by themselves; nothing of it needs an agent. It adds what only somebody with a view of all nodes can:
+which node copies to which (`ring.json`), which nodes are lost, and from which set the next start resumes. That is the newest one that can be had: as long as a newer
+one than what is on disk may still be published, or costs little to be brought together from the memory of the nodes, it is waited for, `stage-flush-timeout` at most. Then all
+nodes are asked to make their view of it. A view that is there on all of them wins; where anything fails, the start reads what is published, as it would without all this.
+
+A set that a start failed to load, or that a diverged training wrote, counts here as little as it does on disk.
+
+The agent's child that reads the newest checkpoint to its end while the run runs (`ftrun-hook deepen`).
+How it thinks. The agent is the one process of a run that is certain to be on one node only, as long as the job runs; a supervisor may sit on a login node, where nobody wants
+hundreds of gigabytes to be read. So it begins the reader with the first start and forgets it: the reader looks after itself, ends with the agent, and what it found lies
+in the run's folder. Only where starts set other checkpoints aside is it begun anew. A reader that cannot be begun costs nothing but its findings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.hooks.checkpoints import diverged, manifest, names
+from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.model import Damaged
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.hooks.staging import partner_map, publish, records, replace
+from ftrun.hooks.staging.records import Publishing
+from ftrun.hooks.staging.restore import Plan
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.supervisor.agent import resize
+from ftrun.supervisor.agent.batch_channel import Resume, Started
+from ftrun.supervisor.agent.context import Begin, Desk, say
+from ftrun.supervisor.agent.node_liveness import Reach
+from ftrun.supervisor.diagnosis import resumable
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.policy import staging
+from ftrun.supervisor.policy.staging import StagedSet
+from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store.node_tools import node_line
+
+__all__ = ["Deep", "Stage", "begin"]
+
+
+LOOK_EVERY_S = 1.0
+LOOK_LIMIT_S = 15.0
+QUIET_S = 3.0
+TRAVEL_S = 30.0
+TRAVEL_MAX_S = 240.0
+USUAL_BYTES_PER_S = 100e6  # between two nodes, where they have not measured it
+WAIT_MAX_S = 240.0  # batch.sh waits for 600 in all
+LEAVES_S = 15.0  # of the job's time, for all that comes behind
+
+
+@dataclass
+class Stage:
+    """The staged checkpoints of one launch; without the setting `stage` it does nothing."""
+
+    desk: Desk
+    settings: Mapping[str, Any]
+    _to: str = ""
+    _base: str = ""
+    _run: str = ""
+    _pairs: dict[str, str] = field(default_factory=dict)
+    _lost: tuple[str, ...] = ()
+    _kept: dict[str, str] = field(default_factory=dict)  # lost node -> who has its copies
+    _trackers: tuple[str, ...] = ()  # by which the script finds its newest checkpoint
+    _growing: bool = False  # a node has something that is about to be sealed
+    _started: Started | None = None
+    _has_left: bool = False
+    _end_s: float | None = None  # when the job's time is up, as far as that is known (Unix seconds)
+
+    def __post_init__(self) -> None:
+        where, told = self.desk.where, str(self.settings.get("stage", ""))
+        if told:
+            run = os.path.basename(where.run_dir.rstrip("/"))
+            self._run = replace.run_of(where.run_dir)
+            self._to = os.path.join(submission_context.cwd(where.run_dir), os.path.expanduser(told)).rstrip(
+                "/"
+            )
+            folder = str(self.settings.get("stage-dir", "/dev/shm"))  # noqa: S108  a setting's default
+            self._base = records.base_of(folder, os.getuid(), run, where.job)
+
+    # ------------------------------------------------------------------ while a start runs
+
+    def begun(self, started: Started) -> None:
+        """A start has begun: say who copies for whom."""
+        self._started = started
+        if not self._to or self.settings.get("stage-partner") == "never":
+            return
+        leaves: Mapping[str, Sequence[str]] = {}
+        if len(started.nodes) > 1:
+            with contextlib.suppress(SlurmError):
+                leaves = self.desk.cluster.domains()
+        pairs = staging.paired(started.nodes, leaves, self._pairs)
+        if pairs != self._pairs:
+            self._pairs = pairs
+            self.desk.book.record("stage.paired", to=pairs)
+        self._lost = tuple(node for node in self._lost if node not in started.nodes)
+        self._kept = {node: to for node, to in self._kept.items() if node in self._lost}
+        self._tell(started.token)
+
+    def heard(self, started: Started, reach: Reach) -> None:
+        """Who answers behind a start: what silent nodes have is published by who has their copies."""
+        self._end_s = reach.end_s
+        fresh = tuple(node for node in reach.silent if node not in self._lost)
+        if not self._to or not fresh or self.settings.get("stage-partner") == "never":
+            return
+        self._lost = (*self._lost, *fresh)
+        self._kept |= {node: to for node, to in self._pairs.items() if node in fresh and to not in self._lost}
+        gone = set(self._lost)
+        self._pairs = {node: to for node, to in self._pairs.items() if not gone.intersection((node, to))}
+        self._tell(started.token)
+
+    def _tell(self, token: str) -> None:
+        where = self.desk.where
+        told = partner_map.Ring(
+            token,
+            self._pairs,
+            self._jobs(),
+            self._lost,
+            str(self.settings.get("stage-limit", "40%")),
+            self._kept,
+        )
+        with contextlib.suppress(OSError):  # without it there are no copies, and the run goes on
+            partner_map.put_ring(where.place, told)
+
+    def _jobs(self) -> dict[str, str]:
+        spans = (*self.desk.spans, *self.desk.coming)
+        lent = {node: span.job for span in spans for node in span.nodes}
+        return {**dict.fromkeys(self.desk.where.nodes, self.desk.where.job), **lent}
+
+    # ------------------------------------------------------------------ behind the last start
+
+    def leave(self) -> None:
+        """No start follows here. What only the nodes have in memory is published before any of them is given back, for `stage-flush-timeout` and as long as the job has
+        time; Slurm is kept from ending the job meanwhile for a node that it lost. Where all of them are the job's own, batch.sh is who waits.
+
+        Raises OSError (journal), GivenUp.
+        """
+        started, nodes = self._started, tuple(node for node in self.desk.nodes if node not in self._lost)
+        if not self._to or started is None or self._has_left or self._is_flushed(started, nodes):
+            return
+        self._has_left = True
+        if not any(record["kind"] == "release.refused" for record in self.desk.book.records):
+            resize.release(self.desk, self._lost)
+        left_s = self._end_s - self.desk.clock.now_s() - LEAVES_S if self._end_s is not None else WAIT_MAX_S
+        until_s = self.desk.clock.mono_s() + min(self._wait_s(), left_s)
+        while self.desk.spans and self.desk.clock.mono_s() < until_s and not self._is_flushed(started, nodes):
+            self.desk.rest(LOOK_EVERY_S)
+
+    # ------------------------------------------------------------------ between two starts
+
+    def resume(self, started: Started, nodes: Sequence[str], skip: Sequence[str]) -> Resume | None:
+        """What the next start, on these nodes, resumes from in memory; None where it is to choose among what is published. Raises OSError (journal), GivenUp."""
+        if not self._to:
+            return None
+        nodes = tuple(node for node in self.desk.nodes if node in nodes)  # the order of the ranks
+        chosen = self._chosen(started, nodes, skip)
+        if chosen is None:
+            return None
+        one, is_published = chosen
+        path = f"{self._to}/{one.name}"
+        plan = self._plan(started, one, nodes, is_published=is_published)
+        if plan is None:
+            return None
+        number = started.number + 1
+        file = f"{self.desk.where.place}/restore.{self.desk.where.launch}.{number}.json"
+        self.desk.book.record(
+            "restore.intended", set=one.name, token=one.token, nodes=list(nodes), give=[list(row) for row in plan.give],
+            published=is_published,
+        )  # fmt: skip
+        began_s = self.desk.clock.mono_s()
+        made = self._made(plan, nodes, file)
+        seconds = round(self.desk.clock.mono_s() - began_s, 3)
+        missing = [node for node in nodes if not made.get(node, {}).get("view")]
+        if missing:
+            why = str(made.get(missing[0], {}).get("why") or "it did not answer in time")
+            self.desk.book.record("restore.failed", set=one.name, node=missing[0], why=why)
+            say(f"no resume from memory: {missing[0]}: {why}")
+            return None
+        sums = {
+            key: sum(int(row.get(key, 0)) for row in made.values())
+            for key in ("memory_bytes", "fetched_bytes", "disk_files")
+        }
+        self.desk.book.record("restore.done", set=one.name, seconds=seconds, **sums)
+        return Resume(str(made[nodes[0]]["view"]), path, one.step)
+
+    def _chosen(
+        self, started: Started, nodes: Sequence[str], skip: Sequence[str]
+    ) -> tuple[StagedSet, bool] | None:
+        """The set to resume from, and whether it is published; None where none in memory is as new as what is on disk."""
+        began_s, run = self.desk.clock.mono_s(), self.desk.book.run()
+        asked = tuple(node for node in self.desk.nodes if node not in self._lost)
+        looked = self._looked(started, asked)
+        while True:
+            waited_s = self.desk.clock.mono_s() - began_s
+            flushed = self._is_flushed(started, asked)
+            last = flushed or waited_s > self._wait_s()
+            sets = [one for one in looked if self._may(one, skip, run.poisoned)]
+            newest = {one.name: one for one in reversed(sets)}
+            published = {name for name, one in newest.items() if self._path(one)}
+            hopeful = [one for one in sets if self._may_come(one)]
+            found = staging.chosen(sets, nodes, published=published, hopeful=hopeful, last=last)
+            growing = self._growing and not last
+            if isinstance(found, StagedSet) and not growing:
+                return (found, found.name in published) if self._is_newest(found, run) else None
+            if last or (found == staging.NONE and not growing):
+                return None
+            self.desk.rest(LOOK_EVERY_S)
+            looked = self._looked(started, asked) if growing else looked
+
+    def _may(self, one: StagedSet, skip: Sequence[str], poisons: Sequence[Poison]) -> bool:
+        path = self._path(one) or f"{self._to}/{one.name}"
+        return path not in skip and not diverged.why_poisoned(one.step, one.sealed_s, poisons)
+
+    def _may_come(self, one: StagedSet) -> bool:
+        """A set may still be published: each part lies in the memory of somebody, or on disk already."""
+        to = Publishing(self._to, one.name, self.desk.where.job, one.token)
+        return all(node in one.at or publish.has_part(to, node) for node in one.expected)
+
+    def _is_newest(self, one: StagedSet, run: Run) -> bool:
+        """Nothing on disk is newer."""
+        there = resumable.by_rule(self.settings, run, submission_context.cwd(self.desk.where.run_dir))
+        step = names.step_of(there) if there else None
+        return step is None or (one.step is not None and one.step >= step)
+
+    def _path(self, one: StagedSet) -> str:
+        """Where this very set is published; "" where it is not, or only what the script had saved under its name before."""
+        with contextlib.suppress(OSError):
+            return publish.published_path(self._to, one.name, self._run, one.sealed_s)
+        return ""
+
+    def _manifest(self, path: str) -> manifest.Manifest | None:
+        try:
+            return manifest.read(path)
+        except (Damaged, OSError):
+            return None
+
+    def _plan(
+        self, started: Started, one: StagedSet, nodes: Sequence[str], *, is_published: bool
+    ) -> Plan | None:
+        found = staging.gives(one, nodes, published=is_published)
+        path = self._path(one) if is_published else ""
+        known = self._manifest(path) if path else None
+        if found is None or (is_published and known is None):
+            return None
+        travel_s = found.most_bytes / self._bytes_per_s(found)
+        if travel_s > TRAVEL_MAX_S:
+            if not is_published:
+                return None
+            found, travel_s = staging.Gives((), {}, 0, 0), 0.0  # it is on disk
+        sums = {name: entry.sha256 for name, entry in known.files.items()} if known is not None else {}
+        if one.is_file and known is not None:
+            sums = {"": next(iter(sums.values()), "")}
+        return Plan(
+            start=f"{self.desk.where.launch}.{started.number + 1}",
+            token=one.token,
+            name=one.name,
+            nodes=one.nodes,
+            give=found.give,
+            need=found.need,
+            published=path,
+            files=sums,
+            trackers=self._trackers,
+            marker=str(self.settings.get("checkpoint-marker", "")),
+            jobs=self._jobs(),
+            limit=str(self.settings.get("stage-limit", "40%")),
+            limit_s=TRAVEL_S + min(3.0 * travel_s, TRAVEL_MAX_S) if found.give else 0.0,
+        )
+
+    def _bytes_per_s(self, wanted: staging.Gives) -> float:
+        """How fast those who give were last."""
+        holders = {holder for holder, _, _ in wanted.give}
+        known = (partner_map.read_copies(self.desk.where.place, holder).bytes_per_s for holder in holders)
+        return min((rate for rate in known if rate > 0), default=USUAL_BYTES_PER_S)
+
+    def _wait_s(self) -> float:
+        return min(float(self.settings.get("stage-flush-timeout", 120.0)), WAIT_MAX_S)
+
+    # ------------------------------------------------------------------ asking the nodes
+
+    def _looked(self, started: Started, nodes: Sequence[str]) -> list[StagedSet]:
+        answers = self._asked(nodes, ["restore", "--base", self._base, "--look"], LOOK_LIMIT_S, QUIET_S)
+        held = [row for node, told in answers.items() for row in staging.rows_of(node, told)]
+        beside = {str(name) for told in answers.values() for name in told.get("trackers", ())}
+        self._trackers = tuple(sorted(beside))
+        self._growing = any(told.get("growing") for told in answers.values())
+        expected = {started.token: started.nodes}
+        for number in range(1, started.number):
+            if (earlier := self.desk.talk.started(number)) is not None:
+                expected[earlier.token] = earlier.nodes
+        return staging.sets_of(held, expected)
+
+    def _made(self, plan: Plan, nodes: Sequence[str], file: str) -> dict[str, dict[str, Any]]:
+        """What became of the view on each node that answered."""
+        try:
+            node_report.write(file, plan._asdict())
+        except OSError as error:
+            say(f"{file}: {error.strerror}")
+            return {}
+        asked = tuple(dict.fromkeys((*nodes, *(holder for holder, _, _ in plan.give))))
+        found: list[dict[str, dict[str, Any]]] = []
+        words = ["restore", "--base", self._base, "--plan", file]
+        limit_s = LOOK_LIMIT_S + plan.limit_s
+        self.desk.book.act("restore", lambda: found.append(self._asked(asked, words, limit_s, limit_s)))
+        return found[0]
+
+    def _asked(
+        self, nodes: Sequence[str], words: Sequence[str], limit_s: float, quiet_s: float
+    ) -> dict[str, dict[str, Any]]:
+        """The JSON that each node answers with; a node that does not answer is left out."""
+        where, line = self.desk.where, node_line(self.desk.where.home, words)
+        answers: dict[str, tuple[str, ...]] = {}
+        if tuple(nodes) == (where.node,):
+            answers = {where.node: self.desk.own_node(line, where.job, where.node, limit_s) or ()}
+        else:
+            try:
+                answers = dict(
+                    self.desk.steps.ask(
+                        where.job, nodes, line, limit_s=limit_s, quiet_s=quiet_s, alive=self.desk.alive
+                    ).answers
+                )
+            except SlurmError as error:
+                say(f"staged checkpoints: {error.message}")
+        found = {}
+        for node, lines in answers.items():
+            with contextlib.suppress(ValueError, IndexError):
+                told = json.loads(lines[-1])
+                if isinstance(told, dict):
+                    found[node] = told
+        return found
+
+    def _is_flushed(self, started: Started, nodes: Sequence[str]) -> bool:
+        """Each of these nodes that took part says that it has nothing left to publish."""
+        folder = f"{self.desk.where.place}/stage"
+        own = [node for node in started.nodes if node in nodes]
+        return all(os.path.exists(f"{folder}/flushed.{started.token}.{node}") for node in own)
+
+
+"""As `begin`: ($FTRUN_HOME, the words behind `ftrun-hook`) -> the process."""
+
+
+def begin(home: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Start the node side of ftrun beside us, with an environment that no rank has; None where it is not there."""
+    tool = os.path.join(home, store_run_dir.TOOLS_LINK)
+    with contextlib.suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, "-IS", "-c", RUNNER, os.path.realpath(tool, strict=True), *words],
+            env={"PATH": "/usr/bin:/bin"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    return None
+
+
+class Deep:
+    """The reader of one launch. `begin` is None where no process may be started."""
+
+    def __init__(self, home: str, run_dir: str, settings: Mapping[str, Any], begin: Begin | None) -> None:
+        self._home, self._run_dir, self._settings = home, run_dir, settings
+        self._begin = begin if settings.get("checkpoint-checksum", "auto") == "auto" else None
+        self._words: tuple[str, ...] = ()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def begun(self, run: Callable[[], Run]) -> None:
+        """A start has begun: see that the reader reads what the next one would take. `run`: the run now, asked only where that matters."""
+        pattern = str(self._settings.get("checkpoint", ""))
+        if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "rule":
+            return
+        words = (
+            "deepen",
+            *(
+                "--run-dir",
+                self._run_dir,
+                "--cwd",
+                submission_context.cwd(self._run_dir) or "/",
+                "--glob",
+                pattern,
+            ),
+            *("--marker", str(self._settings.get("checkpoint-marker", ""))),
+            *("--skip", "\n".join(checkpoints.still_aside(run().set_aside))),
+            *("--rate", str(self._settings.get("checkpoint-checksum-rate", "200M"))),
+        )
+        if words != self._words or self._child is None or self._child.poll() is not None:
+            self.close()
+            self._words, self._child = words, self._begin(self._home, words)
+
+    def close(self) -> None:
+        """End the reader, and wait for nothing but a process that can be ended."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()  # its own child dies with it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout=0.5)
+        self._child = None

@@ -1,0 +1,521 @@
+"""Companions of a job, as its agent sees them: asked for, awaited, given back. (I/O)
+
+How it thinks. A companion is a small job of the same user that holds nodes for starts of this one. It is announced in the journal before it is submitted, so that
+whoever comes later finds it by its mark, whatever became of us; and it ends itself when nobody wants it any more, so that nothing of it needs us. Here it
+is only asked for, looked at, and ended; nothing waits, since a script may run meanwhile. It is there when its own script says so, or when Slurm has had it running
+for a while: a shared file system may show that word late.
+
+One that waits for a limit of its user, account or QOS waits for this very job to end: that is a failure at once, as is whatever time alone does not resolve.
+
+A companion for the next start: asked for, awaited, looked at; and in which order the nodes of several jobs stand.
+How it thinks. The rung has a time limit, and all the while batch.sh and the supervisor see that work goes on. Nodes that nobody of this run has used are
+swept, asked and checked like spares before a start uses them: one that is bad, or does not even answer, is left out when a companion is asked for
+once more; twice is enough. What is not there in time is taken back, so that it cannot come later and hold nodes for nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.errors import OutcomeUnknown, SlurmError
+from ftrun.slurm.commands.questions import Question
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.agent import node_liveness, start_monitor
+from ftrun.supervisor.agent.batch_channel import Started
+from ftrun.supervisor.agent.context import Desk, say
+from ftrun.supervisor.agent.node_checks import Checks
+from ftrun.supervisor.config.node_counts import Pool, pool_of
+from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.model.errors import SubmitImpossible
+from ftrun.supervisor.policy import queue, start_case
+from ftrun.supervisor.store import attempt_dir, node_reports
+from ftrun.supervisor.submission import companion_form
+
+__all__ = [
+    "FAILED",
+    "HERE",
+    "WAITING",
+    "Companion",
+    "Companions",
+    "Joined",
+    "Wanted",
+    "arranged",
+    "fit",
+    "hopeless",
+    "join",
+    "lent",
+]
+
+
+WAITING, HERE, FAILED = "waiting", "here", "failed"
+
+LOOKS_S = ((3.0, 0.2), (10.0, 0.5), (60.0, 2.0))
+"""(so long after it was submitted, Slurm is asked so often); later every `LATER_EVERY_S`."""
+
+LATER_EVERY_S = 5.0
+SPEAKS_S = 3.0  # after Slurm calls it running, its script's own word is not waited for any longer
+FOUND_S = 30.0  # a submission without an answer is looked up for so long
+UNSEEN_S = 20.0  # a job that Slurm does not show for so long is none
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """One companion: `state` is `waiting`, `here` (`nodes` in Slurm's order) or `failed` (`reason` says why; `lasts`: as
+    long as this job runs)."""
+
+    state: str
+    number: int = 0
+    nodes: tuple[str, ...] = ()
+    job: str = ""
+    reason: str = ""
+    lasts: bool = False
+
+
+@dataclass
+class _Asked:
+    """What is known of one that was asked for."""
+
+    number: int
+    count: int
+    mark: str
+    asked_s: float  # monotonic, as all of these
+    job: str = ""
+    next_s: float = 0.0
+    running_s: float | None = None
+    unseen_s: float | None = None
+    state: str = WAITING
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    lasts: bool = False
+    ahead: bool = False
+    over: bool = False
+
+    def told(self) -> Companion:
+        return Companion(self.state, self.number, self.nodes, self.job, self.reason, self.lasts)
+
+
+@dataclass
+class Companions:
+    """Those of one launch. `desk.spans` are the ones that are there."""
+
+    desk: Desk
+    settings: Mapping[str, Any]
+    _known: list[_Asked] = field(default_factory=list)
+
+    def ask(
+        self,
+        count: int,
+        exclude: Collection[str],
+        left_s: float | None,
+        why: str,
+        *,
+        pool: Pool | None = None,
+        ahead: bool = False,
+    ) -> Companion:
+        """Ask Slurm for `count` nodes, none of this job's, nor of `exclude`, for `left_s` seconds at most (None = as long as there is time), of `pool` if one is given.
+
+        One at a time is asked for: one that still waits is answered instead. `ahead`: nothing is decided yet, and its nodes are none of the
+        run's before `take`. Raises OSError (journal), GivenUp.
+        """
+        last = self._last
+        if last is not None and last.state == WAITING:
+            return last.told()
+        away = tuple(dict.fromkeys((*self.desk.nodes, *sorted(exclude))))
+        try:
+            number = self._claim_number()
+            request = self._request(number, count, away, left_s, pool)
+        except (SlurmError, SubmitImpossible, OSError) as error:
+            said = getattr(error, "message", "") or str(error)
+            say(f"no companion: {said}")
+            return Companion(FAILED, reason=said)
+        one = _Asked(number, count, request.token, self.desk.clock.mono_s(), ahead=ahead)
+        self._known.append(one)
+        self.desk.expected = count if ahead else 0
+        self.desk.book.record(
+            "companion.intended",
+            number=number,
+            nodes=count,
+            exclude=list(away),
+            mark=one.mark,
+            why=why,
+            **({"pool": str(pool)} if pool is not None else {}),
+        )
+        self.desk.book.act("companion.submit", lambda: self._submit(one, request))
+        if one.job:
+            self.desk.book.record("companion.submitted", number=number, job=one.job)
+        elif one.reason:
+            self._fail(one, one.reason)
+        return one.told()
+
+    def look(self) -> Companion:
+        """What became of the one that was asked for last; it does not wait. Raises OSError (journal), GivenUp."""
+        one = self._last
+        if one is None:
+            return Companion(FAILED, reason="none was asked for")
+        if one.state == WAITING:
+            self._look(one)
+        return one.told()
+
+    @property
+    def expected(self) -> bool:
+        """One is on its way, or was asked for ahead."""
+        one = self._last
+        return one is not None and not one.over and (one.state == WAITING or one.ahead)
+
+    def take(self, count: int, exclude: Collection[str]) -> Companion | None:
+        """The one that was asked for ahead, where it is what is wanted now; else it is ended. Raises OSError (journal), GivenUp."""
+        one = self._last
+        if one is None or one.over or not one.ahead:
+            return None
+        if one.count != count or not {*one.nodes}.isdisjoint(exclude):
+            self.end(one.number, "another companion is wanted")
+            return None
+        one.ahead = False
+        self.desk.coming, self.desk.expected = (), 0
+        if one.state == HERE:
+            self.desk.spans = (*self.desk.spans, Span(one.job, one.nodes))
+        return one.told()
+
+    def end_ahead(self, why: str) -> None:
+        """The decision is another one. Raises OSError (journal), GivenUp."""
+        if self._last is not None and self._last.ahead:
+            self.end(self._last.number, why)
+
+    def end(self, number: int, why: str) -> None:
+        """Nobody wants this one any more. One that is over is over. Raises OSError (journal), GivenUp."""
+        one = next((one for one in self._known if one.number == number), None)
+        if one is None or one.over:
+            return
+        one.over = True
+        if one.ahead:
+            self.desk.expected = 0
+        if one.state == WAITING:
+            one.state, one.reason = FAILED, why
+        self.desk.spans = tuple(span for span in self.desk.spans if span.job != one.job)
+        self.desk.coming = tuple(span for span in self.desk.coming if span.job != one.job)
+        self.desk.book.record("companion.ended.intended", number=number, job=one.job, reason=why)
+        self.desk.book.act("companion.end", lambda: self._end(one))
+        self.desk.book.record("companion.ended", number=number, job=one.job, reason=why)
+
+    def end_waiting(self, why: str) -> None:
+        """Nobody waits any more for the one that was asked for last. Raises OSError (journal), GivenUp."""
+        if self._last is not None and self._last.state == WAITING:
+            self.end(self._last.number, why)
+
+    def end_all(self, why: str) -> None:
+        """The launch is over. Raises OSError (journal), GivenUp."""
+        for one in list(self._known):
+            self.end(one.number, why)
+
+    def end_broken(self, lost: Collection[str]) -> tuple[int, ...]:
+        """End those that have one of these nodes: a companion that lost a node is over as a whole, if not yet in Slurm's eyes. Their numbers."""
+        jobs = {span.job: node for span in self.desk.spans for node in span.nodes if node in lost}
+        broken = [one for one in self._known if not one.over and one.job in jobs]
+        for one in broken:
+            self.end(one.number, f"{jobs[one.job]} is lost")
+        return tuple(one.number for one in broken)
+
+    # ------------------------------------------------------------------ asking
+
+    @property
+    def _last(self) -> _Asked | None:
+        return self._known[-1] if self._known else None
+
+    def _path(self, number: int, what: str) -> str:
+        return os.path.join(self.desk.where.place, "companions", f"{number}.{what}")
+
+    def _claim_number(self) -> int:
+        """The next number that no companion of this attempt has, of an earlier launch neither. Raises OSError."""
+        os.makedirs(os.path.join(self.desk.where.place, "companions"), mode=0o700, exist_ok=True)
+        number = self._known[-1].number if self._known else 0
+        while True:
+            number += 1
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path(number, "asked"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                return number
+
+    def _request(
+        self, number: int, count: int, away: tuple[str, ...], left_s: float | None, pool: Pool | None
+    ) -> Any:
+        """Raises SlurmError, SubmitImpossible."""
+        from ftrun.supervisor.submission import companion_form  # most launches ask for none
+
+        where = self.desk.where
+        row = self.desk.cluster.jobs((where.job,)).get(where.job)
+        if row is None or row.state is not JobState.RUNNING:
+            raise SubmitImpossible(f"Slurm does not call job {where.job} running")
+        end_s, now_s = row.limit_end_s, self.desk.clock.now_s()
+        lefts = [left for left in (left_s, end_s - now_s if end_s is not None else None) if left is not None]
+        return companion_form.request_for(
+            where.run_dir,
+            where.attempt,
+            launch=where.launch,
+            number=number,
+            nodes=count,
+            limit_s=min(lefts, default=None),
+            main_job=where.job,
+            main_started=row.start_time_s,
+            main_host=where.node,
+            exclude=away,
+            partition=row.partition,
+            pool=pool.option if pool is not None else "",
+        )
+
+    def _submit(self, one: _Asked, request: Any) -> None:
+        try:
+            one.job = self.desk.cluster.submit(request).job_id
+        except OutcomeUnknown as error:
+            say(f"companion {one.number}: {error.message}; it is looked up by its mark")
+        except SlurmError as error:
+            one.reason = f"Slurm takes no companion: {error.message}"
+
+    # ------------------------------------------------------------------ waiting
+
+    def _look(self, one: _Asked) -> None:
+        mono_s = self.desk.clock.mono_s()
+        if one.job and (nodes := self._announced(one)):
+            self._is_here(one, nodes)
+            return
+        if mono_s < one.next_s:
+            return
+        waited_s = mono_s - one.asked_s
+        one.next_s = mono_s + next((every for until, every in LOOKS_S if waited_s < until), LATER_EVERY_S)
+        try:
+            row = self._row(one)
+        except SlurmError as error:
+            say(f"companion {one.number}: {error.message}")
+            return
+        if not one.job:
+            if waited_s > FOUND_S:
+                self._fail(one, "Slurm did not say what became of its submission")
+        elif row is None:
+            one.unseen_s = one.unseen_s or mono_s
+            if mono_s - one.unseen_s > UNSEEN_S:
+                self._fail(one, f"Slurm does not show job {one.job}")
+        else:
+            one.unseen_s = None
+            self._judge(one, row, mono_s)
+
+    def _row(self, one: _Asked) -> JobRow | None:
+        """Raises SlurmError."""
+        if one.job:
+            return self.desk.cluster.jobs((one.job,)).get(one.job)
+        found = self.desk.cluster.find(one.mark)
+        if found:
+            one.job = found[0].job_id
+            self.desk.book.record("companion.submitted", number=one.number, job=one.job)
+        return found[0] if found else None
+
+    def _judge(self, one: _Asked, row: JobRow, mono_s: float) -> None:
+        if row.state.ended or row.state is JobState.COMPLETING:
+            self._fail(one, f"Slurm calls job {one.job} {row.state.value}")
+        elif row.state.pending and (why := hopeless(row.reason)):
+            one.lasts = True
+            self._fail(one, why)
+        elif row.state is JobState.RUNNING:
+            one.running_s = one.running_s or mono_s
+            if row.nodes and mono_s - one.running_s >= SPEAKS_S:
+                self._is_here(one, row.nodes)
+
+    def _announced(self, one: _Asked) -> tuple[str, ...]:
+        """The nodes that its script says it has; () where it has said nothing."""
+        told = attempt_dir.key_values(self._path(one.number, "here"))
+        if told is None or told.get("job") != one.job:
+            return ()
+        with contextlib.suppress(ValueError):
+            return nodeset.expand(told.get("nodes", ""))
+        return ()
+
+    def _is_here(self, one: _Asked, nodes: tuple[str, ...]) -> None:
+        back = [node for node in nodes if node in self.desk.where.nodes]
+        if back:  # what was found on it before may be mended: it is looked at anew
+            node_reports.put_by(self.desk.where.run_dir, self.desk.where.attempt, back, str(one.number))
+        one.state, one.nodes = HERE, nodes
+        if one.ahead:
+            self.desk.coming = (Span(one.job, nodes),)
+        else:
+            self.desk.spans = (*self.desk.spans, Span(one.job, nodes))
+        self.desk.book.record("companion.here", number=one.number, job=one.job, nodes=list(nodes))
+
+    # ------------------------------------------------------------------ its end
+
+    def _fail(self, one: _Asked, reason: str) -> None:
+        one.state, one.reason = FAILED, reason
+        say(f"companion {one.number}: {reason}")
+        self.desk.book.record("companion.failed", number=one.number, job=one.job, reason=reason)
+        self.end(one.number, reason)
+
+    def _end(self, one: _Asked) -> None:
+        """Its script is told by a file, and Slurm by word. Whichever fails, the other does, and its script has rules of its own."""
+        with contextlib.suppress(OSError):
+            os.close(os.open(self._path(one.number, "over"), os.O_WRONLY | os.O_CREAT, 0o600))
+        try:
+            jobs = [one.job] if one.job else [row.job_id for row in self.desk.cluster.find(one.mark)]
+            for job in jobs:
+                self.desk.cluster.cancel(job)
+        except SlurmError as error:
+            say(f"companion {one.number}: {error.message}; it ends by itself")
+
+
+def hopeless(reason: str) -> str:
+    """Why a companion with this reason of Slurm's will not start while the main job runs; "" = it may. (pure)"""
+    words = reason.lower().replace(" ", "").replace("_", "")
+    if queue.never_starts(reason):
+        return f"the companion can never start: Slurm says {reason}"
+    if words.startswith(("jobheld", "launchfailed")):
+        return f"the companion is held: Slurm says {reason}"
+    if words.startswith(("assoc", "qos")):
+        return f"a limit lets no companion start beside this job: Slurm says {reason}"
+    return ""
+
+
+TRIES = 2
+LOOK_EVERY_S = 0.1
+SWEPT_S = 2.0  # so long a sweep that was begun ahead is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`count` nodes, none of `exclude`, until `end_s` (Unix seconds, None = without a limit), there before `until_s` (monotonic). `started` is the
+    start that failed, `why` stands in the journal."""
+
+    started: Started
+    count: int
+    exclude: frozenset[str]
+    end_s: float | None
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The nodes that came; () where none did, and why; `lasts`: asking again is of no use in this launch."""
+
+    nodes: tuple[str, ...] = ()
+    why: str = ""
+    lasts: bool = False
+
+
+def join(
+    desk: Desk,
+    companions: Companions,
+    settings: Mapping[str, Any],
+    wanted: Wanted,
+    *,
+    checks: Checks | None = None,
+    swept: Question | None = None,
+) -> Joined:
+    """Have a companion whose nodes are well; of one that was asked for ahead `checks` may be at it, and `swept` is a question that sweeps it. Raises OSError (journal), GivenUp."""
+    exclude, why = set(wanted.exclude), ""
+    early = companions.take(wanted.count, exclude)
+    if early is None:
+        companions.end_waiting("its nodes are needed otherwise")
+    for last in range(1 - TRIES, 1):
+        pool = None if early else lent(desk, settings, wanted.count, exclude)
+        found = early or _asked(desk, companions, wanted, exclude, pool)
+        early = None
+        while found.state == WAITING:
+            if desk.clock.mono_s() > wanted.until_s:
+                companions.end(found.number, "it did not come in time")
+                return Joined(why="no companion came within limit-companion")
+            desk.rest(LOOK_EVERY_S)
+            found = companions.look()
+        if found.state != HERE and pool is not None and last < 0:
+            settings = {**settings, "pool": ""}  # the job's own partition may have what the pool refuses
+            continue
+        if found.state != HERE:
+            return Joined(why=found.reason, lasts=found.lasts)
+        unfit = fit(desk, settings, wanted.started, found, checks, swept=swept)
+        swept = None
+        if not unfit:
+            return Joined(found.nodes[: wanted.count])
+        why = "; ".join(f"{node}: {told}" for node, told in sorted(unfit.items()))
+        companions.end(found.number, why)
+        exclude |= set(unfit)
+    return Joined(why=f"the companion's nodes are unfit: {why}")
+
+
+def lent(desk: Desk, settings: Mapping[str, Any], count: int, exclude: Collection[str]) -> Pool | None:
+    """The pool, where it has enough idle nodes now."""
+    pool = pool_of(str(settings.get("pool", "")))
+    if pool is None:
+        return None
+    try:
+        nodes = desk.cluster.nodes()
+    except SlurmError:
+        return None
+    return (
+        pool
+        if len(companion_form.idle(desk.cluster, pool, nodes, {*exclude, *desk.nodes})) >= count
+        else None
+    )
+
+
+def _asked(
+    desk: Desk, companions: Companions, wanted: Wanted, exclude: set[str], pool: Pool | None
+) -> Companion:
+    left_s = wanted.end_s - desk.clock.now_s() if wanted.end_s is not None else None
+    return companions.ask(wanted.count, exclude, left_s, wanted.why, pool=pool)
+
+
+def fit(
+    desk: Desk,
+    settings: Mapping[str, Any],
+    started: Started,
+    found: Companion,
+    begun: Checks | None = None,
+    *,
+    lives: bool = False,
+    swept: Question | None = None,
+) -> dict[str, str]:
+    """Node of this companion -> why no start should use it; those that are well are not in it. `begun` are checks that may be at it. Where the start still `lives`, nothing of it is swept away. Raises OSError (journal), GivenUp."""
+    where, nodes = desk.where, found.nodes
+    checks = begun or Checks(desk, started, settings)
+    wants_checks = settings.get("after-checks") != "never"
+    try:
+        if wants_checks:
+            checks.begin(nodes)
+        token = f"{where.launch}.{started.number + (not lives)}"
+        unfit: dict[str, str] = {}
+        if not _all_swept(desk, nodes, swept):
+            reach = start_monitor.reach_all(desk, token, nodes=(where.node, *nodes))
+            if not reach.known:
+                return dict.fromkeys(nodes, f"it is not known whether it is well: {reach.why}")
+            unfit = {node: "it does not answer" for node in (*reach.silent, *reach.gone) if node in nodes}
+            unfit |= {node: why for node, why in reach.unfit.items() if node in nodes}
+        if wants_checks and not unfit:
+            checks.finish(nodes, desk.alive)
+    finally:
+        checks.let_go()
+    facts = inputs.read_node_reports(where.run_dir, where.attempt, where.launch, nodes, start=started.number)
+    usable = start_case.usable(nodes, active=(), aside=(), answered=nodes, unfit=unfit, facts=facts)
+    return unfit | {node: "its checks call it bad" for node in nodes if node not in {*usable, *unfit}}
+
+
+def _all_swept(desk: Desk, nodes: tuple[str, ...], swept: Question | None) -> bool:
+    """Whether all of these have said by now that they are swept and may be used. Who has not is asked anew."""
+    if swept is None:
+        return False
+    give_up_s = desk.clock.mono_s() + SWEPT_S
+    while not swept.over and len(swept.reached.ended) < len(nodes) and desk.clock.mono_s() < give_up_s:
+        desk.alive()
+        swept.listen(LOOK_EVERY_S)
+    answers = swept.reached.answers
+    return all(node in answers and not node_liveness.unfit(answers[node]) for node in nodes)
+
+
+def arranged(desk: Desk, nodes: Collection[str]) -> tuple[tuple[str, ...], tuple[Span, ...]]:
+    """(these nodes in the order of the ranks, the part of them that lies in each companion): the job's own stand first, as they are given."""
+    wanted = frozenset(nodes)
+    parts = (Span(span.job, tuple(node for node in span.nodes if node in wanted)) for span in desk.spans)
+    spans = tuple(part for part in parts if part.nodes)
+    apart = {node for span in spans for node in span.nodes}
+    own = tuple(node for node in nodes if node not in apart)
+    return (*own, *(node for span in spans for node in span.nodes)), spans

@@ -1,0 +1,281 @@
+"""What all parts of one agent share: where it is, whom it asks, and the sign of life that it owes. (I/O)
+
+How it thinks. The agent has two threads. One does everything; the other, the watchdog, touches only what is on the node, so that a shared file system
+that hangs can hold the first for ever and the job is answered all the same. Whoever waits calls `alive`: it shows both the watchdog and the
+supervisor that work goes on, and it ends the work of an agent that the watchdog has given up: nothing is done by halves afterwards.
+
+The agent's journal, and the run as it stands with what the agent has decided.
+How it thinks. The agent writes one file of its own in the attempt's folder; the supervisor copies it into the run's journal, sooner or
+later. So the run is folded from the run's journal without those copies, and then from our own records: what we decided a moment
+ago counts, copied or not; so does what the agent of an earlier launch decided while no supervisor was there to copy it. Intent is on disk before the act; a journal that cannot be written ends the ladder, never the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.commands.steps import InsideSteps
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.model.events import apply, fold
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.signatures import catalog as signatures_catalog
+from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.store import flag_files, journal
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store.lease import Clock, SystemClock
+from ftrun.supervisor.store.node_tools import OwnNode, on_own_node
+
+__all__ = ["Begin", "Book", "BookClosed", "Desk", "GivenUp", "Suspicion", "Where", "say"]
+
+
+EARLIER_MAX_BYTES = 1 << 24
+
+Record = dict[str, Any]
+
+
+class BookClosed(Exception):
+    """Nothing may be journalled any more: the agent was given up, or another one writes."""
+
+
+class Book:
+    """One agent's records. `may_write` raises where the agent has been given up; `crash` is where tests cut it down."""
+
+    def __init__(
+        self,
+        run_dir: str,
+        place: str,
+        *,
+        attempt: int,
+        launch: int,
+        job: str,
+        may_write: Callable[[], None] = lambda: None,
+        crash: Callable[[str], None] = lambda point: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.run_dir, self.attempt, self.launch, self.job = run_dir, attempt, launch, job
+        self.start = 1
+        self.records: list[Record] = []
+        self._may_write, self._crash, self._now = may_write, crash, now
+        folder = os.path.join(place, "agent")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.path = os.path.join(folder, f"{launch}.jsonl")
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._pulse = os.path.join(folder, f"pulse.{launch}")
+        self._beats = 0
+        self._earlier: dict[int, bytes] = {}  # launch -> what its agent wrote: it is over
+
+    def record(self, kind: str, /, **data: Any) -> Record:
+        """Write one record; it is durable when this returns. Raises OSError, BookClosed."""
+        self._may_write()
+        self._must_be_seen()
+        record: Record = {
+            "v": journal.VERSION,
+            "seq": len(self.records),
+            "at": round(self._now(), 3),
+            "kind": kind,
+            "submission": self.attempt,
+            "attempt": self.attempt,
+            "job": self.job,
+            "launch": self.launch,
+            "start": self.start,
+            "data": data,
+        }
+        journal.append_record(self._fd, record)
+        self.records.append(record)
+        self._crash(f"record:after:{kind}")
+        return record
+
+    def _must_be_seen(self) -> None:
+        """Where the attempt's folder was moved or removed, a descriptor still writes, and nobody ever reads it. Raises BookClosed, OSError."""
+        if not os.path.samestat(os.fstat(self._fd), os.stat(self.path)):
+            raise BookClosed(f"{self.path} is another file now")
+
+    def act(self, name: str, deed: Callable[[], None]) -> None:
+        """Do one effect that was journalled before. Raises what the deed raises."""
+        self._may_write()
+        self._crash(f"{name}:before")
+        deed()
+        self._crash(f"{name}:after")
+
+    def run(self) -> Run:
+        """The run now. Raises OSError, IllegalEvent, BadRecord, JournalDamaged, JournalTooNew."""
+        mine = (self.attempt, self.launch)
+        known = [
+            record
+            for record in journal.read_run(self.run_dir)
+            if "agent_seq" not in record["data"] or (record["attempt"], record["launch"]) != mine
+        ]
+        run = fold(os.path.basename(self.run_dir), known)
+        if run.attempt is None or run.attempt.number != self.attempt:
+            raise BookClosed(f"attempt {self.attempt} is not the run's last")
+        run = self._caught_up(run, run.attempt.copied)
+        if run.attempt is not None and run.attempt.launch.number != self.launch:
+            run = run.with_attempt(launch=run.attempt.launch.next(self.launch))
+        if run.attempt is not None and not run.attempt.job:
+            run = run.with_attempt(job=self.job)
+        for record in self.records:
+            run = apply(run, record)
+        return flag_files.wished(run, self.run_dir, self._now())
+
+    def _caught_up(self, run: Run, copied: Mapping[int, int]) -> Run:
+        """The run with what earlier launches' agents journalled and nobody has copied; a record that cannot be used is left out, as the copy leaves it."""
+        for launch in range(self.launch):
+            if launch not in self._earlier:
+                path = os.path.join(os.path.dirname(self.path), f"{launch}.jsonl")
+                self._earlier[launch] = store_run_dir.content(path, EARLIER_MAX_BYTES) or b""
+            for line in self._earlier[launch].splitlines():
+                with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, AssertionError):
+                    record = json.loads(line)
+                    if record["seq"] >= copied.get(launch, 0):
+                        run = apply(run, record)
+        return run
+
+    def beat(self) -> None:
+        """Tell the supervisor that the agent lives. Raises OSError."""
+        self._beats += 1
+        descriptor = os.open(self._pulse, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, f"{self._beats:020d}\n".encode(), 0)
+        finally:
+            os.close(descriptor)
+
+
+Begin = Callable[[str, Sequence[str]], subprocess.Popen[bytes] | None]
+
+BEAT_EVERY_S = 5.0
+
+
+class GivenUp(BaseException):
+    """The watchdog has answered in our place: not one more act. Not an Exception: nothing may catch it on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which launch of which run this is, on which node; `place` is the attempt's folder, `nodes` all of the job's own."""
+
+    run_dir: str
+    place: str
+    attempt: int
+    launch: int
+    job: str
+    cluster: str
+    node: str
+    nodes: tuple[str, ...]
+
+    @property
+    def home(self) -> str:
+        """$FTRUN_HOME: the run's folder is HOME/runs/ID."""
+        return os.path.dirname(os.path.dirname(self.run_dir.rstrip("/")))
+
+
+@dataclass
+class Desk:
+    """The parts at hand. `spans` are the companions that hold nodes for this job, `coming` those whose nodes no start may use yet, `expected` how many nodes
+    were asked for so; `left` are nodes of the job that it holds no more: Slurm took them out, or they were given back; `drained` are those that it keeps aside and that Slurm would not give to anybody; `beside` is done now and
+    then while anybody waits; `alive_s` is for the watchdog, which sets `given_up`."""
+
+    where: Where
+    talk: Talk
+    book: Book
+    cluster: Cluster
+    steps: InsideSteps
+    clock: Clock = field(default_factory=SystemClock)
+    signal: Callable[[int, str], None] = field(default_factory=lambda: _signal_group)  # (process group, name)
+    own_node: OwnNode = on_own_node
+    reader: Begin | None = None  # begins what reads checkpoints to their end; None: nobody does
+    alive_s: float = field(init=False)
+    given_up: bool = False
+    spans: tuple[Span, ...] = ()
+    coming: tuple[Span, ...] = ()
+    expected: int = 0
+    left: frozenset[str] = frozenset()
+    drained: frozenset[str] = frozenset()
+    beside: Callable[[], None] | None = None
+    _is_beside: bool = False
+    _beat_s: float = float("-inf")
+    _catalog: Catalog | None = None
+
+    def __post_init__(self) -> None:
+        self.alive_s = self.clock.mono_s()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that the job has, in Slurm's order, and those of its companions behind them: one that left the job may be back as such a one."""
+        lent = tuple(node for span in self.spans for node in span.nodes)
+        away = self.left.union(lent)
+        return (*(node for node in self.where.nodes if node not in away), *lent)
+
+    def alive(self) -> None:
+        """Work goes on. Raises GivenUp, OSError (the attempt's folder)."""
+        if self.given_up:
+            raise GivenUp
+        self.alive_s = self.clock.mono_s()
+        if self.alive_s - self._beat_s >= BEAT_EVERY_S:
+            self._beat_s = self.alive_s
+            with contextlib.suppress(
+                OSError
+            ):  # then the supervisor takes us for dead, and waits for the job's end
+                self.book.beat()
+        if self.beside is not None and not self._is_beside:
+            self._is_beside = True
+            try:
+                self.beside()
+            finally:
+                self._is_beside = False
+
+    def rest(self, seconds: float) -> None:
+        """Sleep, and be alive. Raises as `alive`."""
+        until_s = self.clock.mono_s() + seconds
+        while True:
+            self.alive()
+            left_s = until_s - self.clock.mono_s()
+            if left_s <= 0:
+                return
+            self.clock.sleep(min(0.2, left_s))
+
+    def answer(self, number: int, **words: Any) -> None:
+        """Tell batch.sh what comes after a start; the first answer counts. Raises OSError."""
+        if not self.talk.answer(number, **words):
+            say(f"start {number}: answered already")
+
+    def catalog(self) -> Catalog:
+        """The fault signatures, loaded at the first use. Raises CatalogError."""
+        if self._catalog is None:
+            extra = [folder for folder in os.environ.get("FTRUN_CATALOG", "").split(":") if folder]
+            self._catalog = signatures_catalog.load(extra)
+        return self._catalog
+
+
+def _signal_group(pid: int, name: str) -> None:
+    """To the script's process group; batch.sh made it one."""
+    if pid > 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, getattr(signal, f"SIG{name}"))
+
+
+def say(text: str) -> None:
+    """A line in the agent's own log."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    print(f"{now} {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Why a live start is to be ended, and how long it has stood still (seconds)."""
+
+    diagnosis: Diagnosis
+    waited_s: float
+    rank_ended: bool = False  # srun had said that one of its tasks ended by itself

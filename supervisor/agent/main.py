@@ -1,0 +1,217 @@
+"""The agent inside a job: beside the user's script on the batch node, for one launch. (I/O)
+
+How it thinks. batch.sh starts it and asks it after each failed start what comes next. It may be killed at any moment: then the job ends
+as without it. So it owes nobody anything but an answer in time, and that is the watchdog's: this thread touches only files of the node and the
+clock, shows batch.sh that we live, leaves when batch.sh is gone, and answers `end` for the other one, which does everything else,
+where that has stood still for too long, died of a mistake of ours, or could not write its journal. From then on the other does
+nothing more. Signals that are meant for the job are ignored; what we start does not inherit that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.commands.cluster import CommandCluster
+from ftrun.slurm.commands.spanning import SpanningSteps
+from ftrun.slurm.commands.steps import CommandSteps
+from ftrun.supervisor.agent import checkpoint_staging
+from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.agent.context import Book, Desk, GivenUp, Where, say
+from ftrun.supervisor.agent.start_loop import Rounds
+from ftrun.supervisor.config import recovery_order
+from ftrun.supervisor.store import run_dir
+from ftrun.supervisor.store.crash_points import crash_plan
+from ftrun.supervisor.store.lease import Clock, SystemClock
+
+__all__ = ["PULSE_EVERY_S", "Shared", "main", "work"]
+
+PULSE_EVERY_S = 1.0
+STANDSTILL_S = 45.0
+"""So long the work may stand still while batch.sh waits for an answer: longer than any question to Slurm."""
+
+SLURM_TIMEOUT_S = 10.0
+SUBMIT_TIMEOUT_S = 20.0  # of a companion, while the script may be running
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run to the end of the launch. Returns the exit status, which nobody asks about."""
+    asked = _arguments().parse_args(words)
+    _ignore_signals()
+    parent = os.getppid()
+    talk = Talk(asked.talk)
+    shared = Shared(SystemClock())
+    worker = threading.Thread(
+        target=work, args=(lambda: _desk(asked, talk, shared.clock), talk, shared), daemon=True
+    )
+    worker.start()
+    while worker.is_alive():
+        if os.getppid() != parent:
+            break
+        if not shared.watch(talk):
+            break
+        worker.join(PULSE_EVERY_S)
+    sys.stderr.flush()
+    os._exit(0)  # a thread that a file system holds would hold us, too
+
+
+class Shared:
+    """What both threads know."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.desk: Desk | None = None
+        self.began_s = clock.mono_s()
+
+    def watch(self, talk: Talk) -> bool:
+        """The watchdog's look: show batch.sh that we live. False once it has answered in the other's place."""
+        with contextlib.suppress(OSError):  # no room for a pulse: then we are taken for dead, rightly
+            talk.pulse()
+        if not self.stands_still(talk):
+            return True
+        say(f"nothing has moved for {STANDSTILL_S:.0f} s: the job ends as its script did")
+        self.give_up(talk)
+        return False
+
+    def waiting(self, talk: Talk) -> int:
+        """The failed start that batch.sh waits for an answer about; 0 = none."""
+        number = 1
+        while talk.over(number) is not None:
+            if talk.asked(number) and not talk.answered(number):
+                return number
+            number += 1
+        return 0
+
+    def stands_still(self, talk: Talk) -> bool:
+        """An answer is owed, and the work has not moved for long."""
+        moved_s = self.desk.alive_s if self.desk is not None else self.began_s
+        return self.clock.mono_s() - moved_s > STANDSTILL_S and self.waiting(talk) > 0
+
+    def give_up(self, talk: Talk) -> None:
+        """Answer `end` in place of the work, which does nothing more."""
+        if self.desk is not None:
+            self.desk.given_up = True
+        number = self.waiting(talk)
+        if number:
+            with contextlib.suppress(OSError):
+                talk.answer(number)
+
+
+def work(opened: Callable[[], Desk], talk: Talk, shared: Shared) -> None:
+    """All that is not the watchdog's."""
+    try:
+        shared.desk = opened()
+        _opened(shared.desk).run()
+    except GivenUp:
+        return
+    except Exception:  # noqa: BLE001  whatever it is, it is ours and must not cost the job more than the ladder
+        say(traceback.format_exc())
+        shared.give_up(talk)
+
+
+def _desk(asked: argparse.Namespace, talk: Talk, clock: Clock) -> Desk:
+    where = Where(
+        run_dir=asked.run_dir,
+        place=asked.place,
+        attempt=asked.attempt,
+        launch=asked.launch,
+        job=asked.job,
+        cluster=asked.cluster,
+        node=os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0],
+        nodes=nodeset.expand(os.environ.get("SLURM_JOB_NODELIST", "")),
+    )
+    holder: list[Desk] = []
+
+    def may_write() -> None:
+        if holder:
+            holder[0].alive()
+
+    book = Book(
+        where.run_dir,
+        where.place,
+        attempt=where.attempt,
+        launch=where.launch,
+        job=where.job,
+        may_write=may_write,
+        crash=crash_plan(os.environ.get("FTRUN_AGENT_CRASH_AT", "")),
+    )
+    holder.append(
+        Desk(
+            where,
+            talk,
+            book,
+            CommandCluster(timeout_s=SLURM_TIMEOUT_S, submit_timeout_s=SUBMIT_TIMEOUT_S),
+            SpanningSteps(
+                CommandSteps(timeout_s=SLURM_TIMEOUT_S),
+                where.job,
+                lambda: (*holder[0].spans, *holder[0].coming),
+            ),
+            clock,
+            reader=checkpoint_staging.begin,
+        )
+    )
+    return holder[0]
+
+
+def _opened(desk: Desk) -> Rounds:
+    """The first look at the run, and the first record. Raises what reading the run's journal raises."""
+    run = desk.book.run()
+    settings = dict(run.settings)
+    _provide(desk.where.home)
+    off = next((one.launch.ladder_off for one in reversed(run.attempts) if one.launch.ladder_off), "")
+    if not desk.where.nodes:
+        off = off or "the nodes of the job are not known"
+    first = desk.talk.started(1)
+    active = first.nodes if first is not None else ()
+    desk.book.record(
+        "agent.opened",
+        pid=os.getpid(),
+        host=desk.where.node,
+        nodes=list(desk.where.nodes),
+        active=list(active),
+        spares=[node for node in desk.where.nodes if active and node not in active],
+        rungs=[rung.value for rung in recovery_order.rungs_from(settings).orders[""]],
+        off=off,
+    )
+    return Rounds(desk, settings, off=off)
+
+
+def _provide(home: str) -> None:
+    """The node side of ftrun, without which no node can be swept, where no supervisor has put it there yet."""
+    if not os.path.exists(os.path.join(home, run_dir.TOOLS_LINK)):
+        from ftrun.supervisor.store import node_tools
+
+        with contextlib.suppress(OSError):
+            node_tools.provide(home)
+
+
+def _ignore_signals() -> None:
+    """Whatever is sent to the job is for the script. A handler of ours, since what is ignored stays so in what we start."""
+    kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGFPE, signal.SIGILL}
+    kept |= {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP}
+    for number in signal.valid_signals() - kept:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, lambda *_: None)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ftrun-agent", description="Started by batch.sh beside a job's script."
+    )
+    for name in ("run-dir", "job", "cluster", "talk", "place"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--launch", type=int, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    os.umask(0o077)  # the job has the user's
+    sys.exit(main())

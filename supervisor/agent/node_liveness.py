@@ -1,0 +1,442 @@
+"""The roll call: one line of sh on all nodes of a job, and who of them does not answer, as quickly as can be told and no quicker. (I/O)
+
+How it thinks. A node is silent only where two signs that do not depend on each other say so. The first question goes to all. Who has said nothing a second
+after the last of the others is asked once more *beside* it, at the side of our own node and few at a time: on a large job Slurm hands a step on
+from node to node, so that one dead node keeps others from hearing of it. Both questions have all the time that each needs by itself, they only
+run side by side; a loaded node may just be late. Or, quicker, the first question and the node's own kernel: it refuses connections to slurmd at
+every look for longer than slurmd takes to be started anew. With accelerators to look for that takes seconds, and the node is well: so where no spare
+could take its place, and its loss would cost the job, a node whose kernel answers is waited for longer (`shut_s`) and not given up before. Once
+slurmd listens again the node is asked anew, as srun has turned away from it by then.
+
+Only time in which we listen counts: where we were suspended with the job, or had no processor, the nodes had none either.
+
+It is a test of the test, too: our own node must be among the answers of each question, else the question failed as such (a controller that is away, a
+full table of steps) and nothing is known of any node.
+
+Which nodes of the allocation answer now, and that nothing of earlier starts is left on them.
+How it thinks. One step over all nodes that Slurm still counts as the job's asks each for its name and sweeps it; how it is told that one is silent
+is the roll call's business (`agent_roll`). Who answered but could not be swept is asked once more. A job of one node needs no step. A node that Slurm
+has already taken from the job is lost without being asked; one that was found silent while the start still lived gets no more time than the others
+take to be swept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import field
+
+from ftrun.slurm.client.cluster import Cluster, JobRow, JobState
+from ftrun.slurm.client.errors import SlurmError, Unreachable
+from ftrun.slurm.commands.doors import Doors
+from ftrun.slurm.commands.questions import Question, Reached
+from ftrun.slurm.commands.spanning import Span
+from ftrun.slurm.commands.steps import InsideSteps
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.store.lease import Clock
+from ftrun.supervisor.store.node_tools import OwnNode, node_line, on_own_node
+
+__all__ = [
+    "AGAIN_QUIET_S",
+    "DOUBTED_MAX",
+    "FLAT_NODES",
+    "LIMIT_S",
+    "QUIET_S",
+    "SHUT_LONG_S",
+    "SHUT_S",
+    "Ask",
+    "Reach",
+    "Sweep",
+    "reach",
+    "roll_call",
+    "runs",
+    "sweep_line",
+    "unfit",
+]
+
+
+LIMIT_S = 20.0
+QUIET_S = 3.0
+"""So long after the last answer nobody else is waited for; srun itself needs 4 s to find a port closed."""
+
+AGAIN_S = 1.0  # after the last answer, then who is missing is asked a second time
+AGAIN_QUIET_S = 2.0
+DOORS_S = 0.3  # after the last answer, then the missing ones' slurmd is looked at
+SHUT_S = 1.2  # slurmd is started anew within a second where it has little to look for, its connections are refused meanwhile
+SHUT_LONG_S = 8.0  # and surely within this
+LATER_THAN = 3.0  # or so many times what the last answer took
+FLAT_NODES = 16
+"""So many nodes srun reaches one by one, whatever TreeWidth the site has (its default was 50, and is 16)."""
+
+DOUBTED_MAX = 64  # beyond that it is no longer a question of single nodes
+TICK_S = 0.1
+TICK_MAX_S = 0.2  # what took longer was no listening
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked: `line` on the `nodes` of `job`, of which `node` is ours. `quiet_s`: how long after the last answer a silent one is waited for;
+    `again`: whether who is silent is asked a second time; `lost` were found silent just now, and get no time of their own. `doubted` is told once who
+    has answered while others are missing. A slurmd that refuses is given `shut_s`."""
+
+    job: str
+    nodes: tuple[str, ...]
+    node: str
+    line: str
+    quiet_s: float = QUIET_S
+    again: bool = True
+    lost: tuple[str, ...] = ()
+    doubted: Callable[[tuple[str, ...]], None] = lambda _: None
+    shut_s: float = SHUT_S
+
+
+def roll_call(steps: InsideSteps, clock: Clock, ask: Ask, alive: Callable[[], None]) -> Reached:
+    """Who answers, with what. Raises Unreachable where not even our own node does, or srun cannot be started."""
+    roll = _Roll(steps, clock, ask)
+    try:
+        return roll.call(alive)
+    finally:
+        roll.close()
+
+
+class _Stopwatch:
+    """Seconds of listening."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._at_s = clock, clock.mono_s()
+        self.now_s = 0.0
+
+    def tick(self) -> None:
+        at_s = self._clock.mono_s()
+        self.now_s += min(at_s - self._at_s, TICK_MAX_S)
+        self._at_s = at_s
+
+
+class _Heard:
+    """A question, and when somebody answered it last."""
+
+    def __init__(self, question: Question, watch: _Stopwatch) -> None:
+        self.question = question
+        self._watch = watch
+        self._began_s = watch.now_s
+        self._count, self._last_s = 0, self._began_s
+
+    def listen(self, wait_s: float) -> None:
+        self.question.listen(wait_s)
+        count = len(self.question.reached.answers)
+        if count > self._count:
+            self._count, self._last_s = count, self._watch.now_s
+
+    def answers(self, node: str) -> bool:
+        return node in self.question.reached.answers
+
+    def done(self, node: str) -> bool:
+        return self.answers(node) and (self.question.over or node in self.question.reached.ended)
+
+    def is_quiet(self, quiet_s: float, times: float = LATER_THAN) -> bool:
+        """Nobody answered for so long after somebody did, nor for so many times what the slowest answer took; or nobody can any more."""
+        waited_s = self._watch.now_s - self._last_s
+        slowest_s = self._last_s - self._began_s
+        return self.question.over or (self._count > 0 and waited_s > max(quiet_s, times * slowest_s))
+
+
+class _Roll:
+    """One roll call."""
+
+    def __init__(self, steps: InsideSteps, clock: Clock, ask: Ask) -> None:
+        self._steps, self._clock, self._ask = steps, clock, ask
+        self._watch = _Stopwatch(clock)
+        self._asked = [_Heard(steps.begin(ask.job, ask.nodes, ask.line), self._watch)]
+        self._doors: Doors | None = None
+        self._shut_since_s: dict[str, float] = {}
+        self._opened: tuple[str, ...] = ()  # their slurmd refused at the last look, and listens now
+
+    def call(self, alive: Callable[[], None]) -> Reached:
+        """Listen until all is known."""
+        while self._watch.now_s < LIMIT_S:
+            alive()
+            self._listen()
+            missing = tuple(node for node in self._ask.nodes if not self._heard(node))
+            if self._ask.node in missing:
+                if self._asked[0].question.over:
+                    break
+                continue
+            missing = tuple(node for node in missing if node not in self._ask.lost)
+            self._doubt(missing)
+            if all(self._is_given_up(node) for node in missing) and self._others_are_done():
+                break
+        return self._told()
+
+    def close(self) -> None:
+        """Let all of it go."""
+        for one in self._asked:
+            one.question.let_go()
+        if self._doors is not None:
+            self._doors.close()
+
+    def _listen(self) -> None:
+        wait_s = TICK_S
+        self._watch.tick()
+        for one in self._asked:
+            over = one.question.over
+            one.listen(wait_s)
+            wait_s = wait_s if over else 0.0
+        if wait_s:  # nobody says anything any more, but doors are looked at
+            self._clock.sleep(wait_s)
+        self._watch.tick()
+
+    def _heard(self, node: str) -> bool:
+        return any(one.answers(node) for one in self._asked)
+
+    def _others_are_done(self) -> bool:
+        return all(
+            any(one.done(node) for one in self._asked) for node in self._ask.nodes if self._heard(node)
+        )
+
+    def _doubt(self, missing: tuple[str, ...]) -> None:
+        """Find out more of who is missing."""
+        first, ask = self._asked[0], self._ask
+        self._note_shut(missing)
+        if not missing or len(missing) > DOUBTED_MAX or not first.is_quiet(DOORS_S, 1.0):
+            return
+        if self._doors is None:
+            self._doors = self._steps.doors(missing)
+            ask.doubted(tuple(node for node in ask.nodes if node not in missing))
+        if ask.again and len(self._asked) == 1 and first.is_quiet(AGAIN_S, 1.0):
+            self._ask_again(missing)
+        elif self._opened:
+            self._ask_again(self._opened)
+
+    def _ask_again(self, nodes: tuple[str, ...]) -> None:
+        for at in range(0, len(nodes), FLAT_NODES - 1):
+            few = (self._ask.node, *nodes[at : at + FLAT_NODES - 1])
+            question = self._steps.begin(self._ask.job, few, self._ask.line)
+            self._asked.append(_Heard(question, self._watch))
+
+    def _note_shut(self, missing: tuple[str, ...]) -> None:
+        refused = self._doors.refused() if self._doors is not None else frozenset()
+        still = {node: self._shut_since_s.get(node, self._watch.now_s) for node in missing if node in refused}
+        self._opened = tuple(node for node in missing if node in self._shut_since_s and node not in refused)
+        self._shut_since_s = still
+
+    def _is_shut(self, node: str) -> bool:
+        since_s = self._shut_since_s.get(node)
+        return since_s is not None and self._watch.now_s - since_s >= self._ask.shut_s
+
+    def _is_given_up(self, node: str) -> bool:
+        """Nobody need wait for a missing node any longer."""
+        if self._is_shut(node):
+            return True
+        if node in self._shut_since_s and self._ask.shut_s > SHUT_S:
+            return False
+        first, *again = self._asked
+        if not first.is_quiet(self._ask.quiet_s):
+            return False
+        if self._missing_too_many():
+            return True
+        own = [one for one in again if node in one.question.nodes]
+        return own[-1].is_quiet(AGAIN_QUIET_S) if own else not self._ask.again
+
+    def _missing_too_many(self) -> bool:
+        return sum(not self._heard(node) for node in self._ask.nodes) > DOUBTED_MAX
+
+    def _told(self) -> Reached:
+        answers: dict[str, tuple[str, ...]] = {}
+        for one in reversed(self._asked):  # what the first question brought counts, where it brought anything
+            answers |= {
+                node: words
+                for node, words in one.question.reached.answers.items()
+                if words or node not in answers
+            }
+        for one in self._asked:
+            known = {*answers, *self._ask.lost}
+            undecided = [n for n in one.question.nodes if n not in known and not self._is_shut(n)]
+            if not one.answers(self._ask.node) and (undecided or one is self._asked[0]):
+                raise Unreachable(f"no answer even from {self._ask.node}: {one.question.reached.told}")
+        return Reached(answers)
+
+
+UNSWEPT = "it could not be swept of what earlier starts left: no Python 3.9 there, or no answer in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Who is asked: the `nodes` of the job and of its companions (`spans`), of which `node` is ours. And what is swept: everything of starts before `token` (LAUNCH.START).
+    `home` is $FTRUN_HOME, `place` the attempt's folder, `quiet_s` how long a silent node is waited for after the last answer, `lost` who
+    was found silent just now and is not waited for again. `doubted` is told once who has answered while others have not. A slurmd that
+    refuses is given `shut_s`."""
+
+    home: str
+    place: str
+    token: str
+    job: str
+    nodes: tuple[str, ...]
+    node: str
+    quiet_s: float = QUIET_S
+    lost: tuple[str, ...] = ()
+    doubted: Callable[[tuple[str, ...]], None] = lambda _: None
+    shut_s: float = SHUT_S
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """`answered`: may take part in the next start; `silent`: did not answer; `unfit`: answered, and why it may not take part; `gone`: nodes of a
+    companion that is over, of which nothing bad is known.
+
+    `known` False: nothing was learnt, `why` says why; `running`: Slurm says that the job runs. `end_s`: when its time is up
+    (Unix seconds, None = unknown), that of its companions counts, too.
+    """
+
+    answered: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    unfit: dict[str, str] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    known: bool = True
+    running: bool = True
+    why: str = ""
+    end_s: float | None = None
+
+
+def reach(
+    cluster: Cluster,
+    steps: InsideSteps,
+    clock: Clock,
+    sweep: Sweep,
+    *,
+    alive: Callable[[], None] = lambda: None,
+    own_node: OwnNode = on_own_node,
+) -> Reach:
+    """Ask all nodes. Never raises for what Slurm does not answer: then `known` is False."""
+    job, nodes = sweep.job, sweep.nodes
+    live: tuple[JobRow, ...] = ()
+    leaves: dict[str, str] = {}
+    gone: frozenset[str] = frozenset()
+    try:
+        rows = cluster.jobs((job, *(span.job for span in sweep.spans)))
+        row = rows.get(job)
+        leaves = {one.job_id: _leaves(cluster, one) for one in rows.values()}
+        live = tuple(one for one in rows.values() if not leaves[one.job_id])
+        gone = _gone(cluster, sweep, live) if row is not None else gone
+    except SlurmError as error:
+        row, why = None, error.message
+    else:
+        why = "Slurm does not show the job"
+    if row is not None and leaves[job]:
+        return Reach(known=False, running=False, why=leaves[job])
+    if len(nodes) == 1:
+        return _alone(row, sweep, own_node)
+    if row is None:
+        return Reach(known=False, why=why)
+    held = {node for one in live for node in one.nodes}
+    there = tuple(node for node in nodes if node in held)
+    if len(there) > FLAT_NODES:  # others would hear by way of a lost one
+        there = tuple(node for node in there if node not in sweep.lost)
+    if sweep.node not in there:
+        return Reach(known=False, why=f"{sweep.node} is not among the job's nodes")
+    again = len(there) > FLAT_NODES or sweep.quiet_s >= QUIET_S
+    ask = Ask(
+        job, there, sweep.node, _line(sweep), sweep.quiet_s, again, sweep.lost, sweep.doubted, sweep.shut_s
+    )
+    try:
+        answers = dict(roll_call(steps, clock, ask, alive).answers)
+        late = tuple(node for node in answers if not answers[node])
+        if len(there) - len(answers) + len(late) > DOUBTED_MAX:
+            return Reach(
+                known=False, why=f"{len(there) - len(answers) + len(late)} nodes did not answer in time"
+            )
+        answers |= _swept_again(steps, clock, ask, late, alive)
+    except SlurmError as error:
+        return Reach(known=False, why=error.message)
+    stuck = {node: why for node, words in answers.items() if (why := unfit(words))}
+    return Reach(
+        answered=tuple(node for node in nodes if node in answers),
+        silent=tuple(node for node in nodes if node not in answers and node not in gone),
+        unfit=stuck,
+        gone=tuple(node for node in nodes if node in gone and node not in answers),
+        end_s=min((end_s for one in live if (end_s := _end_s(one)) is not None), default=None),
+    )
+
+
+def _gone(cluster: Cluster, sweep: Sweep, live: tuple[JobRow, ...]) -> frozenset[str]:
+    """The nodes of companions that are over, less those that Slurm does not hear: these were lost, and took their companion with them."""
+    jobs = {row.job_id for row in live}
+    found = [node for span in sweep.spans if span.job not in jobs for node in span.nodes]
+    known = cluster.nodes(found) if found else {}
+    return frozenset(node for node in found if node not in known or known[node].responding)
+
+
+def _leaves(cluster: Cluster, row: JobRow) -> str:
+    """Why the job is not to go on; "" where it is. A job that is preempted has a grace time: it runs, but its end came nearer. Raises SlurmError.
+
+    That alone may be a reservation that ends, or a person who made the job shorter: what it is, is asked for then.
+    """
+    if row.state is not JobState.RUNNING:
+        return f"Slurm calls the job {row.state.value}"
+    if row.is_cut_short and (details := cluster.details(row.job_id)) is not None and details.is_preempted:
+        return "Slurm ends the job before its time limit: its nodes are wanted for another"
+    return ""
+
+
+def _end_s(row: JobRow) -> float | None:
+    """When Slurm will end it, be it before its limit."""
+    return row.planned_end_s if row.is_cut_short else row.limit_end_s
+
+
+def _swept_again(
+    steps: InsideSteps, clock: Clock, ask: Ask, late: tuple[str, ...], alive: Callable[[], None]
+) -> dict[str, tuple[str, ...]]:
+    """What those say that answered and were not swept, few at a time: an answer without words stays one. Raises Unreachable."""
+    found: dict[str, tuple[str, ...]] = {}
+    for first in range(0, len(late), FLAT_NODES - 1):
+        few = tuple(dict.fromkeys((ask.node, *late[first : first + FLAT_NODES - 1])))
+        once = replace(ask, nodes=few, quiet_s=AGAIN_QUIET_S, again=False, lost=(), doubted=lambda _: None)
+        found |= {
+            node: words for node, words in roll_call(steps, clock, once, alive).answers.items() if words
+        }
+    return found
+
+
+def runs(cluster: Cluster, job: str) -> bool | None:
+    """Whether Slurm says that the job runs, and is not suspended; None where it says nothing."""
+    try:
+        row = cluster.jobs((job,)).get(job)
+    except SlurmError:
+        return None
+    return None if row is None else row.state is JobState.RUNNING
+
+
+def _alone(row: JobRow | None, sweep: Sweep, own_node: OwnNode) -> Reach:
+    """The only node is the one that we live on; Slurm need not be asked about it."""
+    words = own_node(_line(sweep), sweep.job, sweep.node, LIMIT_S)
+    if words is None:
+        return Reach(known=False, why="what earlier starts left could not be swept in time")
+    why = unfit(words) if words else ""  # batch.sh itself ends the script's own processes here
+    stuck = {sweep.node: why} if why else {}
+    return Reach(answered=sweep.nodes, unfit=stuck, end_s=_end_s(row) if row is not None else None)
+
+
+def _line(sweep: Sweep) -> str:
+    return sweep_line(sweep.home, sweep.place, sweep.token, sweep.job)
+
+
+def sweep_line(home: str, place: str, token: str, job: str) -> str:
+    """The line that has a node end what is of starts before `token`, and say whether a start may use it. `home` is $FTRUN_HOME, `place` the attempt's folder."""
+    words = ["sweep", "--attempt-folder", place, "--token", token, "--job", job]
+    return node_line(home, [*words, "--spare-check"])
+
+
+def unfit(words: Sequence[str]) -> str:
+    """Why the node's own sweep says that no start should use it, or that there was none: ranks of an earlier start may live there."""
+    if not words:
+        return UNSWEPT
+    for line in words:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and told.get("unfit"):
+            return str(told["unfit"])[:200]
+        if isinstance(told, dict) and told.get("left"):
+            return "processes of an earlier start cannot be ended"
+    return ""

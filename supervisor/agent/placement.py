@@ -1,0 +1,150 @@
+"""Where a job stands when a start of it failed: its nodes, its companions' nodes, and the cluster around it. (I/O)
+
+What waits for a job that its agent leaves to the supervisor: held first, so that the end sets nobody off (P5).
+How it thinks. The agent stands between the end of the script and the end of the job, so it is the last that can do this. What it held
+stands in its journal before it is held; the supervisor lets it wait for the next attempt, or go where there is none. Where Slurm does not
+answer, or refuses, the job ends all the same: what waits meets that end as it would without ftrun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.records import replace
+from ftrun.supervisor.agent.context import Desk, say
+from ftrun.supervisor.agent.node_liveness import Reach
+from ftrun.supervisor.config.node_counts import pool_of, sizes_of_settings
+from ftrun.supervisor.diagnosis import inputs
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.policy import ladder, policy_input, queue, start_case
+from ftrun.supervisor.submission import companion_form, dependent_jobs
+
+__all__ = ["hold", "others_wait", "place", "view"]
+
+
+def place(
+    desk: Desk,
+    seen: start_case.Seen,
+    reach: Reach,
+    diagnosis: Diagnosis,
+    run: Run,
+    *,
+    aside: tuple[str, ...],
+    off: str,
+    around: policy_input.ClusterView,
+    companion_off: str = "",
+) -> ladder.Place:
+    """What the ladder has to know. `aside` are nodes that no later start may use, `off` is why nothing is started again here,
+    `companion_off` why no companion's nodes can be used."""
+    where = desk.where
+    facts = inputs.read_node_reports(
+        where.run_dir, where.attempt, where.launch, desk.nodes, start=seen.number
+    )
+    lost = {*reach.gone, *reach.silent}
+    facts = replace(facts, silent=frozenset(lost))
+    broken = [node for span in desk.spans if lost.intersection(span.nodes) for node in span.nodes]
+    aside = tuple(dict.fromkeys((*aside, *broken)))  # a companion that lost a node is over as a whole
+    spares = start_case.usable(
+        desk.nodes,
+        active=seen.nodes,
+        aside=aside,
+        answered=reach.answered,
+        unfit=reach.unfit,
+        facts=facts,
+        excluded=run.excluded_at(seen.now_s),
+    )
+    place = start_case.place_of(
+        seen,
+        desk.nodes,
+        spares,
+        aside,
+        batch_node=where.node,
+        culprits=diagnosis.nodes,
+        called=bool(desk.talk.calls(seen.number)),
+        stuck=reach.unfit,
+        off=off or ("" if reach.known else f"it is not known which nodes are well: {reach.why}"),
+    )
+    sizes = sizes_of_settings(run.settings)
+    idle, borrowed = _to_be_had(desk, run, around, {*desk.nodes, *run.excluded_at(seen.now_s)})
+    waiting = [node for node in desk.nodes if node not in {*seen.nodes, *aside} and node in reach.answered]
+    return replace(
+        place,
+        spares_off=start_case.spares_off(waiting, reach.unfit, facts),
+        companion_off=companion_off,
+        sizes=sizes.without(run.sizes_aside) if sizes is not None else None,
+        idle=max(len(idle), borrowed) + desk.expected if around.partition else None,
+        lent=frozenset(node for span in desk.spans for node in span.nodes),
+        others_wait=sizes is not None and bool(idle) and others_wait(desk),
+    )
+
+
+def _to_be_had(
+    desk: Desk, run: Run, around: policy_input.ClusterView, but: set[str]
+) -> tuple[frozenset[str], int]:
+    """(the idle nodes that a companion could have, how many it could have of the pool): it is of the one or of the other."""
+    pool = pool_of(str(run.settings.get("pool", "")))
+    if pool is None:
+        return around.idle - but, 0
+    try:
+        own = companion_form.members(desk.cluster, pool) if pool.kind == "reservation" else frozenset()
+        return around.idle - but - own, len(
+            companion_form.idle(desk.cluster, pool, desk.cluster.nodes(), but)
+        )
+    except SlurmError:
+        return around.idle - but, 0
+
+
+def others_wait(desk: Desk) -> bool:
+    """Whether jobs of others wait for nodes; where Slurm does not say, they do."""
+    try:
+        row = desk.cluster.jobs((desk.where.job,)).get(desk.where.job)
+        return row is None or desk.cluster.contended(_partitions(row))
+    except SlurmError:
+        return True
+
+
+def _partitions(row: JobRow | None) -> Sequence[str]:
+    return row.partition.split(",") if row is not None else ()
+
+
+def view(desk: Desk, settings: dict[str, Any], run: Run) -> policy_input.ClusterView:
+    """What Slurm says of the cluster, idle nodes with the job's own devices only; empty where it says nothing."""
+    cluster, where = desk.cluster, desk.where
+    try:
+        row = cluster.jobs((where.job,)).get(where.job)
+        nodes = cluster.nodes()
+        found = policy_input.ClusterView.of(
+            cluster.partitions(),
+            nodes,
+            cluster.rights(),
+            names=_partitions(row),
+            lost=[node for node in desk.nodes if node in nodes and not nodes[node].responding],
+            nodes_needed=len(where.nodes),
+            may_ask=bool(settings.get("site-spool")),
+            nodes_least=queue.least(run, sizes_of_settings(settings)),
+        )
+        return queue.alike(found, nodes, run)
+    except SlurmError:
+        return policy_input.ClusterView()
+
+
+def hold(desk: Desk) -> None:
+    """Hold the dependents of the job. Raises OSError (journal), GivenUp."""
+    try:
+        waiting, since = dependent_jobs.to_hold(desk.cluster, desk.where.job)
+    except SlurmError as error:
+        say(f"what waits for this job is not known: {error.message}")
+        return
+    if not waiting:
+        return
+    desk.book.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
+    for job in sorted(waiting):
+        try:
+            desk.book.act("hold", partial(desk.cluster.hold, job))
+        except SlurmError as error:
+            say(f"job {job}, which waits for this one, could not be held: {error.message}")

@@ -1,0 +1,171 @@
+"""One process of a start died while the others live: is it started again alone? (I/O)
+
+How it thinks. Where the framework lets a process join again, each has a parent (`hooks.ranks.rank_wrapper`) that says when it died, and waits for `again` or `end`.
+The same judges are asked as for a whole start, with what was printed since the last such death. It is taken back only where it died alone: others
+that die of it within the settle time make it a matter of the whole start. Where the answer is `end` the others wait in vain, so the start is ended,
+too, and judged as any other: a process that ended confirms the fault (P7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.agent.context import Desk, Suspicion, say
+from ftrun.supervisor.agent.start_monitor import Eye
+from ftrun.supervisor.config import home, rungs
+from ftrun.supervisor.diagnosis import suspicions
+from ftrun.supervisor.policy import ladder, start_case
+from ftrun.supervisor.policy.policy_input import ClusterView
+from ftrun.supervisor.store import run_dir
+
+__all__ = ["Death", "Ranks", "parsed"]
+
+SETTLE_MAX_S = 20.0  # the parent waits a minute for its answer
+_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One process that died: the file that says so, its rank, where it ran, and how it ended."""
+
+    name: str
+    rank: int
+    node: str
+    pid: int
+    code: int
+    signal: int
+
+
+@dataclass
+class Ranks:
+    """The deaths in one start. `off`: why nothing is restarted here."""
+
+    desk: Desk
+    eye: Eye
+    settings: Mapping[str, Any]
+    off: Callable[[], str]
+    number: int = 0
+    _known: set[str] = field(default_factory=set)
+    _mark: int = -1  # the running number of the last line that an earlier death was judged by
+
+    @property
+    def _folder(self) -> str:
+        return os.path.join(self.desk.where.place, "ranks", self.eye.started.token)
+
+    def look(self) -> Suspicion | None:
+        """Answer who asks. A suspicion where the whole start has to be ended. Raises OSError (journal), GivenUp."""
+        if not self.settings.get("rank-restart"):
+            return None
+        dead = self._asking()
+        if not dead:
+            return None
+        first_s = self.desk.clock.mono_s()
+        wait_s = min(float(self.settings.get("log-quiet", 2.0)), SETTLE_MAX_S)
+        while self.desk.clock.mono_s() - first_s < wait_s:
+            self.desk.rest(0.1)
+            self.eye.look()
+        dead += self._asking()
+        for one in dead:
+            self.desk.book.record("rank.died", **_told(one))
+        return self._judge(dead)
+
+    def _asking(self) -> list[Death]:
+        """Those that nobody has looked at yet."""
+        try:
+            names = set(os.listdir(self._folder))
+        except OSError:
+            return []
+        new = [
+            name
+            for name in sorted(names - self._known)
+            if not name.startswith(".") and not name.endswith(".next")
+        ]
+        self._known |= set(new)
+        found = (
+            parsed(name, run_dir.content(os.path.join(self._folder, name), _BYTES_MAX) or b"") for name in new
+        )
+        return [one for one in found if one is not None]
+
+    def _judge(self, dead: list[Death]) -> Suspicion | None:
+        self.number += 1
+        where, started, first = self.desk.where, self.eye.started, dead[0]
+        incident = f"{where.attempt}.{where.launch}.{started.number}.r{self.number}"
+        run = self.desk.book.run()
+        report = self.eye.memory.report
+        lines = tuple(one for one in self.eye.evidence() if one.order > self._mark)
+        self._mark = max((one.order for one in self.eye.evidence()), default=self._mark)
+        seen = start_case.Seen(
+            number=started.number,
+            nodes=started.nodes,
+            resume_from=started.launch.resume_from,
+            code=first.code,
+            signal=first.signal,
+            now_s=self.desk.clock.now_s(),
+            evidence=lines,
+            topology=self.eye.topology(),
+            progress=report.progress if report is not None else None,
+            facts=self.eye.facts(),
+            step=self.eye.memory.step,
+        )
+        diagnosis = start_case.judge(seen, self.desk.catalog())
+        self.desk.book.record(
+            "start.diagnosed",
+            incident=incident,
+            diagnosis=diagnosis.to_json(),
+            step=seen.step,
+            first_evidence_at_s=self.eye.first_evidence_s.get(diagnosis.signature),
+        )
+        case = start_case.case_of(self.desk.book.run(), seen, diagnosis, ClusterView())
+        off = self.off()
+        place = ladder.Place(
+            nodes=self.desk.nodes,
+            active=started.nodes,
+            start=started.number,
+            rejoin=not off,
+            dead_rank=first.rank if len(dead) == 1 else None,
+            step_off=off,
+            swap_off=off,
+        )
+        ruling, move = start_case.ruled(case, place)
+        if move.rung is not rungs.Rung.RANK or run.wish:
+            for one in dead:
+                self.desk.book.record("rank.left", **_told(one), reason=move.reason)
+                self._answer(one, "end")
+            return Suspicion(suspicions.of_rank(diagnosis, first.rank), 0.0)
+        self.desk.book.record("start.decided", **start_case.decided(incident, case, ruling, move))
+        say(f"start {started.number}: rank {first.rank}: {move.reason}")
+        self.desk.rest(min(move.delay_s, SETTLE_MAX_S))
+        self.desk.book.act("rank", lambda: self._answer(first, "again"))
+        self.desk.book.record("rank.again", **_told(first), incident=incident)
+        return None
+
+    def _answer(self, one: Death, word: str) -> None:
+        path = os.path.join(self._folder, f"{one.name}.next")
+        with contextlib.suppress(OSError):  # no answer: it ends as it died
+            home.write_atomically(path, f"{word}\n".encode(), sync=False)
+
+
+def parsed(name: str, content: bytes) -> Death | None:
+    """What a parent wrote; None where it makes no sense. (pure)"""
+    try:
+        told = json.loads(content)
+        return Death(
+            name,
+            int(told["rank"]),
+            str(told.get("host", "")),
+            int(told.get("pid", 0)),
+            int(told["code"]),
+            int(told["signal"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _told(one: Death) -> dict[str, Any]:
+    return {"rank": one.rank, "node": one.node, "pid": one.pid, "code": one.code, "signal": one.signal}

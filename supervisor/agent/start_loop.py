@@ -1,0 +1,416 @@
+"""One start of the script after the other: look on, and say what comes next when it failed. (I/O)
+
+How it thinks. A start is looked at until batch.sh says that it is over. A failed one is judged as soon as its log is quiet and its nodes have
+been asked (`agent_after`). Then the decision is journalled, what still runs is stopped, and batch.sh is answered: `again` on these nodes, or `end`. Where anything is unclear, where Slurm or the journal does not answer, and
+where a rung took longer than its limit, the answer is `end`: the job ends as its script ended, and the supervisor goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.agent import (
+    batch_channel,
+    companion_jobs,
+    placement,
+    resize,
+    start_monitor,
+    start_outcome,
+    stop_start,
+)
+from ftrun.supervisor.agent.batch_channel import Over, Started
+from ftrun.supervisor.agent.checkpoint_staging import Deep, Stage
+from ftrun.supervisor.agent.companion_jobs import Companions
+from ftrun.supervisor.agent.companion_prefetch import Apart, Early
+from ftrun.supervisor.agent.context import Desk, Suspicion, say
+from ftrun.supervisor.agent.node_checks import Checks
+from ftrun.supervisor.agent.node_liveness import Reach
+from ftrun.supervisor.agent.rank_restart import Ranks
+from ftrun.supervisor.agent.resize import Growth, Room
+from ftrun.supervisor.agent.start_monitor import Eye, Hangs
+from ftrun.supervisor.agent.stop_start import Drained, Slow
+from ftrun.supervisor.config import recovery_order
+from ftrun.supervisor.config import rungs as config_rungs
+from ftrun.supervisor.diagnosis import resumable, suspicions
+from ftrun.supervisor.model.agent_events import GROW
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis, State
+from ftrun.supervisor.policy import ladder, policy_input, start_case
+from ftrun.supervisor.store import checkpoints
+from ftrun.supervisor.telemetry.liveness import History
+
+__all__ = ["Rounds"]
+
+TICK_S = 0.2
+LOOK_EVERY_S = 1.0
+FIRST_STEP_LOOK_S = 0.2  # while a phase of an incident is still to be timed
+SHIM_LOOKS_S = (1.0, 3.0, 8.0, 20.0)  # after a start began; then once a minute
+SHIM_EVERY_S = 60.0
+BEGINS_WITHIN_S = 120.0
+
+HERE = (config_rungs.Rung.STEP, config_rungs.Rung.SWAP, config_rungs.Rung.COMPANION, config_rungs.Rung.SHRINK)
+_Judged = tuple[start_case.Seen, Diagnosis, Run]
+COMES_S = 8.0  # so long before its limit a companion must be there: its nodes are looked at then
+
+
+@dataclass(frozen=True, slots=True)
+class _Ruled:
+    """What comes of a failed start: its case, the policy's word, where the job stands, and the ladder's move."""
+
+    case: policy_input.Case
+    ruling: policy_input.Ruling
+    place: ladder.Place
+    move: ladder.Move
+
+
+@dataclass
+class Rounds:
+    """The starts of one launch, and the companions that hold nodes for them. `aside` are nodes that no later one may use, `off` is why nothing is started again here."""
+
+    desk: Desk
+    settings: dict[str, Any]
+    off: str = ""
+    aside: tuple[str, ...] = ()
+    incident: str = ""  # the one that this start followed from, until its first step
+    _shim_looks: list[float] = field(default_factory=list)
+    _growth: Growth | None = None
+    _habits: History = field(default_factory=History)  # what earlier starts showed of their silences
+    _survived: set[str] = field(default_factory=set)  # findings that stood while some start went on
+    _checked: bool = False  # the nodes were, after the start that failed last
+    _checks: Checks | None = None  # those after the present start
+    companions: Companions = field(init=False)
+    early: Early = field(init=False)
+    apart: Apart = field(init=False)
+    mending: resize.Mending = field(init=False)
+    stage: Stage = field(init=False)
+    deep: Deep = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.companions = Companions(self.desk, self.settings)
+        self.apart = Apart(self.desk)
+        self.mending = resize.Mending(self.desk, self.settings)
+        self.early = Early(self.desk, self.companions, self.apart, self.settings)
+        self.stage = Stage(self.desk, self.settings)
+        where = self.desk.where
+        self.deep = Deep(where.home, where.run_dir, self.settings, self.desk.reader)
+
+    def run(self) -> None:
+        """All starts, to the last. Raises OSError (journal), GivenUp."""
+        self._run_all()
+        self.stage.leave()
+        self.deep.close()
+        self.companions.end_all("the launch is over")
+
+    def _run_all(self) -> None:
+        number = 1
+        while (started := self._begun(number)) is not None:
+            self.desk.book.start = number
+            self.desk.book.record("start.begun", **start_outcome.begun(started))
+            self.stage.begun(started)
+            self.deep.begun(self.desk.book.run)
+            checks = self._checks = Checks(self.desk, started, self.settings)
+            eye = self._eye(started, checks)
+            try:
+                over, suspicion = self._attend(eye)
+                self.desk.book.record(
+                    "start.over", code=over.code, signal=over.signal, by_us=suspicion is not None
+                )
+                if not (over.failed or suspicion) or not self._next(eye, over, suspicion, checks):
+                    return
+            finally:
+                eye.close()
+                checks.let_go()
+            number += 1
+
+    def _begun(self, number: int) -> Started | None:
+        """Start `number`, once it has begun; None where it does not."""
+        give_up_s = self.desk.clock.mono_s() + BEGINS_WITHIN_S
+        while (started := self.desk.talk.started(number)) is None:
+            if self.desk.clock.mono_s() > give_up_s:
+                say(f"start {number} did not begin")
+                return None
+            self.desk.rest(TICK_S / 4)
+        return started
+
+    def _eye(self, started: Started, checks: Checks) -> Eye:
+        self._shim_looks = [self.desk.clock.mono_s() + after_s for after_s in SHIM_LOOKS_S]
+
+        def doubted(heard: tuple[str, ...]) -> None:
+            if eye.is_ending and self.settings.get("after-checks") != "never":
+                checks.begin(tuple(node for node in heard if node not in self.aside))
+
+        eye = Eye(
+            self.desk.where,
+            started,
+            self.settings,
+            self.desk.catalog,
+            lambda: self._silent(started, doubted),
+            clock=self.desk.clock,
+            survived=self._survived,
+            companions=lambda: tuple(span.job for span in (*self.desk.spans, *self.desk.coming)),
+        )
+        return eye
+
+    # ------------------------------------------------------------------ while it runs
+
+    def _attend(self, eye: Eye) -> tuple[Over, Suspicion | None]:
+        """Look on until the start is over; end it where it must be ended, and say why."""
+        number, suspicion, next_s = eye.started.number, None, 0.0
+        ranks = Ranks(self.desk, eye, self.settings, lambda: self.off)
+        hangs = Hangs(
+            self.desk,
+            eye.started,
+            self.settings,
+            lambda: self._free(eye.started),
+            lambda: eye.look(fresh=True),
+            self._habits,
+        )
+        drained = Drained(self.desk, eye, self.settings, lambda found, out: self._no_swap(eye, found, out))
+        slow = Slow(self.desk, eye, self.settings, hangs, lambda found: self._no_swap(eye, found))
+        room = self._room(lambda: slow.waits or drained.waits or eye.is_ending)
+        growth = self._growth = Growth(self.desk, eye, self.settings, room)
+        while (over := self.desk.talk.over(number)) is None:
+            self.desk.rest(TICK_S)
+            if self.desk.clock.mono_s() < next_s and not eye.stirs():
+                continue
+            next_s = self.desk.clock.mono_s() + (FIRST_STEP_LOOK_S if self.incident else LOOK_EVERY_S)
+            self._check_shim(eye.started)
+            found = ranks.look() or eye.judge()
+            self._first_step(eye)
+            verdict = hangs.look(eye.memory.report, eye.suspicious())
+            if found is None and verdict is not None and verdict.state is State.HUNG:
+                found = eye.hung(verdict)
+            found = found or slow.look() or drained.look() or growth.look()
+            busy = bool(found or suspicion or growth.busy or room.busy())
+            self.aside = self.mending.look(eye.started.nodes, self.aside, busy=busy)
+            if found is not None and suspicion is None:
+                suspicion = found
+                say(f"start {number}: {found.diagnosis.title}; no progress for {found.waited_s:.0f} s")
+                if found.diagnosis.signature == suspicions.LOST:
+                    self.early.ask(eye.started, found.diagnosis.nodes, self.aside, self._checks)
+                stop_start.stop(self.desk, eye, found, self.settings)
+        drained.close()
+        growth.close()
+        slow.close()
+        self._habits = hangs.history
+        eye.look(fresh=True)
+        self._first_step(eye)
+        return over, suspicion
+
+    def _no_swap(self, eye: Eye, wanted: Suspicion, out: tuple[str, ...] = ()) -> str:
+        """Why no spare takes the place of these nodes now, and none of `out`; "" = one does."""
+        self.aside = tuple(dict.fromkeys((*self.aside, *out)))
+        reach = start_monitor.reach_all(self.desk, eye.started.token, eye)
+        move = self._ruled(eye, Over(0, 0), wanted, reach).move
+        return "" if reach.known and move.rung is config_rungs.Rung.SWAP else move.reason
+
+    def _room(self, leaves: Callable[[], bool]) -> Room:
+        left = "a node of the run is being left"
+        return Room(self.companions, self.apart, lambda: self.aside, lambda: left if leaves() else self.off)
+
+    def _first_step(self, eye: Eye) -> None:
+        if self.incident and eye.memory.step is not None:
+            self.desk.book.record("start.first-step", incident=self.incident, step=eye.memory.step)
+            self.incident = ""
+
+    def _check_shim(self, started: Started) -> None:
+        """A script whose srun goes around the shim would start its ranks on nodes that were set aside."""
+        if self.off or self.desk.clock.mono_s() < self._shim_looks[0]:
+            return
+        self._shim_looks = self._shim_looks[1:] or [self.desk.clock.mono_s() + SHIM_EVERY_S]
+        pid = batch_channel.around(started.pid, self.desk.where.job)
+        if pid:
+            self.off = "the script calls srun by a way around ftrun's own (a full path, or a PATH set anew)"
+            self.desk.book.record("ladder.off", why=self.off)
+
+    def _free(self, started: Started) -> int:
+        """How many nodes no start has used yet."""
+        return len([node for node in self.desk.nodes if node not in {*started.nodes, *self.aside}])
+
+    def _silent(self, started: Started, doubted: Callable[[tuple[str, ...]], None]) -> tuple[str, ...] | None:
+        """The nodes of a live start that do not answer; None where that cannot be told."""
+        token = f"{self.desk.where.launch}.{started.number}"
+        wait_s = start_outcome.shut_s(self.desk, started, self.settings, self.aside)
+        found = start_monitor.reach_all(self.desk, token, doubted=doubted, shut_s=wait_s)
+        return tuple(node for node in started.nodes if node in found.silent) if found.known else None
+
+    # ------------------------------------------------------------------ when it failed
+
+    def _next(self, eye: Eye, over: Over, suspicion: Suspicion | None, checks: Checks) -> bool:
+        """Answer batch.sh. True = there is another start."""
+        incident = start_outcome.incident_of(self.desk, eye.started)
+        after = start_outcome.settled(
+            self.desk,
+            eye,
+            suspicion,
+            self.settings,
+            checks,
+            aside=self.aside,
+            judged=lambda reach: self._judged(eye, over, suspicion, reach)[1],
+            heard=lambda reach: self.early.ask(eye.started, reach.silent, self.aside, checks),
+        )
+        reach, self._checked = after.reach, after.checked
+        self.stage.heard(eye.started, reach)
+        if not reach.running:
+            return self._leave(eye, incident, reach.why)
+        if self._growth is not None and self._growth.nodes and suspicion is not None:
+            if nodes := self._growth.settled(reach):
+                return self._grown(eye, incident, nodes, self._judged(eye, over, suspicion, reach))
+            suspicion = Suspicion(suspicions.instead(eye.started.nodes, reach.answered, reach.unfit), 0.0)
+        self.apart.note(
+            eye.started.nodes, eye.memory.step, well=reach.known and not {*reach.silent, *reach.gone}
+        )
+        ruled = self._ruled(eye, over, suspicion, reach, incident)
+        move = ruled.move
+        again = ruled.ruling.decision.kind == "resubmit" and not ruled.case.run.wish
+        if move.rung not in HERE:
+            return self._leave(eye, incident, move.reason, path=move.path, again=again)
+        if (why := start_outcome.too_late(self.desk, eye, reach)) != "":
+            return self._leave(eye, incident, why, path=move.path, again=again)
+        return self._again(eye, incident, ruled, reach)
+
+    def _ruled(
+        self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach, incident: str = ""
+    ) -> _Ruled:
+        """What the end means and what comes of it; with `incident`, the diagnosis is journalled under that name."""
+        seen, diagnosis, run = self._judged(eye, over, suspicion, reach)
+        if incident:
+            start_outcome.note(self.desk, eye, seen, incident, diagnosis)
+            # What no node was blamed for stands from now on, and explains no later start either.
+            self._survived |= {one.key for one in seen.facts.findings if one.node not in diagnosis.nodes}
+            run = self.desk.book.run()
+        around = placement.view(self.desk, self.settings, run)
+        case = start_case.case_of(run, seen, diagnosis, around)
+        place = placement.place(
+            self.desk,
+            seen,
+            reach,
+            diagnosis,
+            run,
+            aside=(*self.aside, *self.apart.useless),
+            off=self.off,
+            around=around,
+            companion_off=self.apart.after(seen.number, self.settings, diagnosis, reach.end_s),
+        )
+        ruling, move = start_case.ruled(case, place)
+        return _Ruled(case, ruling, place, move)
+
+    def _judged(self, eye: Eye, over: Over, suspicion: Suspicion | None, reach: Reach) -> _Judged:
+        run = self.desk.book.run()
+        seen = start_outcome.seen_of(
+            self.desk, self.settings, run, eye, over=over, suspicion=suspicion, reach=reach
+        )
+        return seen, start_case.judge(seen, self.desk.catalog()), run
+
+    # ------------------------------------------------------------------ the answer
+
+    def _leave(
+        self,
+        eye: Eye,
+        incident: str,
+        why: str,
+        path: tuple[tuple[str, str], ...] = (),
+        *,
+        again: bool = False,
+    ) -> bool:
+        """The job ends as its script ended, and the supervisor decides; `again`: another attempt will follow."""
+        say(f"start {eye.started.number}: end: {why}")
+        self.desk.book.record("start.left", incident=incident, reason=why, path=[list(one) for one in path])
+        if again:
+            placement.hold(self.desk)
+        self.stage.leave()
+        self.companions.end_all("the job ends")
+        self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, checked=self._checked))
+        return False
+
+    def _again(self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach) -> bool:
+        """Go on inside the allocation: decide, stop what is left, have a companion or wait where that helps, answer."""
+        began_s, case, move = self.desk.clock.mono_s(), ruled.case, ruled.move
+        skip = start_outcome.failed_checkpoint(
+            self.desk, eye, case, older=ruled.ruling.decision.older_checkpoint
+        )
+        told = start_case.decided(incident, case, ruled.ruling, move)
+        self.desk.book.record("start.decided", **told, set_aside=[list(one) for one in skip])
+        say(f"start {eye.started.number}: {move.rung.value}: {move.reason}")
+        self.aside = move.aside
+        if why := resize.release(self.desk, reach.silent):
+            return self._leave(eye, incident, why, move.path, again=True)
+        stop_start.cancel_steps(self.desk)
+        self.desk.book.record("start.stopped", incident=incident)
+        self.companions.end_broken({*reach.silent, *reach.gone, *self.apart.useless})
+        nodes = move.nodes
+        if move.rung is config_rungs.Rung.COMPANION:
+            joined = self._joined(eye, ruled, reach, began_s + move.limit_s - COMES_S)
+            if not joined.nodes:
+                return self._further_down(eye, incident, ruled, reach, joined)
+            nodes += joined.nodes
+        self.companions.end_ahead("another rung is taken")
+        self.desk.rest(max(0.0, began_s + move.delay_s - self.desk.clock.mono_s()))
+        if self.desk.clock.mono_s() - began_s > move.limit_s:
+            why = f"it took longer than limit-{move.rung.value}"
+            return self._leave(eye, incident, why, move.path, again=True)
+        skipped = [*(path for path, _ in skip), *checkpoints.still_aside(case.run.set_aside)]
+        skipped = [path for path in skipped if path not in told["taken_back"]]
+        fault, fresh = case.diagnosis.fault.value, ruled.ruling.decision.fresh
+        self._answered(eye, incident, nodes, fault, skipped, fresh=fresh)
+        return True
+
+    def _answered(
+        self,
+        eye: Eye,
+        incident: str,
+        nodes: tuple[str, ...],
+        fault: str,
+        skip: list[str],
+        *,
+        fresh: bool = False,
+    ) -> None:
+        nodes, spans = companion_jobs.arranged(self.desk, nodes)
+        self.aside = tuple(node for node in self.aside if node in self.desk.nodes)
+        self.desk.book.record("start.placed", incident=incident, nodes=list(nodes))
+        words = {"nodes": nodes, "spans": spans, "fault": fault, "skip": list(dict.fromkeys(skip))}
+        words |= resumable.answer(self.desk.where.run_dir, self.desk.book.run()) | {"fresh": fresh}
+        found = self.stage.resume(eye.started, nodes, skip)
+        self.desk.book.act("answer", lambda: self.desk.answer(eye.started.number, resume=found, **words))
+        self.incident = incident
+
+    def _grown(self, eye: Eye, incident: str, nodes: tuple[str, ...], judged: _Judged) -> bool:
+        """Nothing had failed: the same once more, on more nodes. It spends nothing, and is no incident."""
+        (seen, why, run), around = judged, policy_input.ClusterView()
+        if run.wish:
+            return self._leave(eye, incident, f"a person said {run.wish}")
+        self.aside = tuple(node for node in self.aside if node not in nodes)
+        case, reason = start_case.case_of(run, seen, why, around), f"{why.title} {why.rests_on[0]}"
+        told = start_case.unspent(incident, case, nodes, self.aside, reason)
+        self.desk.book.record("start.decided", **told, rung=GROW)
+        stop_start.cancel_steps(self.desk)
+        self.desk.book.record("start.stopped", incident=incident)
+        self._answered(eye, incident, nodes, "", list(checkpoints.still_aside(run.set_aside)))
+        return True
+
+    def _joined(self, eye: Eye, ruled: _Ruled, reach: Reach, until_s: float) -> companion_jobs.Joined:
+        """The companion's nodes that the next start wants."""
+        run, now_s = ruled.case.run, self.desk.clock.now_s()
+        away = {*run.excluded_at(now_s), *ruled.ruling.decision.exclude, *reach.silent, *reach.unfit}
+        count, why = ruled.move.missing, ruled.move.reason
+        wanted = companion_jobs.Wanted(eye.started, count, frozenset(away), reach.end_s, until_s, why)
+        return companion_jobs.join(
+            self.desk, self.companions, self.settings, wanted, checks=self._checks, swept=self.early.taken()
+        )
+
+    def _further_down(
+        self, eye: Eye, incident: str, ruled: _Ruled, reach: Reach, joined: companion_jobs.Joined
+    ) -> bool:
+        """No companion came: what stands below, for the same incident."""
+        self.apart.why = self.apart.why or (joined.why if joined.lasts else "")
+        place, rungs = (
+            replace(ruled.place, companion_off=joined.why),
+            recovery_order.rungs_from(self.settings),
+        )
+        move = ladder.climb(ruled.case, ruled.ruling, rungs, place, ruled.move.used)
+        if move.rung not in HERE:
+            return self._leave(eye, incident, move.reason, path=move.path, again=True)
+        return self._again(eye, incident, replace(ruled, place=place, move=move), reach)

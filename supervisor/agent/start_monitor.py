@@ -1,0 +1,451 @@
+"""What one start shows while it runs: its logs, its steps, its nodes' reports; and when it may be ended. (I/O)
+
+How it thinks. The rules are the supervisor's own (`stall`, P7): a fatal line, or a node that its watch finds bad, makes a start suspect, and the
+witnesses of a hang need less then (`suspicious`). One thing is quicker from inside. A node that does not answer is a fault that the node itself confirms, so the nodes
+are asked as soon as something fatal was printed, when srun says that a task failed, and when a start that was making steps stands still for much longer than it is used to; two such
+answers in a row with no sign of life between them are enough, or one where srun says that it is ending the step, which it then cannot do on
+that node for many seconds.
+
+Nothing of it costs anything while all is well: a read of the log that yields nothing, and a look at the time stamp of a folder.
+
+Whether a start hangs, and who is slow in it: the agent's shell around `hangwatch` and `straggler`.
+How it thinks. The agent is inside: its steps reach every node at once, it may wait for the stacks, and it asks Slurm itself whether the job runs. Once
+the watch says `hung` the start may be ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.supervisor.agent import node_liveness
+from ftrun.supervisor.agent.batch_channel import Started
+from ftrun.supervisor.agent.context import Desk, Suspicion, Where, say
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_S, Reach, Sweep
+from ftrun.supervisor.diagnosis import inputs, node_findings, suspicions
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.launch_state import LaunchState
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts
+from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.model import types
+from ftrun.supervisor.model.timers import Interval
+from ftrun.supervisor.model.types import Diagnosis, Evidence, Topology
+from ftrun.supervisor.policy import stall
+from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.store import node_reports, submission_context
+from ftrun.supervisor.store.lease import Clock
+from ftrun.supervisor.telemetry import hang_rules, liveness, log_watcher, straggler
+from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
+from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
+from ftrun.supervisor.telemetry.tail import LogPath
+
+__all__ = ["Eye", "Hangs", "poor", "reach_all"]
+
+
+REPORTS_EVERY_S = 2.0
+NAMES_EVERY_S = 10.0
+STILL_MIN_S = 15.0
+STILL_STEPS = 10.0  # medians, or twice the longest gap so far: then the nodes are asked
+ASKED_AGAIN_S = 5.0
+ASKED_MAX_S = 600.0
+ABSENT_S = 20.0  # looks further apart than this were no watch: the job was suspended, and we with it
+STEP_ENDS = frozenset({"slurm-task-ended", "slurm-task-exit"})  # srun's own words about its step
+ENDING_S = 60.0  # for so long they explain that a node is silent; another step may run by then
+
+
+class Eye:
+    """Looks at one start. `silent` asks the nodes and returns those of the start that do not answer, None where that is not known; `survived` are the nodes' findings after which a start of this launch went
+    on, and takes up those of this one; `companions` are the jobs that hold nodes for this one."""
+
+    def __init__(
+        self,
+        where: Where,
+        started: Started,
+        settings: Mapping[str, Any],
+        catalog: Callable[[], Catalog],
+        silent: Callable[[], tuple[str, ...] | None],
+        *,
+        clock: Clock,
+        survived: set[str] | None = None,
+        companions: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        self._where = where
+        self.started = started
+        self._settings, self._catalog, self._silent = settings, catalog, silent
+        self._clock, self._companions = clock, companions
+        self._judged_s: float | None = None
+        self.memory = LaunchState(attempt=where.attempt, launch=where.launch)
+        if survived is not None:
+            self.memory.survived = survived
+        self._names, self._reports = Interval(), Interval()
+        self._watcher: LogWatcher | None = None
+        self._extra: frozenset[str] = frozenset()
+        self._suspected = self._ending = False
+        self._news = False  # evidence that was not judged yet
+        self._ending_s = 0.0
+        self._began_s = self._quiet_since_s = self._clock.mono_s()
+        self.to_first_step_s: float | None = None  # how long this start took to its first step
+        self._ask_after_s = 0.0  # how long it must stand still before the nodes are asked (again)
+        self.unheard: tuple[str, ...] = ()  # the silent nodes at the last answer
+        self.first_evidence_s: dict[str, float] = {}  # signature -> when it was seen first (Unix seconds)
+
+    # ------------------------------------------------------------------ looking
+
+    def look(self, *, fresh: bool = False) -> WatchReport | None:
+        """Read what is new. None where no log is known."""
+        self._follow_named()
+        if self._watcher is None:
+            paths = log_watcher.of_record(self.started.launch) + [
+                LogPath(path) for path in sorted(self._extra)
+            ]
+            if not paths:
+                return None
+            where = self._where
+            ours = log_watcher.ours(where.run_dir, where.attempt, where.launch)
+            self._watcher = LogWatcher(paths, catalog=self._catalog(), ours=ours)
+        self._watcher.admit((self._where.job, *self._companions()), (*self._where.nodes, *self.started.nodes))
+        memory, mono_s = self.memory, self._clock.mono_s()
+        report = self._watcher.poll(self._clock.now_s(), fresh=fresh)
+        self._news = self._news or bool(report.new)
+        for evidence in report.new:
+            self.first_evidence_s.setdefault(evidence.signature, evidence.at_s or self._clock.now_s())
+        if memory.note_growth(report, mono_s):
+            self._quiet_since_s = mono_s
+        progress = report.progress
+        if progress is not None and progress.step is not None:
+            before = memory.steps_seen
+            if progress.checkpoint_step is not None:
+                memory.saved_step = progress.checkpoint_step
+            if self.to_first_step_s is None:
+                self.to_first_step_s = mono_s - self._began_s
+            memory.note_pace(mono_s, report, progress.steps_seen)
+            memory.step = max(progress.step, memory.step if memory.step is not None else progress.step)
+            if memory.steps_seen != before:
+                self._ask_after_s, self.unheard, self._ending = 0.0, (), False
+        if any(one.signature in STEP_ENDS for one in report.new):
+            self._ask_after_s, self._ending, self._ending_s = 0.0, True, mono_s
+        return report
+
+    def stirs(self) -> bool:
+        """Look, and say whether srun has just said that a step ends: that is not left for the next turn."""
+        before_s = self._ending_s
+        self.look()
+        return self._ending and self._ending_s != before_s
+
+    @property
+    def is_ending(self) -> bool:
+        """srun says that it ends its step."""
+        return self._ending
+
+    def quiet_s(self) -> float:
+        """For how long no log has grown."""
+        return self._clock.mono_s() - self._quiet_since_s
+
+    def named(self) -> list[str]:
+        """The files of `--ft-log` that this start has written."""
+        if not self._settings.get("log"):
+            return []
+        since_s = self.started.launch.started_s or 0.0
+        return inputs.named(self._settings, submission_context.cwd(self._where.run_dir), since_s)
+
+    def _follow_named(self) -> None:
+        """Where there are new logs, all are read from the start's first byte again."""
+        if self._settings.get("log") and self._names.due(self._clock.mono_s(), NAMES_EVERY_S):
+            paths = frozenset(path for path in self.named() if not inputs.is_attachment(path))
+            if paths - self._extra:
+                self._extra |= paths
+                self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+
+    def evidence(self, *, over: bool = False) -> tuple[Evidence, ...]:
+        """What the logs have shown; at the end, with what those files tell that are only whole then."""
+        found = self.memory.evidence
+        return (*found, *inputs.told_by(self.named(), self._catalog(), found)) if over else found
+
+    def topology(self) -> Topology:
+        """Who sits where."""
+        known, report = Topology(nodes=self.started.nodes), self.memory.report
+        return report.seats.added_to(known) if report is not None else known
+
+    def facts(self, *, lives: bool = False) -> NodeFacts:
+        """What the nodes say of themselves, read anew. While the start `lives`, the checks of its end say nothing yet: some nodes may be at it still."""
+        where, started = self._where, self.started
+        return inputs.read_node_reports(
+            where.run_dir, where.attempt, where.launch, started.nodes, start=started.number + lives
+        )
+
+    # ------------------------------------------------------------------ judging
+
+    def judge(self) -> Suspicion | None:
+        """Look, and say whether and why the start is to be ended."""
+        report = self.look()
+        if report is None or not report.readable or report.behind:
+            return None
+        mono_s = self._clock.mono_s()
+        if self._judged_s is not None and mono_s - self._judged_s > ABSENT_S:
+            self._quiet_since_s, self._ask_after_s, self.unheard = mono_s, 0.0, ()
+        self._judged_s = mono_s
+        diagnosis = self._provisional(report)
+        seen = stall.look(self.memory, diagnosis, suspected=self._suspected)
+        if seen is stall.Look.SUSPECT and not self._suspected:
+            self._ask_after_s = 0.0
+        self._suspected = seen is stall.Look.SUSPECT
+        self.memory.suspicion = diagnosis if self._suspected else None
+        return self._unanswered(report)
+
+    def suspicious(self) -> hang_rules.Limits | None:
+        """What the witnesses of a hang need now, where something fatal was seen and not survived; None where nothing was."""
+        found = self.memory.suspicion
+        return stall.limits_while_suspect(self._settings, found, self._catalog()) if found else None
+
+    def hung(self, verdict: types.Verdict) -> Suspicion:
+        """The suspicion of a start that is held to hang: what confirms a fault explains more than its silence."""
+        found = self.memory.suspicion
+        if found is None or not stall.is_found_by_a_check(found):
+            found = suspicions.hung(verdict, self.started.nodes)
+        return Suspicion(found, verdict.quiet_s, verdict.rank_ended)
+
+    def _provisional(self, report: WatchReport) -> Diagnosis | None:
+        """What is seen so far would mean if it were all; None where nothing is."""
+        memory = self.memory
+        if self._reports.due(self._clock.mono_s(), REPORTS_EVERY_S):
+            stamp = node_reports.stamp(self._where.run_dir, self._where.attempt)
+            if stamp != memory.node_stamp:
+                memory.node_stamp, memory.node_facts = stamp, self.facts(lives=True)
+                self._news = True
+        found = memory.provisional
+        # What is fatal is asked about each time: steps that come after a line may take it back, and a finding may be gone.
+        known = report.evidence if found is None else stall.fatal(found)
+        if self._news or memory.node_facts.findings or known:
+            self._news = False
+            found = memory.provisional = diagnose(
+                Facts(
+                    evidence=report.evidence,
+                    topology=self.topology(),
+                    catalog=self._catalog(),
+                    progress=report.progress,
+                    nodes=memory.node_facts.survived(memory.survived),
+                    now_s=self._clock.now_s(),
+                )
+            )
+        return found
+
+    def _unanswered(self, report: WatchReport) -> Suspicion | None:
+        """Nodes of the start that did not answer twice while it showed no life."""
+        memory, quiet_s = self.memory, self.quiet_s()
+        self._ending = self._ending and self._clock.mono_s() - self._ending_s < ENDING_S
+        if not self._suspected and not self._ending:
+            if memory.steps_seen < 2:
+                return None
+            habit_s = max(STILL_STEPS * (report.median_step_s or 0.0), 2.0 * memory.longest_gap_s)
+            if quiet_s < max(STILL_MIN_S, habit_s):
+                return None
+        if quiet_s < self._ask_after_s:
+            return None
+        before, silent = self.memory.steps_seen, self._silent()
+        twice = tuple(node for node in silent or () if node in self.unheard)
+        self.unheard = silent or ()
+        # To ask takes seconds, in which a node that stood still may have come back.
+        still = bool(silent) and self.look(fresh=True) is not None and self.memory.steps_seen == before
+        if twice and still and self.quiet_s() >= ASKED_AGAIN_S:
+            return Suspicion(suspicions.lost(twice), self.quiet_s())
+        if still and silent and self._ending:
+            return Suspicion(suspicions.lost(silent), self.quiet_s())
+        pause_s = ASKED_AGAIN_S if self.unheard else min(ASKED_MAX_S, max(STILL_MIN_S, 2.0 * self.quiet_s()))
+        self._ask_after_s = self.quiet_s() + pause_s
+        return None
+
+
+@dataclass
+class _Hands:
+    """What the agent does for its watch."""
+
+    desk: Desk
+    started: Started
+    read: Callable[[], WatchReport | None]
+    told: Answer | None = None
+    report: WatchReport | None = None  # what the logs told at this look
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        """See `Hands.record`."""
+        if "reason" in data:
+            say(f"start {self.started.number}: {kind.partition('.')[2]}: {data['reason']}")
+        self.desk.book.record(kind, **data)
+
+    def stands(self) -> bool | None:
+        """See `Hands.stands`. A network file system may have kept the last lines from us."""
+        runs = node_liveness.runs(self.desk.cluster, self.desk.where.job)
+        if not runs or self.report is None:
+            return runs
+        fresh = self.read()
+        if fresh is None or not fresh.readable or fresh.behind:
+            return None
+        return True if fresh.last_growth_s == self.report.last_growth_s else None
+
+    def ask(self, folder: str) -> bool:
+        """See `Hands.ask`: they are waited for."""
+        where, nodes = self.desk.where, self.started.nodes
+        line = stacks_line(where.home, where.place, self.started.token, where.job, folder)
+        try:
+            told = self.desk.steps.ask(
+                where.job, nodes, line, limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S, alive=self.desk.alive
+            )
+        except SlurmError as error:
+            say(f"no stacks: {error.message}")
+            return False
+        self.told = Answer(nodes, tuple(node for node in nodes if told.answers.get(node)))
+        return True
+
+    def answer(self) -> Answer | None:
+        """See `Hands.answer`."""
+        return self.told
+
+
+@dataclass
+class Hangs:
+    """What is known of one start's life. `read` reads its logs anew."""
+
+    desk: Desk
+    started: Started
+    settings: Mapping[str, Any]
+    spares: Callable[[], int]
+    read: Callable[[], WatchReport | None]
+    history: liveness.History = field(default_factory=liveness.History)
+    slow: straggler.History = field(default_factory=straggler.History)
+    watch: HangWatch = field(init=False)
+    _hands: _Hands = field(init=False)
+    swap: straggler.Advice | None = None  # a node whose place a spare is to take
+    _seen: set[str] = field(default_factory=set)
+    _stamp: int = 0
+    _poor: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hands = _Hands(self.desk, self.started, self.read)
+        self.watch = HangWatch(
+            self._hands,
+            self.desk.where.place,
+            self.started.token,
+            hang_rules.limits_from(self.settings),
+            self.desk.clock.mono_s,
+            self.history,
+        )
+
+    def look(
+        self, report: WatchReport | None, suspect: hang_rules.Limits | None = None
+    ) -> types.Verdict | None:
+        """Take up what is seen now and judge; `suspect`: see `HangWatch.judge`.
+
+        None where hangs are not looked for, or it is too early for another look. Raises OSError (journal).
+        """
+        if not self.watch.poll():
+            return None
+        self._look_for_stragglers(self.desk.clock.mono_s())
+        self._hands.report = report
+        verdict = self.watch.judge(report, suspect=suspect)
+        self.history = self.watch.history
+        return verdict
+
+    # ------------------------------------------------------------------ stragglers
+
+    def _degraded(self) -> Mapping[str, str]:
+        """The node of this start that its checks call degraded; looked at anew when a report came."""
+        where = self.desk.where
+        stamp = node_reports.stamp(where.run_dir, where.attempt)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            number = self.started.number + 1  # the checks of this start's own end say nothing of it yet
+            facts = inputs.read_node_reports(
+                where.run_dir, where.attempt, where.launch, self.desk.nodes, start=number
+            )
+            self._poor = poor(facts, self.started.nodes)
+        return self._poor
+
+    def _look_for_stragglers(self, mono_s: float) -> None:
+        """Tell once of each node that is steadily slower than its peers."""
+        wanted = str(self.settings.get("straggler", "warn"))
+        samples = self.watch.beats.samples()
+        degraded = self._degraded()
+        if wanted == "never" or not (samples or degraded):
+            return
+        self.slow = straggler.observe(
+            self.slow,
+            samples,
+            mono_s,
+            ratio=float(self.settings.get("straggler-ratio", 1.3)),
+            window_s=float(self.settings.get("straggler-window", straggler.WINDOW_S)),
+        )
+        slow = straggler.slow(self.slow)
+        for one in straggler.advise(slow, wanted, spares=self.spares(), degraded=degraded):
+            if one.node not in self._seen:
+                self._seen.add(one.node)
+                self.swap = one if one.act is straggler.Act.SWAP else self.swap
+                say(one.reason)
+                self.desk.book.record(
+                    "straggler.seen",
+                    node=one.node,
+                    ratio=round(one.ratio, 2),
+                    act=one.act.value,
+                    reason=one.reason,
+                )
+
+
+def poor(facts: NodeFacts, nodes: Sequence[str]) -> dict[str, str]:
+    """Node -> what its checks say, where one of these nodes alone is degraded and no worse; {} where several are: that is the site's. (pure)"""
+    shared = facts.everywhere()
+    held = [one for one in facts.findings if one.until_s is None and one.check not in shared]
+    bad = {one.node for one in held if one.severity == node_findings.BAD}
+    found = {
+        one.node: one.message
+        for one in held
+        if one.severity == node_findings.DEGRADED and one.node in nodes and one.node not in bad
+    }
+    return found if len(found) == 1 < len(nodes) else {}
+
+
+def reach_all(
+    desk: Desk,
+    token: str,
+    eye: Eye | None = None,
+    *,
+    quiet_s: float = QUIET_S,
+    lost: tuple[str, ...] = (),
+    doubted: Callable[[tuple[str, ...]], None] = lambda _: None,
+    shut_s: float = SHUT_S,
+    nodes: tuple[str, ...] = (),
+) -> Reach:
+    """Ask all nodes of the job and its companions, or these, and sweep them of what is older than `token`; see `Sweep`. Raises GivenUp."""
+    where = desk.where
+    sweep = Sweep(
+        where.home,
+        where.place,
+        token,
+        where.job,
+        nodes or desk.nodes,
+        where.node,
+        quiet_s,
+        lost,
+        doubted,
+        shut_s,
+        desk.spans,
+    )
+    return node_liveness.reach(
+        desk.cluster,
+        desk.steps,
+        desk.clock,
+        sweep,
+        alive=lambda: keep_alive(desk, eye),
+        own_node=desk.own_node,
+    )
+
+
+def keep_alive(desk: Desk, eye: Eye | None) -> None:
+    desk.alive()
+    if eye is not None:
+        eye.look()

@@ -1,0 +1,260 @@
+"""What an agent learns when a start is over: who answers, what the checks find, the last lines. (I/O)
+
+How it thinks. Late lines decide who was first, so nothing is judged before the log has been quiet for `log-quiet`; that time is used. All nodes are
+asked whether they are there and swept of what the start left, and beside it they, spares too, run the checks of a failure (`agent_checks`), unless nothing that
+a check finds could change what the log says already: a sick node is not used once more, and a sick spare is none. A start that failed
+at once is a mistake in the script, and nobody looks (as in batch.sh).
+
+All that is known of a start at its end, gathered for the judges.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.agent import companion_prefetch, resize, start_monitor
+from ftrun.supervisor.agent.batch_channel import Over, Started
+from ftrun.supervisor.agent.context import Desk, Suspicion
+from ftrun.supervisor.agent.node_checks import Checks
+from ftrun.supervisor.agent.node_liveness import QUIET_S, SHUT_LONG_S, SHUT_S, Reach
+from ftrun.supervisor.agent.start_monitor import Eye
+from ftrun.supervisor.diagnosis import checkpoint_blame, node_findings, resumable, suspicions
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.nodes import from_runs, ledger
+from ftrun.supervisor.policy import policy_input, start_case
+from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.telemetry import diverged_checkpoints, divergence
+
+__all__ = [
+    "Settled",
+    "begun",
+    "failed_checkpoint",
+    "incident_of",
+    "note",
+    "seen_of",
+    "settled",
+    "shut_s",
+    "too_late",
+]
+
+
+LOOK_S = 0.1
+KNOWN_QUIET_S = 1.0  # a node that was silent already while the start lived is hardly waited for
+SHORT_S = 5.0  # as in batch.sh
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Who answers, and whether the nodes were checked."""
+
+    reach: Reach
+    checked: bool
+
+
+def settled(
+    desk: Desk,
+    eye: Eye,
+    suspicion: Suspicion | None,
+    settings: Mapping[str, Any],
+    checks: Checks,
+    *,
+    aside: tuple[str, ...],
+    judged: Callable[[Reach], Diagnosis],
+    heard: Callable[[Reach], None] = lambda _: None,
+) -> Settled:
+    """Ask and check the nodes while the last lines come in, then wait until the log is quiet. `aside` are nodes that no later start uses,
+    `judged` is the diagnosis so far, `heard` is told who answers as soon as that is known.
+
+    Raises OSError (journal), GivenUp.
+    """
+    began_s = desk.clock.mono_s()
+    lived_s = desk.clock.now_s() - (eye.started.launch.started_s or 0.0)
+    worth = settings.get("after-checks") != "never" and lived_s >= SHORT_S
+    lost = suspicion.diagnosis.nodes if suspicion is not None and _lost(suspicion) else ()
+    hopeful = tuple(node for node in desk.nodes if node not in {*aside, *lost, *eye.unheard})
+    if worth and node_findings.worth_checking(judged(Reach(answered=hopeful, silent=lost))):
+        checks.begin(hopeful)
+    reach = _swept(desk, eye, lost, shut_s(desk, eye.started, settings, aside))
+    heard(reach)
+    nodes = tuple(node for node in reach.answered if node not in aside)
+    worth = worth and reach.known and bool(nodes) and node_findings.worth_checking(judged(reach))
+    checked = worth and checks.finish(nodes, lambda: start_monitor.keep_alive(desk, eye))
+    quiet_s, longest_s = float(settings.get("log-quiet", 2.0)), float(settings.get("log-quiet-max", 10.0))
+    if lost:  # it has long been quiet, and what came since is our own doing
+        return Settled(reach, checked)
+    while True:
+        desk.rest(LOOK_S)
+        known = eye.look(fresh=True) is not None
+        waited_s = desk.clock.mono_s() - began_s
+        if waited_s >= longest_s or (min(waited_s, eye.quiet_s()) if known else waited_s) >= quiet_s:
+            return Settled(reach, checked)
+
+
+def shut_s(desk: Desk, started: Started, settings: Mapping[str, Any], aside: tuple[str, ...]) -> float:
+    """How long a slurmd that refuses is waited for: where neither a spare, nor a companion, nor a smaller size is there, the loss of its node costs the job."""
+    spare = not {*desk.nodes} <= {*started.nodes, *aside}
+    replaceable = spare or resize.may(settings, len(started.nodes))
+    return SHUT_S if replaceable or companion_prefetch.may(desk, settings, started.number) else SHUT_LONG_S
+
+
+def _lost(suspicion: Suspicion) -> bool:
+    return suspicion.diagnosis.signature == suspicions.LOST
+
+
+def _swept(desk: Desk, eye: Eye, lost: tuple[str, ...], wait_s: float) -> Reach:
+    where = desk.where
+    token = f"{where.launch}.{eye.started.number + 1}"
+    desk.book.record("sweep.intended", nodes=list(desk.nodes), token=token)
+    found: list[Reach] = []
+    quiet_s = KNOWN_QUIET_S if eye.unheard and not lost else QUIET_S
+    desk.book.act(
+        "sweep",
+        lambda: found.append(
+            start_monitor.reach_all(desk, token, eye, quiet_s=quiet_s, lost=lost, shut_s=wait_s)
+        ),
+    )
+    reach = found[0]
+    desk.book.record(
+        "sweep.done",
+        answered=list(reach.answered),
+        silent=list(reach.silent),
+        unfit=reach.unfit,
+        why=reach.why,
+    )
+    return reach
+
+
+WORTH_S = 30.0
+"""Less time than this is left to no start, nor less than the last one took to its first step."""
+
+
+def begun(started: Started) -> dict[str, Any]:
+    """What the journal says of a start that began."""
+    launch = started.launch
+    return {
+        "nodes": list(started.nodes),
+        "token": started.token,
+        "resume_from": launch.resume_from,
+        "passed": launch.passed,
+        "pid": started.pid,
+    }
+
+
+def seen_of(
+    desk: Desk,
+    settings: Mapping[str, Any],
+    run: Run,
+    eye: Eye,
+    *,
+    over: Over,
+    suspicion: Suspicion | None,
+    reach: Reach,
+) -> start_case.Seen:
+    """What `eye` saw, how the start ended, who answers, and whether there is a new checkpoint."""
+    started = eye.started
+    report, resumed = eye.memory.report, started.launch.resume_from
+    spoilt = None
+    found = (
+        divergence.sign(report.evidence, report.health)
+        if report is not None and settings.get("checkpoint")
+        else None
+    )
+    if found is not None:
+        name = incident_of(desk, started)
+        now_s = desk.clock.now_s()
+        spoilt = diverged_checkpoints.poison_of(
+            found, settings, desk.where.run_dir, name=name, resumed_from=resumed, now_s=now_s
+        )
+    loads = resumable.find(
+        settings,
+        run,
+        submission_context.cwd(desk.where.run_dir),
+        more=[spoilt] if spoilt is not None else [],
+        run_dir=desk.where.run_dir,
+    )
+    newest = loads.path
+    before = run.best_checkpoint or resumed
+    since_s = started.launch.started_s or 0.0
+    return start_case.Seen(
+        number=started.number,
+        nodes=started.nodes,
+        resume_from=started.launch.resume_from,
+        code=over.code,
+        signal=over.signal,
+        now_s=desk.clock.now_s(),
+        evidence=eye.evidence(over=True),
+        topology=eye.topology(),
+        progress=report.progress if report is not None else None,
+        facts=_facts(desk, run, eye),
+        silent=tuple(node for node in started.nodes if node in reach.silent),
+        gone=tuple(node for node in started.nodes if node in reach.gone),
+        suspicion=suspicion.diagnosis if suspicion is not None else None,
+        rank_ended=suspicion is not None and suspicion.rank_ended,
+        step=eye.memory.step if found is None or found.step is None else found.step,
+        diverged=found,
+        spoilt=spoilt,
+        loads=loads,
+        resumed=resumable.resumed(settings, run, desk.where.run_dir, resumed, incident_of(desk, started)),
+        checkpoint=newest if newest and checkpoints.newer(newest, before, since_s) else "",
+    )
+
+
+def _facts(desk: Desk, run: Run, eye: Eye) -> NodeFacts:
+    """What the nodes say of themselves, less what was there before; the ledger is asked only where something is left."""
+    facts, where, now_s = eye.facts().survived(eye.memory.survived), desk.where, desk.clock.now_s()
+    if not facts.odd(now_s):
+        return facts
+    launch = from_runs.entry_prefix(run, where.attempt, where.launch)
+    return facts.noted_before(ledger.read(where.home), run.id, launch, now_s)
+
+
+def note(desk: Desk, eye: Eye, seen: start_case.Seen, incident: str, diagnosis: Diagnosis) -> None:
+    """Journal what was found of a start that is over, and, once, that its training had diverged. Raises OSError, BookClosed."""
+    desk.book.record(
+        "start.diagnosed",
+        incident=incident,
+        diagnosis=diagnosis.to_json(),
+        step=seen.step,
+        first_evidence_at_s=eye.first_evidence_s.get(diagnosis.signature),
+    )
+    spoilt, found = seen.spoilt, seen.diverged
+    if spoilt is None or found is None:
+        return
+    if not any(one.name == spoilt.name for one in desk.book.run().poisoned):
+        desk.book.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
+        resumable.leave(desk.where.run_dir, [spoilt])
+
+
+def failed_checkpoint(desk: Desk, eye: Eye, case: policy_input.Case, *, older: bool) -> list[tuple[str, str]]:
+    """The checkpoint that this start could not load, with its stamp; no later start loads it unless it is written anew."""
+    path = eye.started.launch.resume_from
+    path = os.path.normpath(os.path.join(submission_context.cwd(desk.where.run_dir), path)) if path else ""
+    if not path or path in checkpoints.still_aside(case.run.set_aside):
+        return []
+    found = case.diagnosis.loading
+    told = eye.memory.step is None and checkpoint_blame.cannot_load(eye.evidence(), desk.catalog(), path)
+    told = told and (found is None or found.verdict != checkpoint_blame.PROGRAM)
+    return (
+        [(path, checkpoints.stamp(path))]
+        if older or told or checkpoint_blame.is_aside(case.diagnosis)
+        else []
+    )
+
+
+def incident_of(desk: Desk, started: Started) -> str:
+    """What the journal calls the end of a start."""
+    return f"{desk.where.attempt}.{desk.where.launch}.{started.number}"
+
+
+def too_late(desk: Desk, eye: Eye, reach: Reach) -> str:
+    """Why another start in what is left of the job's time would not get far; "" where it would."""
+    if reach.end_s is None:
+        return ""
+    left_s = reach.end_s - desk.clock.now_s()
+    needed_s = max(WORTH_S, eye.to_first_step_s or 0.0)
+    return f"only {left_s:.0f} s are left of the job's time" if left_s < needed_s else ""

@@ -1,0 +1,414 @@
+"""Ending a start that still lives: a last checkpoint where one can be had, its steps, then its script. (I/O)
+
+How it thinks. From the gentle to the hard. Where most of it is alive it is asked once for a checkpoint (the dying gasp, `leaving`); then its steps
+are cancelled, upon which most scripts end by themselves; then the script's own process group is told to leave, and killed. batch.sh sees
+the script end and asks us what comes next, even where the script then says that all went well. Each effect is journalled before and after.
+
+A notice of preemption that nobody but the script's own log tells of.
+How it thinks. It is the supervisor that sees in Slurm's answers that a job is preempted, and asks its script to save. But it may look seldom, or be gone,
+and a time of grace is short. Where Slurm sends TERM to the tasks, slurmstepd says in the log that a step was cancelled; a start that lives on after that is
+worth a question. So, when the supervisor has had the time to ask and did not, Slurm is asked once, and the script is asked from here. Slurm ends the job.
+
+What Slurm wants of a live start: nodes that somebody drained are left behind at the next checkpoint, where spares can take their place.
+How it thinks. The supervisor sees the drain and leaves the wish beside the attempt (`leavefile`), since only the agent acts inside a live allocation.
+The script is asked for a checkpoint; when a new one is complete and the ladder would swap now, the start is ended for it, and all goes on as after a
+fault. Where the job is preempted (`agent_notice`), or has lost a node (`agent_taken`), that goes first. Where nothing is saved, or nothing can take the place, the start goes on, and the supervisor is told why: it may let a new job do it.
+
+A steadily slow node is left behind at the next checkpoint, where a spare can take its place then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftrun.hooks.checkpoints import names as checkpoints_names
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.steps import StepRow
+from ftrun.supervisor.agent.context import Desk, Suspicion, say
+from ftrun.supervisor.agent.node_checks import Taken
+from ftrun.supervisor.agent.start_monitor import Eye, Hangs
+from ftrun.supervisor.diagnosis import suspicions
+from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.policy import save_request
+from ftrun.supervisor.policy.save_request import STEPS_CANCELLED, Occasion
+from ftrun.supervisor.store import checkpoints, flag_files, submission_context
+from ftrun.supervisor.store.flag_files import Wish
+
+__all__ = ["Boundary", "Drained", "Notice", "Slow", "cancel_steps", "stop"]
+
+
+OWN_STEPS = "ftrun"
+"""So the steps are called that ftrun makes: they look after the nodes, and are not the script's."""
+
+STEPS_END_S = 8.0
+LOST_END_S = 0.2  # srun would wait for the lost node, up to a minute; whoever needs longer to leave is swept
+SIGHT_EVERY_S = 5.0  # between looks at a folder of checkpoints that nobody is in a hurry for
+WRITING_EVERY_S = 0.5  # while a new one is being written
+TERM_S = 10.0
+KILL_S = 10.0
+
+
+def stop(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+    """End the start; returns when it is over, or nothing is left to try. Raises OSError (journal), GivenUp."""
+    number = eye.started.number
+    desk.talk.ending(number)
+    if not suspicions.is_planned(found.diagnosis):  # else it has just saved
+        _gasp(desk, eye, found, settings)
+    if desk.talk.over(number) is not None:
+        return
+    lost = found.diagnosis.signature == suspicions.LOST
+    if cancel_steps(desk) and _over_within(desk, number, LOST_END_S if lost else STEPS_END_S):
+        return
+    for name, wait_s in (("TERM", TERM_S), ("KILL", KILL_S)):
+        if desk.talk.over(number) is not None:
+            return
+        desk.book.record("script.end.intended", signal=name, pid=eye.started.pid)
+        desk.book.act("script.end", lambda name=name: desk.signal(eye.started.pid, name))  # type: ignore[misc]
+        desk.book.record("script.end.done", signal=name)
+        if _over_within(desk, number, wait_s):
+            return
+    say(f"start {number}: it does not end")
+
+
+def cancel_steps(desk: Desk) -> bool:
+    """Cancel all steps of the script; True where there were any. Slurm may not answer: then the script's end has to do."""
+    try:
+        running = own(desk.steps.steps(desk.where.job))
+    except SlurmError as error:
+        say(f"steps unknown: {error.message}")
+        return False
+    if not running:
+        return False
+    names = [step.id for step in running]
+    desk.book.record("steps.cancel.intended", steps=names)
+    desk.book.act("steps.cancel", lambda: _cancel(desk, names))
+    desk.book.record("steps.cancel.done", steps=names)
+    return True
+
+
+def own(steps: tuple[StepRow, ...]) -> tuple[StepRow, ...]:
+    """The script's steps among these. (pure)"""
+    return tuple(step for step in steps if step.name != OWN_STEPS)
+
+
+def _cancel(desk: Desk, names: list[str]) -> None:
+    for name in names:
+        try:
+            desk.steps.end_step(name)
+        except SlurmError as error:
+            say(f"step {name}: {error.message}")
+
+
+def _over_within(desk: Desk, number: int, limit_s: float) -> bool:
+    until_s = desk.clock.mono_s() + limit_s
+    while desk.talk.over(number) is None:
+        if desk.clock.mono_s() > until_s:
+            return False
+        desk.rest(0.05)
+    return True
+
+
+# ---------------------------------------------------------------------- the dying gasp
+
+
+def _gasp(desk: Desk, eye: Eye, found: Suspicion, settings: Mapping[str, Any]) -> None:
+    """Ask the survivors for a checkpoint, once, and wait a little for it."""
+    nodes = eye.started.nodes
+    signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
+    gone = [node for node in nodes if node in found.diagnosis.nodes]
+    reads = found.diagnosis.fault is not FaultClass.HANG  # who hangs reads no file
+    wanted, why = save_request.gasp(
+        total=len(nodes),
+        alive=len(nodes) - len(gone),
+        listens=bool(signal_name) or (reads and flag_files.is_read(desk.where.place, eye.started.token)),
+        asked=False,
+        gasp_wait_s=float(settings.get("fault-save-timeout", 30.0)),
+    )
+    if not wanted:
+        say(f"no last checkpoint is asked for: {why}")
+        return
+    wait_s = float(settings.get("fault-save-timeout", 30.0))
+    known = sight(desk, eye, settings, desk.clock.mono_s(), None)
+    ask = save_request.Ask(save_request.Occasion.GASP, known[0], wait_s)
+    desk.book.record("save.asked", occasion="gasp", why=why, known=known[0].to_json(), wait_s=wait_s)
+    token = _wish(desk, eye)
+    try:
+        desk.book.act("save", lambda: _ask(desk, eye, token, signal_name, to_script=to_script))
+        began_s = desk.clock.mono_s()
+        seen = known
+        while True:
+            eye.look()
+            seen = sight(desk, eye, settings, desk.clock.mono_s(), seen)
+            verdict = save_request.decide(ask, seen[0], desk.clock.mono_s() - began_s)
+            if verdict.end or desk.talk.over(eye.started.number) is not None:
+                break
+            desk.rest(0.5)
+    finally:
+        flag_files.unask(desk.where.run_dir, token)
+    desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+
+
+class Boundary:
+    """The next checkpoint of a live start: asked for where somebody listens, else awaited for as long as it takes."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        eye: Eye,
+        settings: Mapping[str, Any],
+        occasion: save_request.Occasion = save_request.Occasion.SWAP,
+        why: str = "a spare is to take a slow node's place",
+    ) -> None:
+        self._desk, self._eye, self._settings = desk, eye, settings
+        self._began_s = self._looked_s = desk.clock.mono_s()
+        self._seen = sight(desk, eye, settings, self._began_s, None)
+        signal_name, to_script = save_request.split_signal(str(settings.get("save-signal", "")))
+        asks = bool(signal_name) or flag_files.is_read(desk.where.place, eye.started.token)
+        wait_s = float(settings.get("save-wait", 120.0)) if asks else None
+        self._ask = save_request.Ask(occasion, self._seen[0], wait_s)
+        self._token = _wish(desk, eye)
+        if asks:
+            known = self._seen[0].to_json()
+            desk.book.record("save.asked", occasion=occasion.value, why=why, known=known, wait_s=wait_s)
+            desk.book.act("save", lambda: _ask(desk, eye, self._token, signal_name, to_script=to_script))
+
+    def look(self) -> save_request.Verdict:
+        """Whether the checkpoint is there, or is not coming. Raises OSError (journal)."""
+        mono_s, seen = self._desk.clock.mono_s(), self._seen[0]
+        fresh = save_request.new(self._ask.known, seen) or self._eye.memory.saved_step != seen.logged
+        if mono_s - self._looked_s < (WRITING_EVERY_S if fresh else SIGHT_EVERY_S):
+            return save_request.Verdict(False, False, "a new checkpoint is awaited")
+        self._looked_s = mono_s
+        self._seen = sight(self._desk, self._eye, self._settings, mono_s, self._seen)
+        verdict = save_request.decide(self._ask, self._seen[0], mono_s - self._began_s)
+        if verdict.end and self._ask.wait_s is not None:
+            self.close()
+            self._desk.book.record("save.done" if verdict.saved else "save.missed", why=verdict.reason)
+        return verdict
+
+    def close(self) -> None:
+        """Nothing is asked for any more, be it that the start ended meanwhile."""
+        if self._ask.wait_s is not None:
+            flag_files.unask(self._desk.where.run_dir, self._token)
+
+
+def sight(
+    desk: Desk,
+    eye: Eye,
+    settings: Mapping[str, Any],
+    mono_s: float,
+    before: tuple[save_request.Sight, float] | None,
+) -> tuple[save_request.Sight, float]:
+    """What is known of checkpoints now, and since when (monotonic) it has been so."""
+    marker = str(settings.get("checkpoint-marker", ""))
+    path = checkpoints.newest(
+        str(settings.get("checkpoint", "")), marker=marker, cwd=submission_context.cwd(desk.where.run_dir)
+    )
+    stamp = checkpoints.stamp(path) if path else ""
+    same = before is not None and (before[0].path, before[0].stamp) == (path, stamp)
+    since_s = before[1] if same and before is not None else mono_s
+    step = checkpoints_names.step_of(path) if path else None
+    now = save_request.Sight(path, stamp, step, eye.memory.saved_step, mono_s - since_s, marked=bool(marker))
+    return now, since_s
+
+
+def _wish(desk: Desk, eye: Eye) -> str:
+    return f"{eye.started.token} {desk.clock.now_s():.3f}"
+
+
+def _ask(desk: Desk, eye: Eye, token: str, signal_name: str, *, to_script: bool) -> None:
+    flag_files.ask(desk.where.run_dir, token, beside=True)
+    if signal_name and to_script:
+        with contextlib.suppress(ProcessLookupError, AttributeError):
+            os.kill(eye.started.pid, getattr(signal, f"SIG{signal_name}"))
+    elif signal_name:
+        try:
+            for step in own(desk.steps.steps(desk.where.job)):
+                desk.steps.end_step(step.id, signal=signal_name)
+        except SlurmError as error:
+            say(f"{signal_name} could not be sent: {error.message}")
+
+
+SUPERVISORS_S = 6.0  # so long the supervisor, which looks every few seconds, has to ask first
+
+
+class Notice:
+    """Looks after one start."""
+
+    def __init__(self, desk: Desk, eye: Eye, settings: Mapping[str, Any]) -> None:
+        self._desk, self._eye, self._settings = desk, eye, settings
+        self._seen_s: float | None = None
+        self._over = False
+        self._boundary: Boundary | None = None
+
+    def look(self) -> None:
+        """Ask the script once, where Slurm wants its nodes and nobody has asked. Raises OSError (journal), GivenUp."""
+        if self._boundary is not None:
+            if self._boundary.look().end:
+                self._boundary = None
+            return
+        report, mono_s = self._eye.memory.report, self._desk.clock.mono_s()
+        if self._over or report is None:
+            return
+        if self._seen_s is None:
+            if any(one.signature == STEPS_CANCELLED for one in report.evidence):
+                self._seen_s = mono_s
+        elif mono_s - self._seen_s >= SUPERVISORS_S:
+            self._over = True
+            if self._preempted() and not self._asked():
+                why = "Slurm wants the nodes for another job"
+                self._boundary = Boundary(self._desk, self._eye, self._settings, Occasion.PREEMPT, why)
+
+    def _preempted(self) -> bool:
+        job = self._desk.where.job
+        try:
+            row = self._desk.cluster.jobs((job,)).get(job)
+            details = self._desk.cluster.details(job) if row is not None and row.is_cut_short else None
+        except SlurmError as error:
+            say(f"a step was cancelled, and Slurm does not say why: {error.message}")
+            return False
+        return details is not None and details.is_preempted  # else its end is nearer for another reason
+
+    def _asked(self) -> bool:
+        told, where = self._desk.book.run().leaving, self._desk.where
+        place = (told.get("occasion"), told.get("attempt"), told.get("launch"))
+        return place == (Occasion.PREEMPT.value, where.attempt, where.launch)
+
+    def close(self) -> None:
+        """Nothing is asked for any more."""
+        if self._boundary is not None:
+            self._boundary.close()
+            self._boundary = None
+
+
+LOOK_EVERY_S = 3.0  # the wish is on the shared file system
+
+
+class Drained:
+    """Looks after one start. `against` says why no spare can take the place of these nodes now ("" = one can); its second argument are spares
+    that are drained themselves."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        eye: Eye,
+        settings: Mapping[str, Any],
+        against: Callable[[Suspicion, tuple[str, ...]], str],
+    ) -> None:
+        self._desk, self._eye, self._settings, self._against = desk, eye, settings, against
+        self._next_s = 0.0
+        self._wish: Wish | None = None
+        self._boundary: Boundary | None = None
+        self._answered: set[str] = set()
+        self._notice = Notice(desk, eye, settings)
+        self._taken = Taken(desk, eye.started)
+
+    @property
+    def waits(self) -> bool:
+        """Nodes are to be left at the next checkpoint."""
+        return self._wish is not None
+
+    def look(self) -> Suspicion | None:
+        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        self._notice.look()
+        if (lost := self._taken.look()) is not None:
+            return lost
+        where, mono_s = self._desk.where, self._desk.clock.mono_s()
+        if mono_s >= self._next_s:
+            self._next_s = mono_s + LOOK_EVERY_S
+            found = flag_files.read_leave(where.place, where.launch)
+            if found is not None and (found.token in self._answered or not self._used(found)):
+                found = None
+            if found is None or (self._wish is not None and found.token != self._wish.token):
+                self._withdraw()
+            self._wish = found
+        if self._wish is None:
+            return None
+        if self._boundary is None:
+            self._boundary = Boundary(self._desk, self._eye, self._settings, Occasion.DRAIN, self._wish.why)
+        verdict = self._boundary.look()
+        if not verdict.end:
+            return None
+        found = flag_files.read_leave(where.place, where.launch)
+        if (
+            found is None or found.token != self._wish.token
+        ):  # since the last look: somebody wants something else
+            self._withdraw()
+            self._wish = None
+            return None
+        return self._moved(self._wish, verdict.reason, saved=verdict.saved)
+
+    def _moved(self, wish: Wish, reason: str, *, saved: bool) -> Suspicion | None:
+        self._answered.add(wish.token)
+        self._wish = self._boundary = None
+        nodes = self._used(wish)
+        found = Suspicion(suspicions.drained(nodes, f"{', '.join(nodes)}: {wish.why}"), 0.0)
+        out = tuple(node for node in wish.aside if node not in self._eye.started.nodes)
+        why = self._against(found, out) if saved else reason
+        if not why:
+            return found
+        say(f"{', '.join(nodes)} stays: {why}")
+        self._desk.book.record("start.stays", token=wish.token, nodes=list(nodes), why=why, saved=saved)
+        return None
+
+    def _used(self, wish: Wish) -> tuple[str, ...]:
+        return tuple(node for node in self._eye.started.nodes if node in wish.nodes)
+
+    def close(self) -> None:
+        """Nothing is asked for any more."""
+        self._withdraw()
+        self._notice.close()
+
+    def _withdraw(self) -> None:
+        if self._boundary is not None:
+            self._boundary.close()
+            self._boundary = None
+
+
+class Slow:
+    """Looks after one start. `against` says why no spare can take the place of these nodes now ("" = one can)."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        eye: Eye,
+        settings: Mapping[str, Any],
+        hangs: Hangs,
+        against: Callable[[Suspicion], str],
+    ) -> None:
+        self._desk, self._eye, self._settings = desk, eye, settings
+        self._hangs, self._against = hangs, against
+        self._boundary: Boundary | None = None
+
+    @property
+    def waits(self) -> bool:
+        """A node is to be left at the next checkpoint."""
+        return self._hangs.swap is not None
+
+    def look(self) -> Suspicion | None:
+        """Why this start is to be ended now; None where it is not. Raises OSError (journal), GivenUp."""
+        swap = self._hangs.swap
+        if swap is None:
+            self._boundary = None
+            return None
+        wanted = Suspicion(suspicions.slow(swap.node, swap.reason), 0.0)
+        if self._boundary is None:
+            self._boundary = Boundary(self._desk, self._eye, self._settings)
+        verdict = self._boundary.look()
+        if not verdict.end:
+            return None
+        self._hangs.swap = None
+        if (why := self._against(wanted) if verdict.saved else verdict.reason) != "":
+            say(f"{wanted.diagnosis.nodes[0]} stays: {why}")
+            return None
+        return wanted
+
+    def close(self) -> None:
+        """Nothing is asked for any more."""
+        if self._boundary is not None:
+            self._boundary.close()
+            self._boundary = None

@@ -1,0 +1,173 @@
+"""`ftrun sbatch`: sbatch, and a run that is looked after. (I/O)
+
+How it thinks. Every submission of every user comes through here, so it must be quick and must never be the reason why
+a job was not submitted.
+
+    arguments --asked--> sbatch's and ours, script, settings --first--> a run folder, the intent, sbatch
+                 |                                              |
+                 v                                              v
+     sbatch's own words for                        plain sbatch with a warning
+     what it would refuse                          where nothing can be written
+
+Output and exit status are sbatch's. What ftrun has to say goes to stderr, and only when something is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ftrun.slurm.client.options import OptionError
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.store import journal, submission_context
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.submission import arguments, compose, plan, sbatch_process
+from ftrun.supervisor.submission.arguments import Asked, Plain
+from ftrun.supervisor.submission.first_attempt import Run, say
+
+__all__ = ["main", "wait_for_run"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_NO_PROGRAM = 127
+_WAIT_POLL_S = 1.0
+_REVIVE_EVERY = 30  # looks
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what `sbatch ARGV` does and look after the job. Returns the exit status. Raises UserError (exit 2, or 127)."""
+    asked = Asked(argv, submission_context.environment_of_process())
+    if not asked.sbatch:
+        raise UserError(
+            "sbatch was not found: load Slurm's client commands, or add their folder to PATH", _NO_PROGRAM
+        )
+    try:
+        arguments.read(asked)
+        for line in asked.config.ignored:
+            say(line)
+        if asked.config.values["stage"]:
+            from ftrun.supervisor.submission import in_allocation
+
+            is_real = not (asked.config.flag("dry-run") or asked.line.has("test-only"))
+            in_allocation.ready(asked.config.text("stage"), make=is_real)
+        if asked.config.flag("dry-run"):
+            return _dry_run(asked)
+        if asked.line.has("test-only"):
+            return _test_only(asked)
+    except Plain as plain:
+        return _plain(asked, plain.warning)
+    return _submit(asked)
+
+
+def _submit(asked: Asked) -> int:
+    try:
+        home = asked.config.home(asked.env)
+        run_dir = store_run_dir.create_run(home, asked.run_name)
+    except OSError as error:
+        return _without_folder(asked, error)
+    run = Run(asked, home, run_dir)
+    try:
+        run.open()
+    except OSError as error:
+        run.discard()
+        return _without_folder(asked, error)
+    except (compose.ScriptError, OptionError):
+        run.discard()
+        return _plain(asked, "its script was not understood")
+    code = run.submit()
+    return wait_for_run(run_dir, run.start_supervisor) if run.job and run.kept["wait"] else code
+
+
+def _plain(asked: Asked, warning: str = "") -> int:
+    """sbatch with what the user typed, as if ftrun were not there."""
+    stdin = _replayed(asked.script) if asked.source == "stdin" and asked.script else None
+    code = sbatch_process.run_through(asked.sbatch, asked.argv, asked.raw_env, stdin=stdin)
+    if code == 0 and warning:
+        say(f"the job is not looked after: {warning}")
+    return code
+
+
+def _replayed(data: bytes) -> int:
+    """A file descriptor from which what we read of standard input can be read again."""
+    fd = os.memfd_create("script")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _without_folder(asked: Asked, error: OSError) -> int:
+    """No run can be kept: a plain job, said in one line, unless the user wants all or nothing."""
+    where = error.filename or asked.config.home(asked.env)
+    if asked.config.flag("strict"):
+        raise UserError(
+            f"{where}: {error.strerror}; nothing was submitted (strict): make room, or set FTRUN_HOME elsewhere"
+        )
+    say(f"{where}: {error.strerror}; submitting a plain job that is not looked after")
+    return _plain(asked)
+
+
+def _test_only(asked: Asked) -> int:
+    """sbatch --test-only on the composed file; nothing is kept."""
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="ftrun-")
+    try:
+        made = _tried(asked, os.path.join(folder, "test-0000"))
+        made.write()
+        stdin = os.open(made.path, os.O_RDONLY) if made.stdin else None
+        return sbatch_process.run_through(asked.sbatch, made.argv, asked.raw_env, stdin=stdin)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _dry_run(asked: Asked) -> int:
+    """Print the command and the file; make nothing."""
+    import shlex
+
+    name = store_run_dir.run_name(asked.run_name)
+    made = _tried(asked, os.path.join(asked.config.home(asked.env), "runs", f"{name}-0000"))
+    command = shlex.join(["sbatch", *made.argv]) + (f" < {shlex.quote(made.path)}" if made.stdin else "")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(f"{command}\n\n".encode("utf-8", "surrogateescape") + made.content)
+    return 0
+
+
+def _tried(asked: Asked, run_dir: str) -> plan.Plan:
+    run = os.path.basename(run_dir)
+    token = f"ftrun:{run}:00000000"
+    kept = asked.kept(run, token)
+    try:
+        return plan.plan(kept, asked.script, asked.env, run_dir=run_dir, attempt=1, token=f"{token}:1")
+    except (compose.ScriptError, OptionError):
+        raise Plain from None
+
+
+def wait_for_run(run_dir: str, revive: Callable[[], None]) -> int:
+    """Wait until the run is over and return the exit status of its last attempt's script, as `sbatch --wait` does.
+
+    `revive` is called now and then, so that the run does not wait for a supervisor that died. An interrupt ends the
+    waiting, not the run. Raises UserError where the run can no longer be read.
+    """
+    import time
+
+    from ftrun.supervisor.model import events
+    from ftrun.supervisor.model.states import IllegalEvent
+
+    run_id = os.path.basename(run_dir)
+    looks = 0
+    while True:
+        try:
+            run = events.fold(run_id, journal.read_run(run_dir))
+        except (OSError, IllegalEvent, journal.JournalDamaged, journal.JournalTooNew) as error:
+            raise UserError(f"cannot wait for run {run_id}: {error}", 1) from None
+        if run.final:
+            return run.exit_code if run.exit_code is not None else 1
+        looks += 1
+        if looks % _REVIVE_EVERY == 0:
+            revive()
+        time.sleep(_WAIT_POLL_S)

@@ -1,0 +1,284 @@
+"""All checkpoints of a run, or in a folder: each judged, the one that the next start would take, why not another. (I/O)
+
+How it thinks. A start judges from the newest downwards and stops at the first that may be loaded; a person wants to see all of them. So all are judged,
+many at once, and the choice is the same function as the start's, with what the run's journal knows: checkpoints that a start failed to load,
+and the time when the training diverged.
+
+What the nodes of a run say of its staged checkpoints, as `ftrun show` and `status` tell it.
+How it thinks. Each node writes a report into the attempt's folder. A set is as far as its slowest node: published where all that have
+something of it say so. The reports of a job that is over tell how it ended.
+
+What was found in a run's checkpoints that were read to their end in the background, as `ftrun show` tells it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ftrun.hooks.checkpoints import deep_results, listing, manifest
+from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.hooks.checkpoints.find import find
+from ftrun.hooks.checkpoints.inspection import compared_with_siblings, inspect
+from ftrun.hooks.checkpoints.layouts import layout_of
+from ftrun.hooks.checkpoints.model import COMPLETE, DEEP, QUICK, Choice, Inspection
+from ftrun.hooks.checkpoints.selection import Request, choose, mark_poisoned, newness
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.store import run_dir as store_run_dir
+
+__all__ = [
+    "Inventory",
+    "Place",
+    "deep_facts",
+    "deep_lines",
+    "facts",
+    "of_run",
+    "place",
+    "refusals",
+    "summed",
+    "survey",
+    "trouble",
+    "with_manifest",
+    "words",
+    "worth_telling",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look, and what is known of what lies there.
+
+    `title`: what a person calls it; `run`: its run, "" for none; `marker`: the name of the completeness marker; `aside`: paths that a
+    start failed to load; `poisons`: when trainings diverged; `run_dir`: the run's folder.
+    """
+
+    title: str
+    patterns: tuple[str, ...]
+    cwd: str
+    run: str = ""
+    marker: str = ""
+    aside: tuple[str, ...] = ()
+    poisons: tuple[Poison, ...] = ()
+    run_dir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What lies in a place: `judged` newest first, and the choice of the next start."""
+
+    place: Place
+    judged: tuple[Inspection, ...]
+    choice: Choice
+
+
+def of_run(run_dir: str, run: Run) -> Place:
+    """Where a run says that its checkpoints are; no pattern where it says nothing."""
+    cwd = submission_context.cwd(run_dir) or "/"
+    return Place(
+        run.id,
+        tuple(str(run.settings.get("checkpoint", "")).splitlines()),
+        cwd,
+        run=run.id,
+        marker=str(run.settings.get("checkpoint-marker", "")),
+        aside=tuple(os.path.join(cwd, path) for path in checkpoints.still_aside(run.set_aside)),
+        poisons=run.poisoned,
+        run_dir=run_dir,
+    )
+
+
+def place(pattern: str) -> Place:
+    """A file, a folder of checkpoints or a glob, from the working folder."""
+    plain = pattern.removeprefix("./") or "."
+    return Place(pattern, (plain,), str(Path.cwd()))
+
+
+def survey(where: Place, *, deep: bool = False) -> Inventory:
+    """Judge all of them; `deep` reads every byte that has a checksum."""
+    now_s = time.time()
+    level = DEEP if deep else QUICK
+    found = find(where.patterns, cwd=where.cwd, marker=where.marker)
+    seen = listing.map_parallel(
+        lambda one: inspect(one, level=level, marker=where.marker, now_s=now_s, run_dir=where.run_dir),
+        found,
+        float("inf"),
+    )
+    seen = [compared_with_siblings(one, found, before_s=float("inf"), now_s=now_s) for one in seen]
+    return _chosen(where, seen)
+
+
+def with_manifest(inventory: Inventory) -> tuple[Inventory, tuple[tuple[str, str], ...]]:
+    """Write ftrun's manifest for each complete checkpoint that has none. Returns what is known then, and (path, reason) where it was not written."""
+    done, refused = [], []
+    for one in inventory.judged:
+        why = _without(one)
+        if not why:
+            try:
+                _write(one)
+                one = one._replace(why=f"ftrun's manifest, written now; {one.why}")  # noqa: PLW2901
+            except OSError as error:
+                why = f"its manifest cannot be written: {error.strerror}"
+        if why:
+            refused.append((one.found.path, why))
+        done.append(one)
+    return replace(inventory, judged=tuple(done)), tuple(refused)
+
+
+def _chosen(where: Place, seen: Sequence[Inspection]) -> Inventory:
+    question = Request(where.patterns, where.cwd, poisons=where.poisons, run_dir=where.run_dir)
+    judged = sorted(mark_poisoned(seen, question), key=newness, reverse=True)
+    return Inventory(where, tuple(judged), choose(judged, aside=where.aside))
+
+
+def _without(one: Inspection) -> str:
+    """Why no manifest is written for it; "" where one is."""
+    if one.state != COMPLETE:
+        return f"{one.state}: {one.why}"
+    path = one.found.path
+    places = (manifest.place_of(path, name) for name in (manifest.MANIFEST, manifest.MARKER))
+    return "it has one" if all(map(os.path.exists, places)) else ""
+
+
+def _write(one: Inspection) -> None:
+    tree = (layout_of(one.found.layout).tree or listing.list_tree)(one.found.path, float("inf"))
+    written = manifest.of_tree(tree, one.found.step, sums=True)._replace(world=one.world)
+    manifest.write(one.found.path, written)
+    manifest.write_marker(one.found.path)
+
+
+REPORT_MAX_BYTES = 1 << 20
+SETS_SHOWN = 8
+_ORDER = (
+    "given up",
+    "refused",
+    "writing",
+    "sealed",
+    "published",
+)  # what one node says outweighs what comes after it
+
+
+def facts(run_dir: str, run: Run) -> dict[str, Any] | None:
+    """The staged checkpoints of a run's present attempt; None where it stages none, or no node said anything."""
+    if not run.settings.get("stage") or run.attempt is None:
+        return None
+    folder = os.path.join(run_dir, "attempts", str(run.attempt.number), "stage")
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError:
+        return None
+    reports = [_read(os.path.join(folder, name)) for name in names]
+    known = [report for report in reports if report.get("launch") == run.attempt.launch.number]
+    return {"to": run.settings["stage"], **summed(known)} if known else None
+
+
+def summed(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the reports of all nodes come to."""
+    sets: dict[tuple[str, str], dict[str, Any]] = {}
+    for report in reports:
+        for row in report.get("sets", ()):
+            one = sets.setdefault(
+                (row["start"], row["set"]),
+                {"set": row["set"], "start": row["start"], "state": "published", "size_bytes": 0, "nodes": 0, "why": "", "sealed_s": 0.0},
+            )  # fmt: skip
+            one["size_bytes"] += row["size_bytes"]
+            one["nodes"] += 1
+            one["sealed_s"] = max(one["sealed_s"], row["sealed_s"])
+            if _rank(row["state"]) < _rank(one["state"]) or (row["state"] == one["state"] and not one["why"]):
+                one["state"], one["why"] = row["state"], row["why"]
+    return {
+        "nodes": len(reports),
+        "sets": sorted(sets.values(), key=lambda one: (one["sealed_s"], one["set"])),
+        "backlog_bytes": sum(report.get("backlog_bytes", 0) for report in reports),
+        "used_bytes": max((report.get("used_bytes", 0) for report in reports), default=0),
+        "limit_bytes": min((report.get("limit_bytes", 0) for report in reports), default=0),
+        "flushed_bytes": sum(report.get("flushed_bytes", 0) for report in reports),
+        "dropped": sorted({name for report in reports for name in report.get("dropped", ())}),
+        "why": next((report["why"] for report in reports if report.get("why")), ""),
+    }
+
+
+def words(told: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    published = [one for one in told["sets"] if one["state"] == "published"]
+    waiting = [one for one in told["sets"] if one["state"] in ("writing", "sealed")]
+    refused = refusals(told)
+    if published:
+        said = [
+            f"{published[-1]['set']} published"
+            + (f" ({published[-1]['why']})" if published[-1]["why"] else "")
+        ]
+    else:
+        said = ["none published" if refused else "none published yet"]
+    if waiting:
+        said.append(f"{waiting[-1]['set']} in memory ({told['backlog_bytes'] / 2**30:.1f} GiB to go out)")
+    said += refused[-2:]
+    if told["dropped"]:
+        said.append(f"dropped for want of room: {', '.join(told['dropped'])}")
+    if told["why"]:
+        said.append(told["why"])
+    return "; ".join(said)
+
+
+def refusals(told: Mapping[str, Any]) -> list[str]:
+    """The sets that were refused or given up, each with its reason, oldest first; of a name that is published by now none."""
+    done = {one["set"] for one in told["sets"] if one["state"] == "published"}
+    bad = [
+        one
+        for one in told["sets"]
+        if _rank(one["state"]) < _ORDER.index("writing") and one["set"] not in done
+    ]
+    return list({one["set"]: f"{one['set']} {one['state']}: {one['why']}" for one in bad}.values())
+
+
+def trouble(told: Mapping[str, Any]) -> str:
+    """What is in the way of the newest checkpoints, in one line; "" for nothing."""
+    newest = max(told["sets"], key=lambda one: (one["sealed_s"], one["set"]), default=None)
+    is_bad = newest is not None and newest["state"] in _ORDER[:2]
+    last = (
+        refusals(told)[-1:] if is_bad or not any(one["state"] == "published" for one in told["sets"]) else []
+    )
+    return "; ".join([*last, *filter(None, [told["why"]])])
+
+
+def _rank(state: str) -> int:
+    return _ORDER.index(state) if state in _ORDER else 0
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        told = json.loads(store_run_dir.content(path, REPORT_MAX_BYTES) or b"{}")
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def deep_facts(run_dir: str) -> list[dict[str, Any]]:
+    """Each checkpoint that was read, the last one last: what was found, when (Unix seconds), how long that took."""
+    return [
+        {
+            "path": one.path,
+            "state": one.state,
+            "level": one.level,
+            "why": one.why,
+            "size_bytes": one.size_bytes,
+            "at": one.at_s,
+            "seconds": one.seconds,
+        }
+        for one in deep_results.load_all(run_dir)
+    ]
+
+
+def worth_telling(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are broken, and the last one."""
+    return [row for row in rows if row["state"] != COMPLETE or row is rows[-1]]
+
+
+def deep_lines(row: dict[str, Any]) -> str:
+    """One of them in a line."""
+    took = f"{row['size_bytes'] / (1 << 20):.1f} MiB in {row['seconds']:.0f} s"
+    return f"{row['path']}: {row['state']}: {row['why']} ({took})"

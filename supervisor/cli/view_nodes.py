@@ -1,0 +1,127 @@
+"""Nodes as facts for people and programs: what `ftrun nodes` and its sub-commands print. (pure)
+
+Each function takes records of the ledger and rows of Slurm and returns plain values (the `--json` form).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ftrun.slurm.client.cluster import NodeRow
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.nodes.history import Book, NodeRecord, strike_key
+from ftrun.supervisor.nodes.lemon_score import WINDOW_S, Score, score
+from ftrun.supervisor.policy.correlated_failures import Common
+
+__all__ = ["entry_facts", "listed", "node_facts", "node_row", "score_facts", "slurm_state", "together_facts"]
+
+UNKNOWN = ""
+
+
+def slurm_state(row: NodeRow | None) -> str:
+    """The state with its flags, as sinfo words them: `idle+drain`; "" where Slurm was not asked or does not know the node."""
+    return UNKNOWN if row is None else "+".join([row.state, *sorted(row.flags)])
+
+
+def node_row(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[str, Any]:
+    """One node as one line."""
+    until_s = record.quarantined_until_s
+    last = record.last_fault
+    found = score(record, now_s)
+    return {
+        "node": record.node,
+        "slurm": slurm_state(row),
+        "reason": row.reason if row is not None else "",
+        "strikes": len(record.strikes),
+        "last_fault": (last.signature or last.fault) if last else "",
+        "last_fault_at": last.at_s if last else None,
+        "quarantined": until_s > now_s,
+        "quarantined_until": until_s if until_s > now_s else None,
+        "why": record.why if until_s > now_s else "",
+        "score": found.score,
+        "lemon": found.lemon,
+    }
+
+
+def node_facts(record: NodeRecord, row: NodeRow | None, now_s: float) -> dict[str, Any]:
+    """Everything about one node."""
+    return node_row(record, row, now_s) | {
+        "open_strikes": [
+            {
+                "at": strike.at_s,
+                "until": strike.until_s,
+                "run": strike.run,
+                "class": strike.fault,
+                "signature": strike.signature,
+                "device": strike.device,
+                "serial": strike.serial,
+            }
+            for strike in record.strikes
+        ],
+        "strikes_taken_back": record.faded,
+        "lies": record.lies,
+        "served_hours": round(record.served_h, 2),
+        "devices": [
+            {
+                "device": device.device,
+                "serial": device.serial,
+                "strikes": device.strikes,
+                "incidents": device.incidents,
+                "replaced": device.replaced,
+            }
+            for device in record.devices
+        ],
+        "signals": score_facts(score(record, now_s))["signals"],
+        "history": [
+            entry_facts(entry, common=strike_key(entry) in record.common) for entry in record.history
+        ],
+    }
+
+
+def entry_facts(entry: Entry, *, common: bool) -> dict[str, Any]:
+    """One entry. `common`: it is held to be no fault of the node."""
+    return {
+        "at": entry.at_s,
+        "what": entry.what,
+        "run": entry.run,
+        "class": entry.fault,
+        "signature": entry.signature,
+        "device": entry.device,
+        "serial": entry.serial,
+        "common": common,
+        "detail": dict(entry.detail),
+    }
+
+
+def score_facts(found: Score) -> dict[str, Any]:
+    """The score of one node with what makes it."""
+    return {
+        "node": found.node,
+        "score": found.score,
+        "lemon": found.lemon,
+        "runs": found.runs,
+        "signals": dict(found.signals) | {"single_node_share": found.share},
+    }
+
+
+def together_facts(book: Book, now_s: float) -> list[dict[str, Any]]:
+    """What befell several nodes together in the last weeks, newest last."""
+    recent: list[Common] = [cause for cause in book.common if cause.until_s >= now_s - WINDOW_S]
+    return [
+        {
+            "at": cause.at_s,
+            "fault": cause.like,
+            "where": cause.where,
+            "nodes": list(cause.nodes),
+            "sentence": cause.sentence,
+        }
+        for cause in recent
+    ]
+
+
+def listed(book: Book, rows: Mapping[str, NodeRow], *, every: bool) -> list[str]:
+    """The nodes of the table: those against which something is known, those that ftrun drained, or all."""
+    told = {name for name, record in book.nodes.items() if record.history or every}
+    drained = {name for name, row in rows.items() if row.reason.startswith("ftrun:") or every}
+    return sorted(told | drained)

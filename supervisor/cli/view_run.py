@@ -1,0 +1,392 @@
+"""A run as facts for people and programs: what `status`, `show`, `history` and `explain` print. (I/O)
+
+Each function takes folded runs and returns plain values (the `--json` form); the commands only lay them out.
+
+Companions as facts for people and programs: what `status`, `show` and `explain` say of them.
+
+What a run is to be left for, and when it will be through, in words.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from ftrun.slurm.client import nodeset
+from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.model.agent_events import job_of
+from ftrun.supervisor.model.run import Attempt, Companion, Incident, Run, StartNote
+from ftrun.supervisor.model.stop_conditions import Halt
+from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, FaultClass
+from ftrun.supervisor.policy import estimates
+from ftrun.supervisor.policy.policy_input import limits_from
+
+__all__ = [
+    "TOLD",
+    "attempt_facts",
+    "budgets",
+    "conditions",
+    "facts",
+    "growth_words",
+    "incident_facts",
+    "inside_words",
+    "lines",
+    "present",
+    "run_facts",
+    "run_row",
+    "state",
+    "wanted",
+    "words",
+]
+
+
+def facts(attempt: Attempt) -> list[dict[str, Any]]:
+    """Every companion of an attempt, oldest first. `since`: when it was asked for, or came (Unix seconds)."""
+    return [_fact(one) for one in attempt.companions]
+
+
+def present(attempt: Attempt | None) -> list[dict[str, Any]]:
+    """Those that Slurm may still have."""
+    return [_fact(one) for one in attempt.companions if not one.gone] if attempt is not None else []
+
+
+def _fact(one: Companion) -> dict[str, Any]:
+    return {
+        "companion": one.number,
+        "launch": one.launch,
+        "job": one.job,
+        "nodes": list(one.nodes),
+        "nodes_asked": one.nodes_asked,
+        "pool": one.pool,
+        "state": one.state,
+        "since": one.here_at_s if one.here_at_s is not None else one.asked_at_s,
+        "ended_at": one.gone_at_s,
+        "end_state": one.end_state,
+        "reason": one.reason,
+    }
+
+
+_HOW = {
+    "intended": "is asked for",
+    "submitted": "is waited for",
+    "here": "holds",
+    "failed": "came to nothing, held",
+    "ending": "is being ended, held",
+    "ended": "is being ended, held",
+    "gone": "held",
+}
+
+
+def words(companions: Iterable[Mapping[str, Any]]) -> str:
+    """The same in few words: `companion job 17 holds n5`; "" for none."""
+    told = []
+    for one in companions:
+        count = f"{one['nodes_asked']} node{'s' if one['nodes_asked'] != 1 else ''}"
+        what, how = nodeset.fold(one["nodes"]) or count, _HOW[one["state"]]
+        if one["state"] in ("intended", "submitted"):
+            what = f"({count})"
+        told.append(f"companion{f' job {name}' if (name := one['job']) else ''} {how} {what}{_whence(one)}")
+    return "; ".join(told)
+
+
+def _whence(data: Mapping[str, Any]) -> str:
+    return f" of {pool}" if (pool := data.get("pool")) else ""
+
+
+def _more(count: int) -> str:
+    return f"{count} more {'node' if count == 1 else 'nodes'}"
+
+
+def _which(data: Mapping[str, Any]) -> str:
+    return f"companion {data['number']}" + (f" (job {job})" if (job := job_of(data)) else "")
+
+
+def _gone(data: Mapping[str, Any]) -> str:
+    how = data.get("state") or data.get("reason", "")
+    return f"{_which(data)} is gone" + (f": {how}" if how else "")
+
+
+# What `explain` says of each record; the job in a record's own columns is the main one.
+TOLD: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "companion.intended": lambda d: f"{_which(d)} is asked for, {_more(d['nodes'])}{_whence(d)}: {d['why']}",
+    "companion.submitted": lambda d: f"{_which(d)} is in the queue" + (", found by its mark" if d.get("found") else ""),
+    "companion.here": lambda d: f"{_which(d)} holds {nodeset.fold(d['nodes'])}",
+    "companion.failed": lambda d: f"{_which(d)} came to nothing: {d['reason']}",
+    "companion.ended": lambda d: f"{_which(d)} was cancelled: {d['reason']}",
+    "companion.gone": _gone,
+}  # fmt: skip
+
+
+def run_row(run: Run, now_s: float) -> dict[str, Any]:
+    """One run as one line: what it does, what it has left."""
+    attempt = run.attempt
+    last = run.incidents[-1] if run.incidents else None
+    return {
+        "run": run.id,
+        "name": run.name,
+        "state": run.state.value,
+        "attempt": attempt.number if attempt else 0,
+        "job": attempt.job if attempt else "",
+        "nodes": list(attempt.nodes) if attempt else [],
+        "step": attempt.last_step if attempt and attempt.last_step is not None else run.best_step,
+        "retries_used": run.retries,
+        "retries_left": max(0, limits_from(run.settings).retries - run.retries),
+        "inside": _inside(attempt, _full(run)) if attempt else _NOTHING_INSIDE,
+        "growth": _growth(run),
+        "companions": present(attempt),
+        "excluded": list(run.excluded_at(now_s)),
+        "last_fault": last.fault if last else "",
+        "why": run.final_reason or str(run.decision.get("reason", "")),
+        "wish": run.wish,
+        "halt": dict(run.halt),
+        "paused": run.paused,
+        "leaving": dict(run.leaving),
+        "expected_end": estimates.facts(estimates.of_run(run, now_s)),
+        "observe": bool(run.settings.get("observe")),
+        "warnings": list(run.warnings),
+        "asked": [{"request": request_id, **facts} for request_id, facts in run.asked.items()],
+        "created_at": run.created_at_s,
+        "updated_at": run.last_at_s,
+    }
+
+
+_NOTHING_INSIDE: Mapping[str, Any] = {
+    "agent": False, "start": 0, "restarts": 0, "swaps": [], "active": [], "spares": [], "aside": [], "full": 0, "ladder_off": "",
+}  # fmt: skip
+
+
+def _full(run: Run) -> int:
+    """The largest size of a run that has several; 0 where it has one."""
+    sizes = sizes_of_settings(run.settings)
+    return sizes.full if sizes is not None else 0
+
+
+def _inside(attempt: Attempt, full: int = 0) -> dict[str, Any]:
+    """What goes on inside the present launch: starts of the script, nodes that took another's place, why the ladder is off. `full` is the run's
+    full size, 0 where it has but one."""
+    begun = [one for one in attempt.begun if one.launch == attempt.launch.number]
+    swaps = [  # lists of nodes may have been folded on their way, so places tell nothing
+        [left, taken]
+        for before, after in pairwise(begun)
+        for left, taken in zip(
+            (node for node in before.nodes if node not in after.nodes),
+            (node for node in after.nodes if node not in before.nodes),
+            strict=False,
+        )
+    ]
+    return {
+        "agent": attempt.launch.inside,
+        "start": attempt.launch.start.number if attempt.launch.running_seen_at_s is not None else 0,
+        "restarts": attempt.launch.start.number - 1,
+        "swaps": swaps,
+        "active": list(attempt.used),
+        "spares": list(attempt.unused),
+        "aside": list(attempt.launch.aside),
+        "full": full,
+        "ladder_off": attempt.launch.ladder_off or attempt.launch.no_agent,
+    }
+
+
+def _growth(run: Run) -> str:
+    """Why a run that is below its full size is not larger; "" where it is at it, or has but one."""
+    sizes, attempt = sizes_of_settings(run.settings), run.attempt
+    if sizes is None or attempt is None or attempt.launch.running_seen_at_s is None or run.final:
+        return ""
+    return attempt.growth if len(attempt.used) < sizes.full else ""
+
+
+def inside_words(inside: Mapping[str, Any]) -> str:
+    """The same in few words; "" where there is nothing to tell."""
+    times = inside["restarts"]
+    told = [f"restarted in place {'once' if times == 1 else f'{times}x'}"] if times else []
+    told += [f"{left} -> {taken}" for left, taken in inside["swaps"]]
+    told += (
+        [f"on {len(inside['active'])} of {inside['full']} nodes"]
+        if 0 < len(inside["active"]) < inside["full"]
+        else []
+    )
+    told += [f"ladder off: {inside['ladder_off']}"] if inside["ladder_off"] else []
+    return "; ".join(told)
+
+
+def growth_words(facts: Mapping[str, Any]) -> str:
+    """Why the run is not larger; "" where it is at its full size."""
+    return f"below its full size: {facts['growth']}" if facts["growth"] else ""
+
+
+def run_facts(run: Run, now_s: float) -> dict[str, Any]:
+    """Everything about one run."""
+    return run_row(run, now_s) | {
+        "settings": dict(run.settings),
+        "jobs": list(run.job_ids),
+        "companion_jobs": list(run.companion_ids),
+        "attempts": [attempt_facts(a, _full(run)) for a in run.attempts],
+        "incidents": [incident_facts(i) for i in run.incidents],
+        "budgets": budgets(run),
+        "exclusions": [
+            {"node": e.node, "until": e.until_s, "why": e.why} for e in run.excluded if e.until_s > now_s
+        ],
+        "checkpoints_set_aside": [path for path, _ in run.set_aside],
+        "divergences": [one._asdict() for one in run.poisoned],
+        "best_step": run.best_step,
+        "best_checkpoint": run.best_checkpoint,
+        "drained": list(run.drained),
+        "exit_code": run.exit_code,
+        "tasks_given_up": [
+            {"tasks": list(lot.tasks), "class": lot.fault, "title": lot.title} for lot in run.given_up
+        ],
+        "final_class": run.final_class,
+        "rungs_used": dict(run.rungs),
+    }
+
+
+def attempt_facts(attempt: Attempt, full: int = 0) -> dict[str, Any]:
+    """One attempt: where it ran and how it ended. `full` is the run's full size, 0 where it has but one."""
+    return {
+        "attempt": attempt.number,
+        "job": attempt.job,
+        "launch": attempt.launch.number,
+        "nodes": list(attempt.nodes),
+        "size": attempt.size,
+        "submission": attempt.submission,
+        "submitted_at": attempt.submitted_at_s,
+        "started_at": attempt.launch.running_seen_at_s,
+        "ended_at": attempt.launch.end.at_s,
+        "end_state": attempt.launch.end.state,
+        "end_reason": attempt.launch.end.reason,
+        "exit_code": attempt.launch.end.exit_code,
+        "exit_signal": attempt.launch.end.exit_signal,
+        "ended_by_ftrun": attempt.end_intended,
+        "excluded": list(attempt.excluded),
+        "resumed_from": attempt.launch.start.resume_from,
+        "passed_over": attempt.launch.start.passed_over,
+        "last_step": attempt.last_step,
+        "inside": _inside(attempt, full),
+        "companions": facts(attempt),
+        "starts": [_start_facts(one) for one in attempt.begun],
+        "tasks": list(attempt.tasks),
+        "failed_tasks": list(attempt.failed_tasks),
+    }
+
+
+def _start_facts(start: StartNote) -> dict[str, Any]:
+    """One start of the script inside a launch, as its agent noted it."""
+    return {
+        "launch": start.launch,
+        "start": start.number,
+        "nodes": list(start.nodes),
+        "begun_at": start.begun_at_s,
+        "ended_at": start.over_at_s,
+        "code": start.code,
+        "signal": start.signal,
+        "ended_by_ftrun": start.by_us,
+        "resumed_from": start.resume_from,
+        "passed_over": start.passed_over,
+    }
+
+
+def incident_facts(incident: Incident) -> dict[str, Any]:
+    """One fault with its phases in seconds; None where a phase has not come (or could not be seen)."""
+    decision = incident.decision
+    return {
+        "incident": incident.id,
+        "attempt": incident.attempt,
+        "start": incident.start,
+        "inside": incident.id.count(".") > 1,
+        "class": incident.fault,
+        "signature": incident.signature,
+        "title": incident.title,
+        "nodes": list(incident.nodes),
+        "step": incident.step,
+        "action": decision.get("kind", ""),
+        "rung": _rung(decision),
+        "path": [list(step) for step in incident.path],
+        "reason": decision.get("reason", ""),
+        "excluded": list(decision.get("exclude", ())),
+        "drained": list(decision.get("drain", ())),
+        "notes": list(decision.get("notes", ())),
+        "diagnosis": dict(incident.diagnosis),
+        "seconds": {
+            "evidence_to_end": _between(incident.first_evidence_at_s, incident.ended_at_s),
+            "end_to_diagnosis": _between(incident.ended_at_s, incident.diagnosed_at_s),
+            "diagnosis_to_decision": _between(incident.diagnosed_at_s, incident.decided_at_s),
+            "decision_to_stopped": _between(incident.decided_at_s, incident.stopped_at_s),
+            "stopped_to_placed": _between(incident.stopped_at_s, incident.placed_at_s),
+            "placed_to_running": _between(incident.placed_at_s, incident.running_again_at_s),
+            "decision_to_running": _between(incident.decided_at_s, incident.running_again_at_s),
+            "running_to_first_step": _between(incident.running_again_at_s, incident.first_step_at_s),
+        },
+    }
+
+
+def _rung(decision: Mapping[str, Any]) -> str:
+    """Which rung of the ladder was taken; "" where the run was not to go on."""
+    return str(decision.get("rung") or ("resubmit" if decision.get("kind") in ("resubmit", "keep") else ""))
+
+
+def budgets(run: Run) -> dict[str, dict[str, int | None]]:
+    """Per class: used since the last progress, and how many there are (None = no limit of its own)."""
+    limits = limits_from(run.settings)
+    table: dict[str, dict[str, int | None]] = {}
+    for fault in FaultClass:
+        total = limits.budget(fault)
+        used = run.spent.get(fault.value, 0)
+        if used or (fault in CLASS_RULES and 0 < total < UNLIMITED):
+            table[fault.value] = {"used": used, "of": total if total < UNLIMITED else None}
+    return table
+
+
+def _between(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else round(max(0.0, end_s - start_s), 3)
+
+
+def conditions(halt: Halt) -> str:
+    """Under which conditions a run is left."""
+    words = []
+    if halt.now:
+        words.append("now, after a checkpoint if one comes soon")
+    if halt.after_checkpoint:
+        words.append("after its next checkpoint")
+    if halt.at_step is not None:
+        words.append(f"at step {halt.at_step}")
+    if halt.before_s is not None:
+        words.append(time.strftime("before %Y-%m-%d %H:%M:%S", time.localtime(halt.before_s)))
+    return " or ".join(words)
+
+
+def wanted(data: Mapping[str, Any]) -> str:
+    """What `halt.json` said when it was read."""
+    halt = Halt.from_json(data)
+    by = f", asked by {halt.by}" if halt.by else ""
+    return (
+        f"{'pauses' if halt.pause else 'ends'} {conditions(halt)}{by}" if halt.wanted else f"taken back{by}"
+    )
+
+
+def state(row: Mapping[str, Any]) -> str:
+    """The column STATE of a run (`views.run_row`): where it is, and what is asked of it."""
+    if row["paused"]:
+        return "paused"
+    halt = Halt.from_json(row["halt"])
+    asked = row["wish"] or (halt.word if halt.wanted else "")
+    words = [str(row["state"]), "(observe)" if row["observe"] else "", f"({asked} asked)" if asked else ""]
+    return " ".join(filter(None, words))
+
+
+def lines(row: Mapping[str, Any]) -> list[str]:
+    """What `ftrun show` says of the future of a run."""
+    halt, end, asked, told = Halt.from_json(row["halt"]), row["expected_end"], row["leaving"], []
+    if halt.wanted and not row["paused"]:
+        told.append(wanted(row["halt"]))
+    if asked and asked["stage"] in ("intended", "asked"):
+        told.append(f"a checkpoint was asked for ({asked['occasion']}) and is awaited")
+    if end:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(end["at"]))
+        of = f"step {end['from_step']} of {end['target_step']}, {end['step_s']:g} s a step"
+        hours = (end["time_limit_s"] or 0.0) / 3600
+        limit = f", time limit {f'{hours:.3g} h' if hours < 100 else f'{hours / 24:.3g} d'}" if hours else ""
+        more = f", {end['jobs'] - 1} more jobs after this one" if end["jobs"] > 1 else ""
+        told.append(f"expected end {at}, without time in the queue: {of}{limit}{more}")
+    return told

@@ -1,0 +1,220 @@
+"""The sizes at which a run may go on: read from what was typed, checked, and reckoned with. (pure)
+
+How it thinks. A size is the number of nodes that a start of the script uses. A model that is spread over several nodes can only lose
+or gain them by whole *units*, one unit being the nodes of one data-parallel replica; so sizes are multiples of the unit, or the ones
+that the user lists. The largest size is what the user asked Slurm for: the *full* size. Whoever names a batch of the whole run gets it
+kept at every size, and a size that could not keep it is refused when the run is submitted, not found out at night.
+
+`ftrun sbatch` reads this module where one of its settings is used, so it imports nothing heavy.
+
+The name of a pool of spares, as the setting `pool` says it.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.errors import SettingError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+__all__ = [
+    "Batch",
+    "Pool",
+    "Sizes",
+    "batch_of",
+    "pool_of",
+    "scale",
+    "sizes_of",
+    "sizes_of_settings",
+    "whole_units",
+]
+
+
+SIZES_MAX = 16_384
+"""More nodes than that are a slip of the keyboard."""
+
+
+class Sizes:
+    """The sizes of a run, ascending; the last one is the full size. `unit` is how many nodes make one data-parallel replica."""
+
+    __slots__ = ("all", "unit")
+
+    def __init__(self, sizes: Sequence[int], unit: int = 1) -> None:
+        self.all = tuple(sizes)
+        self.unit = unit
+
+    @property
+    def full(self) -> int:
+        """The largest size: what the user asked for."""
+        return self.all[-1]
+
+    def at_most(self, nodes: int) -> int:
+        """The largest size that so many nodes allow; 0 where there is none."""
+        return max((size for size in self.all if size <= nodes), default=0)
+
+    def without(self, aside: Collection[int]) -> Sizes:
+        """These sizes less those that did not work. The full size is always kept."""
+        return Sizes([size for size in self.all if size not in aside or size == self.full], self.unit)
+
+
+class Batch:
+    """What the batch of the whole run is made of: `whole` samples in steps of `micro` for each of the replicas.
+
+    `replicas` is how many data-parallel replicas one unit of nodes holds.
+    """
+
+    __slots__ = ("micro", "replicas", "whole")
+
+    def __init__(self, whole: int, micro: int, replicas: int) -> None:
+        self.whole = whole
+        self.micro = micro
+        self.replicas = replicas
+
+    def steps(self, size: int, unit: int) -> int:
+        """How many micro steps each replica adds up at this size so that the whole batch stays the same; 0 where it cannot."""
+        at_once = self.micro * self.replicas * (size // unit)
+        return self.whole // at_once if at_once and self.whole % at_once == 0 else 0
+
+
+def sizes_of(said: str, listed: str) -> Sizes | None:
+    """The sizes that `nodes` (MIN-MAX or MIN-MAX:UNIT) and `nodes-valid` (a list of numbers) mean; None where both are empty.
+
+    Raises SettingError in one line.
+    """
+    if not said and not listed:
+        return None
+    least, most, unit = _span(said) if said else (1, SIZES_MAX, 1)
+    if not listed:
+        return Sizes(range(least, most + 1, unit), unit)
+    sizes = sorted({_number("nodes-valid", word.strip()) for word in listed.split(",")})
+    for size in sizes:
+        if not least <= size <= most:
+            raise SettingError(f"nodes-valid: {size} is not within nodes={said}")
+        if size % unit:
+            raise SettingError(f"nodes-valid: {size} is no multiple of the unit of {unit} nodes")
+    if said and sizes[-1] != most:
+        raise SettingError(f"nodes-valid: the full size, {most} of nodes={said}, is missing")
+    return Sizes(sizes, unit)
+
+
+def sizes_of_settings(chosen: Mapping[str, object]) -> Sizes | None:
+    """The sizes of a run by its settings; None where it has but one. Raises SettingError."""
+    return sizes_of(str(chosen.get("nodes", "")), str(chosen.get("nodes-valid", "")))
+
+
+def batch_of(sizes: Sizes, whole: int, micro: int, per_node: int, replicas: int = 0) -> Batch | None:
+    """How the batch of the whole run is kept at every size; None where nothing was said of it.
+
+    `per_node` is how many ranks a node holds (its GPUs, else its tasks; 0 = not known); `replicas` how many data-parallel replicas one
+    unit holds, 0 = one where a unit is several nodes, else one for each rank. Raises SettingError with the sizes that work.
+    """
+    if not whole and not micro:
+        return None
+    if not whole or not micro:
+        there, gone = ("global-batch", "micro-batch") if whole else ("micro-batch", "global-batch")
+        raise SettingError(f"{there} wants {gone} beside it: one alone says nothing of the other")
+    replicas = replicas or (1 if sizes.unit > 1 else per_node)
+    if not replicas:
+        raise SettingError(
+            "global-batch: how many ranks a node holds is not known: say --ntasks-per-node, --gpus-per-node or --ft-replicas"
+        )
+    batch = Batch(whole, micro, replicas)
+    wrong = [size for size in sizes.all if not batch.steps(size, sizes.unit)]
+    if wrong:
+        right = [str(size) for size in sizes.all if size not in wrong]
+        works = f"these sizes work: --ft-nodes-valid={','.join(right)}" if right else "no size works"
+        raise SettingError(
+            f"global-batch: {whole} cannot be dealt out by {micro} over {_named(wrong)} nodes"
+            f" ({replicas} {'replica' if replicas == 1 else 'replicas'} in each {_unit(sizes.unit)}); {works}"
+        )
+    return batch
+
+
+def scale(full: int, size: int) -> str:
+    """The full size over this one, as a fraction in lowest terms: "1", "2", "4/3"."""
+    common = gcd(full, size)
+    above, below = full // common, size // common
+    return str(above) if below == 1 else f"{above}/{below}"
+
+
+def whole_units(
+    active: Sequence[str], bad: Collection[str], unit: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the nodes whose unit is whole, in the order of the ranks; the healthy neighbours of the bad ones, which are free then).
+
+    Units are counted along the order of the ranks: the first `unit` nodes are one, and so on.
+    """
+    stay: list[str] = []
+    free: list[str] = []
+    for start in range(0, len(active), unit):
+        nodes = active[start : start + unit]
+        well = [node for node in nodes if node not in bad]
+        (stay if len(well) == unit else free).extend(well)
+    return tuple(stay), tuple(free)
+
+
+def _span(said: str) -> tuple[int, int, int]:
+    """(least, most, unit) of MIN-MAX or MIN-MAX:UNIT."""
+    span, colon, last = said.partition(":")
+    first, dash, final = span.partition("-")
+    if not dash:
+        raise SettingError(f"nodes: {said!r} wants MIN-MAX or MIN-MAX:UNIT, such as 2-8 or 4-16:2")
+    unit = _number("nodes", last.strip()) if colon else 1
+    least, most = _number("nodes", first.strip()), _number("nodes", final.strip())
+    if least > most:
+        raise SettingError(f"nodes: {least} is more than {most}: {most}-{least}{colon}{last}")
+    if most % unit:
+        raise SettingError(f"nodes: {most} is no multiple of the unit of {unit} nodes")
+    if least % unit:
+        raise SettingError(
+            f"nodes: {least} is no multiple of the unit of {unit} nodes: {-(-least // unit) * unit}-{most}:{unit}"
+        )
+    return least, most, unit
+
+
+def _number(key: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= SIZES_MAX:
+        raise SettingError(f"{key}: {text!r} is no number of nodes (1 to {SIZES_MAX})")
+    return int(text)
+
+
+def _named(numbers: Sequence[int]) -> str:
+    shown = [str(number) for number in numbers[:4]] + (["..."] if len(numbers) > 4 else [])
+    return ", ".join(shown)
+
+
+def _unit(unit: int) -> str:
+    return "node" if unit == 1 else f"unit of {unit} nodes"
+
+
+_KINDS = ("reservation", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`kind` is reservation or partition."""
+
+    kind: str
+    name: str
+
+    @property
+    def option(self) -> str:
+        """For sbatch."""
+        return f"--{self.kind}={self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+def pool_of(said: str) -> Pool | None:
+    """What the setting `pool` means; None where it is empty. Raises SettingError."""
+    if not said:
+        return None
+    kind, colon, name = said.partition(":")
+    if not colon or kind not in _KINDS or not name or any(sign in name for sign in ", \t\n="):
+        raise SettingError(f"pool: {said!r} wants reservation:NAME or partition:NAME")
+    return Pool(kind, name)

@@ -1,0 +1,119 @@
+"""What is known of the cluster, the ranks and the checkpoints of one run now, for those who decide. (I/O)"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.diagnosis import resumable
+from ftrun.supervisor.model.types import Topology
+from ftrun.supervisor.policy import policy_input, queue
+from ftrun.supervisor.store import checkpoints, submission_context
+from ftrun.supervisor.submission import in_allocation
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import JobRow
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+
+__all__ = ["cluster_view", "lost_by_then", "newer_checkpoint", "newest_checkpoint", "topology"]
+
+SILENT_FOR_S = 15.0
+PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its time
+_GIVEN_UP = frozenset({"down", "error", "fail"})
+
+
+def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> policy_input.ClusterView:
+    """What the policy may know of the cluster now. Raises SlurmError where Slurm cannot be heard: then nothing is decided yet."""
+    assert world.nodes is not None
+    row = ctx.row(world)
+    try:
+        partitions = ctx.services.cluster.partitions()
+        rights = ctx.services.cluster.rights()
+    except RefusedForGood:  # a site may hide its partitions
+        return policy_input.ClusterView(nodes_needed=_nodes_needed(ctx, row))
+    names = _partition(ctx, row).split(",")
+    return policy_input.ClusterView.of(
+        partitions,
+        world.nodes,
+        rights,
+        names=names,
+        lost=_lost(ctx, world),
+        nodes_needed=_nodes_needed(ctx, row),
+        nodes_least=queue.least(ctx.run, sizes_of_settings(ctx.settings)),
+        may_ask=bool(ctx.settings.get("site-spool")),
+    )
+
+
+def _nodes_needed(ctx: RunContext, row: JobRow | None) -> int:
+    """As many as the last attempt that ran had; the present one may never have come to be. Spares are not needed."""
+    if (sizes := sizes_of_settings(ctx.settings)) is not None:
+        return queue.present(ctx.run, sizes)
+    if ctx.settings.get("spares") and (asked := in_allocation.active_of(ctx.run_dir)):
+        return int(asked)
+    had = next((len(attempt.nodes) for attempt in reversed(ctx.run.attempts) if attempt.nodes), 1)
+    return max(had, row.node_count if row is not None else 1)
+
+
+def _partition(ctx: RunContext, row: JobRow | None) -> str:
+    """Where the run belongs: what Slurm shows of its job, or showed while it still knew it; "" where nobody ever saw it."""
+    if row is not None and row.partition:
+        return row.partition
+    told = [ctx.observations.partition, *(attempt.partition for attempt in reversed(ctx.run.attempts))]
+    return next((name for name in told if name), "")
+
+
+def _lost(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
+    """The nodes of the attempt that Slurm has given up, or has not heard for long: a controller that has just come back
+    calls every node silent for some seconds, and that is no node's fault."""
+    assert world.nodes is not None
+    silent, found = ctx.observations.silent, []
+    for node in ctx.attempt.reach:
+        row = world.nodes.get(node)
+        if row is None or row.responding:
+            silent.stop(node)
+        elif silent[node].held_s(world.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
+            found.append(node)
+    return tuple(found)
+
+
+def lost_by_then(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
+    """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
+    assert world.nodes is not None
+    end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
+    rows = {node: world.nodes[node] for node in _lost(ctx, world) if node in ctx.attempt.used}
+    alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
+    return tuple(
+        node
+        for node, row in rows.items()
+        if end_s is None
+        or row.spoken_for
+        or row.reason_time_s is None
+        or row.reason_time_s - alive_s <= end_s
+    )
+
+
+def topology(ctx: RunContext) -> Topology:
+    """Who sits where in this attempt, as far as it is known. Block distribution of ranks is Slurm's default and is not assumed."""
+    known, report = Topology(nodes=ctx.attempt.used), ctx.observations.report
+    return report.seats.added_to(known) if report is not None else known
+
+
+def newest_checkpoint(ctx: RunContext) -> str:
+    """The newest checkpoint of the run now, by its name; "" where none is known. Cheap: it is asked while the run writes them."""
+    return resumable.by_rule(ctx.settings, ctx.run, submission_context.cwd(ctx.run_dir))
+
+
+def newer_checkpoint(ctx: RunContext, newest: str) -> str:
+    """The newest usable checkpoint where it is newer than all that were known when this launch began; else ""."""
+    run, attempt = ctx.run, ctx.attempt
+    resumed = (
+        os.path.join(submission_context.cwd(ctx.run_dir), attempt.launch.start.resume_from)
+        if attempt.launch.start.resume_from
+        else ""
+    )
+    before = run.best_checkpoint or resumed
+    since = attempt.launch.started_at_s or attempt.opened_at_s
+    return newest if checkpoints.newer(newest, before, since) else ""

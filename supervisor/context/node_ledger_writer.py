@@ -1,0 +1,124 @@
+"""The ledger of nodes, as a supervisor writes and reads it. (I/O)
+
+How it thinks. The journals are the truth, the ledger is made from them: after each look at a run the entries of its journal that
+the ledger lacks are noted. A supervisor that died in between left them to the next one, and none counts twice (`nodestory`).
+What cannot be read or written is told, and the runs go on as if there were no ledger.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.nodes import from_runs, ledger
+from ftrun.supervisor.nodes.history import Book, Rules, failures, fold
+from ftrun.supervisor.store import node_reports
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.model.run import Run
+
+__all__ = ["KEEP_S", "Domains", "NodeLedgerWriter", "rules_from", "several_nodes_failed"]
+
+A_DAY_S = 86_400.0
+KEEP_S = 180 * A_DAY_S
+Domains = Mapping[str, tuple[str, ...]]
+
+
+def rules_from(settings: Mapping[str, Any]) -> Rules:
+    """The numbers of the fold from the settings of a run or of a home."""
+    default = Rules()
+    return Rules(
+        base_s=float(settings.get("exclude-for", default.base_s)),
+        ceiling_s=float(settings.get("quarantine-max", default.ceiling_s)),
+    )
+
+
+class NodeLedgerWriter:
+    """The ledger of one home, as a supervisor sees it. `tell` is told what went wrong, `now_s` gives Unix seconds."""
+
+    def __init__(self, home: str, now_s: Callable[[], float], tell: Callable[..., None]) -> None:
+        self._home = home
+        self._now_s = now_s
+        self._tell = tell
+        self._reader = ledger.Reader(home)
+        self._followed: dict[str, tuple[Any, ...]] = {}
+        self._folded: tuple[list[Entry], Rules, Domains, Book] | None = None
+        self._tidied_s = float("-inf")
+        self._failing = False
+
+    def follow(self, run: Run) -> None:
+        """Note what the journal of this run has and the ledger lacks. Never raises."""
+        mark = from_runs.mark(run)
+        if self._followed.get(run.id) == mark:
+            return
+        try:
+            done = self._note(run)
+        except (
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # a journal of another ftrun
+            self._tell("ledger.not-understood", run=run.id, why=f"{type(error).__name__}: {error}")
+            done = True
+        if done:
+            self._followed[run.id] = mark
+
+    def _note(self, run: Run) -> bool:
+        now_s, keep_s = self._now_s(), float(run.settings.get("ledger-keep", KEEP_S))
+        told = [*from_runs.entries_of(run), *self._reported(run, now_s)]
+        told = [entry for entry in told if now_s - entry.at_s <= keep_s]
+        if not told:
+            return True
+        known = {entry.id for entry in self._reader.entries()}
+        lacking = [entry for entry in told if entry.id not in known]
+        noted = ledger.note(self._home, *lacking)
+        if noted is self._failing:
+            self._tell("ledger.written-again" if noted else "ledger.not-written", run=run.id)
+            self._failing = not noted
+        if noted and now_s - self._tidied_s > A_DAY_S:
+            self._tidied_s = now_s
+            ledger.compact(self._home, now_s, keep_s)
+        return noted
+
+    def _reported(self, run: Run, now_s: float) -> list[Entry]:
+        """What the nodes reported of themselves in the launch that is over; of cards only those that were not known to sit there."""
+        attempt = run.attempt
+        if attempt is None or not attempt.launch.end.state or now_s - run.last_at_s > A_DAY_S:
+            return []
+        run_dir = os.path.join(self._home, "runs", run.id)
+        left = node_reports.left(run_dir, attempt.number, attempt.launch.number, attempt.reach)
+        found = [
+            entry
+            for reports in left.values()
+            for node, report in reports.items()
+            for entry in from_runs.of_report(
+                run, attempt.number, attempt.launch.number, report, node=node, now_s=now_s
+            )
+        ]
+        if not any(entry.what == "device" for entry in found):
+            return found
+        known = sorted(self._reader.entries(), key=lambda e: e.at_s)
+        sits = {(node, place(e.device)): e.serial for e in known if e.device and e.serial for node in e.nodes}
+        return [e for e in found if e.what != "device" or sits.get((e.nodes[0], e.device)) != e.serial]
+
+    def entries(self) -> list[Entry]:
+        """What the ledger has now."""
+        return self._reader.entries()
+
+    def book(self, rules: Rules, domains: Callable[[], Domains]) -> Book:
+        """The ledger, folded; `domains` is asked only where enough nodes failed for a switch to be blamed."""
+        entries = self._reader.entries()
+        below = domains() if several_nodes_failed(entries, rules) else {}
+        done = self._folded
+        if done is None or done[0] is not entries or done[1:3] != (rules, below):
+            done = self._folded = (entries, rules, below, fold(entries, rules, below))
+        return done[3]
+
+
+def several_nodes_failed(entries: Iterable[Entry], rules: Rules) -> bool:
+    """Enough nodes failed for something that they share to be blamed."""
+    return len({failure.node for failure in failures(entries)}) >= rules.several

@@ -1,0 +1,180 @@
+"""One run as the loop holds it: its journal, folded; what was seen of the present launch; the services of the supervisor. (I/O)
+
+How it thinks. All that must survive a crash is in the journal, which `record` alone writes; `observations` holds only what can be found out again
+(log positions, how long something has been so by our own monotonic clock), and starting it anew only makes ftrun more patient. The features of
+the loop take this context and the look at the cluster; the context knows none of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ftrun.slurm.client.cluster import JobRow
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.observations import LaunchObservations
+from ftrun.supervisor.context.services import Services
+from ftrun.supervisor.model import job_rows
+from ftrun.supervisor.model.events import apply, fold
+from ftrun.supervisor.model.run import Attempt, Run
+from ftrun.supervisor.model.states import State, next_state
+from ftrun.supervisor.store import journal
+from ftrun.supervisor.store.lease import LeaseLost
+
+__all__ = ["Moved", "RunContext"]
+
+JUST_SUBMITTED_S = 20.0
+PROOF_LASTS_S = 1.0  # for a record; an effect is proven by itself
+
+
+class Moved(Exception):
+    """Another process wrote to the journal since we read it: look again."""
+
+
+class RunContext:
+    """What every feature of the loop is given. Raises JournalDamaged/JournalTooNew at creation."""
+
+    def __init__(self, run_dir: str, services: Services) -> None:
+        self.run_dir = run_dir
+        self.services = services
+        self.observations = LaunchObservations()
+        self._journal: journal.Journal | None = None
+        self._stays_open = False  # the journal counts as one of the descriptors
+        self._sizes: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}
+        self.run: Run = Run(os.path.basename(run_dir))
+        self._reload()
+
+    def _reload(self) -> None:
+        self._sizes = journal.sizes(self.run_dir)
+        self._lengths = journal.believed_lengths(self.run_dir)
+        self.run = fold(os.path.basename(self.run_dir), journal.read_run(self.run_dir))
+
+    # ------------------------------------------------------------------ the run
+
+    @property
+    def attempt(self) -> Attempt:
+        """The present attempt."""
+        attempt = self.run.attempt
+        assert attempt is not None
+        return attempt
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The validated settings of the run."""
+        return self.run.settings
+
+    @property
+    def just_submitted(self) -> bool:
+        """Its job may start at any moment: worth a closer look for a while."""
+        attempt = self.run.attempt
+        if self.run.state is not State.QUEUED or attempt is None or attempt.submitted_at_s is None:
+            return False
+        return 0 <= self.services.clock.now_s() - attempt.submitted_at_s < JUST_SUBMITTED_S
+
+    @property
+    def watch_only(self) -> bool:
+        """ftrun may only watch this run (`observe`, or `retries` 0), and nobody has asked for more."""
+        only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
+        return only and not self.run.wish
+
+    # ------------------------------------------------------------------ the journal
+
+    @property
+    def writes(self) -> bool:
+        """This process has opened a journal file of its own: what others write from now on does not count."""
+        return self._journal is not None
+
+    @property
+    def read_lengths(self) -> Mapping[str, int]:
+        """How much of each journal file counts, as it was read last."""
+        return self._lengths
+
+    def catch_up(self) -> None:
+        """Fold the journal anew where another process has written it."""
+        if self._journal is None and journal.sizes(self.run_dir) != self._sizes:
+            self._reload()
+
+    def shut_out_rival(self) -> None:
+        """Open our journal file where an earlier leader may only stand still: its records count no more. Raises LeaseLost, Moved."""
+        rival = self._journal is None and self.services.lead.rival
+        if rival and rival >= journal.newest_epoch(self._sizes):
+            self._own_journal()
+
+    def record(self, kind: str, /, **data: Any) -> None:
+        """Journal one record and fold it. The record is durable when this returns."""
+        attempt = self.run.attempt
+        numbers: dict[str, Any] = {"attempt": data.pop("attempt", attempt.number if attempt else 0)}
+        numbers["job"] = data.pop("job_id", attempt.job if attempt else "")
+        numbers["launch"] = data.pop("launch", attempt.launch.number if attempt else 0)
+        numbers["start"] = data.pop("start", attempt.launch.start.number if attempt else 1)
+        next_state(self.run.state, kind)  # what cannot follow is a mistake of ours, and is never written
+        self._own_journal()
+        assert self._journal is not None
+        record = self._journal.append(kind, **numbers, **data)
+        if not self._stays_open:
+            self._journal.close()
+        self.run = apply(self.run, record)
+        self.services.crash(f"record:after:{kind}")
+        self.services.noted(self.run.id, record)
+
+    def _own_journal(self) -> None:
+        if self._journal is not None:
+            if self._journal.epoch != self.services.lead.epoch:
+                raise LeaseLost("this file belongs to an epoch that is over")
+            self.services.prove(within_s=PROOF_LASTS_S)
+            return
+        self.services.prove()
+        believed = journal.believed_lengths(self.run_dir)
+        if believed != self._lengths:
+            raise Moved(self.run_dir)
+        self._journal = journal.Journal.open_epoch(
+            self.run_dir,
+            epoch=self.services.lead.epoch,
+            writer=self.services.lead.writer,
+            believed=believed,
+            now=self.services.clock.now_s,
+        )
+        self._stays_open = self.services.descriptors.take()
+
+    def close(self) -> None:
+        """Let go of files."""
+        self.observations.close()
+        if self._journal is not None:
+            self._journal.close()
+        if self._stays_open:
+            self._stays_open = False
+            self.services.descriptors.give()
+
+    # ------------------------------------------------------------------ the present launch
+
+    def row(self, world: ClusterSnapshot) -> JobRow | None:
+        """This attempt's job in the last look, its tasks or components seen as one, if it is really ours."""
+        return job_rows.combined(self.rows(world))
+
+    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
+        """Every row of this attempt's submission. A row that bears another token has got our id anew."""
+        attempt, seen = self.attempt, self.observations
+        if seen.own is None or seen.own[0] is not world.families or seen.own[1] is not attempt:
+            family = world.families.get(attempt.job, ())
+            seen.learn(family, attempt.token)
+            user = self.run.submitter.get("user", "")
+            own = job_rows.own(family, attempt, seen.known_as, seen.submitted_s, user=user)
+            seen.own = world.families, attempt, own
+        return seen.own[2]
+
+    def started_again(self, row: JobRow) -> bool:
+        """Slurm shows a later launch than the one that we know."""
+        if row.restarts is not None:
+            return row.restarts > self.attempt.launch.number
+        then = self.attempt.launch.started_at_s
+        return then is not None and row.start_time_s is not None and row.start_time_s > then + 1
+
+    def begin_launch(self, launch: int) -> None:
+        """A new launch or attempt begins: nothing that was seen of the last one counts."""
+        self.observations = self.observations.at_launch(self.attempt.number, launch)
+
+    def begin_start(self) -> None:
+        """A later start of the script begins in the same launch."""
+        self.observations = self.observations.at_start(self.attempt.launch.start.number)

@@ -1,0 +1,176 @@
+"""What accounting knows of jobs that Slurm's controller has forgotten: the second source. (I/O)
+
+How it thinks. The controller forgets a job MinJobAge after its end. Where nobody looked for so long, the run folder tells how its job ended, and
+accounting may tell it better: the state, who cancelled it, the nodes of each launch, also where the log is lost. So once a job is missing for
+good (`absent`), accounting is asked, once, for all such jobs together, beside the loop. What it answers stands in for the row that Slurm lacks,
+and everything else is as if the controller had remembered.
+
+It is believed about a job of ours alone, since ids are given out again: the token in its comment or in the line that was typed; where neither
+is kept, user, name and the second of a start, or of a submission with nothing else near it. What is no end is not believed at all, nor is the
+end that a controller without its memory writes for everything that it lost.
+
+And it is never needed. Without accounting, with a database that is down or hangs, the folder's own records decide, as they would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.parse import bears
+from ftrun.slurm.records import replace
+
+if TYPE_CHECKING:
+    from ftrun.slurm.commands.accounting import Account
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Attempt
+
+__all__ = ["ASKED", "LOST", "NOTHING", "TOLD", "exit_of", "nodes_of", "own", "verdict", "with_ended_job"]
+
+SUBMITTED_WITHIN_S = 60.0  # sbatch's answer comes so soon after Slurm's own time of submission
+ASKED, TOLD, LOST, NOTHING = "asked", "told", "lost", "nothing"
+Kept = tuple[tuple["Account", int], ...]  # rows of one job of ours, each with the number of its launch
+
+
+def verdict(ctx: RunContext) -> str:
+    """What accounting says of the job that is missing: ASKED (wait), TOLD (the next look shows its end), LOST (the controller lost it), NOTHING."""
+    attempt = ctx.attempt
+    rows = ctx.services.accounting.answer(attempt.job)
+    if rows is None:
+        return ASKED
+    kept = _own(ctx, rows)
+    if _stands_in(kept):
+        return TOLD
+    return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
+
+
+def with_ended_job(ctx: RunContext, world: ClusterSnapshot) -> ClusterSnapshot:
+    """The look with the rows of a job that Slurm has forgotten and accounting knows the end of."""
+    attempt = ctx.run.attempt
+    if attempt is None or not attempt.job or world.jobs is None:
+        return world
+    if ctx.row(world) is not None:
+        ctx.services.accounting.forget(attempt.job)
+        return world
+    rows = ctx.services.accounting.known(attempt.job)
+    kept = _own(ctx, rows)
+    if not _stands_in(kept):
+        return world
+    shown = tuple(_row(one, launch, attempt.token) for one, launch in _last(kept))
+    return replace(world, families={**world.families, attempt.job: shown})
+
+
+def exit_of(ctx: RunContext, job: str, launch: int) -> Mapping[str, int]:
+    """Exit code and signal of a launch, as accounting has them; {} where it was not asked, or does not know."""
+    kept = _own(ctx, ctx.services.accounting.known(ctx.attempt.job))
+    for one, number in kept:
+        if (one.raw_job_id, number) == (job, launch) and one.start_time_s is not None:
+            names = ("exit_code", "exit_signal", "derived_exit_code")
+            return {name: getattr(one, name) for name in names}
+    return {}
+
+
+def nodes_of(ctx: RunContext) -> tuple[str, ...]:
+    """Where all launches of the job have been, as far as accounting was asked."""
+    kept = _own(ctx, ctx.services.accounting.known(ctx.attempt.job))
+    return tuple(sorted({node for one, _ in kept for node in one.nodes}))
+
+
+def _own(ctx: RunContext, rows: Sequence[Account]) -> Kept:
+    attempt = ctx.attempt
+    user, name = attempt.known_as or ctx.observations.known_as or (ctx.run.submitter.get("user", ""), "")
+    return own(rows, attempt, user=user, name=name)
+
+
+def own(rows: Iterable[Account], attempt: Attempt, *, user: str, name: str) -> Kept:
+    """The rows that are this attempt's, each with the number of its launch, oldest first. (pure)
+
+    `user` and `name` are those of the attempt's job, "" where they are not known: then only a token proves anything.
+    """
+    told = [one for one in rows if not user or one.user == user]
+    told = [one for one in told if not attempt.cluster or one.cluster == attempt.cluster]
+    found: list[tuple[Account, int]] = []
+    for job_id in dict.fromkeys(one.job_id for one in told):
+        family = [one for one in told if one.job_id == job_id and one.state is not JobState.RESIZING]
+        found += _numbered(_ours(family, attempt, user, name), attempt)
+    return tuple(found)
+
+
+def _ours(family: Sequence[Account], attempt: Attempt, user: str, name: str) -> list[Account]:
+    marked = [one for one in family if "ftrun:" in one.comment or "ftrun:" in one.submit_line]
+    if marked:
+        return [one for one in marked if _bears(one, attempt.token)]
+    same = [one for one in family if user and name and one.name == name]
+    starts = {
+        int(start) for start in (*attempt.starts.values(), attempt.launch.started_at_s) if start is not None
+    }
+    first = next((n for n, one in enumerate(same) if one.start_time_s in starts), None)
+    if first is None and attempt.submitted_at_s is not None and not starts:
+        near = [n for n, one in enumerate(same) if _near(one.submit_time_s, attempt.submitted_at_s)]
+        first = near[0] if len(near) == 1 else None
+    return _chain(same, first) if first is not None else []
+
+
+def _bears(one: Account, token: str) -> bool:
+    if "ftrun:" in one.comment:
+        return bears(one.comment, token)
+    return bears(one.submit_line, token)
+
+
+def _near(one_s: float | None, other_s: float) -> bool:
+    return one_s is not None and abs(one_s - other_s) <= SUBMITTED_WITHIN_S
+
+
+def _chain(same: Sequence[Account], first: int) -> list[Account]:
+    """From a row that is ours, what a requeue made of it: the next row begins in the second in which the one before ended."""
+    kept = [same[first]]
+    for one in same[first + 1 :]:
+        if kept[-1].given_up or kept[-1].end_time_s != one.submit_time_s:
+            break
+        kept.append(one)
+    return kept
+
+
+def _numbered(rows: Sequence[Account], attempt: Attempt) -> list[tuple[Account, int]]:
+    """Each row with its launch: how often the job had started before. What the database no longer has is counted by the starts that we know."""
+    before, numbered = 0, []
+    for one in rows:
+        numbered.append((one, before))
+        before += one.start_time_s is not None
+    for launch, start_s in attempt.starts.items():
+        for one, number in numbered:
+            if one.start_time_s is not None and abs(one.start_time_s - start_s) <= 1:
+                return [(each, at + launch - number) for each, at in numbered]
+    return numbered
+
+
+def _last(kept: Kept) -> Kept:
+    """The newest row of each task or component."""
+    return tuple({one.job_id: (one, launch) for one, launch in kept}.values())
+
+
+def _stands_in(kept: Kept) -> bool:
+    """All of the job came to an end that somebody saw."""
+    last = _last(kept)
+    return bool(last) and all(one.state.ended and not one.given_up for one, _ in last)
+
+
+def _row(one: Account, launch: int, token: str) -> JobRow:
+    return JobRow(
+        job_id=one.job_id,
+        raw_job_id=one.raw_job_id,
+        state=one.state,
+        reason="",  # accounting keeps why it waited, not why it ended
+        nodes=one.nodes,
+        node_count=len(one.nodes),
+        comment=token,
+        name=one.name,
+        user=one.user,
+        partition="",
+        submit_time_s=one.submit_time_s,
+        start_time_s=one.start_time_s,
+        end_time_s=one.end_time_s,
+        restarts=launch,
+    )

@@ -1,0 +1,143 @@
+"""An array's tasks, judged one by one: which are repeated, which have failed for good. (I/O)
+
+How it thinks. A task is a run of its own that shares attempts and budgets with the others. So each failed task's own log and
+exit record are diagnosed, and the same rules are asked for each. What may be repeated goes into the next attempt
+together; the rest is given up and told. The run goes on while any task may; at its end it is finished only if none was given up.
+
+Where tasks write into one log nobody can tell whose a line is: then one diagnosis stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.controller import gather_facts
+from ftrun.supervisor.diagnosis.facts import Facts
+from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.model import job_rows
+from ftrun.supervisor.model.run import Attempt, Run
+from ftrun.supervisor.policy import decide
+from ftrun.supervisor.store import attempt_dir, submission_context
+from ftrun.supervisor.submission import node_names
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.types import Diagnosis
+    from ftrun.supervisor.policy.policy_input import Case
+    from ftrun.supervisor.store.attempt_dir import LaunchRecord
+
+__all__ = ["all_went_well", "causes", "judged", "note_failed", "tasks_of", "wanted"]
+
+
+def note_failed(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not. Raises OSError."""
+    ended = job_rows.failed_tasks(ctx.rows(world), ctx.attempt.ended_tasks)
+    failed = sorted(set(ended) - set(ctx.attempt.failed_tasks))
+    if failed:
+        ctx.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})
+
+
+def causes(ctx: RunContext, facts: Facts, whole: Diagnosis) -> dict[int, Diagnosis]:
+    """The diagnosis of each failed task; `whole`, that of all, where nothing is known of one alone. {} where one stands for all. Raises OSError."""
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    launches = attempt_dir.task_records(run_dir, attempt.number, attempt.failed_tasks)
+    unable = _unable_to_load(ctx)
+    share = _share_a_log(launches.values())
+    if share and not unable:
+        return {}
+    found = {}
+    for task in attempt.failed_tasks:
+        known = None if share else gather_facts.of_task(facts, attempt, task, run_dir, launches.get(task))
+        if task in unable:
+            known = Facts((), facts.topology, facts.catalog, unloadable=unable[task])
+        found[task] = diagnose(known) if known is not None else whole
+    return found
+
+
+def judged(ctx: RunContext, case: Case, facts: Facts) -> Case:
+    """The case with the diagnosis that stands for the tasks that may be repeated; tasks that may not are journalled as given
+    up. Without such tasks it is that of the first failed task; a run without failed tasks keeps its own.
+
+    Raises OSError (journal).
+    """
+    found = causes(ctx, facts, case.diagnosis)
+    if not found:
+        return case
+    stops = {task for task, cause in found.items() if _stops(case, cause)}
+    again = tuple(cause for task, cause in found.items() if task not in stops)
+    if not again:
+        first = (found[case.attempt.failed_tasks[0]],)
+        return replace(case, diagnosis=diagnose(replace(facts, tasks=first)))
+    for cause in {(found[task].fault, found[task].title): found[task] for task in sorted(stops)}.values():
+        same = [
+            task
+            for task in sorted(stops)
+            if (found[task].fault, found[task].title) == (cause.fault, cause.title)
+        ]
+        ctx.record(
+            "tasks.given-up",
+            tasks=same,
+            signature=cause.signature,
+            title=cause.title,
+            **{"class": cause.fault.value},
+        )
+    return replace(case, run=ctx.run, diagnosis=diagnose(replace(facts, tasks=again)))
+
+
+def _share_a_log(launches: Iterable[LaunchRecord]) -> bool:
+    logs = [launch.stdout for launch in launches]
+    return len(set(logs)) < len(logs)
+
+
+def _unable_to_load(ctx: RunContext) -> dict[int, str]:
+    """The failed tasks that found nothing which they may load, and why, as their own records say; their script did not run."""
+    attempt, found = ctx.attempt, {}
+    for task in attempt.failed_tasks:
+        is_over = attempt_dir.task_exit(ctx.run_dir, attempt.number, task) is not None
+        if attempt.task_states.get(task, "FAILED") == "FAILED" and not is_over:
+            why = attempt_dir.task_stuck(ctx.run_dir, attempt.number, task)
+            if why:
+                found[task] = why
+    return found
+
+
+def _stops(case: Case, cause: Diagnosis) -> bool:
+    ruling = decide.decide(replace(case, diagnosis=cause))
+    return (ruling.would or ruling.decision).kind == "stop"
+
+
+def wanted(run_dir: str, run: Run, previous: Attempt) -> tuple[int, ...]:
+    """The tasks that the attempt after `previous` runs; empty for what is no array."""
+    asked = tasks_of(run_dir, previous)
+    over = {task for lot in run.given_up for task in lot.tasks}
+    if previous.submission == "done":
+        failed = previous.failed_tasks
+        if (
+            not failed or previous.launch.end.state == "GONE"
+        ):  # not even Slurm knows: what left no good end is repeated
+            failed = tuple(task for task in asked if not _went_well(run_dir, previous, task))
+        asked = failed
+    return tuple(task for task in asked if task not in over)
+
+
+def all_went_well(run_dir: str, attempt: Attempt) -> bool:
+    """Every task of the attempt has left a record of a good end; False for what is no array."""
+    asked = tasks_of(run_dir, attempt)
+    return bool(asked) and all(_went_well(run_dir, attempt, task) for task in asked)
+
+
+def tasks_of(run_dir: str, attempt: Attempt) -> tuple[int, ...]:
+    """The tasks that this attempt is for; empty for what is no array."""
+    try:
+        spec = str(submission_context.load(run_dir).get("array", ""))
+    except submission_context.ContextError:
+        return ()
+    return (attempt.tasks or node_names.tasks(spec)) if spec else ()
+
+
+def _went_well(run_dir: str, attempt: Attempt, task: int) -> bool:
+    written = attempt_dir.task_exit(run_dir, attempt.number, task)
+    return written is not None and not written.code and not written.signal

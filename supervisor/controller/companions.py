@@ -1,0 +1,226 @@
+"""Companions of a run from outside of its job: who is seen gone, and who must be ended by the supervisor. (I/O)
+
+How it thinks. Beside a live agent a companion is that agent's business (P8): here is only written down that Slurm has it no more. Once nobody else
+can end it, the supervisor does: its launch is over, the run is, its job was ended by us, the agent that asked for it is dead and the start goes on
+without it, or the agent gave it back and Slurm did not hear of that. It is announced, cancelled and noted like every effect, and asked for until it is gone.
+
+A companion whose agent died between sbatch and its record has no id: it is found by its mark, which is looked for as long as an sbatch may be under way.
+What comes later still harms nobody: its own script sees that nobody wants it, and runs nothing of the user's.
+
+An id alone names no job (P1): only what bears the companion's mark is cancelled; where a site rewrites comments, what has the user and the name of the run's own job.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.client.parse import bears
+from ftrun.supervisor.model.agent_events import JOB
+from ftrun.supervisor.model.job_rows import base_id
+from ftrun.supervisor.model.states import FINAL
+from ftrun.supervisor.model.timers import Intervals, Stopwatches
+from ftrun.supervisor.store import run_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from ftrun.slurm.client.cluster import JobRow
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Attempt, Companion, Run
+
+__all__ = ["ABSENT_FOR_S", "FIND_FOR_S", "are_left", "job_ids", "look", "unwanted"]
+
+ABSENT_FOR_S = 60.0  # two answers that lack it must be this far apart (P6)
+FIND_FOR_S = 30.0  # an sbatch of which nothing is known is looked for so long
+FIND_EVERY_S = 3.0
+AGAIN_EVERY_S = 30.0
+
+
+@dataclass
+class _Clocks:
+    """By a companion's mark; `indexed` by its job."""
+
+    indexed: Intervals = field(default_factory=Intervals)
+    kept: Stopwatches = field(default_factory=Stopwatches)
+    away: Stopwatches = field(default_factory=Stopwatches)
+    twins: Intervals = field(default_factory=Intervals)
+    ended: Intervals = field(default_factory=Intervals)
+    searched: Stopwatches = field(default_factory=Stopwatches)
+    asked: Intervals = field(default_factory=Intervals)
+
+
+def _clocks(ctx: RunContext) -> _Clocks:
+    return ctx.observations.per_launch(_Clocks)
+
+
+def job_ids(run: Run) -> tuple[str, ...]:
+    """The companions' jobs that Slurm is to be asked about. (pure)"""
+    return tuple(one.job for _, one in _left(run) if one.job)
+
+
+def are_left(run: Run) -> bool:
+    """Companions that nobody else clears away are not known to be gone. (pure)"""
+    return any(unwanted(run, attempt, one) for attempt, one in _left(run))
+
+
+def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] = ()) -> str:
+    """Why the supervisor ends this companion; "" while that is not its business. `held` are its nodes as Slurm says, which nobody may have noted. (pure)"""
+    if run.state in FINAL:
+        return "the run is over"
+    if (
+        run.attempt is None
+        or attempt.number != run.attempt.number
+        or one.launch != attempt.launch.number
+        or attempt.launch.requeued
+    ):
+        return "its launch is over"
+    if attempt.launch.end.state or attempt.launch.over or attempt.closed:
+        return "its launch is over"
+    if attempt.end_intended and attempt.end_done:
+        return f"job {attempt.job} was ended"
+    brought = {*one.nodes, *(node for node in held if node not in attempt.nodes)}
+    if attempt.launch.no_agent and not brought & set(attempt.used):
+        return "the agent that asked for it is dead, and no start uses it"
+    return ""
+
+
+def look(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """Note what is gone, and end what nobody wants. Raises SlurmError, Stale, OSError (journal)."""
+    for place in [_place(*found) for found in _left(ctx.run)]:
+        # Whatever is noted of one makes the run anew.
+        attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
+        if one.job and _clocks(ctx).indexed[one.job].first():
+            run_dir.index(ctx.services.home, one.job, ctx.run.id)
+        row = _row(world, one)
+        held = row.nodes if row is not None else ()
+        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, world, one)
+        if one.job:
+            _follow(ctx, world, attempt, one, why)
+        elif why:
+            _search(ctx, world, attempt, one)
+
+
+def _kept(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> str:
+    """Its agent has given it back and Slurm still has it: the agent's scancel was lost, and nothing else may reach it."""
+    kept = _clocks(ctx).kept
+    if one.state not in ("ending", "ended"):
+        kept.stop(one.mark)
+        return ""
+    lasts = kept[one.mark].held_s(world.mono_s) >= AGAIN_EVERY_S
+    return "nobody wants it any more" if lasts else ""
+
+
+def _left(run: Run) -> Iterator[tuple[Attempt, Companion]]:
+    for attempt in run.attempts:
+        for one in attempt.companions:
+            if not one.gone:
+                yield attempt, one
+
+
+def _place(attempt: Attempt, one: Companion) -> tuple[int, int, int]:
+    return attempt.number, one.launch, one.number
+
+
+def _row(world: ClusterSnapshot, one: Companion) -> JobRow | None:
+    return next((row for row in world.families.get(one.job, ()) if row.job_id == one.job), None)
+
+
+def _follow(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+    row = _row(world, one)
+    if row is None:
+        if _away(ctx, world, one):
+            _note(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
+        return
+    _clocks(ctx).away.stop(one.mark)
+    if not _is_it(ctx, world, one, row):
+        _note(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
+    elif row.state.ended:
+        if not _twins(ctx, world, one):
+            _note(ctx, "gone", attempt, one, state=row.state.value)
+    elif why:
+        if row.nodes and not one.nodes:  # whoever starts next must know where it was
+            _note(ctx, "here", attempt, one, nodes=list(row.nodes))
+        if row.state is not JobState.COMPLETING:
+            _end(ctx, world, attempt, one, why)
+
+
+def _away(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
+    """It is really gone: two answers far enough apart lack it, and its mark finds nothing alive. Raises SlurmError."""
+    if _clocks(ctx).away[one.mark].held_s(world.mono_s) < ABSENT_FOR_S:
+        return False
+    cluster = ctx.services.cluster
+    return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
+
+
+def _twins(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
+    """Another job bears its mark, which nobody knows: sbatch was heard twice by a controller that answered late. It is cancelled, now and then
+    until it is gone. Raises SlurmError."""
+    cluster = ctx.services.cluster
+    living = [row for row in cluster.find(one.mark) if bears(row.comment, one.mark) and not row.state.ended]
+    twins = {base_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
+    if twins and _clocks(ctx).twins[one.mark].due(world.mono_s, AGAIN_EVERY_S):
+        for job in sorted(twins):
+            ctx.services.act("companion", world, functools.partial(cluster.cancel, job))
+    return bool(twins)
+
+
+def _is_it(ctx: RunContext, world: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
+    if bears(row.comment, one.mark):
+        return True
+    own = ctx.row(world) if ctx.run.attempt is not None else None
+    known = ctx.attempt.known_as or ((own.user, own.name) if own is not None else ())
+    rewritten = "ftrun:" not in row.comment and ":companion:" not in row.comment
+    return rewritten and (row.user, row.name) == known
+
+
+def _end(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+    ended = _clocks(ctx).ended[one.mark]
+    if one.state == "ended" and not ended.due(world.mono_s, AGAIN_EVERY_S):
+        return
+    if one.state not in ("ending", "ended"):
+        ctx.services.fresh(world)
+        _note(ctx, "ended.intended", attempt, one, reason=why)
+    ended.last_s = world.mono_s
+    try:
+        ctx.services.act("companion", world, lambda: ctx.services.cluster.cancel(one.job))
+    except RefusedForGood as error:
+        told = f"companion job {one.job} cannot be ended: {error.message}"
+        if told not in ctx.run.warnings:
+            ctx.record("warned", message=told)
+        return
+    if one.state != "ended":
+        _note(ctx, "ended", attempt, one, reason=why)
+
+
+def _search(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
+    """Its sbatch was announced and nobody noted an answer: it is found by its mark, or was never made. Raises SlurmError."""
+    clocks = _clocks(ctx)
+    since_s = clocks.searched[one.mark].held_s(world.mono_s)
+    if not clocks.asked[one.mark].due(world.mono_s, FIND_EVERY_S):
+        return
+    found = [row for row in ctx.services.cluster.find(one.mark) if bears(row.comment, one.mark)]
+    if found:
+        job = base_id(found[0].raw_job_id or found[0].job_id)
+        _note(ctx, "submitted", attempt, one, found=True, **{JOB: job})
+    elif one.state in ("failed", "ended") or since_s >= FIND_FOR_S:  # then its agent knew the answer
+        _note(ctx, "gone", attempt, one, state="", reason=one.reason or "no job bears its mark")
+
+
+def _note(ctx: RunContext, step: str, attempt: Attempt, one: Companion, **data: Any) -> None:
+    where = {"attempt": attempt.number, "launch": one.launch}
+    about = {JOB: one.job, **data, "number": one.number}
+    if step == "submitted":
+        ctx.record("companion.submitted", **where, **about)
+    elif step == "here":
+        ctx.record("companion.here", **where, **about)
+    elif step == "ended.intended":
+        ctx.record("companion.ended.intended", **where, **about)
+    elif step == "ended":
+        ctx.record("companion.ended", **where, **about)
+    else:
+        ctx.record("companion.gone", **where, **about)

@@ -1,0 +1,245 @@
+"""Somebody drains a node of a live job: it moves off at a checkpoint where that costs nothing. (I/O)
+
+How it thinks. What to do is `drainrule`'s; the nodes' states come with the look that is made for all runs anyway, and more is asked of Slurm only while
+a node in use is drained. Where a spare can take its place the wish is left with the agent, which alone acts inside its allocation: it says by
+`start.stays` where it cannot. Else the script is asked for a checkpoint as before any other end; when a new one is complete the job is ended,
+if other nodes are free still. A script that does not listen is not waited for to save at once: its own next checkpoint does. What comes in
+between (a pause, a time limit, a preemption, a fault, the node being given back) goes first, and the wish is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.supervisor.context.cluster_view import cluster_view, newest_checkpoint
+from ftrun.supervisor.controller import agent_link, ending, save_request
+from ftrun.supervisor.controller.save_request import asked, leave_no_nodes, unask
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.timers import Interval, Intervals, Stopwatches
+from ftrun.supervisor.model.types import AWAY
+from ftrun.supervisor.policy import drained_nodes
+from ftrun.supervisor.policy import save_request as policy_save_request
+from ftrun.supervisor.policy.drained_nodes import Act, Course, Scene
+from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.store import flag_files, run_dir
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import JobDetails, JobRow
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+
+__all__ = ["Promises", "look", "tidy"]
+
+AGENT = "agent"
+STEADY_S = 5.0  # for so long a node must have been drained
+LOOK_EVERY_S = 15.0
+PROMISED_FOR_S = 180.0  # so long a run that moves may need until its new job has the nodes
+NO_FEATURES = ("", "(null)")
+_GOING_ON = ("intended", "asked", "saved")
+
+
+@dataclass
+class _Clocks:
+    """Of one launch."""
+
+    drained: Stopwatches = field(default_factory=Stopwatches)  # node
+    course: Interval = field(default_factory=Interval)
+    tidied: Intervals = field(default_factory=Intervals)  # token of what is asked of the script
+
+
+@dataclass
+class Promises:
+    """Of all runs: one that is to move -> since when (monotonic), and how many idle nodes it will take."""
+
+    nodes: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+
+def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+    """One look at a live attempt. Raises SlurmError, OSError (journal)."""
+    if ctx.watch_only or len(ctx.rows(world)) > 1 or ctx.run.state is not State.RUNNING:
+        return
+    drained = drained_nodes.drained_by_others(ctx.attempt.used, world.nodes or {})
+    if _under_way(ctx):
+        _go_on(ctx, world, row, drained)
+        return
+    clocks = ctx.observations.per_launch(_Clocks)
+    for node in [node for node in clocks.drained if node not in drained]:
+        clocks.drained.stop(node)
+    steady = tuple(n for n in drained if clocks.drained[n].held_s(world.mono_s) >= STEADY_S)
+    if not steady or not clocks.course.due(world.mono_s, LOOK_EVERY_S):
+        return
+    told = _course(ctx, world, row, steady)
+    if told.act is Act.WARN:
+        _tell(ctx, world, steady, told.why)
+    elif told.act is Act.SWAP:
+        _request_agent(ctx, world, steady)
+    elif told.act is Act.LEAVE:
+        attempt = ctx.attempt
+        place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
+        reads = flag_files.is_read(place, f"{attempt.launch.number}.{attempt.launch.start.number}")
+        wait_s = save_request.save_wait_s(ctx) if save_request.listens(ctx) or reads else None
+        save_request.ask(ctx, world, Occasion.DRAIN, wait_s, nodes=steady)
+        ctx.services.shared(Promises).nodes[ctx.run.id] = (world.mono_s, len(steady))
+
+
+def tidy(ctx: RunContext) -> None:
+    """A request stands beside the agent only as long as it is the run's: who took another up may have died before he took this one back."""
+    requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
+    tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
+    if not requested and tidied.first():
+        leave_no_nodes(ctx)
+
+
+def _under_way(ctx: RunContext) -> bool:
+    return asked(ctx, Occasion.DRAIN) and ctx.run.leaving.get("stage") in _GOING_ON
+
+
+def _go_on(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> None:
+    """The checkpoint, or the agent's move, is awaited."""
+    told = ctx.run.leaving
+    wanted = tuple(node for node in told.get("nodes", ()) if node in drained)
+    if not wanted:
+        why = "is used no more" if set(told["nodes"]) - set(ctx.attempt.used) else "is drained no more"
+        _drop(ctx, f"{', '.join(told['nodes'])} {why}")
+    elif told["stage"] == "saved":
+        _drop(ctx, "it was not left in time")
+    elif told.get("by") == AGENT:
+        if not agent_link.in_charge(ctx, world) or ctx.attempt.launch.ladder_off:
+            _drop(ctx, "the agent can do nothing about it any more")
+        elif told["stage"] == "intended":
+            _leave_request(ctx, world)
+    else:
+        _leave_if_saved(ctx, world, row, wanted)
+
+
+def _leave_if_saved(ctx: RunContext, world: ClusterSnapshot, row: JobRow, wanted: tuple[str, ...]) -> None:
+    verdict = save_request.awaited(ctx, world)
+    if not verdict.end:
+        return
+    now = _course(ctx, world, row, wanted) if verdict.saved else Course(Act.WARN, "it goes on")
+    if now.act is Act.LEAVE and newest_checkpoint(ctx):
+        ending.intend(ctx, f"{AWAY} {', '.join(wanted)}, drained{_reason(world, wanted)}; {verdict.reason}")
+    else:
+        _tell(ctx, world, wanted, now.why)
+
+
+def _course(ctx: RunContext, world: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> Course:
+    """What is to be done about these nodes. Raises SlurmError."""
+    setting, attempt = str(ctx.settings.get("drained", "leave")), ctx.attempt
+    if setting != "leave":
+        return drained_nodes.course(Scene(setting, drained))
+    nodes, view = world.nodes or {}, cluster_view(ctx, world)
+    out = {*ctx.run.excluded_at(world.now_s), *drained}
+    own = {node for node in attempt.nodes if node in nodes and nodes[node].available}
+    left_s = None if row.limit_end_s is None else row.limit_end_s - world.now_s
+    near = left_s is not None and policy_save_request.limit_is_near(
+        row.time_limit_s or 0.0, left_s - policy_save_request.EARLY_S, save_request.save_wait_s(ctx)
+    )
+    told, details = ctx.run.leaving, _details(ctx)
+    where = {part for node in attempt.nodes if node in nodes for part in nodes[node].partitions}
+    return drained_nodes.course(
+        Scene(
+            setting,
+            drained,
+            spares=_spares(ctx, world),
+            needed=view.nodes_needed,
+            free=len((drained_nodes.at_once(view.idle, attempt.used, nodes) | own) - out)
+            - _promised(ctx, world),
+            held=drained_nodes.held_back(view.partition, nodes),
+            partition=len(view.partition),
+            ends_soon=near or asked(ctx, Occasion.TIMELIMIT),
+            tried=asked(ctx, Occasion.DRAIN) and told.get("stage") == "missed",
+            bound=details is not None and bool({*details.required} & {*drained}),
+            constrained=details is not None and details.fields.get("Features", "") not in NO_FEATURES,
+            contended=ctx.services.cluster.contended(where),
+        )
+    )
+
+
+def _promised(ctx: RunContext, world: ClusterSnapshot) -> int:
+    """How many idle nodes other runs are about to take for the same reason."""
+    others = ctx.services.shared(Promises).nodes.items()
+    return sum(
+        nodes
+        for run, (since_s, nodes) in others
+        if run != ctx.run.id and world.mono_s - since_s < PROMISED_FOR_S
+    )
+
+
+def _spares(ctx: RunContext, world: ClusterSnapshot) -> int:
+    """How many nodes of the job its agent could put in the place of others."""
+    attempt, nodes = ctx.attempt, world.nodes or {}
+    swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
+    told = ctx.run.leaving
+    refused = asked(ctx, Occasion.DRAIN) and told.get("by") == AGENT and told.get("stage") == "stays"
+    if (
+        refused
+        or not swaps
+        or attempt.launch.ladder_off
+        or not attempt.launch.inside
+        or not agent_link.in_charge(ctx, world)
+    ):
+        return 0
+    return sum(1 for node in attempt.unused if node in nodes and nodes[node].available)
+
+
+def _details(ctx: RunContext) -> JobDetails | None:
+    """What the user asked of Slurm: no new job could begin without it. Raises SlurmError."""
+    try:
+        return ctx.services.cluster.details(ctx.attempt.job)
+    except RefusedForGood:
+        return None
+
+
+# ---------------------------------------------------------------------- the effects
+
+
+def _request_agent(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...]) -> None:
+    ctx.services.fresh(world)
+    ctx.record(
+        "leave.intended",
+        token=str(int(world.now_s * 1000)),
+        occasion=Occasion.DRAIN.value,
+        wait_s=None,
+        signal="",
+        halt="",
+        known={},
+        unasked=True,
+        by=AGENT,
+        nodes=list(nodes),
+    )
+    _leave_request(ctx, world)
+
+
+def _leave_request(ctx: RunContext, world: ClusterSnapshot) -> None:
+    attempt, told, rows = ctx.attempt, ctx.run.leaving, world.nodes or {}
+    aside = tuple(node for node in attempt.reach if node in rows and rows[node].drained)
+    nodes = tuple(told["nodes"])
+    request = flag_files.Wish(told["token"], nodes, aside, f"drained{_reason(world, nodes)}")
+    place = run_dir.attempt_dir(ctx.run_dir, attempt.number)
+    ctx.services.act(
+        "leave-wish", world, lambda: flag_files.write_leave(place, attempt.launch.number, request)
+    )
+    ctx.record("leave.asked", token=told["token"])
+
+
+def _drop(ctx: RunContext, why: str) -> None:
+    ctx.record("leave.dropped", why=why)
+    unask(ctx)
+    leave_no_nodes(ctx)
+
+
+def _tell(ctx: RunContext, world: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
+    """Say once that the job stays where it is."""
+    place = f"{ctx.attempt.number}.{ctx.attempt.launch.number}"
+    message = f"launch {place}: {', '.join(nodes)} is drained{_reason(world, nodes)}, the job goes on there"
+    if not any(one.startswith(message) for one in ctx.run.warnings):
+        ctx.record("warned", message=f"{message}: {why}")
+
+
+def _reason(world: ClusterSnapshot, nodes: tuple[str, ...]) -> str:
+    rows = world.nodes or {}
+    said = next((rows[node].reason for node in nodes if node in rows and rows[node].reason), "")
+    return f" ({' '.join(said.split())[:80]})" if said else ""

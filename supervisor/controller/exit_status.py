@@ -1,0 +1,174 @@
+"""How a launch ended, from what Slurm says and what the job itself left behind. (I/O)
+
+How it thinks. Slurm's record is believed, but for three ends that are not what they look like. A job that Slurm forgot
+ended as its own record says. A controller that lost its memory starts a job a second time under the same id and the
+same count; batch.sh refuses that start and leaves `lost.<r>`, or slurmd refuses it (24.11: the credential was revoked with
+the first start) and only Slurm's start time tells. What Slurm calls FAILED then is the end of a start that never ran: the
+first start's own record counts, and where it left none it was lost. A job that found its attempt closed exits 0 without
+running the script: that is no verdict of the script's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.client.parse import bears
+from ftrun.slurm.records import replace
+from ftrun.supervisor.controller import accounting, arrays, observe
+from ftrun.supervisor.diagnosis.review import last_word
+from ftrun.supervisor.model.types import CLOSED, STARTED_TWICE, UNWATCHED
+from ftrun.supervisor.store import attempt_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftrun.slurm.client.cluster import JobRow
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Attempt
+    from ftrun.supervisor.model.types import Evidence
+
+__all__ = [
+    "as_logged",
+    "forgettable",
+    "incident_id",
+    "launch_exit",
+    "of_last_start",
+]
+
+_ENDED_BY_SLURM = frozenset({9, 15})  # how an abandoned start is removed from its node
+
+
+def record_end(
+    ctx: RunContext,
+    kind: str,
+    state: str,
+    reason: str,
+    nodes: Sequence[str],
+    *,
+    launch: int | None = None,
+    row: JobRow | None = None,
+) -> None:
+    """Journal the end of a launch (the present one if none is named); `row` is the ended job's where Slurm still shows it."""
+    number = ctx.attempt.launch.number if launch is None else launch
+    job, started_at_s = (row.raw_job_id or row.job_id, row.start_time_s) if row is not None else ("", None)
+    data = launch_exit(ctx, state, reason, nodes, job=job, launch=number, started_at_s=started_at_s)
+    data |= {"slurm_end_s": row.end_time_s if row is not None else None}
+    ctx.observations.per_start(observe.EndedScript).log_quiet.stop()
+    ctx.record(kind, launch=number, **data)
+
+
+def launch_exit(
+    ctx: RunContext,
+    state: str,
+    reason: str,
+    nodes: Sequence[str],
+    *,
+    job: str,
+    launch: int,
+    started_at_s: float | None = None,
+) -> dict[str, Any]:
+    """What `job.ended` and `job.requeued` say: state, reason, nodes, exit_code, exit_signal, derived_exit_code, preempted.
+
+    `state`, `reason` and `started_at_s` are Slurm's; `job` is the id to ask Slurm about, "" where it knows none. Raises
+    SlurmError.
+    """
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    if not nodes and launch != attempt.launch.number:
+        unseen = attempt_dir.launch_record(run_dir, attempt.number, launch)
+        nodes = unseen.nodes if unseen is not None else ()
+    data: dict[str, Any] = {"state": state, "reason": reason, "nodes": list(nodes or attempt.nodes)}
+    details = ctx.services.cluster.details(job) if job else None
+    written = attempt_dir.exit_record(run_dir, attempt.number, launch)
+    if details is not None and bears(details.comment, attempt.token):
+        data |= {
+            "exit_code": details.exit_code,
+            "exit_signal": details.exit_signal,
+            "derived_exit_code": details.derived_exit_code,
+            "preempted": details.is_preempted,
+        }
+    elif (kept := accounting.exit_of(ctx, job, launch)) and job:
+        data |= kept
+    elif written is not None:
+        data |= {"exit_code": written.code, "exit_signal": written.signal}
+    if state == "GONE" and written is not None and not written.code and not written.signal:
+        data["state"] = "COMPLETED"
+    if state == "GONE" and arrays.all_went_well(run_dir, attempt):
+        data |= {"state": "COMPLETED", "exit_code": 0}
+    if state in {"FAILED", "GONE"} and _second_start(ctx, launch, started_at_s):
+        data |= _of_the_first_start(ctx, written, data["nodes"], launch)
+    if state == "COMPLETED" and written is None and _is_closed(ctx):
+        data |= {"state": "FAILED", "reason": CLOSED, "exit_code": None, "exit_signal": None}
+    return data
+
+
+def _second_start(ctx: RunContext, launch: int, started_at_s: float | None) -> bool:
+    """Whether this end is that of a second start of one launch: batch.sh says so, or Slurm by another time of its start."""
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    if attempt_dir.lost_record(run_dir, attempt.number, launch):
+        return True
+    first, last = attempt.starts.get(launch), started_at_s or attempt.launch.started_at_s
+    if first is None or last is None or arrays.tasks_of(run_dir, attempt):
+        return False  # an array has as many starts as tasks
+    return last > first + 1 and attempt_dir.exit_record(run_dir, attempt.number, launch) is None
+
+
+def _of_the_first_start(
+    ctx: RunContext, written: attempt_dir.Exit | None, nodes: Sequence[str], launch: int
+) -> dict[str, Any]:
+    if written is not None and not {written.signal, written.code - 128} & _ENDED_BY_SLURM:
+        state = "FAILED" if written.code or written.signal else "COMPLETED"
+        return {"state": state, "exit_code": written.code, "exit_signal": written.signal}
+    first = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
+    both = {*nodes, *(first.nodes if first is not None else ())}  # it may still run there (P6)
+    return {
+        "state": "FAILED",
+        "reason": STARTED_TWICE,
+        "nodes": sorted(both),
+        "exit_code": None,
+        "exit_signal": None,
+    }
+
+
+def _is_closed(ctx: RunContext) -> bool:
+    with contextlib.suppress(OSError):
+        return any(claim.closed for claim in attempt_dir.claims(ctx.run_dir, ctx.attempt.number))
+    return ctx.attempt.closed
+
+
+def of_last_start(attempt: Attempt) -> Attempt:
+    """The attempt as its last start alone made it: nodes that it did not use took no part, and what Slurm keeps of the failed
+    steps of the job tells of the starts before it. (pure)"""
+    derived = attempt.launch.end.derived_exit_code if attempt.launch.start.number == 1 else 0
+    return replace(attempt.ended_as(derived_exit_code=derived), nodes=attempt.used)
+
+
+def incident_id(attempt: Attempt) -> str:
+    """Where an agent looked after the launch, the start that failed is named as the agent names it: one fault counts once. (pure)"""
+    launch = f"{attempt.number}.{attempt.launch.number}"
+    return (
+        f"{launch}.{attempt.launch.start.number}"
+        if attempt.launch.inside or attempt.launch.start.number > 1
+        else launch
+    )
+
+
+def as_logged(attempt: Attempt, evidence: Sequence[Evidence]) -> Attempt:
+    """`attempt`, where nobody watched its end, by what slurmstepd wrote into its log: who exits 0 because it was told to leave
+    has not finished; nor has a start that the agent inside ended. (pure)"""
+    last = next((one for one in reversed(attempt.begun) if one.launch == attempt.launch.number), None)
+    by_us = (
+        last is not None and last.by_us and last.number == attempt.launch.start.number
+    )  # a later one's agent may be dead
+    if attempt.launch.end.state == "COMPLETED" and by_us:
+        return replace(attempt.ended_as(state="FAILED"), end_intended="ended from inside", end_done=True)
+    left = attempt.launch.end.state == "COMPLETED" and attempt.launch.end.reason == UNWATCHED
+    return attempt.ended_as(state="GONE") if left and last_word(attempt, evidence) is not None else attempt
+
+
+def forgettable(known_s: float | None, looked_s: float, min_job_age_s: float) -> bool:
+    """Whether a job that was there at `known_s` (None: nobody knows when) could end and be forgotten by Slurm before this look. (pure)
+
+    The two times may be of two hosts: where their clocks differ by that much, nobody can tell, and then it could.
+    """
+    return known_s is None or abs(looked_s - known_s) >= min_job_age_s

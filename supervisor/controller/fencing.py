@@ -1,0 +1,142 @@
+"""When an attempt is over, so that another one may start: the proof that P6 asks for. (I/O)
+
+How it thinks. The job must be over for Slurm, and then each node of the launch by itself: it answers and has nothing of the job
+left, or it is silent for so long that what ran there is given up for dead (it is excluded then). A launch that ran while
+nobody watched comes first: it may have come to its own end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor.controller import missing_jobs, observe
+from ftrun.supervisor.model import types
+from ftrun.supervisor.model.timers import Stopwatch, Stopwatches
+from ftrun.supervisor.store import attempt_dir
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Companion
+
+__all__ = ["fence_wait_s", "is_fenced", "silent_nodes"]
+
+
+@dataclass
+class _Clocks:
+    """Of one launch."""
+
+    started_twice: Stopwatch = field(default_factory=Stopwatch)
+    absent: Stopwatch = field(default_factory=Stopwatch)
+    completing: Stopwatches = field(default_factory=Stopwatches)  # node
+
+
+def is_fenced(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
+    if ctx.attempt.launch.over:
+        return True
+    if not _job_over(ctx, world) or _ran_unseen(ctx, world):
+        return False
+    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, world):
+        return False
+    if not all(_companion_over(ctx, world, one) for one in ctx.attempt.companions):
+        return False
+    if not all(_node_clear(ctx, world, node) for node in _ever_used(ctx)):
+        return False
+    fenced = sorted(silent_nodes(ctx, world))
+    ctx.record("attempt.over", fenced=fenced)
+    return True
+
+
+def _ever_used(ctx: RunContext) -> set[str]:
+    """The nodes of every launch of the attempt, also of those that nobody saw, and of its companions: Slurm may have started the job again beside a node that
+    only froze, or taken a lost one out of a job that went on without it."""
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    launches = range(max(attempt.launch.number, missing_jobs.latest_launch(ctx)) + 1)
+    records = (attempt_dir.launch_record(run_dir, attempt.number, launch) for launch in launches)
+    brought = {node for one in attempt.companions for node in one.nodes}
+    return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
+
+
+def _companion_over(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
+    """Slurm has it no more, or has not heard of any of its nodes for so long that what ran there is given up for dead."""
+    rows = [(world.nodes or {}).get(node) for node in one.nodes]
+    silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
+    return one.gone or (silenced and all(_node_clear(ctx, world, node) for node in one.nodes))
+
+
+def _heard_since(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    """That the second start is over says nothing of the first: a node that died with it still counts as heard for a while."""
+    return ctx.observations.per_launch(_Clocks).started_twice.held_s(world.mono_s) >= fence_wait_s(ctx)
+
+
+def _job_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    row, absence = ctx.row(world), ctx.observations.per_launch(_Clocks).absent
+    if row is not None:
+        absence.stop()
+        return row.state.ended
+    if ctx.attempt.launch.end.state == "GONE":
+        return True
+    if absence.held_s(world.mono_s) < 60.0:
+        return False
+    return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
+
+
+def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    """Another launch than the one that we know: it is judged, too, before the attempt counts as over.
+
+    The requeued job started again while nobody watched, and Slurm has forgotten it since; or sbatch made two jobs of one
+    token, and the one that is over never had the claim.
+    """
+    if _second_job(ctx):
+        return True
+    launch = missing_jobs.latest_launch(ctx)
+    if ctx.row(world) is not None or launch <= ctx.attempt.launch.number:
+        return False
+    record = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
+    nodes = record.nodes if record is not None and record.nodes else ctx.attempt.nodes
+    ctx.record("job.started", launch=launch, nodes=list(nodes), started_at_s=None, over=True)
+    ctx.begin_launch(launch)
+    return True
+
+
+def _second_job(ctx: RunContext) -> bool:
+    attempt, run_dir = ctx.attempt, ctx.run_dir
+    record = attempt_dir.launch_record(run_dir, attempt.number, attempt.launch.number)
+    if record is None or record.job in ("", attempt.job) or attempt_dir.has_tasks(run_dir, attempt.number):
+        return False
+    observe.adopt(ctx, record.job)
+    ctx.record("job.started", nodes=list(record.nodes), started_at_s=None)
+    ctx.begin_launch(attempt.launch.number)
+    return True
+
+
+def _node_clear(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
+    assert world.nodes is not None
+    row = world.nodes.get(node)
+    if row is None:
+        return True  # Slurm has no such node any more
+    if row.responding:
+        ctx.observations.silent.stop(node)
+        return "completing" not in row.flags or _others_complete(ctx, world, node)
+    return ctx.observations.silent[node].held_s(world.mono_s) >= fence_wait_s(ctx)
+
+
+def _others_complete(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
+    """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
+    row = ctx.row(world)
+    done = row is None or row.state.ended
+    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(world.mono_s) >= 5.0
+
+
+def silent_nodes(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
+    """The nodes of the attempt that Slurm does not hear."""
+    assert world.nodes is not None
+    return {n for n in ctx.attempt.reach if n in world.nodes and not world.nodes[n].responding}
+
+
+def fence_wait_s(ctx: RunContext) -> float:
+    """How long a silent node is waited for before it counts as fenced: the setting, else SlurmdTimeout + 30 s."""
+    value = ctx.settings.get("fence-wait", "")
+    return float(value) if value not in ("", None) else ctx.services.facts().slurmd_timeout_s + 30.0

@@ -1,0 +1,228 @@
+"""How a run ends, and what is done of it then: the last record, its strays, what waited for it, its claim. (I/O)
+
+The last line of a run that stops: fixed, greppable, in the job's own log.
+It is written before the stop is journalled, and not again where it stands already: a supervisor that dies between the two
+leaves one line, never none and never two.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ftrun.supervisor.controller import dependents, orphan_jobs
+from ftrun.supervisor.model.timers import Interval, Stopwatch
+from ftrun.supervisor.model.types import Decision, FaultClass
+from ftrun.supervisor.store import attempt_dir, checkpoints, flag_files, submission_context
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import JobRow
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+
+__all__ = [
+    "ALIVE_FOR_S",
+    "awaits_late_job",
+    "cancelled_in_queue",
+    "close_attempt",
+    "end_run",
+    "follow_launch",
+    "give_up",
+    "record_given_up",
+    "record_stopped",
+    "release_dependents",
+    "resume",
+    "set_aside",
+    "stay_stopped",
+]
+
+
+TAIL_BYTES = 1 << 16
+
+
+def record_stopped(ctx: RunContext, fields: Mapping[str, Any]) -> None:
+    """Journal the end of a run that does not go on (`fields` as in run.stopped), its line in the log first."""
+    _say(ctx, fields, paused=ctx.run.wish == "pause")
+    ctx.record("run.stopped", **fields)
+
+
+def record_given_up(ctx: RunContext, fields: Mapping[str, Any]) -> None:
+    """The same of a paused run that does not come back."""
+    _say(ctx, fields, paused=False)
+    ctx.record("run.given-up", **fields)
+
+
+def _say(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> None:
+    ctx.services.prove()
+    path = _write(ctx, fields, paused=paused)
+    if path:
+        ctx.record("final.line", path=path)
+
+
+def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
+    """The log that got the line; "" where none can be written or where the line stands already."""
+    attempt, settings = ctx.attempt, ctx.settings
+    nodes = (ctx.run.incidents[-1].nodes if ctx.run.incidents else ()) or ("-",)
+    tries = [(one.number, one.launch.number) for one in ctx.run.attempts]
+    launch = attempt_dir.latest_launch(ctx.run_dir, tries)
+    if launch is None or not launch.stdout.startswith("/") or launch.stdout.startswith("/dev/"):
+        return ""
+    what = "paused,exiting" if paused else "error,exiting"
+    head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
+    line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
+    try:
+        fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        found = os.fstat(fd)  # what stands under the name now may be a pipe, or another's file
+        if not stat.S_ISREG(found.st_mode) or launch.stdout_ino not in {0, found.st_ino}:
+            return ""
+        tail = os.pread(fd, TAIL_BYTES, max(0, found.st_size - TAIL_BYTES))
+        if head.encode() in tail:
+            return ""
+        os.write(
+            fd, ("" if tail[-1:] in (b"", b"\n") else "\n").encode() + line.encode("utf-8", "surrogateescape")
+        )
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    return launch.stdout
+
+
+A_DAY_S = 86_400.0
+STRAYS_FOR_S = 600.0
+STRAYS_EVERY_S = 15.0
+ALIVE_FOR_S = 15.0  # a job that was cancelled runs no longer than this before Slurm says so
+
+
+@dataclass
+class _LateJob:
+    """Of a submission that never had an answer."""
+
+    awaited: Stopwatch = field(default_factory=Stopwatch)
+    searched: Interval = field(default_factory=Interval)
+
+
+def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
+    """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
+    if not ctx.watch_only:
+        orphan_jobs.cancel_all(ctx, world)
+    if decision.kind == "finish" or ctx.run.wish != "pause":  # what waits for a paused run waits on
+        dependents.release(ctx, world)
+    attempt = ctx.attempt
+    found = ctx.run.incidents[-1] if ctx.run.incidents else None
+    present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
+    of_this_start = found is not None and (found.attempt, found.launch, found.start) == present
+    if (
+        decision.kind == "stop"
+        and found is not None
+        and of_this_start
+        and found.fault == FaultClass.CHECKPOINT
+    ):
+        set_aside(ctx)  # now, not when a person resumes the run: by then it may be mended
+    code = (
+        attempt.launch.end.exit_code
+        if attempt.launch.end.exit_code
+        else (0 if decision.kind == "finish" else 1)
+    )
+    fields = {**decision.to_json(), **data, "exit_code": code}
+    if decision.kind == "finish":
+        for note in decision.notes:
+            ctx.record("warned", message=note)
+        ctx.record("run.finished", **fields)
+        return
+    record_stopped(ctx, fields)
+
+
+def release_dependents(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """Of a run that is over, what still waits for it: an earlier release of ftrun noted only what it could release."""
+    if dependents.are_left(ctx.run):
+        dependents.release(ctx, world)
+
+
+def stay_stopped(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
+    release_dependents(ctx, world)
+    attempt = ctx.run.attempt
+    if attempt is None or attempt.submission not in ("unknown", "intended") or ctx.watch_only:
+        return
+    late = ctx.observations.per_launch(_LateJob)
+    if late.awaited.held_s(world.mono_s) <= STRAYS_FOR_S and late.searched.due(world.mono_s, STRAYS_EVERY_S):
+        if not attempt.closed:  # a late job then ends before the user's script begins (P4)
+            close_attempt(ctx)
+            ctx.record("attempt.closed")
+        orphan_jobs.cancel_all(ctx, world)
+
+
+def cancelled_in_queue(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """A person ended the job before it began: the run is over (P5)."""
+    decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
+    end_run(ctx, world, decision, {"class": "cancelled"})
+
+
+def awaits_late_job(ctx: RunContext) -> bool:
+    """A stopped run whose submission never had an answer: a late job of it must be cancelled."""
+    attempt = ctx.run.attempt
+    if attempt is None or attempt.submission not in ("unknown", "intended"):
+        return False
+    # Measured by our own clock from when we first saw it so; another host's time stamp only tells old runs from new.
+    clock = ctx.services.clock
+    awaited_s = ctx.observations.per_launch(_LateJob).awaited.held_s(clock.mono_s())
+    return awaited_s <= STRAYS_FOR_S and clock.now_s() - ctx.run.last_at_s < A_DAY_S
+
+
+def resume(ctx: RunContext) -> None:
+    """A person wants a stopped run to go on: budgets are fresh, or as they were where it was only paused; exclusions stay."""
+    if ctx.run.attempt is None:
+        ctx.record("warned", message="no attempt of this run was ever submitted: submit it anew")
+        return
+    flag_files.remove_halt(ctx.run_dir)
+    decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
+    if ctx.run.paused:
+        decision["paused"] = True
+    ctx.record("run.resumed", decision=decision)
+
+
+def give_up(ctx: RunContext, want: str, by: str) -> None:
+    """A person does not want a paused run to come back: it is stopped, and what waits for it is let go."""
+    flag_files.remove_halt(ctx.run_dir)
+    reason = f"{'cancelled' if want == 'cancel' else 'stopped'} by {by or 'request'}"
+    fields = {"reason": reason, "want": want, "by": by, "class": ctx.run.final_class}
+    record_given_up(ctx, fields)
+
+
+def set_aside(ctx: RunContext) -> None:
+    """The checkpoint that this launch began with is loaded by no later one, unless it is written anew."""
+    path = ctx.attempt.launch.start.resume_from
+    path = os.path.normpath(os.path.join(submission_context.cwd(ctx.run_dir), path)) if path else ""
+    aside = checkpoints.still_aside(ctx.run.set_aside)
+    if path and path not in aside:
+        ctx.record("checkpoint.set-aside", path=path, stamp=checkpoints.stamp(path))
+
+
+def follow_launch(ctx: RunContext, row: JobRow) -> None:
+    """The job started (again) before it was taken out of the queue: a launch that shows no fault is not ended (P7), be it on
+    the blamed node, which may have been mended since. What was meant to end it counts no more."""
+    again = ctx.attempt.launch.number + (1 if ctx.attempt.launch.requeued else 0)
+    launch = row.restarts if row.restarts is not None else again
+    ctx.record(
+        "job.started",
+        launch=launch,
+        nodes=list(row.nodes),
+        started_at_s=row.start_time_s,
+        partition=row.partition,
+        stays=True,
+    )
+    ctx.begin_launch(launch)
+
+
+def close_attempt(ctx: RunContext, *, started: bool = True) -> attempt_dir.Claim | None:
+    """Take the newest attempt's next claim (see `attempts.close`), once we have proven that we lead. Raises LeaseLost."""
+    number = ctx.run.attempt.number if ctx.run.attempt is not None else 1
+    ctx.services.prove()
+    return attempt_dir.close(ctx.run_dir, number, ctx.services.lead.epoch, started=started)

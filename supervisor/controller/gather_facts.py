@@ -1,0 +1,190 @@
+"""The facts of a run's launches, gathered in one place for the rules of the diagnosis. (I/O)
+
+How it thinks. Everything that a rule may ask is read here, once, and judged nowhere. Only the last lines of
+the logs are read when the rules have found no cause without them: that costs more than all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.controller import observe, save_request
+from ftrun.supervisor.diagnosis import resumable, suspicions, unknown_cause
+from ftrun.supervisor.diagnosis.class_defaults import Ended
+from ftrun.supervisor.diagnosis.facts import Facts, Gone, Refusal
+from ftrun.supervisor.model.types import FaultClass, Topology
+from ftrun.supervisor.policy.save_request import Occasion
+from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.submission import in_allocation, plan
+from ftrun.supervisor.telemetry import log_watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Attempt
+    from ftrun.supervisor.model.types import Diagnosis, Proof
+    from ftrun.supervisor.store.attempt_dir import LaunchRecord
+    from ftrun.supervisor.telemetry.log_watcher import WatchReport
+
+__all__ = ["of_end", "of_live", "of_task", "with_last_words"]
+
+HEALTHY_MAX = 4
+"""So many earlier launches are asked what they usually print."""
+
+
+def of_end(
+    ctx: RunContext,
+    world: ClusterSnapshot,
+    attempt: Attempt,
+    incident: str,
+    *,
+    topology: Topology,
+    lost: Sequence[str],
+) -> Facts:
+    """What is known of a launch that is over; `attempt` is the attempt as its last start alone made it.
+
+    `lost` are the nodes that Slurm had given up by then. Raises OSError.
+    """
+    run, run_dir, memory = ctx.run, ctx.run_dir, ctx.observations
+    place = run_dir, attempt.number, attempt.launch.number
+    found = Facts(
+        evidence=memory.evidence,
+        topology=topology,
+        catalog=ctx.services.catalog(),
+        ended=_ended(ctx, attempt, lost),
+        attempt=attempt,
+        wish=run.wish,
+        now_s=world.now_s,
+    )
+    if attempt.submission == "refused":
+        return replace(found, refusal=_refusal(ctx))
+    if attempt.launch.end.state in ("FAILED", "GONE"):
+        held = attempt_dir.held_record(*place, attempt.nodes)
+        found = replace(found, held=held, held_file=attempt_dir.held_path(*place))
+    if attempt.launch.end.state == "FAILED" and attempt.launch.start.number <= 1:
+        found = replace(found, unloadable=attempt_dir.stuck(*place))
+    if found.held is not None or found.unloadable:
+        return found  # the script was not started: there is nothing else to read
+    if attempt.launch.end.state == "COMPLETED":
+        found = replace(found, given_up=run.given_up)
+    suspicion, rank_ended = suspicions.of_hang(attempt)
+    return replace(
+        found,
+        evidence=(*memory.evidence, *observe.attached(ctx)),
+        progress=memory.report.progress if memory.report is not None else None,
+        resumed=resumable.resumed(ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident),
+        requeues=plan.requeues(run_dir, otherwise=ctx.services.facts().requeue_default),
+        near_limit=save_request.asked(ctx, Occasion.TIMELIMIT),
+        nodes=observe.of_end(ctx, world, lost),
+        gone=_gone(attempt),
+        suspicion=suspicion,
+        rank_ended=rank_ended,
+        told_inside=next((one.diagnosis for one in run.incidents if one.id == incident), {}),
+    )
+
+
+def with_last_words(ctx: RunContext, facts: Facts, found: Diagnosis) -> Facts:
+    """The same facts; where the rules found no cause in them, with the lines that are new or odd among the
+    last ones.
+    """
+    if found.fault is not FaultClass.UNKNOWN:
+        return facts
+    return replace(facts, last_words=_last_words(ctx, facts.topology))
+
+
+def of_task(
+    facts: Facts, attempt: Attempt, task: int, run_dir: str, launch: LaunchRecord | None
+) -> Facts | None:
+    """What is known of one failed task of an array, from the facts of all; None where nothing of its own is
+    known. Raises OSError.
+    """
+    state = attempt.task_states.get(task, "FAILED")
+    written = attempt_dir.task_exit(run_dir, attempt.number, task)
+    if launch is None and written is None and state == "FAILED":
+        return None
+    logs = {launch.stdout, launch.stderr} if launch is not None else set()
+    nodes = launch.nodes if launch is not None else ()
+    by_us = task in attempt.ended_tasks
+    ended = Ended(
+        state=state,
+        exit_code=written.code if written is not None else None,
+        exit_signal=written.signal if written is not None else None,
+        by_us=by_us,
+        nodes_down=tuple(node for node in facts.ended.nodes_down if node in nodes) if facts.ended else (),
+    )
+    hung = attempt.hung_tasks.get(task) if by_us else None
+    return Facts(
+        evidence=tuple(line for line in facts.evidence if line.file in logs),
+        topology=Topology(nodes=nodes),
+        catalog=facts.catalog,
+        ended=ended,
+        suspicion=suspicions.hung(hung.verdict, nodes) if hung is not None else None,
+        rank_ended=hung is not None and hung.verdict.rank_ended,
+    )
+
+
+def of_live(ctx: RunContext, world: ClusterSnapshot, report: WatchReport, topology: Topology) -> Facts:
+    """What is known of a live launch so far."""
+    return Facts(
+        evidence=report.evidence,
+        topology=topology,
+        catalog=ctx.services.catalog(),
+        progress=report.progress,
+        nodes=observe.live_facts(ctx, world).survived(ctx.observations.survived),
+        now_s=world.now_s,
+    )
+
+
+def _ended(ctx: RunContext, attempt: Attempt, lost: Sequence[str]) -> Ended:
+    written = attempt_dir.exit_record(ctx.run_dir, attempt.number, attempt.launch.number)
+    code, signal = attempt.launch.end.exit_code, attempt.launch.end.exit_signal
+    return Ended(
+        state=attempt.launch.end.state,
+        reason=attempt.launch.end.reason,
+        exit_code=written.code if code is None and written is not None else code,
+        exit_signal=written.signal if signal is None and written is not None else signal,
+        derived_exit_code=attempt.launch.end.derived_exit_code,
+        by_us=attempt.ended_by_us,
+        nodes_down=tuple(lost),
+        requeued=attempt.launch.requeued,
+        unused=len(ctx.attempt.nodes) > len(attempt.nodes),
+    )
+
+
+def _refusal(ctx: RunContext) -> Refusal:
+    """What ftrun keeps out, or adds, may be why sbatch refused: then it is asked again without it."""
+    ours = ctx.attempt.excluded or in_allocation.spares_of(ctx.settings, ctx.attempt)
+    for_good = ctx.attempt.launch.end.state == "REFUSED" and not ours
+    return Refusal(ctx.attempt.refusal, for_good, ctx.run.id)
+
+
+def _gone(attempt: Attempt) -> tuple[Gone, ...]:
+    """The companions that this start used and that were lost."""
+    lost = (one for one in attempt.companions if one.launch == attempt.launch.number and one.lost)
+    return tuple(
+        Gone(one.nodes, f"Slurm: companion job {one.job} on {','.join(one.nodes)} is {one.end_state}")
+        for one in lost
+        if set(one.nodes) & set(attempt.used)
+    )
+
+
+def _last_words(ctx: RunContext, topology: Topology) -> tuple[Proof, ...]:
+    attempt, report = ctx.attempt, ctx.observations.report
+    progress = report.progress if report is not None else None
+    place = ctx.run_dir, attempt.number, attempt.launch.number
+    explained = [
+        (incident.attempt, incident.launch, incident.start)
+        for incident in ctx.run.incidents
+        if incident.fault != FaultClass.UNKNOWN
+    ]
+    healthy = (log for one in explained[-HEALTHY_MAX:] for log in log_watcher.of_start(ctx.run_dir, *one))
+    return unknown_cause.suspicious(
+        log_watcher.of_launch(*place) + observe.extra_logs(ctx),
+        topology,
+        step_offset_bytes=progress.offset_bytes if progress is not None else 0,
+        healthy=list(healthy),
+        ours=log_watcher.ours(*place).having(*attempt.family),
+    )

@@ -1,0 +1,359 @@
+"""A live attempt that nobody looks after from inside: does it hang? (I/O)
+
+How it thinks. The agent beside the script watches for hangs, and while it lives it alone does (P8). Where there is none, or it died, the supervisor watches in
+the same way (`hangwatch`) with what is seen from its host: logs and beats on the shared folder, and stacks by a step of its own where Slurm lets it have one.
+
+- **From afar less is seen.** Nobody knows from here what a node uses unless ranks or that step tell; what rests on less is given longer (`hang.limits_from`).
+- **Only its own eyes count.** Each supervisor, and each one that takes over from an agent, begins with fresh clocks: a start is given its whole
+  warm-up from then on. Looks too far apart, a log or beats that cannot be read, Slurm out of sight, a job that does not run: none is silence.
+- **It waits for nobody.** Stacks are taken beside the loop, which serves all runs, and are judged when they are there.
+- **Just before the end** Slurm is asked whether the job runs, and the logs are opened anew: a network file system may have kept lines from us.
+
+What is decided is journalled, and the attempt is ended as after any other suspicion. The tasks of an array are watched one by one (`hanging_tasks`).
+
+The live tasks of an array: each is watched for hangs by itself, and ended by itself.
+How it thinks. A task is a run of its own: it has its log, its folder of beats and its row in the queue, so it is watched as a launch is (`hanging`). What is
+decided is journalled; whatever is decided and still runs is cancelled at the next look at Slurm, by whoever leads then. A cancel of ours makes the task
+a failed one, where a person's would have made it one that nobody wants.
+
+Tasks that write into one log cannot be told apart by it, and are not watched. Of a wide array the first live tasks are watched, so that a look stays
+short; the others come when those are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.client.cluster import JobState
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.controller import ending, observe
+from ftrun.supervisor.model import job_rows, types
+from ftrun.supervisor.model.timers import Interval, Intervals
+from ftrun.supervisor.policy.stall import limits_while_suspect
+from ftrun.supervisor.store import attempt_dir, run_dir
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
+from ftrun.supervisor.telemetry import hang_rules, log_watcher
+from ftrun.supervisor.telemetry.hang_watch import ASK_LIMIT_S, ASK_QUIET_S, Answer, HangWatch, stacks_line
+from ftrun.supervisor.telemetry.log_watcher import LogWatcher, WatchReport
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import JobRow
+    from ftrun.slurm.commands.steps import Steps
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+
+__all__ = [
+    "Errands",
+    "LiveTask",
+    "RemoteHangWatch",
+    "TaskWatch",
+    "Watched",
+    "end",
+    "leave_to_agent",
+    "look",
+    "watch_tasks",
+]
+
+
+LOOK_EVERY_S = 2.0
+ERRANDS_MAX = 4  # of all runs: a wide array may fall silent at once
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Whose life is watched: a launch, or a task of an array.
+
+    `place` is its folder, `token` its start, `nodes` those that it uses (() = all of its rows), `more` what its records say besides. `mine` picks its rows from those of the attempt, `read` reads
+    its logs anew.
+    """
+
+    place: str
+    token: str
+    nodes: tuple[str, ...]
+    mine: Callable[[Sequence[JobRow]], tuple[JobRow, ...]]
+    read: Callable[[ClusterSnapshot], WatchReport | None]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Errand:
+    """Stacks that are being taken: who was asked, and who answered so far. Another thread writes, and `over` last."""
+
+    asked: tuple[tuple[str, tuple[str, ...]], ...]  # job -> its nodes
+    answered: list[str] = field(default_factory=list)
+    over: bool = False
+
+    def run(self, steps: Steps, lines: Mapping[str, str]) -> None:
+        """Ask one job after the other."""
+        try:
+            for job, nodes in self.asked:
+                told = steps.ask(job, nodes, lines[job], limit_s=ASK_LIMIT_S, quiet_s=ASK_QUIET_S)
+                self.answered += [node for node in nodes if told.answers.get(node)]
+        except SlurmError:
+            pass  # no srun on this host: who answered until now has answered
+        finally:
+            self.over = True
+
+
+@dataclass
+class Errands:
+    """Of all runs: stacks that are being taken beside the loop."""
+
+    pending: list[_Errand] = field(default_factory=list)
+
+
+@dataclass
+class _Hands:
+    """What a supervisor does for its watch. `world` is the present look, `report` what the logs told at it."""
+
+    ctx: RunContext
+    world: ClusterSnapshot
+    watched: Watched
+    report: WatchReport | None = None
+    errand: _Errand | None = None
+
+    def record(self, kind: str, data: Mapping[str, Any]) -> None:
+        """See `Hands.record`."""
+        self.ctx.record(kind, **{**data, **self.watched.more})
+
+    def stands(self) -> bool | None:
+        """See `Hands.stands`."""
+        try:
+            known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
+        except SlurmError:
+            return None
+        found = self.rows(replace(self.world, families=job_rows.families(known)))
+        if not found:
+            return None
+        if any(row.state is not JobState.RUNNING for row in found):
+            return False
+        fresh = self.watched.read(self.world)
+        if fresh is None or self.report is None or not fresh.readable or fresh.behind:
+            return None
+        return True if fresh.last_growth_s == self.report.last_growth_s else None
+
+    def ask(self, folder: str) -> bool:
+        """See `Hands.ask`. A run that may only be watched is not disturbed."""
+        services = self.ctx.services
+        steps, errands = services.steps, services.shared(Errands)
+        errands.pending = [one for one in errands.pending if not one.over]
+        if steps is None or self.ctx.watch_only or len(errands.pending) >= ERRANDS_MAX:
+            return False
+        asked = tuple(self._parties())
+        lines = {job: self._line(job, folder) for job, _ in asked}
+        errand = _Errand(asked)
+        services.act("stacks", self.world, lambda: services.in_background(lambda: errand.run(steps, lines)))
+        self.errand = errand
+        errands.pending.append(errand)  # not sooner: what may not be begun is never over
+        return True
+
+    def answer(self) -> Answer | None:
+        """See `Hands.answer`."""
+        if self.errand is None or not self.errand.over:
+            return None
+        asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
+        return Answer(asked, tuple(self.errand.answered))
+
+    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
+        """The rows of whoever is watched."""
+        return self.watched.mine(self.ctx.rows(world))
+
+    def _line(self, job: str, folder: str) -> str:
+        """What is run on the nodes of a job; the ranks in a companion are the main job's."""
+        attempt, watched = self.ctx.attempt, self.watched
+        theirs = attempt.job if job in attempt.joined else job
+        return stacks_line(self.ctx.services.home, watched.place, watched.token, theirs, folder)
+
+    def _parties(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each plain job with the nodes that it uses; several for a heterogeneous one, and for a start that lies in companions, too."""
+        found = []
+        joined = (row for job in self.ctx.attempt.joined for row in self.world.families.get(job, ()))
+        for row in (*self.rows(self.world), *joined):
+            used = self.watched.nodes or row.nodes
+            nodes = tuple(node for node in row.nodes if node in used)
+            if row.state is JobState.RUNNING and nodes:
+                found.append((row.raw_job_id or row.job_id, nodes))
+        return found
+
+
+class RemoteHangWatch:
+    """The watch over one life, from the supervisor's host."""
+
+    def __init__(
+        self, ctx: RunContext, world: ClusterSnapshot, watched: Watched, limits: hang_rules.Limits | None
+    ) -> None:
+        self._hands = _Hands(ctx, world, watched)
+        self._watch = HangWatch(self._hands, watched.place, watched.token, limits, ctx.services.clock.mono_s)
+
+    def look(
+        self,
+        world: ClusterSnapshot,
+        report: WatchReport,
+        *,
+        over: bool,
+        suspect: hang_rules.Limits | None = None,
+    ) -> types.Verdict | None:
+        """The verdict where it hangs; None else. `over`: the script has ended; `suspect`: see `HangWatch.judge`.
+
+        Raises OSError (journal), LeaseLost.
+        """
+        self._hands.world, self._hands.report = world, report
+        found = self._hands.rows(world)
+        runs = bool(found) and all(row.state is JobState.RUNNING for row in found)
+        if not self._watch.poll():
+            return None
+        verdict = self._watch.judge(report, running=runs and not over, suspect=suspect)
+        return verdict if verdict is not None and verdict.state is types.State.HUNG else None
+
+
+@dataclass
+class _Watch:
+    """Of one start of the script."""
+
+    afar: RemoteHangWatch | None = None
+    looked: Interval = field(default_factory=Interval)
+
+
+def leave_to_agent(ctx: RunContext) -> None:
+    """The agent inside the allocation watches: what was seen from afar counts no more (P8)."""
+    ctx.observations.per_start(_Watch).afar = None
+
+
+def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
+    """One look at a live launch: end it where it hangs. Raises OSError (journal), LeaseLost."""
+    seen, attempt = ctx.observations, ctx.attempt
+    watch = seen.per_start(_Watch)
+    if not watch.looked.due(world.mono_s, LOOK_EVERY_S):
+        return
+    if watch.afar is None:
+        watched = Watched(
+            run_dir.attempt_dir(ctx.run_dir, attempt.number),
+            f"{attempt.launch.number}.{attempt.launch.start.number}",
+            attempt.used,
+            tuple,
+            lambda now: observe.watch(ctx, now, fresh=True),
+        )
+        watch.afar = RemoteHangWatch(
+            ctx, world, watched, hang_rules.limits_from(ctx.settings, from_afar=True)
+        )
+    suspect, found = None, seen.suspicion
+    if found is not None:
+        lost = any(node in seen.silent for node in attempt.used)
+        suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
+    over = attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number)
+    verdict = watch.afar.look(world, report, over=over, suspect=suspect)
+    if verdict is not None:
+        ending.intend(ctx, f"it hangs: {verdict.reason}")
+
+
+TASKS_EVERY_S = 5.0
+TASKS_MAX = 64
+AGAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTask:
+    """One task's launch, its log, and the watch over it."""
+
+    launch: int
+    watcher: LogWatcher
+    afar: RemoteHangWatch
+
+
+@dataclass
+class TaskWatch:
+    """The live tasks of the present launch."""
+
+    tasks: dict[int, LiveTask] = field(default_factory=dict)
+    looked: Interval = field(default_factory=Interval)
+    ended: Intervals = field(default_factory=Intervals)  # task and its launch
+
+    def close(self) -> None:
+        """Let go of log files."""
+        for task in self.tasks.values():
+            task.watcher.close()
+
+
+def watch_tasks(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """One look at the live tasks: journal which of them hang. Raises OSError (journal), LeaseLost."""
+    watch, attempt = ctx.observations.per_start(TaskWatch), ctx.attempt
+    limits = hang_rules.limits_from(ctx.settings, from_afar=True)
+    if limits is None or not watch.looked.due(world.mono_s, TASKS_EVERY_S):
+        return
+    running = [one.number for one in _running(ctx, world)]
+    for task in [task for task in watch.tasks if task not in running]:
+        watch.tasks.pop(task).watcher.close()
+    known = attempt_dir.task_records(ctx.run_dir, attempt.number, running[:TASKS_MAX])
+    logs = [launch.stdout for launch in known.values()]
+    for task, launch in known.items():
+        before = attempt.hung_tasks.get(task)
+        if logs.count(launch.stdout) > 1 or (before is not None and before.launch == launch.number):
+            continue
+        live = watch.tasks.get(task)
+        if live is None or live.launch != launch.number:
+            if live is not None:
+                live.watcher.close()
+            live = watch.tasks[task] = _live(ctx, world, task, launch, limits)
+        over = attempt_dir.task_over(ctx.run_dir, attempt.number, task, launch.number)
+        live.afar.look(world, live.watcher.poll(world.now_s), over=over)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    number: int
+    row: JobRow
+
+
+def _running(ctx: RunContext, world: ClusterSnapshot) -> list[_Running]:
+    """The tasks that Slurm shows running, by number."""
+    live = ((job_rows.task_of(row), row) for row in ctx.rows(world) if row.state is JobState.RUNNING)
+    return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
+
+
+def _live(
+    ctx: RunContext, world: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.Limits
+) -> LiveTask:
+    watcher = LogWatcher(log_watcher.of_record(launch), catalog=ctx.services.catalog())
+
+    def mine(found: Sequence[JobRow]) -> tuple[JobRow, ...]:
+        return tuple(row for row in found if job_rows.task_of(row) == task)
+
+    def read(now: ClusterSnapshot) -> WatchReport:
+        return watcher.poll(now.now_s, fresh=True)
+
+    place = attempt_dir.task_dir(ctx.run_dir, ctx.attempt.number, task)
+    more = {"task": task, "task_launch": launch.number}
+    watched = Watched(place, f"{launch.number}.1", launch.nodes, mine, read, more)
+    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, world, watched, limits))
+
+
+def end(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """Cancel each task that was held to hang and runs on. Raises SlurmError, LeaseLost, Stale."""
+    attempt, watch = ctx.attempt, ctx.observations.per_start(TaskWatch)
+    if not attempt.hung_tasks or ctx.watch_only:
+        return
+    for one in _running(ctx, world):
+        task, known = one.number, attempt.hung_tasks.get(one.number)
+        if known is None or not _is_still(ctx, task, known.launch):
+            continue
+        if not watch.ended[task, known.launch].due(world.mono_s, AGAIN_S):
+            continue
+        if task not in attempt.ended_tasks:
+            ctx.record("tasks.end.intended", task=task)
+        name = one.row.job_id
+        ctx.services.act("cancel", world, lambda name=name: ctx.services.cluster.cancel(name))  # type: ignore[misc]
+        ctx.record("tasks.end.done", task=task)
+
+
+def _is_still(ctx: RunContext, task: int, launch: int) -> bool:
+    """The launch that was held to hang is the task's present one, and its script has not ended."""
+    number = ctx.attempt.number
+    found = attempt_dir.task_records(ctx.run_dir, number, (task,)).get(task)
+    return (
+        found is not None
+        and found.number == launch
+        and not attempt_dir.task_over(ctx.run_dir, number, task, launch)
+    )

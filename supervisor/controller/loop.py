@@ -1,0 +1,398 @@
+"""The loop: one look at the cluster for all runs, then each run moves as far as that look allows. (I/O)
+
+How it thinks. There is one supervisor per home (see `lease`); it asks Slurm once for the jobs of all runs, however many,
+and hands the same answer to every run. A run whose step fails is set aside for a while and says so in the log: a bug of
+ours in one run must not cost another, and must never end a job. Losing the lease ends everything at once: the runs are
+dropped with what is remembered of them, since another process may be writing already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ftrun.slurm.client.cluster import Cluster, JobRow, NodeRow
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.records import replace
+from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.context.cluster_snapshot import STALE_AFTER_S, ClusterSnapshot, Stale
+from ftrun.supervisor.context.run_context import Moved, RunContext
+from ftrun.supervisor.context.services import Services
+from ftrun.supervisor.controller import (
+    accounting,
+    companions,
+    dependents,
+    finish,
+    missing_jobs,
+    observe,
+    orphan_jobs,
+    queue,
+    requests,
+    user_hooks,
+)
+from ftrun.supervisor.controller.reconcile import RunReconciler
+from ftrun.supervisor.model import job_rows
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.store import node_tools
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store.journal import JournalDamaged, JournalTooNew
+from ftrun.supervisor.store.lease import Clock, Lease, LeaseLost
+
+__all__ = ["Supervisor"]
+
+BROKEN_FOR_S = 60.0  # a run whose step failed is left alone for so long
+NODES_EVERY_S = 5.0
+PROVE_EVERY_S = 1.0
+MOVING_POLL_S = 0.5
+GLANCE_EVERY_S = 0.2
+GLANCE_SHARE = 20.0  # the pause after a glance is at least so many times the CPU time that it took
+_LIVE = frozenset({State.RUNNING, State.SUSPECT})
+_MOVING = frozenset({State.SUBMITTING, State.SETTLING, State.RECOVERING, State.ENDING, State.NEW})
+
+
+class Supervisor:
+    """Looks after every run of one home while it holds the lease."""
+
+    def __init__(self, home: str, cluster: Cluster, clock: Clock, lease: Lease, *, log: Any = None) -> None:
+        self.services = Services(home=home, cluster=cluster, clock=clock, lead=lease, log=log)
+        self.lease = lease
+        self.reconcilers: dict[str, RunReconciler] = {}
+        self._final: dict[str, float] = {}  # runs that are over, with the time stamp of their requests folder
+        self._broken: dict[str, tuple[float, str]] = {}
+        self._nodes: tuple[float, dict[str, NodeRow]] | None = None
+        self._tokens_s = float("-inf")
+        self._told = ""
+        self.ticks = 0
+        self._world: ClusterSnapshot | None = None
+        self._next_glance_s = 0.0
+
+    # ------------------------------------------------------------------ one round
+
+    def tick(self) -> None:
+        """One look and one step of every run. Raises LeaseLost.
+
+        The lease is proven before each effect (`Services.prove`); beside that a slow beat suffices, so that runs for which there
+        is nothing to do cost little. What is only written down goes into the file of our own epoch, and harms nobody.
+        """
+        self._find_runs()
+        world = self._world = self._look()
+        proven_s = float("-inf")
+        for run_dir in list(self.reconcilers):
+            if self.services.clock.mono_s() - proven_s >= PROVE_EVERY_S:
+                self.services.prove()
+                proven_s = self.services.clock.mono_s()
+            if world.jobs is not None and self.services.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
+                world = self._world = (
+                    self._look()
+                )  # with very many runs, the last ones must be able to act, too
+            self._step(run_dir, world)
+        self.services.accounting.look(self.services.in_background)
+        self._tell_status()
+        self.ticks += 1
+
+    @property
+    def moving(self) -> bool:
+        """Some run waits for us rather than for Slurm or its own script."""
+        return any(
+            ctx.run.state in _MOVING
+            or ctx.just_submitted
+            or (ctx.run.state in _LIVE and observe.just_ended(ctx))
+            or companions.are_left(ctx.run)
+            for ctx in self._contexts()
+        )
+
+    @property
+    def patient(self) -> bool:
+        """Some run is in doubt, and a process that began anew would begin its wait anew as well (P6, P7)."""
+        return any(ctx.run.state is State.SUSPECT or missing_jobs.is_missing(ctx) for ctx in self._contexts())
+
+    def _contexts(self) -> list[RunContext]:
+        return [reconciler.ctx for reconciler in self.reconcilers.values()]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to look after."""
+        return not self.reconcilers
+
+    def _find_runs(self) -> None:
+        """New runs, and finished ones to which somebody sent a request."""
+        try:
+            run_dirs = store_run_dir.run_dirs(self.services.home)
+        except OSError as error:
+            self.services.tell("home.unseen", why=str(error))
+            return
+        for run_dir in run_dirs:
+            if run_dir in self.reconcilers:
+                continue
+            asked = _requests_stamp(run_dir)
+            if self._final.get(run_dir) == asked:
+                continue
+            broken = self._broken.get(run_dir)
+            if broken is not None and self.services.clock.mono_s() - broken[0] < BROKEN_FOR_S:
+                continue
+            self._take(run_dir, asked)
+
+    def _take(self, run_dir: str, asked: float) -> None:
+        try:
+            reconciler = RunReconciler(run_dir, self.services)
+        except (JournalDamaged, JournalTooNew, OSError, KeyError, ValueError) as error:
+            self._set_aside(run_dir, f"{type(error).__name__}: {error}")
+            return
+        ctx = reconciler.ctx
+        if ctx.run.final and not (_asked(ctx) or _unfinished(ctx)):
+            self.services.ledger.follow(ctx.run)
+            self._final[run_dir] = asked
+            return
+        self.reconcilers[run_dir] = reconciler
+
+    def _set_aside(self, run_dir: str, why: str) -> None:
+        known = self._broken.get(run_dir)
+        self._broken[run_dir] = (self.services.clock.mono_s(), why)
+        if known is None or known[1] != why:
+            self.services.tell("run.set-aside", run=os.path.basename(run_dir), why=why)
+
+    def _look(self) -> ClusterSnapshot:
+        """One answer for all. Where Slurm does not answer, the world is blind and nothing moves."""
+        clock, cluster = self.services.clock, self.services.cluster
+        mono = clock.mono_s()
+        ids = [job for one in self.reconcilers.values() for job in one.job_ids()]
+        jobs: dict[str, JobRow] | None
+        nodes: dict[str, NodeRow] | None
+        try:
+            jobs = dict(cluster.jobs(ids)) if ids else {}
+            nodes = self._look_at_nodes(mono)
+        except SlurmError as error:
+            jobs = nodes = None
+            self.services.unseen(error.message)
+        else:
+            self.services.seen()
+        tokens = self._look_for_tokens(mono) if jobs is not None else ()
+        return ClusterSnapshot(
+            clock.now_s(), clock.mono_s(), jobs, nodes, job_rows.families(jobs or {}), tokens
+        )
+
+    def _look_for_tokens(self, mono: float) -> tuple[JobRow, ...]:
+        """Now and then, for the strays of all runs; where Slurm does not answer this, it is asked again next time."""
+        live = any(ctx.run.state in orphan_jobs.LIVE for ctx in self._contexts())
+        if not live or mono - self._tokens_s < orphan_jobs.EVERY_S:
+            return ()
+        self._tokens_s = mono
+        own = {job for one in self.reconcilers.values() for job in one.job_ids()}
+        try:
+            found = self.services.cluster.find(orphan_jobs.TOKENS)
+        except SlurmError as error:
+            self.services.tell("strays.unseen", why=error.message)
+            return ()
+        return tuple(row for row in found if not row.state.ended and job_rows.base_id(row.job_id) not in own)
+
+    def _look_at_nodes(self, mono: float) -> dict[str, NodeRow]:
+        """Nodes are asked for at every round where a run is in motion, else every few seconds."""
+        if not self.reconcilers:
+            return {}
+        if self._nodes is not None and not self.moving and mono - self._nodes[0] < NODES_EVERY_S:
+            return self._nodes[1]
+        self._nodes = (mono, dict(self.services.cluster.nodes()))
+        return self._nodes[1]
+
+    def _step(self, run_dir: str, world: ClusterSnapshot) -> None:
+        reconciler = self.reconcilers[run_dir]
+        ctx = reconciler.ctx
+        if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, world))):
+            return
+        self.services.ledger.follow(ctx.run)
+        if not self._guarded(run_dir, lambda: user_hooks.look(ctx, world)):
+            return
+        if world.jobs is not None:
+            self.services.seen(who=ctx.run.id, run=ctx.run.id)
+        if ctx.run.final and not _unfinished(ctx):
+            stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
+            if _asked(ctx):
+                return
+            self._drop(run_dir, "")
+            self._final[run_dir] = stamp
+
+    def _guarded(self, run_dir: str, deed: Callable[[], None]) -> bool:
+        """Do something for one run so that no failure of it reaches another. False when it failed. Raises LeaseLost."""
+        run_id = self.reconcilers[run_dir].ctx.run.id
+        try:
+            deed()
+        except (Moved, Stale):
+            return False
+        except LeaseLost:
+            raise
+        except SlurmError as error:
+            self.services.unseen(error.message, who=run_id, run=run_id)
+            return False
+        except (JournalDamaged, JournalTooNew) as error:
+            self._drop(run_dir, str(error))
+            return False
+        except FileNotFoundError as error:
+            gone = not os.path.isdir(run_dir)  # a clean refusal: `ftrun sbatch` leaves no run behind
+            self._drop(run_dir, "" if gone else str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - our bug in one run must cost neither that job nor another run
+            self._drop(run_dir, f"{type(error).__name__}: {error}")
+            self.services.tell("run.failed-step", run=run_id, traceback=traceback.format_exc())
+            return False
+        return True
+
+    def _drop(self, run_dir: str, why: str) -> None:
+        self.reconcilers.pop(run_dir).close()
+        if why:
+            self._set_aside(run_dir, why)
+
+    def forget(self) -> None:
+        """Drop all runs (the lease is gone): nothing that is remembered of them counts any more."""
+        for reconciler in self.reconcilers.values():
+            reconciler.close()
+        self.reconcilers.clear()
+        self._final.clear()
+        queue.forget(self.services)
+
+    def _tell_status(self) -> None:
+        """What `ftrun status` shows of the supervisor itself."""
+        facts = {
+            "writer": self.lease.writer,
+            "epoch": self.lease.epoch,
+            "runs": len(self.reconcilers),
+            "blind_since_s": self.services.blind_since_s,
+            "slurm_client": dict(self.services.asks),
+            "set_aside": {os.path.basename(run): why for run, (_, why) in self._broken.items()},
+        }
+        text = json.dumps(facts)
+        if text != self._told:
+            with contextlib.suppress(OSError):
+                config_home.write_atomically(
+                    os.path.join(self.services.home, "supervisor.json"), text.encode(), sync=False
+                )
+                self._told = text
+
+    # ------------------------------------------------------------------ whole lives
+
+    def run(self, *, poll_s: float, until: Callable[[Supervisor], bool], standby: bool = True) -> bool:
+        """Lead and tick until `until` says so. False: somebody else leads and we were not to stand by."""
+        while True:
+            if not self._lead(until, standby=standby):
+                return False
+            keep_alive = _Renewal(self.lease)
+            try:
+                with contextlib.suppress(OSError):  # jobs do without it
+                    node_tools.provide(self.services.home)
+                while not until(self):
+                    self.tick()
+                    self._wait(min(poll_s, MOVING_POLL_S) if self.moving else poll_s)
+                self.forget()
+                self.lease.release()
+                if not self._left_behind(until):
+                    return True
+            except LeaseLost as error:
+                self.services.tell("lease.lost", why=str(error))
+                self.forget()
+            finally:
+                keep_alive.stop()
+                self.lease.release()
+
+    def _wait(self, seconds: float) -> None:
+        """Until the next look at Slurm; logs are read meanwhile, since reading them costs Slurm nothing."""
+        clock = self.services.clock
+        end = clock.mono_s() + seconds
+        while (left := end - clock.mono_s()) > 0:
+            clock.sleep(min(left, GLANCE_EVERY_S))
+            if left > GLANCE_EVERY_S and clock.mono_s() >= self._next_glance_s and self._glance():
+                return
+
+    def _glance(self) -> bool:
+        """New lines of live runs become evidence at once. With many runs the pause grows, so that the cost stays small.
+        True where a script has ended: Slurm is worth a look now."""
+        if self._world is None or self._world.jobs is None:
+            return False
+        over = False
+        clock = self.services.clock
+        cpu_s = time.thread_time()  # not the time on the wall: a slow disk must not make us look away
+        world = replace(self._world, now_s=clock.now_s(), mono_s=clock.mono_s())
+        for run_dir in list(self.reconcilers):
+            reconciler = self.reconcilers[run_dir]
+            ctx = reconciler.ctx
+            if ctx.run.state in _LIVE:
+                self._guarded(run_dir, lambda one=reconciler: one.glance(world))  # type: ignore[misc]
+            if run_dir in self.reconcilers and ctx.run.state in _LIVE:
+                over = observe.script_over(ctx, world) or over
+        self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
+        return over
+
+    def _left_behind(self, until: Callable[[Supervisor], bool]) -> bool:
+        """A run that came in our last moments: its `ftrun sbatch` saw us alive and started nobody else."""
+        self._find_runs()
+        return not self.idle and not until(self)
+
+    def _lead(self, until: Callable[[Supervisor], bool], *, standby: bool) -> bool:
+        clock = self.services.clock
+        started = clock.mono_s()
+        told = False
+        while not self._acquired():
+            if not told:
+                self.services.tell("lease.awaited")
+                told = True
+            if until(self) or (not standby and clock.mono_s() - started > self.lease.term_s * 1.5):
+                return False
+            clock.sleep(min(1.0, self.lease.term_s / 10))
+        self.services.tell("lease.taken", epoch=self.lease.epoch)
+        return True
+
+    def _acquired(self) -> bool:
+        """A home that is full or away for a while is waited for: a supervisor that ends would leave its runs alone."""
+        try:
+            return self.lease.acquire()
+        except OSError as error:
+            self.services.tell("home.unseen", why=str(error))
+            self.services.clock.sleep(self.lease.term_s / 2)
+            return False
+
+
+class _Renewal:
+    """Renews the lease beside the loop, so that a Slurm command that hangs for 10 s costs no lease.
+
+    It proves that this process runs, not that its loop does; every effect proves the lease again by itself.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lease", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._lease.term_s / 10):
+            try:
+                self._lease.renew()
+            except LeaseLost:
+                return
+            except OSError:
+                continue  # may pass; without a renewal in time the lease is lost by itself
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5.0)
+
+
+def _asked(ctx: RunContext) -> bool:
+    return bool(requests.pending(ctx.run_dir, ctx.run.requests_seen))
+
+
+def _requests_stamp(run_dir: str) -> float:
+    try:
+        return os.stat(os.path.join(run_dir, "requests")).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _unfinished(ctx: RunContext) -> bool:
+    """Something is still to be done for a run that is over."""
+    left = dependents.are_left(ctx.run) or companions.are_left(ctx.run)
+    return left or finish.awaits_late_job(ctx) or user_hooks.pending(ctx)

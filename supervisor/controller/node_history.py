@@ -1,0 +1,80 @@
+"""Whom a run avoids: what the ledger of nodes says of other runs' nodes, and of its own. (I/O)
+
+It is asked for at the turning points only: a fault that is judged, an attempt that opens. Where it cannot be read, the run goes on as if there
+were no ledger.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.supervisor.context.node_ledger_writer import Domains, rules_from, several_nodes_failed
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.nodes.history import Book, failures
+from ftrun.supervisor.policy.correlated_failures import common_causes
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.types import Diagnosis
+
+__all__ = ["common_cause", "domains", "excluded", "quarantined"]
+
+
+def common_cause(ctx: RunContext, diagnosis: Diagnosis, now_s: float) -> str:
+    """Why the fault is held to be no node's own: what the ledger and this diagnosis tell together; "" where it may be one's."""
+    attempt = ctx.attempt
+    culprits = tuple(node for node in diagnosis.nodes if node in attempt.reach)
+    if not culprits:
+        return ""
+    this = Entry(
+        now_s,
+        "incident",
+        culprits,
+        id="now",
+        run=ctx.run.id,
+        signature=diagnosis.signature,
+        fault=diagnosis.fault.value,
+    )
+    rules = rules_from(ctx.settings)
+    entries = [entry for entry in ctx.services.ledger.entries() if abs(now_s - entry.at_s) <= rules.window_s]
+    told = [*entries, this]
+    below = domains(ctx) if several_nodes_failed(told, rules) else {}
+    causes = common_causes(failures(told), rules.window_s, rules.many, rules.several, below)
+    ours = (cause for cause in causes if any(key == "now" for _, key in cause.failures))
+    return next((cause.sentence for cause in ours), "")
+
+
+def quarantined(ctx: RunContext, now_s: float) -> tuple[str, ...]:
+    """The nodes that the next attempt avoids if it can, the worst first: what other runs, or people, hold against them.
+
+    Nobody, where the setting says so, and where sbatch refused this run with nodes left out.
+    """
+    refused = any(a.launch.end.state == "REFUSED" and a.excluded for a in ctx.run.attempts)
+    if refused or ctx.settings.get("quarantine", "auto") == "never":
+        return ()
+    return _book(ctx).quarantined(now_s)
+
+
+def excluded(ctx: RunContext, now_s: float) -> tuple[str, ...]:
+    """The run's own exclusions, less the nodes that a person has released since; the newest first."""
+    own = sorted(
+        (e for e in ctx.run.excluded if e.until_s > now_s), key=lambda e: (e.until_s, e.node), reverse=True
+    )
+    if not own:
+        return ()
+    known, for_s = _book(ctx).nodes, rules_from(ctx.settings).base_s
+    released = {name: record.released_at_s for name, record in known.items()}
+    return tuple(dict.fromkeys(e.node for e in own if released.get(e.node, 0.0) <= e.until_s - for_s))
+
+
+def _book(ctx: RunContext) -> Book:
+    return ctx.services.ledger.book(rules_from(ctx.settings), lambda: domains(ctx))
+
+
+def domains(ctx: RunContext) -> Domains:
+    """What shares a switch; {} where Slurm does not say so now."""
+    try:
+        return ctx.services.domains()
+    except SlurmError:
+        return {}

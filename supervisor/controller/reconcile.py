@@ -1,0 +1,265 @@
+"""One run, looked after: what is seen becomes records, and each state has one handler. (I/O)
+
+How it thinks. `step(world)` is level-based: it compares what the journal says with what the world shows and writes down
+the difference. It never waits and never loops for long; whatever needs time is asked again at the next look.
+
+Blindness is neither clean nor dead: while Slurm cannot be seen nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+from ftrun.supervisor.context.run_context import RunContext
+from ftrun.supervisor.context.services import Services
+from ftrun.supervisor.controller import (
+    agent_link,
+    arrays,
+    assess,
+    companions,
+    dependents,
+    drain,
+    ending,
+    exit_status,
+    finish,
+    graceful_stop,
+    hang,
+    missing_jobs,
+    observe,
+    orphan_jobs,
+    queue,
+    requests,
+    resubmit,
+    submit_outcome,
+    suspect,
+)
+from ftrun.supervisor.model import job_rows, types
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.timers import Interval, Stopwatches
+from ftrun.supervisor.store import run_dir as store_run_dir
+
+__all__ = ["HANDLERS", "RunReconciler"]
+
+FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
+INSIDE_EVERY_S = 1.0  # an agent's journal is on the shared file system
+STEPS_MAX = 6  # transitions of one run in one look
+
+
+@dataclass
+class _Clocks:
+    front: Stopwatches = field(default_factory=Stopwatches)  # the journal's lengths -> since when they are so
+    inside: Interval = field(default_factory=Interval)
+
+
+class RunReconciler:
+    """Looks after one run. Raises JournalDamaged/JournalTooNew at creation."""
+
+    def __init__(self, run_dir: str, services: Services) -> None:
+        self.ctx = RunContext(run_dir, services)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self.ctx.close()
+
+    def job_ids(self) -> tuple[str, ...]:
+        """The jobs whose rows the next look must bring."""
+        run = self.ctx.run
+        attempt, beside_it = run.attempt, companions.job_ids(run)
+        if run.final or attempt is None or not attempt.job:
+            return beside_it
+        return (attempt.job, *beside_it)
+
+    def step(self, world: ClusterSnapshot) -> None:
+        """Move on as far as the world allows. Raises LeaseLost, Stale, OSError (journal)."""
+        ctx = self.ctx
+        ctx.catch_up()
+        if _front_at_work(ctx, world):
+            return
+        ctx.shut_out_rival()
+        final = ctx.run.final
+        requests.take_requests(ctx)
+        graceful_stop.look(ctx, world)
+        ctx.observations.looked(seen=world.jobs is not None, mono_s=world.mono_s)
+        if world.jobs is None or world.nodes is None:
+            return
+        if final and not ctx.run.final:
+            return  # the world was looked at when nobody asked for its job
+        orphan_jobs.cancel_seen(ctx, world)
+        dependents.move(ctx, world)
+        companions.look(ctx, world)
+        drain.note_answers(ctx)
+        for _ in range(STEPS_MAX):
+            before = (ctx.run.state, len(ctx.run.attempts))
+            HANDLERS[ctx.run.state](ctx, world)
+            if (ctx.run.state, len(ctx.run.attempts)) == before:
+                return
+            if ctx.run.state in (State.QUEUED, State.SUBMITTING):
+                return  # the world was looked at before this job was there
+            ctx.services.fresh(world)
+
+    def glance(self, world: ClusterSnapshot) -> None:
+        """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
+        ctx = self.ctx
+        if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
+            if ctx.observations.per_launch(_Clocks).inside.due(world.mono_s, INSIDE_EVERY_S):
+                agent_link.copy_journal(ctx)
+                observe.note_start(ctx)
+            _watch(ctx, world)
+
+
+# ---------------------------------------------------------------------- submitting
+
+
+def _front_at_work(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    """`ftrun sbatch` still writes: if we appended first, readers would ignore the submitter's later records (P8)."""
+    state, attempt = ctx.run.state, ctx.run.attempt
+    first = attempt is None or (attempt.number == 1 and not ctx.run.incidents)
+    early = state is State.NEW or (state is State.SUBMITTING and first)
+    return early and not ctx.writes and not _front_gone(ctx, world)
+
+
+def _front_gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
+    writer = str(ctx.run.submitter.get("writer", ""))
+    if writer and store_run_dir.provably_dead(writer):
+        return True
+    unchanged = ctx.observations.per_launch(_Clocks).front[frozenset(ctx.read_lengths.items())]
+    return unchanged.held_s(world.mono_s) >= FRONT_PATIENCE_S
+
+
+def _new(ctx: RunContext, _world: ClusterSnapshot) -> None:
+    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
+    ctx.services.prove()
+    store_run_dir.open_attempt(ctx.run_dir, 1)
+    finish.close_attempt(ctx)
+    reason = "ftrun sbatch was interrupted before it submitted"
+    ctx.record("run.stopped", reason=reason, **{"class": "cancelled"})
+
+
+# ---------------------------------------------------------------------- in Slurm's hands
+
+
+def _queued(ctx: RunContext, world: ClusterSnapshot) -> None:
+    row = ctx.row(world)
+    if row is None:
+        missing_jobs.missed(ctx, world)
+        return
+    missing_jobs.note_seen(ctx, world, row)
+    if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
+        _started(ctx, row)  # another launch than was awaited: it ended between two looks, or in the queue
+    elif row.state.ended:
+        _ended(ctx, world, row)
+    elif observe.is_anothers(ctx, world, row):
+        pass  # its row comes with the next look
+    elif row.state.live:
+        _started(ctx, row)
+    elif "launch failed requeued held" in row.reason.lower():
+        ctx.record("job.requeued", state=row.state.value, reason=row.reason)
+    elif ctx.run.wish:
+        ending.intend(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
+    else:
+        queue.keep_off_quarantined(ctx, world, row)
+        queue.look(ctx, world, row)
+
+
+def _started(ctx: RunContext, row: JobRow) -> None:
+    launch = row.restarts if row.restarts is not None else missing_jobs.latest_launch(ctx)
+    ctx.record(
+        "job.started",
+        launch=launch,
+        nodes=list(row.nodes),
+        started_at_s=row.start_time_s,
+        partition=row.partition,
+        known_as=ctx.observations.known_as,
+        submitted_s=ctx.observations.submitted_s,
+        limit_s=row.time_limit_s,
+    )
+    ctx.begin_launch(launch)
+
+
+def _running(ctx: RunContext, world: ClusterSnapshot) -> None:
+    row = ctx.row(world)
+    if row is None:
+        missing_jobs.missed(ctx, world)
+        return
+    missing_jobs.note_seen(ctx, world, row)
+    agent_link.copy_journal(ctx)
+    observe.note_launch(ctx, world)
+    if row.state.ended and not ctx.started_again(row):
+        _ended(ctx, world, row)
+        return
+    drain.drain_for_agent(ctx, world)
+    if len(ctx.rows(world)) > 1:
+        arrays.note_failed(ctx, world)
+    elif row.state.pending or ctx.started_again(row):  # cancelled in the queue: see `recover`
+        lost_track = row.state.pending and row.restarts == ctx.attempt.launch.number
+        reason = types.LOST_TRACK if lost_track else row.reason
+        exit_status.record_end(ctx, "job.requeued", row.state.value, reason, ())
+        return
+    if row.state is JobState.RUNNING:
+        _watch(ctx, world)
+        hang.end(ctx, world)
+        if len(ctx.rows(world)) == 1 and ctx.run.state in (State.RUNNING, State.SUSPECT):
+            agent_link.end_if_headless(ctx, world, row)
+            agent_link.note_absence(ctx, world)
+    if ctx.run.state in (State.RUNNING, State.SUSPECT):
+        graceful_stop.live(ctx, world, row)
+
+
+def _watch(ctx: RunContext, world: ClusterSnapshot) -> None:
+    report = observe.watch(ctx, world)
+    if agent_link.in_charge(ctx, world):
+        suspect.leave_to_agent(ctx)
+        hang.leave_to_agent(ctx)
+    elif any("_" in row.job_id for row in ctx.rows(world)):
+        hang.watch_tasks(ctx, world)
+    elif report is not None:
+        suspect.judge(ctx, world, report)  # of an array: a broken task must not end it
+        if ctx.run.state in (State.RUNNING, State.SUSPECT):
+            hang.look(ctx, world, report)
+
+
+def _ending(ctx: RunContext, world: ClusterSnapshot) -> None:
+    row = ctx.row(world)
+    if row is None:
+        missing_jobs.missed(ctx, world)
+        return
+    missing_jobs.note_seen(ctx, world, row)
+    if row.state.ended:
+        _ended(ctx, world, row)
+    elif row.state.live and ctx.started_again(row):  # the launch that was to be ended is over
+        exit_status.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
+    elif ctx.attempt.end_done:
+        ending.repeat(ctx, world)
+    elif not graceful_stop.waits_for_checkpoint(ctx, world, row):
+        ending.carry_out(ctx, world)
+
+
+def _ended(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+    if observe.is_anothers(ctx, world, row):
+        return
+    observe.note_launch(ctx, world)
+    agent_link.note_absence(ctx, world, over=True)
+    arrays.note_failed(ctx, world)
+    state, ours = row.state.value, ctx.attempt.ended_tasks
+    theirs = row.state is JobState.CANCELLED and job_rows.cancelled_by_others(ctx.rows(world), ours)
+    if ctx.attempt.failed_tasks and row.state in (JobState.COMPLETED, JobState.CANCELLED) and not theirs:
+        state = JobState.FAILED.value
+    exit_status.record_end(ctx, "job.ended", state, row.reason, row.nodes, row=row)
+
+
+HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
+    State.NEW: _new,
+    State.SUBMITTING: submit_outcome.look,
+    State.QUEUED: _queued,
+    State.RUNNING: _running,
+    State.SUSPECT: _running,
+    State.ENDING: _ending,
+    State.SETTLING: assess.settle,
+    State.RECOVERING: resubmit.recover,
+    State.FINISHED: finish.release_dependents,
+    State.STOPPED: finish.stay_stopped,
+}
+"""What moves a run on from each of its states."""

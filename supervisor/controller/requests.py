@@ -1,0 +1,80 @@
+"""What people ask of a run: files in its `requests` folder, each noted once and then removed. (I/O)
+
+How it thinks. A request is a person's decision, so none is lost: a file that cannot be read just now stays. What is no
+request at all (an editor's backup, a folder, a pipe) is noted as unreadable once and never holds the run up: only plain
+words reach the journal, which everything else is folded from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ftrun.supervisor.controller import finish
+from ftrun.supervisor.model.states import State
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.context.run_context import RunContext
+
+__all__ = ["pending", "take_requests"]
+
+WANTS = frozenset({"cancel", "stop", "pause", "clear", "resume"})
+UNREADABLE = ("unreadable", "", False)
+SIZE_MAX_BYTES = 64 * 1024
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not make us wait
+
+
+def pending(run_dir: str, seen: Collection[str] = ()) -> list[str]:
+    """The names of the requests that were not noted yet, oldest first; none where the folder cannot be read."""
+    try:
+        names = os.listdir(os.path.join(run_dir, "requests"))
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(".json") and name not in seen)
+
+
+def take_requests(ctx: RunContext) -> None:
+    """Note every request, and remove it. Raises OSError (journal)."""
+    for name in pending(ctx.run_dir):
+        path = os.path.join(ctx.run_dir, "requests", name)
+        if name not in ctx.run.requests_seen:
+            asked = _read(path)
+            if asked is None:
+                continue
+            want, by, halt = asked
+            if want == "resume" and ctx.run.state is State.STOPPED and ctx.run.attempts:
+                finish.resume(ctx)  # before it is noted: who dies in between must not lose it
+            if want in ("cancel", "stop") and ctx.run.paused:
+                finish.give_up(ctx, want, by)
+            ctx.record("request.seen", name=name, want=want, by=by, **({"halt": True} if halt else {}))
+        with contextlib.suppress(OSError):  # a folder stays, and is not looked at again
+            os.unlink(path)
+
+
+def _read(path: str) -> tuple[str, str, bool] | None:
+    """(what is wanted, by whom, whether the conditions stand in halt.json); None where that cannot be read now."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError as error:
+        return UNREADABLE if error.errno in {errno.ELOOP, errno.ENXIO} else None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return UNREADABLE
+        text = os.read(fd, SIZE_MAX_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    try:
+        asked = json.loads(text)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+    want, by = (asked.get("want"), asked.get("by")) if isinstance(asked, dict) else (None, None)
+    if not isinstance(want, str) or want not in WANTS:
+        return UNREADABLE
+    return want, " ".join(by.split())[:64] if isinstance(by, str) else "", asked.get("halt") is True

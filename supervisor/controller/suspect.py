@@ -1,0 +1,85 @@
+"""A live attempt that looks broken: whether it is under suspicion, and what confirms it. (I/O)
+
+Law P7. Slurm, the node or a process exit confirm a fault by themselves and end the launch without us. A fatal line is no witness: users' programs
+print such lines and go on, as after a batch that did not fit, an upload that failed, a helper that was killed. So a fatal line alone ends nothing. It
+makes the run suspect, and while it is, the witnesses of a hang (`hang`, `hangwatch`) need a shorter silence: `fault-grace` and five median steps, where
+every rank is seen to wait. What moves lives: a step, a beat, a stack, processors, files, accelerators, and for all but the surest witnesses output.
+
+A step beyond all others takes the suspicion back. A node that its watch finds bad (`nodefacts`), or that does not answer Slurm, is confirmation: then
+`fault-grace` without any sign of life is enough. A script that has ended by itself, in a job that does not end, is not waited for without end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client.cluster import JobState
+from ftrun.supervisor.context.cluster_view import topology
+from ftrun.supervisor.controller import ending, gather_facts
+from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.timers import Stopwatch
+from ftrun.supervisor.model.types import Diagnosis
+from ftrun.supervisor.policy.stall import Look, leaves_for_s, look
+from ftrun.supervisor.store import attempt_dir
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.telemetry.log_watcher import WatchReport
+
+__all__ = ["judge", "leave_to_agent"]
+
+
+@dataclass
+class _OverdueJob:
+    """The script of a suspected start is over, and its job is not."""
+
+    over: Stopwatch = field(default_factory=Stopwatch)
+
+
+def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
+    """Suspect or clear the live attempt by what its log says. Nothing while it does not run or cannot be read."""
+    row = ctx.row(world)
+    if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
+        ctx.observations.per_start(_OverdueJob).over.stop()
+        return
+    facts = gather_facts.of_live(ctx, world, report, topology(ctx))
+    diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
+    if report.evidence:
+        ctx.observations.provisional = diagnosis
+    seen = look(ctx.observations, diagnosis, suspected=ctx.run.state is not State.RUNNING)
+    ctx.observations.suspicion = diagnosis if seen is Look.SUSPECT else None
+    if seen is Look.WELL:
+        _clear(ctx, "what was seen is not fatal")
+    elif seen is Look.WENT_ON:
+        _clear(ctx, f"training went on to step {ctx.observations.step}")
+    elif diagnosis is not None:
+        if ctx.run.state is State.RUNNING:
+            told = {"signature": diagnosis.signature, "title": diagnosis.title}
+            ctx.record("fault.suspected", step=ctx.observations.step, **told)
+        _end_where_the_script_is_over(ctx, world, diagnosis)
+
+
+def leave_to_agent(ctx: RunContext) -> None:
+    """The agent inside the allocation judges: what was suspected while it could not be seen is its business now (P8)."""
+    ctx.observations.per_start(_OverdueJob).over.stop()
+    ctx.observations.suspicion = None
+    _clear(ctx, "the agent beside the script lives: it judges")
+
+
+def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:
+    """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
+    attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over
+    if attempt_dir.exit_record(ctx.run_dir, attempt.number, attempt.launch.number) is None:
+        over.stop()
+        return
+    waited_s = over.held_s(world.mono_s)
+    if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + leaves_for_s(ctx.settings):
+        ending.intend(ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not")
+
+
+def _clear(ctx: RunContext, why: str) -> None:
+    if ctx.run.state is State.SUSPECT:
+        ctx.record("fault.survived", why=why)

@@ -1,0 +1,216 @@
+"""The user's own commands: on-fault and on-give-up are started here, and the ends of all four are journalled. (I/O)
+
+How it thinks. What is due follows from the folded run: every incident that was decided, be it by the agent inside an allocation, and a stop. Each has a key, and is journalled
+as intended before it is started, so a supervisor that dies in between starts it at most once. A command runs beside the loop under a
+parent of its own (`hookrun`), a few at a time; nothing it does or fails to do changes the run: its end is a record and no more.
+
+Where ftrun may only watch a run (`observe`), the commands are run all the same, with FTRUN_OBSERVED=1: they are the user's own, and
+being told is what one watches for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ftrun.supervisor.controller import hook_runner
+from ftrun.supervisor.model.states import State
+from ftrun.supervisor.model.timers import Stopwatches
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store import submission_context
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.context.cluster_snapshot import ClusterSnapshot
+    from ftrun.supervisor.context.run_context import RunContext
+    from ftrun.supervisor.model.run import Incident, Run
+
+__all__ = ["Due", "due", "environment", "look", "pending"]
+
+AT_ONCE_MAX = 8
+LOST_AFTER_S = 30.0  # behind its limit: a parent that left no record died
+
+
+@dataclass
+class _Clocks:
+    """Of one launch."""
+
+    unheard: Stopwatches = field(default_factory=Stopwatches)  # key of a command
+
+
+@dataclass
+class _Children:
+    """Of all runs: the processes that are the parents of the users' commands."""
+
+    pids: set[int] = field(default_factory=set)
+
+
+class Due(NamedTuple):
+    """A command that is to be run once: its key in the journal, the setting it stands in, the class of fault and the decision."""
+
+    key: str
+    hook: str
+    facts: Mapping[str, Any]
+
+
+def due(run: Run) -> list[Due]:
+    """What is to be run and was not intended yet. (Values only: no clock, no file.)"""
+    last = run.incidents[-1] if run.incidents else None
+    wanted = bool(run.settings.get("on-fault"))
+    found = [_on_fault(one) for one in run.incidents if one.decision] if wanted else []
+    if run.state is State.STOPPED and not run.paused and run.settings.get("on-give-up"):
+        number, nodes = (run.attempt.number, run.attempt.reach) if run.attempt is not None else (0, ())
+        facts: dict[str, Any] = {"class": run.final_class, "decision": "stop", "reason": run.final_reason}
+        facts |= {"attempt": number, "nodes": nodes}
+        of_this = last is not None and last.attempt == number and last.fault == run.final_class
+        if last is not None and of_this:
+            facts |= {"signature": last.signature, "title": last.title, "culprits": last.nodes}
+        found.append(Due(f"on-give-up.{number}", "on-give-up", facts))
+    return [one for one in found if one.key not in run.hooks]
+
+
+def _on_fault(incident: Incident) -> Due:
+    facts: dict[str, Any] = {
+        "class": incident.fault,
+        "signature": incident.signature,
+        "title": incident.title,
+        "culprits": incident.nodes,
+        "attempt": incident.attempt,
+        "nodes": incident.attempt_nodes,
+        "decision": incident.decision.get("kind", ""),
+        "reason": incident.decision.get("reason", ""),
+    }
+    return Due(f"on-fault.{incident.id}", "on-fault", facts)
+
+
+def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
+    """The variables that a command finds beside those of the submission (docs/hooks.md)."""
+    number = one.facts["attempt"]
+    told = {
+        "HOOK": one.hook,
+        "RUN_ID": run.id,
+        "RUN_DIR": run_dir,
+        "ATTEMPT": number,
+        "JOB_ID": next((attempt.job for attempt in run.attempts if attempt.number == number), ""),
+        "NODES": ",".join(one.facts["nodes"]),
+        "FAULT": one.facts.get("class", ""),
+        "SIGNATURE": one.facts.get("signature", ""),
+        "TITLE": one.facts.get("title", ""),
+        "CULPRITS": ",".join(one.facts.get("culprits", ())),
+        "DECISION": one.facts.get("decision", ""),
+        "REASON": one.facts.get("reason", ""),
+        "OBSERVED": "1" if run.settings.get("observe") else "",
+    }
+    return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
+
+
+def look(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """One look at the commands of a run: journal the ends, start what is due. Raises LeaseLost, Stale, OSError (journal)."""
+    if not any(ctx.settings.get(name) for name in ("on-fault", "on-give-up", "pre-hook", "post-hook")):
+        return
+    _note_those_in_the_job(ctx)
+    _note_ends(ctx, world)
+    for one in due(ctx.run):
+        if _at_work(ctx) >= AT_ONCE_MAX:
+            return
+        ctx.record("hook.intended", key=one.key, hook=one.hook)
+        ctx.services.act("hook", world, lambda one=one: _start(ctx, one))  # type: ignore[misc]
+
+
+def pending(ctx: RunContext) -> bool:
+    """A run that is over and still has a command to start, or to hear of."""
+    return any(not why for why in ctx.run.hooks.values()) or bool(due(ctx.run))
+
+
+def _start(ctx: RunContext, one: Due) -> None:
+    """Start a command; that it could not be started is how it ended."""
+    run, folder = ctx.run, os.path.join(ctx.run_dir, "hooks")
+    cwd = submission_context.cwd(ctx.run_dir)
+    cwd = cwd if os.path.isdir(cwd) else ctx.run_dir
+    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+    argv = [
+        "-I",
+        "-S",
+        hook_runner.__file__,
+        folder,
+        one.key,
+        f"{limit_s:g}",
+        cwd,
+        str(run.settings[one.hook]),
+    ]
+    try:
+        argv.append(str(submission_context.load(ctx.run_dir)["umask"]))  # ours is not the user's
+        env = submission_context.environment(ctx.run_dir) | environment(run, ctx.run_dir, one)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+        child = os.posix_spawn(sys.executable, [sys.executable, *argv], env, file_actions=null, setsid=True)
+    except (OSError, ValueError, KeyError, submission_context.ContextError) as error:
+        ctx.record("hook.ended", key=one.key, hook=one.hook, code=None, why=f"not started: {error}")
+    else:
+        ctx.services.shared(_Children).pids.add(child)
+
+
+def _at_work(ctx: RunContext) -> int:
+    """How many commands of all runs are at work now; those that ended are let go."""
+    pids = ctx.services.shared(_Children).pids
+    for child in list(pids):
+        try:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                pids.discard(child)
+        except ChildProcessError:
+            pids.discard(child)
+    return len(pids)
+
+
+def _note_ends(ctx: RunContext, world: ClusterSnapshot) -> None:
+    """The ends of what was started, by us or by a supervisor before us."""
+    limit_s = float(ctx.settings.get("hook-limit", 60.0))
+    for key in [key for key, why in ctx.run.hooks.items() if not why]:
+        hook = key.partition(".")[0]
+        end = _end(os.path.join(ctx.run_dir, "hooks", f"{key}.end"))
+        if end is not None:
+            _at_work(ctx)
+            ctx.record("hook.ended", key=key, hook=hook, **end)
+        elif ctx.observations.per_launch(_Clocks).unheard[key].held_s(world.mono_s) > limit_s + LOST_AFTER_S:
+            ctx.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
+
+
+def _end(path: str) -> dict[str, Any] | None:
+    """How a command ended; None where it has left no record."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            told = json.load(stream)
+        return {"code": told["code"], "why": str(told["why"]) or "itself"}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note_those_in_the_job(ctx: RunContext) -> None:
+    """What batch.sh recorded of the commands around the script. A job's array has them in the folders of its tasks only."""
+    attempt = ctx.run.attempt
+    if attempt is None or not attempt.launch.claim_seen:
+        return
+    for hook, since in (
+        ("pre-hook", attempt.launch.running_seen_at_s),
+        ("post-hook", attempt.launch.end.at_s),
+    ):
+        key = f"{hook}.{attempt.number}.{attempt.launch.number}"
+        if not ctx.settings.get(hook) or since is None or key in ctx.run.hooks:
+            continue
+        for rows in _rows(
+            os.path.join(
+                store_run_dir.attempt_dir(ctx.run_dir, attempt.number), f"{hook}.{attempt.launch.number}"
+            )
+        ):
+            ctx.record("hook.ended", key=key, hook=hook, **rows)
+
+
+def _rows(path: str) -> Iterator[dict[str, Any]]:
+    """One row where the record is there and whole."""
+    found = store_run_dir.content(path, 4096) or b""
+    told = dict(line.partition("=")[::2] for line in found.decode("utf-8", "replace").splitlines())
+    if told.get("code", "").isdigit() and told.get("why"):
+        yield {"code": int(told["code"]), "why": told["why"]}

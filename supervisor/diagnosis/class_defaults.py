@@ -1,0 +1,138 @@
+"""The end of a launch as the diagnosis takes it, and what each fault class gets by default. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, Evidence, FaultClass, Proof, Source
+
+__all__ = ["CLASS_DEFAULTS", "UNSURE", "ClassDefault", "Ended", "plain", "proofs", "sure"]
+
+UNSURE = 0.5
+"""What is less sure than this is a guess: it gives way to a machine that is bad, and alone it never says that all hope is lost."""
+
+PROOFS_MAX = 5
+"""A person reads so many lines; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a launch ended, by Slurm's record and the exit record of batch.sh.
+
+    `state` is Slurm's ("GONE" and "" = unknown), `by_us` whether ftrun ended it after a suspicion, `nodes_down` the nodes
+    of this attempt that Slurm calls down or not responding, `requeued` whether Slurm put the job back into its queue,
+    `unused` whether the job had nodes that the script did not use: what Slurm says of a node may be said of those.
+    """
+
+    state: str
+    reason: str = ""
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    derived_exit_code: int = 0
+    by_us: bool = False
+    nodes_down: tuple[str, ...] = ()
+    requeued: bool = False
+    unused: bool = False
+
+    @property
+    def why(self) -> str:
+        """Slurm's reason in lower-case words without separators; "" where there is none."""
+        plain_words = self.reason.lower().replace("_", "").replace(" ", "")
+        return "" if plain_words in {"none", "(null)"} else plain_words
+
+    @property
+    def failed(self) -> bool:
+        """The script left a code or a signal behind."""
+        return bool(self.exit_code or self.exit_signal)
+
+    @property
+    def signal(self) -> int:
+        """The signal that ended the script; a shell tells its child's by 128 + N. 0 = none."""
+        if self.exit_signal:
+            return self.exit_signal
+        code = self.exit_code or 0
+        return code - 128 if 128 < code <= 128 + 64 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDefault:
+    """What a class gets where no signature says otherwise."""
+
+    retry: bool
+    action: Action
+    exclude: bool = False
+    advice: str = ""
+
+
+_AGAIN = ClassDefault(True, Action.RESUBMIT)
+_STOP = ClassDefault(False, Action.STOP)
+_ELSEWHERE = ClassDefault(True, Action.DRAIN, exclude=True)
+
+CLASS_DEFAULTS: Mapping[FaultClass, ClassDefault] = {
+    FaultClass.HARDWARE_GPU: _ELSEWHERE,
+    FaultClass.HARDWARE_OTHER: _ELSEWHERE,
+    FaultClass.NODE: _ELSEWHERE,
+    FaultClass.NETWORK: _AGAIN,
+    FaultClass.STORAGE: ClassDefault(True, Action.WAIT),
+    FaultClass.SCHEDULER: ClassDefault(True, Action.WAIT),
+    FaultClass.PREEMPTED: _AGAIN,
+    FaultClass.TIMELIMIT: ClassDefault(
+        True, Action.RESUBMIT, advice="save checkpoints well before the limit, or raise --time"
+    ),
+    FaultClass.HANG: _AGAIN,
+    FaultClass.CHECKPOINT: _AGAIN,
+    FaultClass.PORT_CONFLICT: _AGAIN,
+    FaultClass.LIBRARY_BUG: _AGAIN,
+    FaultClass.UNKNOWN: _AGAIN,
+    FaultClass.OOM_GPU: _STOP,
+    FaultClass.OOM_HOST: ClassDefault(
+        False, Action.STOP, advice="ask for more memory (--mem) or use less of it"
+    ),
+    FaultClass.USER_CODE: _STOP,
+    FaultClass.DATA: _STOP,
+    FaultClass.CONFIG: _STOP,
+    FaultClass.CANCELLED: _STOP,
+    FaultClass.HEALTHY: ClassDefault(False, Action.NONE),
+}
+
+
+def plain(
+    fault: FaultClass,
+    title: str,
+    rests_on: Sequence[str],
+    *,
+    confidence: float,
+    names: tuple[str, ...] = (),
+    lines: Sequence[Evidence] = (),
+    sources: tuple[Source, ...] = (),
+    advice: str = "",
+) -> Diagnosis:
+    """A diagnosis by the defaults of its class, with no signature."""
+    default = CLASS_DEFAULTS[fault]
+    return Diagnosis(
+        fault=fault,
+        retry=default.retry,
+        action=default.action,
+        nodes=names,
+        exclude=default.exclude,
+        confidence=confidence,
+        signature="",
+        title=title,
+        because=proofs(lines),
+        advice=advice or default.advice,
+        blame=Blame.NODE if names else Blame.UNKNOWN,
+        rests_on=tuple(rests_on),
+        sources=sources,
+    )
+
+
+def proofs(lines: Sequence[Evidence]) -> tuple[Proof, ...]:
+    """The first lines of `lines`, in the order written, as proofs."""
+    ordered = sorted(lines, key=lambda item: item.order)[:PROOFS_MAX]
+    return tuple(Proof(item.file, item.line, item.text, item.signature) for item in ordered)
+
+
+def sure(confidence: float) -> float:
+    """A confidence kept within 0.05 and 0.99: nothing is certain, and nothing that is said is worth nothing."""
+    return round(min(0.99, max(0.05, confidence)), 2)

@@ -1,0 +1,575 @@
+"""What the nodes of an attempt say of themselves, joined to what its log says. (pure)
+
+How it thinks. A report of a node is evidence from the machine; the log is evidence from the program. Each alone can mislead: a log is
+written by users and the rank that complains is usually the victim, and a check may fail for the site's own reasons. So only what sets a minority
+of the nodes apart counts (what all show is the site's), and it counts by the table of `scenario`: it names the node where the log is vague (a
+hang, a time-out, connections, an unknown end), agrees where the log names the same node, and is told but overrules nothing
+where the log names a cause that no node has (a bug, a full disk).
+
+Only who tells is compared: a dead node shows nothing, so those that survive it and share a finding are not a minority of all. And what was
+there before the fault is not its cause (`standing`): the checks before the script knew it, training went on after it, an earlier launch had
+left it in the ledger, or most nodes of other runs have it. What got worse since then is new.
+
+A report in the attempt's folder was written by the job's own user: it may leave out nodes of this attempt, and drains none.
+
+What a sick or a healthy node means for a run: the four scenarios of a training service, and our finer ones, as a table.
+How it thinks. Three things are known: whether the check before the script failed, whether a check says that hardware of a minority of the
+nodes is bad, and whether the script has ended. ModelArts names four of the combinations ("training fault tolerance check": pre-check failed
+and hardware faulty; failed and functional; passed, faulty, and the service exits; passed, functional, and the service exits). The table has
+all eight, so that no combination is decided anywhere else. What is left to the log is judged by it, class by class; and what is alive is never
+ended for a finding alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field
+from enum import StrEnum
+
+from ftrun.hooks.health import outliers
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE, plain, sure
+from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.model.types import Action, Blame, Diagnosis, FaultClass, Proof, Source
+
+__all__ = [
+    "SIGNATURE",
+    "TABLE",
+    "Act",
+    "NodeFacts",
+    "NodeFinding",
+    "Scenario",
+    "gathered",
+    "joined",
+    "number",
+    "of",
+    "parsed",
+    "while_alive",
+    "worth_checking",
+]
+
+
+class Act(StrEnum):
+    """What a scenario asks for."""
+
+    ISOLATE = "isolate and submit again"
+    START = "start all the same"
+    JUDGE = "judge by the log"
+    SUSPECT = "end it only if it stands still"
+    WATCH = "let it run"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One row. `number` is that of ModelArts, 0 where it names none. `ended`: the script has ended, or was not started because of the check."""
+
+    number: int
+    precheck_failed: bool
+    hardware_bad: bool
+    ended: bool
+    act: Act
+    why: str
+
+
+TABLE = (
+    Scenario(
+        1, True, True, True, Act.ISOLATE,
+        "the sick nodes are left out and the run goes on elsewhere; no budget of a fault class pays for it",
+    ),
+    Scenario(
+        2, True, False, True, Act.JUDGE,
+        "what every node shows is the site's or the set-up's: nobody is left out, and the log tells whether to try again",
+    ),
+    Scenario(
+        3, False, True, True, Act.ISOLATE,
+        "the machine explains the end where the log does not explain it better: the node is left out, the run resumes from its checkpoint",
+    ),
+    Scenario(
+        4, False, False, True, Act.JUDGE,
+        "the job's own end: its class decides, a mistake in the script fails, a full disk waits, an unknown cause is tried once more",
+    ),
+    Scenario(
+        0, True, True, False, Act.SUSPECT,
+        "the script runs on a node that failed its check: as long as it makes steps it is not touched",
+    ),
+    Scenario(
+        0, True, False, False, Act.START,
+        "a check that fails everywhere, or is unsure, keeps no script from starting",
+    ),
+    Scenario(
+        0, False, True, False, Act.SUSPECT,
+        "training may survive a fault: it is ended when nothing is seen to move for `fault-grace`",
+    ),
+    Scenario(0, False, False, False, Act.WATCH, "nothing is wrong"),
+)  # fmt: skip
+
+
+def of(*, precheck_failed: bool, hardware_bad: bool, ended: bool) -> Scenario:
+    """The row for what is known."""
+    wanted = (precheck_failed, hardware_bad, ended)
+    return next(row for row in TABLE if (row.precheck_failed, row.hardware_bad, row.ended) == wanted)
+
+
+SIGNATURE = "check-"
+"""Signatures of diagnoses that rest on a check are this and the check's name."""
+
+BAD, DEGRADED = "bad", "degraded"
+REMEMBERED_S = 3600.0
+"""A finding that is gone may still have been the cause: collectives wait half an hour before they give up."""
+
+OF_NODES = frozenset(
+    {
+        FaultClass.HARDWARE_GPU,
+        FaultClass.HARDWARE_OTHER,
+        FaultClass.NETWORK,
+        FaultClass.STORAGE,
+        FaultClass.NODE,
+    }
+)
+"""Classes of findings that say something of a node."""
+
+ENDED_FOR_OTHER_REASONS = frozenset(
+    {
+        FaultClass.HEALTHY,
+        FaultClass.CANCELLED,
+        FaultClass.PREEMPTED,
+        FaultClass.TIMELIMIT,
+        FaultClass.SCHEDULER,
+    }
+)
+HARDWARE = frozenset({FaultClass.HARDWARE_GPU, FaultClass.HARDWARE_OTHER})
+VAGUE = frozenset({FaultClass.HANG, FaultClass.NETWORK, FaultClass.UNKNOWN, FaultClass.LIBRARY_BUG})
+"""What a broken node looks like from the program's side."""
+
+SURE = {BAD: 0.85, DEGRADED: 0.6}
+GRADES = (DEGRADED, BAD)
+
+NEARLY = 0.05
+"""A value that differs by no more than this share is the same."""
+
+SECONDS = "s"
+"""The unit of how long an answer took, which is another each time."""
+
+STOOD_FOR_S = 14 * 86_400.0
+"""What the ledger tells of a node is believed for so long: it may have been mended since."""
+
+SITE_LEAST = 2
+"""So many nodes of other runs must show a finding before it is held to be the site's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFinding:
+    """One thing that a check found on one node. `until_s`: when it was gone again, None while it holds; `source`: who ran the check.
+
+    `fresh`: the check asked only for what came since the script began. `standing`: it was there before the fault.
+    """
+
+    node: str
+    kind: str
+    check: str
+    severity: str
+    fault: FaultClass
+    message: str
+    device: str = ""
+    at_s: float | None = None
+    until_s: float | None = None
+    source: Source = Source.REPORT
+    value: float | None = None
+    unit: str = ""
+    fresh: bool = False
+    standing: bool = False
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others of its attempt; one that got worse is another one."""
+        amount = f":{self.value:g}" if self.value is not None and self.unit != SECONDS else ""
+        return f"{self.node}:{self.check}:{self.device}:{self.severity}{amount}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """All that is known of an attempt's nodes now. `asked` are the nodes that answered a full check, `silent` those that are lost."""
+
+    nodes: tuple[str, ...] = ()
+    findings: tuple[NodeFinding, ...] = ()
+    asked: frozenset[str] = field(default_factory=frozenset)
+    silent: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def tellers(self) -> frozenset[str]:
+        """The nodes that can be compared with each other: who is silent, or gave no answer where others did, shows nothing."""
+        left = frozenset(self.nodes) - self.silent
+        return left & self.asked or left
+
+    def odd(self, now_s: float) -> tuple[NodeFinding, ...]:
+        """The findings that are new and set a minority of the nodes apart, worst first."""
+        held = [
+            one
+            for one in self.findings
+            if one.node in self.nodes and (one.until_s is None or now_s - one.until_s <= REMEMBERED_S)
+        ]
+        tellers = self.tellers
+        among = (frozenset(self.nodes), tellers)
+        shown = {(one.check, one.node) for one in held}
+        all_show, tellers_show = (Counter(check for check, node in shown if node in nodes) for nodes in among)
+        few = [
+            one
+            for one in held
+            if 2 * tellers_show[one.check] <= len(tellers) or (len(tellers) == 1 and _speaks_alone(one))
+        ]
+        if len(self.nodes) > 1:
+            few = [one for one in few if 2 * all_show[one.check] <= len(self.nodes)]
+        few = [one for one in few if not one.standing]
+        bad = {one.node for one in few if one.severity == BAD}
+        if any(2 * len(bad & nodes) > len(nodes) > 1 for nodes in among):
+            return ()  # most nodes are bad, each in its own way: something that they share is likelier
+        return tuple(sorted(few, key=lambda one: (one.severity != BAD, one.fault not in HARDWARE, one.node)))
+
+    def everywhere(self) -> tuple[str, ...]:
+        """The checks that fail on every node of several: the site's or the job's.
+
+        A node that is lost tells nothing more: where most of the others answered a full check, those are enough.
+        """
+        left = frozenset(self.nodes) - self.silent
+        answered = left & self.asked
+        told = answered if 2 * len(answered) > len(left) and len(answered) > 1 else left
+        shown: dict[str, set[str]] = {}
+        for one in self.findings:
+            shown.setdefault(one.check, set()).add(one.node)
+        return tuple(sorted(check for check, nodes in shown.items() if len(told) > 1 and told <= nodes))
+
+    def stood(self, before: Sequence[NodeFinding]) -> NodeFacts:
+        """The same, where the checks before the script found these: what the watch tells came later."""
+        return self._marked(
+            lambda one: (
+                one in before
+                or (one.kind == "after" and not one.fresh and any(_same(old, one) for old in before))
+            )
+        )
+
+    def survived(self, keys: Collection[str]) -> NodeFacts:
+        """The same, where training, or another start, went on after the findings with these keys.
+
+        What a watch found then says nothing more, and hides no other node with the same fault; a check finds again what stands.
+        """
+        marked = self._marked(lambda one: one.key in keys)
+        left = (one for one in marked.findings if one.kind != "watch" or one.key not in keys)
+        return replace(marked, findings=tuple(left))
+
+    def noted_before(self, entries: Iterable[Entry], run: str, launch: str, now_s: float) -> NodeFacts:
+        """The same, with what the ledger tells of these findings before this launch, whose entries' ids begin with `launch`.
+
+        What a node was blamed for is no excuse the next time; and a card or a link that is broken elsewhere says nothing of this one.
+        """
+        told = [one for one in entries if now_s - one.at_s <= STOOD_FOR_S and not one.id.startswith(launch)]
+        checks = [one for one in told if one.what == "check"]
+        before = [_noted(one, node) for one in checks for node in one.nodes if node in self.nodes]
+        blamed = {
+            (node, one.signature)
+            for one in told
+            if one.what in ("incident", "excluded", "drained")
+            for node in one.nodes
+        }
+        of_others = {node for one in told if one.run not in ("", run) for node in one.nodes}
+        shown: dict[str, set[str]] = {}
+        for one in checks:
+            if one.run != run:
+                shown.setdefault(one.signature, set()).update(one.nodes)
+
+        def known(one: NodeFinding) -> bool:
+            signature = f"{SIGNATURE}{one.check}"
+            if one.kind == "watch" or one.fresh or (one.node, signature) in blamed:
+                return False
+            if any(_same(old, one) for old in before):
+                return True
+            many = len(shown.get(signature, ()))
+            return one.fault not in HARDWARE and many >= SITE_LEAST and 2 * many > len(of_others)
+
+        return self._marked(known)
+
+    def _marked(self, standing: Callable[[NodeFinding], bool]) -> NodeFacts:
+        marked = (
+            one if one.standing or not standing(one) else replace(one, standing=True) for one in self.findings
+        )
+        return replace(self, findings=tuple(marked))
+
+    def scenario(self, now_s: float, *, ended: bool) -> Scenario:
+        """The row of the table that these facts are."""
+        bad = [one for one in self.odd(now_s) if one.severity == BAD]
+        failed = any(one.kind == "preflight" and one.severity == BAD for one in self.findings)
+        return of(precheck_failed=failed, hardware_bad=bool(bad), ended=ended)
+
+
+def _speaks_alone(one: NodeFinding) -> bool:
+    """Without a peer to compare with: broken hardware, and what came while the job ran; the rest may be the site's way."""
+    return one.fault in HARDWARE or one.kind == "watch"
+
+
+def _as_bad_as(one: NodeFinding) -> tuple[str, ...]:
+    """The severities that a finding before it must have had for it to be no worse now."""
+    return GRADES[GRADES.index(one.severity) :]
+
+
+def _noted(entry: Entry, node: str) -> NodeFinding:
+    """A finding as the ledger has it."""
+    return NodeFinding(
+        node=node,
+        kind=str(entry.detail.get("kind", "")),
+        check=entry.signature.removeprefix(SIGNATURE),
+        severity=str(entry.detail.get("worst", "")),
+        fault=FaultClass.NODE,
+        message="",
+        device=entry.device,
+        value=number(entry.detail.get("value")),
+    )
+
+
+def _same(before: NodeFinding, now: NodeFinding) -> bool:
+    """Whether `now` is what was there already: the same thing of the same node, and no worse."""
+    if (before.node, before.check, place(before.device)) != (now.node, now.check, place(now.device)):
+        return False
+    if before.severity not in _as_bad_as(now) or before.value is None or now.value is None:
+        return before.severity in _as_bad_as(now)
+    margin = NEARLY * max(abs(before.value), abs(now.value))
+    return now.unit == SECONDS or abs(now.value - before.value) <= margin
+
+
+def gathered(
+    nodes: Sequence[str],
+    reports: Mapping[str, Mapping[str, object]],
+    *,
+    by_ssh: Mapping[str, object] | None = None,
+) -> NodeFacts:
+    """The facts of an attempt: `reports` by kind (preflight, watch, after) and node, as they were read; `by_ssh` fetched by ftrun itself.
+
+    Full checks are compared with each other as well: that a node has less than its peers, no node can tell alone.
+    """
+    told = {kind: {n: r for n, r in found.items() if n in nodes} for kind, found in reports.items()}
+    findings = [
+        one for found in told.values() for node, report in found.items() for one in parsed(report, node=node)
+    ]
+    fetched = {node: report for node, report in (by_ssh or {}).items() if node in nodes}
+    for node, report in fetched.items():
+        findings += parsed(report, node=node, source=Source.CHECK)
+    full = {**told.get("after", {}), **fetched}
+    full = {node: report for node, report in full.items() if isinstance(report, Mapping)}
+    rows = {node: _rows(report) for node, report in full.items()}
+    known = {(one.node, one.check) for one in findings if one.severity == BAD}
+    for odd in outliers.verdict(rows, len(nodes)).odd if rows else ():
+        if odd.counts and odd.fault in OF_NODES and (odd.node, odd.check) not in known:
+            message = f"{odd.has}, its peers have {odd.peers_have}"
+            fault = FaultClass(odd.fault)
+            findings.append(NodeFinding(odd.node, "after", odd.check, BAD, fault, message, odd.device))
+    before = [one for one in findings if one.kind == "preflight"]
+    facts = NodeFacts(tuple(nodes), tuple(findings), frozenset(rows))
+    return facts.stood(before) if before else facts
+
+
+def _rows(report: object) -> list[dict[str, object]]:
+    """The findings of a report in the form that `compare` takes; whoever wrote it, nothing in it trips a reader."""
+    rows = report.get("findings") if isinstance(report, Mapping) else None
+    return [
+        {
+            **{key: str(row.get(key, "")) for key in ("check", "severity", "device", "fault", "unit")},
+            "value": number(row.get("value")),
+            "evidence": _texts(row.get("evidence")),
+        }
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, Mapping)
+    ]
+
+
+def _texts(lines: object) -> list[str]:
+    return [str(line)[:400] for line in lines[:5]] if isinstance(lines, list) else []
+
+
+def parsed(report: object, *, node: str, source: Source = Source.REPORT) -> tuple[NodeFinding, ...]:
+    """The findings of a report (schema 1) that say something against its node; () for what is no report of that node."""
+    if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
+        return ()
+    rows = report.get("findings")
+    told = [_finding(row, report, source) for row in rows] if isinstance(rows, list) else []
+    return tuple(one for one in told if one is not None)
+
+
+def _finding(row: object, report: Mapping[str, object], source: Source) -> NodeFinding | None:
+    if not isinstance(row, Mapping) or row.get("severity") not in SURE:
+        return None
+    try:
+        fault = FaultClass(str(row.get("fault")))
+    except ValueError:
+        return None
+    if fault not in OF_NODES:
+        return None
+    return NodeFinding(
+        node=str(report["node"]),
+        kind=str(report.get("kind", "")),
+        check=str(row.get("check", ""))[:64],
+        severity=str(row["severity"]),
+        fault=fault,
+        message=str(row.get("message", ""))[:400],
+        device=str(row.get("device", ""))[:120],
+        at_s=number(row.get("at_s", report.get("at_s"))),
+        until_s=number(row.get("until_s")),
+        source=source,
+        value=number(row.get("value")),
+        unit=str(row.get("unit", ""))[:32],
+        fresh=row.get("check") in _list(report.get("since")),
+    )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def number(value: object) -> float | None:
+    """A number that can be counted with; whoever wrote the report may have written any."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+# ---------------------------------------------------------------------- joining
+
+
+def while_alive(
+    found: Diagnosis | None, facts: NodeFacts, survived: Collection[str], now_s: float
+) -> Diagnosis | None:
+    """What log and nodes say of a live run; a finding after which training went on says nothing more of it.
+
+    What comes back is a suspicion: a live run is ended only when it stands still as well (P7).
+    """
+    left = facts.survived(survived)
+    if left.scenario(now_s, ended=False).act is not Act.SUSPECT:
+        return found
+    if found is not None and found.signature and found.fault not in ENDED_FOR_OTHER_REASONS:
+        return joined(found, left, now_s)
+    return _blaming([one for one in left.odd(now_s) if one.severity == BAD])
+
+
+def worth_checking(found: Diagnosis) -> bool:
+    """Whether anything that a check may find can change this diagnosis: what no node causes, and is sure, stays what it is."""
+    if found.fault in ENDED_FOR_OTHER_REASONS:
+        return False
+    return found.fault in OF_NODES | VAGUE or found.confidence < UNSURE
+
+
+def joined(found: Diagnosis, facts: NodeFacts, now_s: float) -> Diagnosis:
+    """The diagnosis of an end, with what the nodes say."""
+    every, shared = ("every node that answers" if facts.silent else "every node"), facts.everywhere()
+    words = [f"{every} fails {check}: the site or the job, not a node" for check in shared]
+    stood = [
+        one for one in facts.findings if one.standing and one.severity == BAD and one.check not in shared
+    ]
+    words += [f"there before the fault: {one.node}, check {one.check}: {one.message}" for one in stood[:3]]
+    found = replace(found, rests_on=(*found.rests_on, *words)) if words else found
+    odd = facts.odd(now_s)
+    if not odd or found.fault in ENDED_FOR_OTHER_REASONS:
+        return found
+    for rule in (_agreeing, _explained, _beside):
+        better = rule(found, odd)
+        if better is not None and found.nodes and set(facts.nodes) <= set(better.nodes):
+            continue  # to blame all is to blame none, and who is named already would go free
+        if better is not None:
+            row = facts.scenario(now_s, ended=True)
+            told = f"scenario {row.number}: {row.act.value}" if row.number else row.act.value
+            return replace(better, rests_on=(*better.rests_on, told))
+    told = "; ".join(f"{one.node}: {one.message}" for one in odd[:3])
+    return replace(found, rests_on=(*found.rests_on, f"not held to be the cause: {told}"))
+
+
+def _agreeing(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
+    """Log and machine name the same node: surer, and where the log saw only the effect, the machine tells the cause."""
+    same = [one for one in odd if one.node in found.nodes and _fits(found, one)]
+    if not same:
+        return None
+    vague = found.fault in VAGUE or (found.fault is FaultClass.NODE and same[0].fault in HARDWARE)
+    if vague and same[0].severity == BAD:
+        better = _blaming([one for one in same if one.severity == BAD], found)
+        return replace(better, confidence=sure(max(better.confidence, found.confidence) + 0.1))
+    return replace(
+        found,
+        exclude=True,
+        confidence=sure(found.confidence + 0.15),
+        because=(*found.because, *_proofs(same)),
+        sources=_sources(found, same, found.nodes),
+        rests_on=(*found.rests_on, *_words(same)),
+    )
+
+
+def _explained(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
+    """The log is vague, unsure, or names nobody for a fault of this class: the machine tells where and what."""
+    vague = found.fault in VAGUE or found.confidence < UNSURE
+    culprits = [one for one in odd if one.severity == BAD and (vague or _nameless(found, one))]
+    culprits = culprits or [one for one in odd if _nameless(found, one)]
+    return _blaming(culprits, found) if culprits else None
+
+
+def _beside(found: Diagnosis, odd: Sequence[NodeFinding]) -> Diagnosis | None:
+    """The log names a sick node, and another is sick as well: the run goes on without both. A file system is shared, or made as it is."""
+    if found.fault not in HARDWARE | {FaultClass.NODE} or not found.nodes:
+        return None
+    more = [one for one in odd if one.severity == BAD and one.node not in found.nodes]
+    more = [one for one in more if one.fault is not FaultClass.STORAGE]
+    if not more:
+        return None
+    names = tuple(dict.fromkeys((*found.nodes, *(one.node for one in more))))
+    return replace(found, nodes=names, rests_on=(*found.rests_on, *_words(more)))
+
+
+def _fits(found: Diagnosis, one: NodeFinding) -> bool:
+    """A finding about something else (a slow mount beside a dead GPU) is no agreement."""
+    if one.fault is found.fault or found.fault in {FaultClass.HANG, FaultClass.UNKNOWN}:
+        return True
+    return one.severity == BAD and found.fault in VAGUE | HARDWARE | {FaultClass.NODE}
+
+
+def _nameless(found: Diagnosis, one: NodeFinding) -> bool:
+    return not found.nodes and one.fault is found.fault
+
+
+def _blaming(culprits: Sequence[NodeFinding], found: Diagnosis | None = None) -> Diagnosis:
+    """A diagnosis that rests on findings; `found` is what the log said, and stays on record."""
+    first = culprits[0]
+    nodes = tuple(dict.fromkeys(one.node for one in culprits))
+    default = CLASS_DEFAULTS[first.fault]
+    base = plain(first.fault, first.message, _words(culprits), confidence=SURE[first.severity], names=nodes)
+    told = (
+        () if found is None else (f"the log alone says {found.fault.value}: {found.title}", *found.rests_on)
+    )
+    return replace(
+        base,
+        signature=f"{SIGNATURE}{first.check}",
+        retry=True,
+        action=default.action if default.action is not Action.STOP else Action.RESUBMIT,
+        exclude=True,
+        blame=Blame.NODE,
+        because=(*_proofs(culprits), *(found.because if found is not None else ())),
+        consequences=found.consequences if found is not None else 0,
+        sources=_sources(found, culprits, nodes),
+        rests_on=(*base.rests_on, *told),
+    )
+
+
+def _sources(
+    found: Diagnosis | None, findings: Sequence[NodeFinding], names: Collection[str]
+) -> tuple[Source, ...]:
+    """The sources that agree. What drains a node must have looked at that very node, so it counts only where it saw all that are blamed."""
+    before = found.sources if found is not None else ()
+    proven = set(names) <= {one.node for one in findings if one.source is Source.CHECK}
+    return tuple(dict.fromkeys((*before, Source.CHECK if proven else Source.REPORT)))
+
+
+def _words(findings: Sequence[NodeFinding]) -> list[str]:
+    return [f"{one.node}, check {one.check}: {one.message}" for one in findings[:5]]
+
+
+def _proofs(findings: Sequence[NodeFinding]) -> tuple[Proof, ...]:
+    return tuple(
+        Proof(f"{one.kind} of {one.node}", 0, one.message, f"{SIGNATURE}{one.check}") for one in findings[:5]
+    )

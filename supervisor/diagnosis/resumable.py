@@ -1,0 +1,180 @@
+"""What a start of a run would load now, seen from outside, and what it must not. (I/O)
+
+How it thinks. The start itself asks `ftrun-hook pick` on its node; the supervisor and the agent ask the same judge with the same question, so that a torn checkpoint is
+no progress, and so that a run which could load nothing stops here and does not wait in a queue for it. With `checkpoint-verify` = rule the names decide on both sides.
+
+Each divergence leaves two files in the run's folder: `diverged/NAME` says what a job is told of it, so that a job which Slurm itself starts again hears of
+it, too; and the times of both are for the shell's own rule, which cannot read times.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ftrun.hooks.checkpoints import diverged, names
+from ftrun.hooks.checkpoints.model import EMPTY, TEMPORARY
+from ftrun.supervisor.config import home
+from ftrun.supervisor.diagnosis import checkpoint_blame
+from ftrun.supervisor.diagnosis.checkpoint_blame import Resumed, Usable
+from ftrun.supervisor.store import checkpoints, submission_context
+
+if TYPE_CHECKING:
+    from ftrun.hooks.checkpoints.diverged import Poison
+    from ftrun.supervisor.model.run import Run
+
+__all__ = ["Usable", "answer", "by_rule", "find", "had", "leave", "resumed", "told"]
+
+LIMIT_S = 10.0
+NOT_ONE = "none of its checkpoints may be loaded"
+NAMED_MAX = 8
+
+
+def find(
+    settings: Mapping[str, Any],
+    run: Run,
+    cwd: str,
+    *,
+    more: Iterable[Poison] = (),
+    without: Sequence[str] = (),
+    run_dir: str = "",
+) -> Usable:
+    """Look. `more`: divergences that the run's journal does not have yet; `without`: checkpoints that are as good as set aside; `run_dir`: where the deep
+    level's findings are ("" = nowhere)."""
+    pattern = str(settings.get("checkpoint", ""))
+    if not pattern:
+        return Usable()
+    reasons = {os.path.join(cwd, path): why for path, why in _reasons(run).items()}
+    if settings.get("checkpoint-verify") != "quick":
+        path = by_rule(settings, run, cwd, more=more, without=without)
+        fresh = bool(settings.get("checkpoint-fresh"))
+        left = [] if path or fresh else checkpoints.complete(pattern, cwd=cwd)
+        named = [(one, reasons.get(one, "")) for one in sorted(left, key=_step, reverse=True)]
+        own = _own([checkpoints.times_written_s(one) for one in left], run, run_dir)
+        return Usable(path, _named(NOT_ONE, named) if left else "", anew=not left, own=own)
+    from ftrun.hooks.checkpoints.selection import Request, select
+
+    picked = select(
+        Request(
+            patterns=pattern.splitlines(),
+            cwd=cwd,
+            marker=str(settings.get("checkpoint-marker", "")),
+            aside=(*checkpoints.still_aside(run.set_aside), *without),
+            poisons=(*run.poisoned, *more),
+            had=had(run),
+            began_s=run.created_at_s,
+            fresh=bool(settings.get("checkpoint-fresh")),
+            before_s=time.monotonic() + LIMIT_S,
+            run_dir=run_dir,
+        )
+    )
+    if picked.chosen is not None:
+        return Usable(picked.chosen.found.path)
+    if not picked.stuck:
+        return Usable(anew=True)
+    passed = [(path, reasons.get(path, "") or why) for path, why in picked.passed]
+    words = f"none of {len(picked.inspected)} checkpoints may be loaded"
+    there = [one.written_s for one in picked.inspected if one.state not in (EMPTY, TEMPORARY)]
+    return Usable(stuck=_named(words, passed), own=_own(there, run, run_dir))
+
+
+def resumed(settings: Mapping[str, Any], run: Run, run_dir: str, path: str, incident: str) -> Resumed | None:
+    """What there is to know of the checkpoint that a failed start had resumed from; None where it had none."""
+    if not path or not settings.get("checkpoint"):
+        return None
+    cwd = submission_context.cwd(run_dir)
+    path = os.path.normpath(os.path.join(cwd, path))
+    return Resumed(
+        path,
+        checkpoint_blame.earlier(run, incident),
+        find(settings, run, cwd, without=[path], run_dir=run_dir),
+        trained=run.best_step is not None or any(one.step is not None for one in run.incidents),
+    )
+
+
+def _reasons(run: Run) -> dict[str, str]:
+    """Why each checkpoint was set aside, in the words of the start that failed."""
+    told = (one.diagnosis.get("loading") or {} for one in run.incidents)
+    return {one["path"]: f"a start failed: {one['text']}" for one in told if one.get("text")}
+
+
+def _named(words: str, passed: Sequence[tuple[str, str]]) -> str:
+    """With each checkpoint by its name and its reason, as many as a person reads."""
+    said = [f"{os.path.basename(path)}: {why}" if why else os.path.basename(path) for path, why in passed]
+    more = f"; and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
+    return f"{words}: {'; '.join(said[:NAMED_MAX])}{more}" if said else words
+
+
+def _own(written_s: Iterable[float | None], run: Run, run_dir: str) -> bool:
+    """Each was written since the run was submitted, by the file systems' clocks: what is lost with them is this run's alone."""
+    began_s = (
+        checkpoints.times_written_s(os.path.join(run_dir, "submit", "context.json")) if run_dir else None
+    )
+    began_s = run.created_at_s if began_s is None else began_s
+    return all(at_s is None or at_s >= began_s for at_s in written_s)
+
+
+def _step(path: str) -> int:
+    step = names.step_of(path)
+    return -1 if step is None else step
+
+
+def by_rule(
+    settings: Mapping[str, Any],
+    run: Run,
+    cwd: str,
+    *,
+    more: Iterable[Poison] = (),
+    without: Sequence[str] = (),
+) -> str:
+    """The newest by names, markers and times alone, as batch.sh finds it without Python; "" = none."""
+    pattern, marker = str(settings.get("checkpoint", "")), str(settings.get("checkpoint-marker", ""))
+    aside, spoilt = (*checkpoints.still_aside(run.set_aside), *without), (*run.poisoned, *more)
+    if spoilt:
+        known = checkpoints.complete(pattern, marker=marker, set_aside=aside, cwd=cwd)
+        bad = (
+            path
+            for path in known
+            if diverged.why_poisoned(names.step_of(path), checkpoints.times_written_s(path) or 0.0, spoilt)
+        )
+        aside = (*aside, *bad)
+    return checkpoints.newest(pattern, marker=marker, set_aside=aside, cwd=cwd)
+
+
+def had(run: Run) -> bool:
+    """The run has had a whole checkpoint, as far as is known."""
+    resumed = any(
+        one.launch.start.resume_from or any(start.resume_from for start in one.begun) for one in run.attempts
+    )
+    return bool(run.best_checkpoint) or resumed
+
+
+def told(run_dir: str, run: Run) -> dict[str, Any]:
+    """What `submit.request_for` says of the run's checkpoints to the next attempt. Raises OSError."""
+    leave(run_dir, run.poisoned)
+    return {
+        "set_aside": checkpoints.still_aside(run.set_aside),
+        "poisoned": run.poisoned,
+        "had": had(run),
+    }
+
+
+def answer(run_dir: str, run: Run) -> dict[str, Any]:
+    """The same for the next start in place, as the agent's answer says it; what is set aside is told there apart. Raises OSError."""
+    leave(run_dir, run.poisoned)
+    return {"poison": diverged.to_lines(run.poisoned).splitlines(), "had": had(run)}
+
+
+def leave(run_dir: str, spoilt: Iterable[Poison]) -> None:
+    """The files of each divergence, again and again the same. Raises OSError."""
+    for one in spoilt:
+        folder = os.path.join(run_dir, "diverged")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for name, at_s in ((one.name, one.until_s), (f"{one.name}.since", one.since_s)):
+            if at_s is not None:
+                path = os.path.join(folder, name)
+                if not os.path.exists(path):
+                    home.write_atomically(path, f"{diverged.to_lines([one])}\n".encode(), sync=False)
+                os.utime(path, (at_s, at_s))

@@ -1,0 +1,112 @@
+"""Why ftrun ends a live start: the suspicion that its diagnosis is made with once it is over. (pure)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.diagnosis.class_defaults import plain
+from ftrun.supervisor.model.types import Diagnosis, FaultClass, Source
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.model.run import Attempt
+    from ftrun.supervisor.model.types import Verdict
+
+__all__ = [
+    "DRAINED",
+    "GROWN",
+    "LOST",
+    "SLOW",
+    "drained",
+    "grown",
+    "hung",
+    "instead",
+    "is_planned",
+    "lost",
+    "of_hang",
+    "of_rank",
+    "slow",
+]
+
+LOST, SLOW, DRAINED, GROWN = "node.silent", "straggler.swap", "node.drained", "run.grows"
+HUNG = "hang.no-progress"
+
+_NODE = re.compile(r"\((\S+)\)$")
+
+
+def hung(verdict: Verdict, nodes: Sequence[str]) -> Diagnosis:
+    """A start on these nodes hangs. Whoever is behind is named, by what the ranks themselves said."""
+    named = [match[1] for one in verdict.behind if (match := _NODE.search(one))]
+    known = {node.split(".")[0]: node for node in nodes}
+    culprits = tuple(dict.fromkeys(known[n.split(".")[0]] for n in named if n.split(".")[0] in known))
+    words = [verdict.reason, *(f"behind: {one}" for one in verdict.behind)]
+    found = plain(
+        FaultClass.HANG, "it hung", words, names=culprits, confidence=0.7, sources=(Source.SILENCE,)
+    )
+    return replace(found, signature=HUNG)
+
+
+def of_hang(attempt: Attempt) -> tuple[Diagnosis | None, bool]:
+    """The suspicion for which ftrun ended the present start since it hung, and whether a task had ended by
+    itself before.
+
+    None where it was ended for no hang. A script that came to a good end finished.
+    """
+    known = attempt.hung
+    if known is None or not attempt.ended_by_us or attempt.launch.end.state == "COMPLETED":
+        return None, False
+    if (known.launch, known.start) != (attempt.launch.number, attempt.launch.start.number):
+        return None, False
+    return hung(known.verdict, attempt.used), known.verdict.rank_ended
+
+
+def of_rank(found: Diagnosis, rank: int) -> Diagnosis:
+    """A rank died of this, and the others cannot go on without it."""
+    return replace(found, title=f"rank {rank} died: {found.title}")
+
+
+def lost(nodes: tuple[str, ...]) -> Diagnosis:
+    """A live start has lost nodes: they do not answer."""
+    words = "a node does not answer, and the script stands still"
+    return replace(
+        plain(FaultClass.NODE, words, [words], names=nodes, confidence=0.8, sources=(Source.SILENCE,)),
+        signature=LOST,
+    )
+
+
+def slow(node: str, reason: str) -> Diagnosis:
+    """A start is left for a spare that is to take a slow node's place."""
+    found = plain(
+        FaultClass.NODE, "a node is slow", [reason], names=(node,), confidence=0.7, sources=(Source.SILENCE,)
+    )
+    return replace(found, signature=SLOW)
+
+
+def drained(nodes: tuple[str, ...], reason: str) -> Diagnosis:
+    """A start is left for spares that are to take the place of nodes that somebody drained. Slurm's word
+    for it; nobody is blamed.
+    """
+    title = "a node is drained" if len(nodes) == 1 else "nodes are drained"
+    found = plain(FaultClass.NODE, title, [reason], names=nodes, confidence=0.9, sources=(Source.SLURM,))
+    return replace(found, signature=DRAINED, exclude=False)
+
+
+def grown(reason: str) -> Diagnosis:
+    """A start is left for one with more nodes. Nothing failed, and nobody is blamed."""
+    found = plain(FaultClass.NODE, "the run grows", [reason], confidence=0.9, sources=(Source.SLURM,))
+    return replace(found, signature=GROWN, exclude=False)
+
+
+def instead(nodes: Sequence[str], answered: Collection[str], unfit: Collection[str]) -> Diagnosis:
+    """What is said of a start that was to grow, where some of its own nodes turn out to be lost when it is
+    over.
+    """
+    gone = tuple(node for node in nodes if node not in answered or node in unfit)
+    return lost(gone) if gone else grown("it is not known which nodes are well")
+
+
+def is_planned(found: Diagnosis) -> bool:
+    """Whether a start that was left for this was well: what its end printed is the end's own doing."""
+    return found.signature in (SLOW, DRAINED, GROWN)

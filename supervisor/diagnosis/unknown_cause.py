@@ -1,0 +1,165 @@
+"""The last words of an attempt that no signature explains, compared with what it usually prints. (I/O)
+
+How it thinks. Reading every line of every log for this would cost more than it tells, so it is done only when a launch is
+over and its cause unknown, and only over the end of each file. What stands in front of the last step was printed while training went
+on; so was what an earlier attempt printed that ended for a reason of its own.
+
+What is new and what is odd in a log that no signature explains.
+How it thinks. A failure that nobody has described still prints something that a healthy run does not. So each line is
+reduced to its shape, without numbers, addresses and times, and what was printed while all was well (before the last
+step, in an attempt that was not at fault) is usual. Of the rest a line counts for more when its words sound of trouble and when one
+node alone says it. The result is no diagnosis: a few lines that a person should read first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.diagnosis import blame
+from ftrun.supervisor.model.types import Evidence, Proof, Source, Topology
+from ftrun.supervisor.signatures.scanner import clean
+from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours, Whose, whose
+from ftrun.supervisor.telemetry.tail import LogPath
+
+__all__ = ["SHOWN_MAX", "Line", "shape", "shapes", "suspects", "suspicious"]
+
+
+SHOWN_MAX = 5
+"""A person reads so many lines."""
+
+_VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+(?:[.,:]\d+)*", re.IGNORECASE)
+_SPACE = re.compile(r"\s+")
+_RULER = re.compile(r"[\W_]*")
+_TROUBLE = (
+    (3, re.compile(r"\b(?:error|exception|fatal|panic|abort(?:ed|ing)?|segfault|corrupt\w*|critical)\b|\w+Error\b", re.I)),
+    (2, re.compile(r"\b(?:fail(?:ed|ure|s)?|cannot|can't|could not|unable|refused|denied|invalid|killed|timed? ?out|lost|unreachable|dead|not found|no such)\b", re.I)),
+    (1, re.compile(r"\b(?:warn(?:ing)?|retry(?:ing)?|unexpected|missing|exit(?:ed|ing)?|terminat\w+|signal)\b", re.I)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a log: where it stands, and who wrote it (a node or "rank N"; "" where nobody is named)."""
+
+    file: str
+    number: int
+    text: str
+    speaker: str = ""
+
+
+def shape(text: str) -> str:
+    """The line without what differs each time it is printed; "" for a ruler or an empty line."""
+    if _RULER.fullmatch(text):
+        return ""
+    return _SPACE.sub(" ", _VARIABLE.sub("#", text)).strip().lower()[:200]
+
+
+def suspects(lines: Sequence[Line], usual: Collection[str] = ()) -> tuple[Line, ...]:
+    """The lines that a person should look at, in the order written; () where all is usual.
+
+    `lines` are the last words of an attempt, `usual` the shapes of what is printed when nothing is wrong.
+    """
+    first: dict[str, Line] = {}
+    speakers: dict[str, set[str]] = {}
+    for line in lines:
+        form = shape(line.text)
+        if form and form not in usual:
+            first.setdefault(form, line)
+            speakers.setdefault(form, set()).add(line.speaker)
+    many = len({line.speaker for line in lines if line.speaker}) > 1
+    places = {id(line): place for place, line in enumerate(lines)}
+
+    def weight(form: str) -> tuple[int, int]:
+        alone = many and len(speakers[form]) == 1 and "" not in speakers[form]
+        return (-_trouble(first[form].text) - (2 if alone else 0), places[id(first[form])])
+
+    best = sorted(first, key=weight)[:SHOWN_MAX]
+    if all(weight(form)[0] == 0 for form in best):
+        # Nothing sounds of trouble: then the last words are as good as any.
+        best = list(first)[-SHOWN_MAX:]
+    return tuple(sorted((first[form] for form in best), key=lambda line: places[id(line)]))
+
+
+def shapes(texts: Iterable[str]) -> frozenset[str]:
+    """The shapes of all these lines."""
+    return frozenset(shape(text) for text in texts)
+
+
+def _trouble(text: str) -> int:
+    return next((weight for weight, words in _TROUBLE if words.search(text)), 0)
+
+
+END_BYTES = 1 << 20
+"""So much of the end of each file is read."""
+
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x80")
+"""gzip, zstd, pickle: nothing that a person reads as it is."""
+
+FILES_MAX = 64
+CANDIDATES_MAX = 400
+"""So many lines of one file are asked; a log without steps is usual up to there."""
+
+
+def suspicious(
+    logs: Sequence[LogPath],
+    topology: Topology,
+    *,
+    step_offset_bytes: int = 0,
+    healthy: Sequence[LogPath] = (),
+    ours: Ours = NOBODY_KNOWN,
+) -> tuple[Proof, ...]:
+    """The lines that a person should look at, a few, in the order written; () where nothing is readable or all is usual.
+
+    `step_offset_bytes` is where the last step stands in whichever log has it, 0 = no step; `healthy` are logs of attempts that
+    were not at fault; what another job wrote (`ours`) is no word of this one.
+    """
+    usual: set[str] = set()
+    last: list[Line] = []
+    for log in healthy[:FILES_MAX]:
+        usual |= shapes(line.text for line, _ in _lines(log, topology))
+    for log in logs[:FILES_MAX]:
+        lines = _lines(log, topology)
+        lines = [one for one in lines if whose(one[0].text, ours) is not Whose.FOREIGN]
+        after = [line for line, offset_bytes in lines if offset_bytes >= step_offset_bytes]
+        if step_offset_bytes == 0 or not after:
+            after = [line for line, _ in lines]
+        candidates = after[-CANDIDATES_MAX:]
+        kept = len(candidates)
+        usual |= shapes(line.text for line, _ in (lines[:-kept] if kept else lines))
+        last += candidates
+    return tuple(Proof(line.file, line.number, line.text, "") for line in suspects(last, usual))
+
+
+def _lines(log: LogPath, topology: Topology) -> list[tuple[Line, int]]:
+    """The lines in the end of a file with their offsets; numbers are 0 where the file is too long to count them."""
+    try:
+        with open(log.path, "rb") as stream:
+            if stream.read(4).startswith(PACKED):
+                return []
+            size = os.fstat(stream.fileno()).st_size
+            if log.end_offset_bytes is not None:
+                size = min(size, log.end_offset_bytes)
+            start = max(log.start_offset_bytes, size - END_BYTES)
+            counted = start <= END_BYTES
+            stream.seek(0)
+            number = stream.read(start).count(b"\n") + 1 if counted else 0
+            stream.seek(start)
+            content = stream.read(min(END_BYTES, max(0, size - start)))
+    except OSError:
+        return []
+    found: list[tuple[Line, int]] = []
+    offset_bytes = start
+    for raw in content.split(b"\n"):
+        text = clean(raw)
+        if text:
+            found.append((Line(log.path, number, text, _speaker(log.path, text, topology)), offset_bytes))
+        offset_bytes += len(raw) + 1
+        number += 1 if counted else 0
+    return found
+
+
+def _speaker(path: str, text: str, topology: Topology) -> str:
+    return blame.speaker(Evidence(Source.LOG, "", text, file=path), topology) or ""

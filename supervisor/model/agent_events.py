@@ -1,0 +1,453 @@
+"""What the agent of a live allocation journalled, folded into the run. (pure)
+
+How it thinks. The agent's records are copied into the run's journal one by one and in order, each with its number; one that is
+known already changes nothing, so it may be copied twice. What they decide spends the run's budgets as a decision of the supervisor's does. A
+copy that comes only after the supervisor has judged the launch (a file system that showed it late) no longer overwrites budgets: it counts as one
+more try, unless that very incident was counted.
+
+All times of what goes on inside come from one clock, that of the agent's node, so that the phases of an incident can be compared.
+
+Two write about one companion: the agent that asked for it, and, once the agent is gone or the launch is over, the supervisor that clears it
+away. A record of the agent's may be copied late. So a companion only ever goes forward, from intended to gone, and what is noted late adds what was not
+known (its job, its nodes) and takes nothing back.
+
+A companion is named by its launch and its number there. Its mark stands in its comment. It holds the run's own random part, for two homes of one user may each have a
+run of one name; and it is not the run's token, for what bears that and is no attempt is cancelled as a stray.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from ftrun.hooks.checkpoints.diverged import Poison
+from ftrun.slurm.records import replace
+from ftrun.supervisor.model.run import (
+    Attempt,
+    Budgets,
+    Companion,
+    CompanionState,
+    Exclusion,
+    Hung,
+    Incident,
+    Record,
+    Run,
+    Start,
+    StartNote,
+    higher,
+    reached,
+)
+from ftrun.supervisor.model.types import verdict_of
+
+__all__ = ["GROW", "JOB", "apply", "job_of", "mark_of", "uncounted"]
+
+_NAME = re.compile(r"[0-9.]{1,64}")
+_ORDER: tuple[CompanionState, ...] = get_args(CompanionState)
+
+GROW = "grow"
+"""The rung of a start that was ended for one with more nodes."""
+
+JOB = "companion_job"
+
+
+def apply(run: Run, record: Record) -> Run:
+    """The run after one record of a kind that agents write, copied or read from the agent's own journal; some of these kinds a supervisor
+    writes, too."""
+    seq = record["data"].get("agent_seq")
+    if seq is not None:
+        owner = _owner(run, record)
+        if owner is None or seq < owner.copied.get(record["launch"], 0):
+            return run
+        copied = {**owner.copied, record["launch"]: seq + 1}
+        run = _with_owner(run, record, copied=copied, launch=replace(owner.launch, no_agent=""))
+    feature = _APPLY.get(str(record["kind"]))
+    return feature(run, record) if feature else run
+
+
+def uncounted(run: Run, incident_id: str) -> Run:
+    """The run as it was judged before its agent decided about this incident: its supervisor decides it anew, and it counts once.
+
+    Only the last decision of all can be taken back so; what was decided after it rests on it.
+    """
+    last = run.incidents[-1] if run.incidents else None
+    if last is None or last.id != incident_id or last.before is None:
+        return run
+    known = last.before
+    return replace(
+        run,
+        spent=known.spent,
+        retries=known.retries,
+        best_step=known.best_step,
+        best_checkpoint=known.best_checkpoint,
+    )
+
+
+# ---------------------------------------------------------------------- whose record it is
+
+
+def _owner(run: Run, record: Record) -> Attempt | None:
+    return next((one for one in run.attempts if one.number == record["attempt"]), None)
+
+
+def _with_owner(run: Run, record: Record, **changes: Any) -> Run:
+    attempts = (replace(one, **changes) if one.number == record["attempt"] else one for one in run.attempts)
+    return replace(run, attempts=tuple(attempts))
+
+
+def _of_present(run: Run, record: Record) -> bool:
+    """It is about the launch that the run is in: an earlier launch's nodes and starts are over."""
+    attempt = run.attempt
+    return attempt is not None and (record["attempt"], record["launch"]) == (
+        attempt.number,
+        attempt.launch.number,
+    )
+
+
+def _at_s(record: Record) -> float:
+    return float(record["data"].get("at_s", record["at"]))
+
+
+# ---------------------------------------------------------------------- starts
+
+
+def _opened(run: Run, record: Record) -> Run:
+    if not _of_present(run, record):
+        return run
+    data = record["data"]
+    run = run.with_start(nodes=tuple(data.get("active", ())))
+    return run.with_launch(inside=True, ladder_off=data.get("off", ""))
+
+
+def _off(run: Run, record: Record) -> Run:
+    return run.with_launch(ladder_off=record["data"]["why"]) if _of_present(run, record) else run
+
+
+def _begun(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None:
+        return run
+    nodes, resume_from = tuple(data.get("nodes", ())), data.get("resume_from", "")
+    passed = data.get("passed", "")
+    start = StartNote(
+        record["launch"], record["start"], nodes, _at_s(record), resume_from, passed_over=passed
+    )
+    known = tuple(one for one in owner.begun if (one.launch, one.number) != (start.launch, start.number))
+    run = _with_owner(run, record, begun=(*known, start))
+    if _of_present(run, record):
+        aside = tuple(n for n in owner.launch.aside if n not in nodes)  # it may be back by a companion
+        run = run.with_launch(
+            inside=True, aside=aside, start=Start(start.number, nodes, resume_from, passed_over=passed)
+        )
+    last = run.incidents[-1] if run.incidents else None
+    follows = last is not None and (last.attempt, last.launch, last.start + 1) == (
+        record["attempt"],
+        start.launch,
+        start.number,
+    )
+    return _changed(run, last.id, running_again_at_s=start.begun_at_s) if last and follows else run
+
+
+def _ending(run: Run, record: Record) -> Run:
+    """The agent sets out to end this start. It may die before it notes that it did, and the script may say that all is well."""
+    owner, place = _owner(run, record), (record["launch"], record["start"])
+    if owner is None:
+        return run
+    begun = (
+        replace(one, by_us=True) if (one.launch, one.number) == place and one.over_at_s is None else one
+        for one in owner.begun
+    )
+    return _with_owner(run, record, begun=tuple(begun))
+
+
+def _hung(run: Run, record: Record) -> Run:
+    """Why the present start is to be ended; whoever decided it may die before he does."""
+    if run.attempt is None or not _of_present(run, record):
+        return run
+    data = record["data"]
+    task, verdict = data.get("task"), verdict_of(data)
+    if task is None:
+        return run.with_attempt(hung=Hung(record["launch"], record["start"], verdict))
+    found = Hung(int(data["task_launch"]), 1, verdict)
+    return run.with_attempt(hung_tasks={**run.attempt.hung_tasks, int(task): found})
+
+
+def _over(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None:
+        return run
+    ended = {
+        "over_at_s": _at_s(record),
+        "code": data.get("code"),
+        "signal": data.get("signal"),
+        "by_us": bool(data.get("by_us")),
+    }
+    begun = (
+        replace(one, **ended) if (one.launch, one.number) == (record["launch"], record["start"]) else one
+        for one in owner.begun
+    )
+    return _with_owner(run, record, begun=tuple(begun))
+
+
+# ---------------------------------------------------------------------- incidents
+
+
+def _diagnosed(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None or any(one.id == data["incident"] for one in run.incidents):
+        return run
+    diagnosis = data["diagnosis"]
+    place = (record["launch"], record["start"])
+    start = next((one for one in owner.begun if (one.launch, one.number) == place), None)
+    incident = Incident(
+        id=data["incident"],
+        attempt=owner.number,
+        launch=record["launch"],
+        start=record["start"],
+        fault=diagnosis["class"],
+        signature=diagnosis["signature"],
+        title=diagnosis["title"],
+        nodes=tuple(diagnosis["nodes"]),
+        attempt_nodes=start.nodes if start is not None and start.nodes else owner.used,
+        step=data.get("step"),
+        first_evidence_at_s=data.get("first_evidence_at_s"),
+        ended_at_s=start.over_at_s if start is not None else None,
+        diagnosed_at_s=_at_s(record),
+        diagnosis=diagnosis,
+    )
+    return replace(run, incidents=_in_order((*run.incidents, incident)))
+
+
+def _in_order(incidents: tuple[Incident, ...]) -> tuple[Incident, ...]:
+    """By what they happened in: a copy may come late."""
+    return tuple(sorted(incidents, key=lambda one: (one.attempt, one.launch, one.start)))
+
+
+def _decided(run: Run, record: Record) -> Run:
+    data = record["data"]
+    if data["rung"] == GROW:  # nothing had failed
+        return _growth(run, record)
+    known = next((one for one in run.incidents if one.id == data["incident"]), None)
+    late = _judged_by_us(run, record)
+    if late and known is not None and known.decision:
+        return run
+    before = Budgets(run.spent, run.retries, run.best_step, run.best_checkpoint)
+    spent, retries = dict(data["spent"]), data["retries"]
+    if late:
+        spent, retries = dict(run.spent), run.retries + 1
+        if data.get("class") in data["spent"]:
+            spent[data["class"]] = spent.get(data["class"], 0) + 1
+    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
+    for node in data.get("exclude", ()):
+        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
+    run = replace(
+        run,
+        spent=spent,
+        retries=retries,
+        rungs=run.rungs if late else dict(data.get("used", {})),
+        **reached(run.best_step, run.best_checkpoint, data),
+        excluded=tuple(excluded[node] for node in sorted(excluded)),
+        set_aside=_set_aside(run, data),
+        sizes_aside=tuple(dict.fromkeys((*run.sizes_aside, *data.get("sizes_aside", ())))),
+    )
+    if run.attempt is not None and _of_present(run, record):
+        aside = (*run.attempt.launch.aside, *data.get("aside", ()))
+        run = run.with_launch(aside=tuple(dict.fromkeys(aside)))
+    decision = {**data, "kind": data["rung"]}
+    run = _left(run, record)
+    at_s = _at_s(record)
+    if (
+        known is not None and known.before is not None
+    ):  # a companion did not come: decided once more, of one and the same fault
+        before, at_s = known.before, known.decided_at_s or at_s
+    return _changed(run, data["incident"], decision=decision, decided_at_s=at_s, before=before)
+
+
+def _growth(run: Run, record: Record) -> Run:
+    """A word about growing: the run goes on, or has more nodes soon. It is no incident, spends nothing and blames nobody. What the start had reached
+    that is ended for it counts as ever, or a fault of the next one would count as a fault without progress."""
+    data, owner = record["data"], _owner(run, record)
+    if owner is None:
+        return run
+    failed = (*owner.growth_failed, _at_s(record)) if data.get("failed") else owner.growth_failed
+    run = _with_owner(run, record, growth=str(data["reason"]), growth_failed=failed)
+    if "rung" not in data or run.attempt is None or not _of_present(run, record):
+        return run
+    place = (record["launch"], record["start"])
+    begun = tuple(
+        replace(one, grown=True) if (one.launch, one.number) == place else one for one in run.attempt.begun
+    )
+    run = run.with_attempt(begun=begun).with_launch(aside=tuple(data.get("aside", ())))
+    if _judged_by_us(run, record):
+        return run
+    return replace(
+        run,
+        spent=dict(data.get("spent", run.spent)),
+        rungs=dict(data.get("used", run.rungs)),
+        best_step=higher(run.best_step, data.get("step")),
+        best_checkpoint=data.get("checkpoint") or run.best_checkpoint,
+    )
+
+
+def _poisoned(run: Run, record: Record) -> Run:
+    """A start's training had diverged; whoever notes it a second time adds nothing."""
+    data = record["data"]
+    name, step, since_s = data["name"], data["before_step"], data["since_s"]
+    if not _NAME.fullmatch(name):  # it names a file
+        raise ValueError(name)
+    if any(one.name == name for one in run.poisoned):
+        return run
+    since_s = None if since_s is None else float(since_s)
+    known = Poison(name, None if step is None else int(step), since_s, float(data["until_s"]))
+    return replace(run, poisoned=(*run.poisoned, known))
+
+
+def _set_aside(run: Run, data: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """(path, stamp) of those that no start loads after this decision: what the failed one could not begin with joins them, what is not to blame leaves."""
+    back = {str(path) for path in data.get("taken_back", ())}
+    more = ((str(path), str(stamp)) for path, stamp in data.get("set_aside", ()))
+    return tuple(one for one in dict.fromkeys((*run.set_aside, *more)) if one[0] not in back)
+
+
+def _left(run: Run, record: Record) -> Run:
+    """What spoke against each rung; the last word of the agent counts."""
+    path = tuple((str(rung), str(why)) for rung, why in record["data"].get("path", ()))
+    return _changed(run, record["data"]["incident"], path=path) if path else run
+
+
+def _judged_by_us(run: Run, record: Record) -> bool:
+    """The supervisor has decided about this launch, or a later one."""
+    owner = _owner(run, record)
+    return owner is None or owner is not run.attempt or owner.judged >= record["launch"]
+
+
+def _changed(run: Run, incident_id: str, **changes: Any) -> Run:
+    incidents = (replace(one, **changes) if one.id == incident_id else one for one in run.incidents)
+    return replace(run, incidents=tuple(incidents))
+
+
+def _phase(name: str) -> Callable[[Run, Record], Run]:
+    """A phase of an incident came: its first time counts."""
+
+    def apply(run: Run, record: Record) -> Run:
+        wanted = record["data"].get("incident", "")
+        if any(one.id == wanted and getattr(one, name) is None for one in run.incidents):
+            return _changed(run, wanted, **{name: _at_s(record)})
+        return run
+
+    return apply
+
+
+def _stays(run: Run, record: Record) -> Run:
+    """The agent was to leave nodes behind, and cannot: nothing was saved, or nothing can take their place."""
+    data = record["data"]
+    if data.get("token") != run.leaving.get("token"):
+        return run
+    return replace(
+        run, leaving={**run.leaving, "stage": "stays" if data["saved"] else "missed", "why": data["why"]}
+    )
+
+
+# ---------------------------------------------------------------------- companions
+
+
+def mark_of(run_token: str, attempt: int, launch: int, number: int) -> str:
+    """What the comment of a companion bears: `train-0001:0badcafe:companion:1.0.1` for a run whose token is `ftrun:train-0001:0badcafe`."""
+    return f"{run_token.removeprefix('ftrun:')}:companion:{attempt}.{launch}.{number}"
+
+
+def _companion_intended(run: Run, record: Record) -> Run:
+    data, owner = record["data"], _owner(run, record)
+    if owner is None or _known(owner, record) is not None:
+        return run
+    asked = Companion(
+        record["launch"],
+        int(data["number"]),
+        int(data["nodes"]),
+        str(data["mark"]),
+        _at_s(record),
+        pool=str(data.get("pool", "")),
+    )
+    return _with_companions(run, owner, (*owner.companions, asked))
+
+
+def _companion(state: CompanionState) -> Callable[[Run, Record], Run]:
+    """The companion comes to this state; where it is further already, only what was not known of it is added."""
+
+    def apply(run: Run, record: Record) -> Run:
+        owner = _owner(run, record)
+        known = _known(owner, record) if owner is not None else None
+        return (
+            run
+            if owner is None or known is None
+            else _with_companions(run, owner, _companion_moved(owner, known, state, record))
+        )
+
+    return apply
+
+
+def _companion_moved(
+    owner: Attempt, known: Companion, state: CompanionState, record: Record
+) -> tuple[Companion, ...]:
+    data = record["data"]
+    further = _ORDER.index(state) > _ORDER.index(known.state)
+    changed = replace(
+        known,
+        job=known.job or job_of(data),
+        nodes=known.nodes or tuple(str(node) for node in data.get("nodes", ())),
+        state=state if further else known.state,
+        reason=str(data.get("reason", "")) or known.reason if further else known.reason,
+        here_at_s=_at_s(record) if state == "here" and known.here_at_s is None else known.here_at_s,
+        gone_at_s=_at_s(record) if state == "gone" and known.gone_at_s is None else known.gone_at_s,
+        end_state=str(data.get("state", "")) if state == "gone" else known.end_state,
+        by_us=known.by_us or state in ("ending", "ended"),
+    )
+    return tuple(changed if one is known else one for one in owner.companions)
+
+
+def job_of(data: Mapping[str, Any]) -> str:
+    """The companion's own job in a record's data: `job` as the agent writes it; in the run's journal that name is taken by the main job, and it is `companion_job`."""
+    return str(data.get(JOB) or data.get("job") or "")
+
+
+def _known(owner: Attempt, record: Record) -> Companion | None:
+    place = (record["launch"], int(record["data"]["number"]))
+    return next((one for one in owner.companions if (one.launch, one.number) == place), None)
+
+
+def _with_companions(run: Run, owner: Attempt, companions: tuple[Companion, ...]) -> Run:
+    changed = replace(owner, companions=companions)
+    return replace(run, attempts=tuple(changed if one is owner else one for one in run.attempts))
+
+
+_APPLY: Mapping[str, Callable[[Run, Record], Run]] = {
+    "agent.opened": _opened,
+    "ladder.off": _off,
+    "start.begun": _begun,
+    "start.over": _over,
+    "hang.decided": _hung,
+    "steps.cancel.intended": _ending,
+    "script.end.intended": _ending,
+    "checkpoint.poisoned": _poisoned,
+    "start.diagnosed": _diagnosed,
+    "start.decided": _decided,
+    "start.left": _left,
+    "start.stays": _stays,
+    "grow.stays": _growth,
+    "grow.begun": _growth,
+    "grow.dropped": _growth,
+    "dependents.held": lambda run, record: run.with_attempt(
+        dependents_held=record["data"].get("waits", {}), dependents_since=record["data"].get("since", {})
+    ),
+    "start.stopped": _phase("stopped_at_s"),
+    "start.placed": _phase("placed_at_s"),
+    "rank.again": _phase("running_again_at_s"),
+    "start.first-step": _phase("first_step_at_s"),
+    "companion.intended": _companion_intended,
+    "companion.submitted": _companion("submitted"),
+    "companion.here": _companion("here"),
+    "companion.failed": _companion("failed"),
+    "companion.ended.intended": _companion("ending"),
+    "companion.ended": _companion("ended"),
+    "companion.gone": _companion("gone"),
+}

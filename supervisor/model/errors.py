@@ -1,0 +1,66 @@
+"""Errors, by whose fault they are. (pure)
+
+UserError            the person at the keyboard can mend it: one line, exit 2 (or the code given)
+ftrun.slurm.client.errors   what Slurm's answers mean: refused for good, refused for now, unknown, unreachable
+anything else        our own mistake: one line, details in a file, exit 70
+
+What a setting that cannot be meant is told by, and the word that was meant instead.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["EXIT_INTERNAL", "EXIT_USAGE", "SettingError", "SubmitImpossible", "UserError", "nearest"]
+
+
+EXIT_USAGE = 2
+"""Wrong usage, a wrong value, something missing that the user can supply."""
+
+EXIT_INTERNAL = 70
+"""Our own mistake (EX_SOFTWARE of sysexits.h)."""
+
+
+class UserError(Exception):
+    """What is wrong and how to mend it, in one line for stderr.
+
+    `exit_code` is the exit status of the command: 2 for wrong usage, or what the command documents.
+    """
+
+    def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+
+
+class SubmitImpossible(Exception):
+    """This attempt cannot be submitted as the user asked for it. The message is one line."""
+
+
+class SettingError(Exception):
+    """A name or value that cannot be meant. The message is one line and names what would be right."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that takes the fewest changes to get to; "" where none is near."""
+    best, least = "", max(2, len(word) // 3) + 1
+    for candidate in known:
+        changes = _distance(word, candidate, least)
+        if candidate.startswith(word) and word:
+            changes = min(changes, 1)
+        if changes < least:
+            best, least = candidate, changes
+    return best
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    if abs(len(a) - len(b)) >= limit:
+        return limit
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        previous, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (x != y))
+    return row[-1]

@@ -1,0 +1,529 @@
+"""What happened to a run, folded into what it is now. (pure)
+
+`fold(records)` is the only way from the journal to a `Run`; a `Run` is a value and `apply(run, record)` gives the next one.
+Everything the supervisor remembers beyond one tick is in there, so a supervisor that died goes on from the same value.
+What an agent journals inside a live allocation is folded in `agent_events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.model import agent_events
+from ftrun.supervisor.model.old_names import with_new_names
+from ftrun.supervisor.model.run import (
+    Attempt,
+    End,
+    Exclusion,
+    GivenUp,
+    Incident,
+    Launch,
+    Record,
+    Run,
+    reached,
+)
+from ftrun.supervisor.model.states import INSIDE, next_state
+
+__all__ = ["BadRecord", "apply", "fold"]
+
+
+class BadRecord(ValueError):
+    """A journal record that lacks what its kind needs: no ftrun wrote it so."""
+
+
+def apply(run: Run, record: Record) -> Run:
+    """The run after one record. Raises IllegalEvent for a record that cannot follow."""
+    kind = str(record["kind"])
+    state = next_state(run.state, kind)
+    run = replace(run, state=state, last_at_s=float(record["at"]))
+    if kind in INSIDE:
+        return agent_events.apply(run, record)
+    feature = _APPLY.get(kind)
+    return feature(run, record) if feature else run
+
+
+def fold(run_id: str, records: Iterable[Record]) -> Run:
+    """The run that these records make. Raises IllegalEvent, or BadRecord where a record lacks what its kind needs."""
+    run = Run(run_id)
+    for record in records:
+        try:
+            run = apply(run, record)
+        except (LookupError, TypeError, AttributeError, AssertionError) as error:
+            kind = record.get("kind", "a record without a kind")
+            raise BadRecord(
+                f"{kind!r} makes no sense in the journal: {type(error).__name__}: {error}"
+            ) from error
+    return run
+
+
+# ---------------------------------------------------------------------- submissions and launches
+
+
+def _created(run: Run, record: Record) -> Run:
+    data = record["data"]
+    return replace(
+        run,
+        name=data.get("name", ""),
+        token=data.get("token", ""),
+        settings=with_new_names(data.get("settings", {})),
+        submitter=data.get("submitter", {}),
+        created_at_s=record["at"],
+    )
+
+
+def _opened(run: Run, record: Record) -> Run:
+    data = record["data"]
+    attempt = Attempt(
+        record["attempt"],
+        record["at"],
+        excluded=tuple(data.get("excluded", ())),
+        tasks=tuple(data.get("tasks", ())),
+        spares_asked=data.get("spares"),
+        size=int(data.get("size", 0)),
+    )
+    return replace(run, attempts=(*run.attempts, attempt), decision={}, final_reason="", final_class="")
+
+
+def _submit_intended(run: Run, record: Record) -> Run:
+    return run.with_attempt(
+        submission="intended", token=record["data"].get("token", ""), intended_at_s=record["at"]
+    )
+
+
+def _submit_done(run: Run, record: Record) -> Run:
+    data = record["data"]
+    return run.with_attempt(
+        submission="done",
+        job=record["job"] or data.get("job", ""),
+        cluster=data.get("cluster", ""),
+        submitted_at_s=record["at"] if data.get("seen", True) else None,
+    )
+
+
+def _submit_refused(run: Run, record: Record) -> Run:
+    data = record["data"]
+    end_state = "REFUSED" if data.get("for_good") else "REFUSED_FOR_NOW"
+    return run.with_attempt(
+        submission="refused",
+        refusal=data["message"],
+        launch=Launch(end=End(end_state, at_s=record["at"]), over=True),
+    )
+
+
+def _submit_lost(run: Run, record: Record) -> Run:
+    run = run.with_launch(over=True).with_attempt(submission="lost")
+    return replace(run, decision=record["data"].get("decision", {}))
+
+
+def _started(run: Run, record: Record) -> Run:
+    data = record["data"]
+    before = run.attempt
+    run = _at_launch(run, record["launch"])
+    if before is not None and (before.launch.end.state or data.get("stays")) and not data.get("over"):
+        run = _without_intents(run)
+    resizing = run.attempt.resizing if run.attempt is not None else 0
+    if resizing:  # it started while it was being made smaller: its nodes tell whether that came first
+        done = len(data["nodes"]) == resizing
+        run = run.with_attempt(resizing=0, **({"size": resizing, "resized": True} if done else {}))
+    started = data.get("started_at_s")
+    starts = {} if started is None else {record["launch"]: started}
+    attempt = run.attempts[-1]
+    run = run.with_attempt(
+        starts=starts | dict(attempt.starts),
+        nodes=tuple(data["nodes"]),
+        partition=data.get("partition", "") or attempt.partition,
+        known_as=tuple(data.get("known_as", ())) or attempt.known_as,
+        submitted_s=data.get("submitted_s") or attempt.submitted_s,
+        moved=False,
+        waited_s=0.0,
+        sized_at_s=0.0,
+    ).with_launch(
+        started_at_s=started,
+        limit_s=data.get("limit_s"),
+        running_seen_at_s=record["at"],
+        requeued=False,
+        over=False,
+        end=replace(attempt.launch.end, state="", at_s=None),
+    )
+    last = run.incidents[-1] if run.incidents else None
+    if last is not None and last.running_again_at_s is None and last.awaits_launch:
+        incident = replace(run.incidents[-1], running_again_at_s=record["at"])
+        run = replace(run, incidents=(*run.incidents[:-1], incident))
+    return run
+
+
+def _agent_absent(run: Run, record: Record) -> Run:
+    return run.with_launch(no_agent=record["data"]["why"])
+
+
+def _at_launch(run: Run, number: int) -> Run:
+    """The present attempt at this launch: what another launch of it recorded of itself does not count for this one."""
+    if run.attempt is None:
+        return run
+    launch = run.attempt.launch
+    same = number == launch.number and not launch.requeued
+    return run if same else run.with_attempt(launch=launch.next(number))
+
+
+def _without_intents(run: Run) -> Run:
+    """Another launch lives: what was meant to end the one before has not ended this one."""
+    return run.with_attempt(end_intended="", end_done=False, cancel_intended=False)
+
+
+def _kept(run: Run, record: Record) -> Run:
+    """The requeued job may start again by itself."""
+    launch = run.attempts[-1].launch.next(record["launch"])
+    return run.with_attempt(launch=replace(launch, end=replace(launch.end, state="")))
+
+
+def _launch_seen(run: Run, record: Record) -> Run:
+    data = record["data"]
+    run = run.with_launch(number=record["launch"], claim_seen=True)
+    if data.get("nodes"):
+        run = run.with_attempt(nodes=tuple(data["nodes"]))
+    if "resume_from" in data:
+        run = run.with_start(resume_from=data["resume_from"], passed_over=data.get("passed", ""))
+    if "active" in data:  # a later start inside the same launch
+        run = run.with_launch(start_seen=record["start"], log_sizes=data.get("sizes", {}))
+        run = run.with_start(number=record["start"], nodes=tuple(data["active"]))
+    return run
+
+
+def _ended(run: Run, record: Record) -> Run:
+    data = record["data"]
+    end = End(
+        data["state"],
+        data.get("reason", ""),
+        data.get("exit_code"),
+        data.get("exit_signal"),
+        data.get("derived_exit_code", 0),
+        at_s=record["at"],
+        slurm_at_s=data.get("slurm_end_s"),
+        preempted=bool(data.get("preempted")),
+    )
+    run = _at_launch(run, record["launch"]).with_launch(
+        end=end, requeued=record["kind"] == "job.requeued", over=False
+    )
+    known, told = set(run.attempts[-1].nodes), data.get("nodes")
+    if told and not set(told) < known:  # Slurm takes lost nodes out of a job that goes on
+        run = run.with_attempt(nodes=tuple(told))
+    return run
+
+
+def _moved(run: Run, record: Record) -> Run:
+    first = run.attempt is not None and not run.attempt.nodes
+    return replace(run.with_attempt(moved=first), decision=record["data"]["decision"])
+
+
+def _resizing(run: Run, record: Record) -> Run:
+    return run.with_attempt(resizing=int(record["data"]["size"]))
+
+
+def _resized(run: Run, record: Record) -> Run:
+    data = record["data"]
+    waited_s = float(data["waited_s"])
+    return run.with_attempt(
+        size=int(data["size"]), resizing=0, resized=True, waited_s=waited_s, sized_at_s=waited_s
+    )
+
+
+def _end_intended(run: Run, record: Record) -> Run:
+    return run.with_attempt(end_intended=record["data"]["reason"], end_done=False)
+
+
+def _progress(run: Run, record: Record) -> Run:
+    data = record["data"]
+    run = run.with_attempt(**_progressed(record))
+    last = run.incidents[-1] if run.incidents else None
+    if data.get("first_step") and last is not None and last.first_step_at_s is None and last.awaits_launch:
+        incident = replace(run.incidents[-1], first_step_at_s=record["at"])
+        run = replace(run, incidents=(*run.incidents[:-1], incident))
+    return run
+
+
+def _dependents_moved(run: Run, record: Record) -> Run:
+    attempts = tuple(replace(attempt, dependents_held={}) for attempt in run.attempts)
+    return replace(run, attempts=attempts).with_attempt(dependents_moved=bool(record["data"]["to"]))
+
+
+def _progressed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """How far an attempt is after a record of its steps: fields of `Attempt`."""
+    data = record["data"]
+    return {
+        "last_step": data.get("step"),
+        "total_steps": data.get("total"),
+        "step_s": data.get("step_s"),
+        "stepped_at_s": record["at"],
+    }
+
+
+def _hooked(hooks: Mapping[str, str], data: Mapping[str, Any]) -> Mapping[str, str]:
+    """The commands of the user after a record of one: "" while it is at work, then what ended it."""
+    return {**hooks, data["key"]: data.get("why", "")}
+
+
+def _asked(
+    before: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    """The requests to the operator after one more record: id -> node ("" where it is about `job`), incident, step (intended, left, failed, answered),
+    verdict, why."""
+    data = record["data"]
+    first = {"node": data["node"], "incident": "", "at_s": record["at"], "verdict": "", "why": ""}
+    known = before.get(data["id"], first if data["node"] else {**first, "job": record["job"]})
+    return {**before, data["id"]: {**known, **data}}
+
+
+# ---------------------------------------------------------------------- what a person wants
+
+
+def _tasks_failed(run: Run, record: Record) -> Run:
+    """Tasks of an array failed: they are to be repeated."""
+    data, attempt = record["data"], run.attempts[-1]
+    states = {int(task): state for task, state in data.get("states", {}).items()}
+    return run.with_attempt(
+        failed_tasks=tuple(sorted({*attempt.failed_tasks, *data["tasks"]})),
+        task_states={**attempt.task_states, **states},
+    )
+
+
+def _task_ending(run: Run, record: Record) -> Run:
+    """A task that hangs is about to be ended by ftrun: its scancel is no person's."""
+    task = int(record["data"]["task"])
+    return run.with_attempt(ended_tasks=tuple(sorted({*run.attempts[-1].ended_tasks, task})))
+
+
+def _tasks_given_up(run: Run, record: Record) -> Run:
+    """Tasks of an array are not tried again, unless a person resumes the run."""
+    data = record["data"]
+    lot = GivenUp(tuple(data["tasks"]), data["class"], data["signature"], data["title"])
+    return replace(run, given_up=(*run.given_up, lot))
+
+
+def _resumed(run: Run, record: Record) -> Run:
+    """A person mended something: budgets are fresh, and what was given up is tried again, too. A pause was no fault."""
+    decision = record["data"]["decision"]
+    run = replace(run, wish="", wish_by="", halt={}, leaving={}, decision=decision, final_reason="")
+    if decision.get("paused"):
+        return run
+    if run.given_up and run.attempts:
+        again = {task for lot in run.given_up for task in lot.tasks}
+        run = run.with_attempt(failed_tasks=tuple(sorted({*run.attempts[-1].failed_tasks, *again})))
+    return replace(
+        run,
+        given_up=(),
+        spent={},
+        rungs={},
+        retries=0,
+    )
+
+
+def _given_up(run: Run, record: Record) -> Run:
+    """A person does not want a paused run to come back: it is as if that had been said at once."""
+    data = record["data"]
+    return replace(
+        run, wish=data["want"], wish_by=data["by"], halt={}, leaving={}, final_reason=data["reason"]
+    )
+
+
+def _request(run: Run, record: Record) -> Run:
+    """Somebody asked for something; what ends the run stays the wish until it is taken back.
+
+    A request that points at `halt.json` is no wish by itself: conditions stand there.
+    """
+    data = record["data"]
+    seen = (*run.requests_seen, data["name"])
+    wants = data["want"] in ("cancel", "stop") and run.wish != "cancel"  # who cancels does not take less
+    if wants and not run.final and not data.get("halt"):
+        return replace(run, requests_seen=seen, wish=data["want"], wish_by=data.get("by", ""))
+    return replace(run, requests_seen=seen)
+
+
+def _halt_set(run: Run, record: Record) -> Run:
+    """Another wish in the place of the one before; what has come true already and is taken back counts no more."""
+    kept = run.wish == "cancel"
+    wish, by = (run.wish, run.wish_by) if kept else ("", "")
+    return replace(run, halt=record["data"]["halt"], wish=wish, wish_by=by)
+
+
+def _halt_due(run: Run, record: Record) -> Run:
+    data = record["data"]
+    if run.wish == "cancel" or run.final:
+        return run
+    return replace(run, wish=data["want"], wish_by=data.get("by", ""))
+
+
+def _leaving(stage: str) -> Callable[[Run, Record], Run]:
+    """How far the present leaving is: intended, asked, saved, missed."""
+
+    def apply(run: Run, record: Record) -> Run:
+        data = record["data"]
+        place = {"attempt": record["attempt"], "launch": record["launch"], "stage": stage}
+        if stage == "intended":
+            return replace(run, leaving={**data, **place, "asked_at_s": record["at"]})
+        return replace(run, leaving={**run.leaving, **data, **place})
+
+    return apply
+
+
+# ---------------------------------------------------------------------- what was found and decided
+
+
+def _diagnosed(run: Run, record: Record) -> Run:
+    """A launch was judged: an incident; one of the same id is judged anew, and what it cost before is remembered."""
+    data = record["data"]
+    diagnosis = data["diagnosis"]
+    attempt = run.attempt
+    assert attempt is not None
+    known = next((i for i in run.incidents if i.id == data["incident"]), None)
+    incident = Incident(
+        id=data["incident"],
+        attempt=record["attempt"],
+        launch=record["launch"],
+        fault=diagnosis["class"],
+        signature=diagnosis["signature"],
+        title=diagnosis["title"],
+        nodes=tuple(diagnosis["nodes"]),
+        attempt_nodes=attempt.used,
+        step=data.get("step"),
+        first_evidence_at_s=data.get("first_evidence_at_s"),
+        ended_at_s=attempt.launch.end.at_s,
+        diagnosed_at_s=record["at"],
+        diagnosis=diagnosis,
+        start=attempt.launch.start.number,
+        path=known.path if known is not None else (),
+        before=known.before if known is not None else None,
+    )
+    earlier = tuple(i for i in run.incidents if i.id != incident.id)
+    return replace(run, incidents=(*earlier, incident))
+
+
+def _decided(run: Run, record: Record) -> Run:
+    """What is done about it, and the budgets and exclusions from now on."""
+    data = record["data"]
+    spent = dict(data["spent"])  # the budgets after this decision, written out: the fold needs no policy
+    # What is over by the clock of who decides stays over, whatever another host's clock says.
+    excluded = {e.node: e for e in run.excluded if e.until_s > record["at"]}
+    for node in data.get("exclude", ()):
+        excluded[node] = Exclusion(node, data["exclude_until_s"], data["reason"])
+    for node in data.get("relax", ()):
+        excluded.pop(node, None)
+    run = replace(
+        run,
+        decision=data,
+        spent=spent,
+        retries=data["retries"],
+        rungs=data.get("used", run.rungs),
+        **reached(run.best_step, run.best_checkpoint, data),
+        excluded=tuple(excluded[node] for node in sorted(excluded)),
+        sizes_aside=(*run.sizes_aside, data["aside"]) if data.get("aside") else run.sizes_aside,
+    )
+    if run.attempts:
+        run = run.with_attempt(judged=record["launch"])
+    return _incident_decided(_at_step(run, data), record)
+
+
+def _at_step(run: Run, data: Mapping[str, Any]) -> Run:
+    return run if data.get("step") is None or not run.attempts else run.with_attempt(last_step=data["step"])
+
+
+def _incident_decided(run: Run, record: Record) -> Run:
+    data = record["data"]
+    if not run.incidents or run.incidents[-1].id != data.get("incident"):
+        return run
+    incident = replace(run.incidents[-1], decision=data, decided_at_s=record["at"])
+    return replace(run, incidents=(*run.incidents[:-1], incident))
+
+
+def _final(run: Run, record: Record) -> Run:
+    """The run is over."""
+    data = record["data"]
+    run = replace(
+        run,
+        final_reason=data["reason"],
+        final_class=data.get("class", ""),
+        exit_code=data.get("exit_code"),
+        decision={},
+    )
+    return _incident_decided(_at_step(run, data), record)
+
+
+_OF_ATTEMPTS: Mapping[str, Callable[[Run, Record], Run]] = {
+    "agent.absent": _agent_absent,
+    "run.created": _created,
+    "attempt.opened": _opened,
+    "submit.intended": _submit_intended,
+    "submit.unknown": lambda run, record: run.with_attempt(submission="unknown"),
+    "submit.done": _submit_done,
+    "submit.refused": _submit_refused,
+    "submit.lost": _submit_lost,
+    "job.started": _started,
+    "launch.seen": _launch_seen,
+    "job.adopted": lambda run, record: run.with_attempt(job=record["job"], starts={}),
+    "launch.kept": _kept,
+    "job.ended": _ended,
+    "job.requeued": _ended,
+    "queue.moved": _moved,
+    "queue.waited": lambda run, record: run.with_attempt(waited_s=float(record["data"]["waited_s"])),
+    "resize.intended": _resizing,
+    "resize.done": _resized,
+    "resize.refused": lambda run, record: run.with_attempt(resizing=0, fixed=True),
+    "exclude.done": lambda run, record: (
+        run.with_attempt(excluded=tuple(record["data"]["left"])) if "left" in record["data"] else run
+    ),
+    "end.intended": _end_intended,
+    "cancel.intended": lambda run, record: (
+        run.with_attempt(cancel_intended=True) if record["data"].get("own") else run
+    ),
+    "end.done": lambda run, record: run.with_attempt(end_done=True),
+    "dependents.moved": _dependents_moved,
+    "tasks.failed": _tasks_failed,
+    "tasks.end.intended": _task_ending,
+    **dict.fromkeys(
+        ("evidence", "line.ignored"),
+        lambda run, record: replace(run, evidence_seen=run.evidence_seen | {record["data"]["key"]}),
+    ),
+    "launch.progress": _progress,
+    "attempt.over": lambda run, record: run.with_launch(over=True),
+    "attempt.closed": lambda run, record: run.with_attempt(closed=True),
+}
+
+_OF_PERSONS: Mapping[str, Callable[[Run, Record], Run]] = {
+    "request.seen": _request,
+    "halt.set": _halt_set,
+    "halt.due": _halt_due,
+    "leave.intended": _leaving("intended"),
+    "leave.asked": _leaving("asked"),
+    "leave.saved": _leaving("saved"),
+    "leave.missed": _leaving("missed"),
+    "leave.dropped": _leaving("dropped"),
+    "run.resumed": _resumed,
+    "run.given-up": _given_up,
+    "hook.intended": lambda run, record: replace(run, hooks=_hooked(run.hooks, record["data"])),
+    "hook.ended": lambda run, record: replace(run, hooks=_hooked(run.hooks, record["data"])),
+    "warned": lambda run, record: replace(run, warnings=(*run.warnings, record["data"]["message"])),
+}
+
+_OF_DECISIONS: Mapping[str, Callable[[Run, Record], Run]] = {
+    "tasks.given-up": _tasks_given_up,
+    "diagnosed": _diagnosed,
+    "decided": _decided,
+    "drain.done": lambda run, record: replace(run, drained=(*run.drained, record["data"]["node"])),
+    "drain.refused": lambda run, record: replace(
+        run, undrained=(*run.undrained, (record["data"].get("incident", ""), record["data"]["node"]))
+    ),
+    "drain.asked": lambda run, record: replace(run, asked=_asked(run.asked, record)),
+    "raise.asked": lambda run, record: replace(run, asked=_asked(run.asked, record)),
+    "checkpoint.taken-back": lambda run, record: replace(
+        run, set_aside=tuple(one for one in run.set_aside if one[0] not in record["data"]["paths"])
+    ),
+    "checkpoint.set-aside": lambda run, record: replace(
+        run, set_aside=(*run.set_aside, (record["data"]["path"], record["data"].get("stamp", "")))
+    ),
+    "run.finished": _final,
+    "run.stopped": _final,
+    "run.abandoned": _final,
+}
+
+_APPLY: Mapping[str, Callable[[Run, Record], Run]] = {**_OF_ATTEMPTS, **_OF_PERSONS, **_OF_DECISIONS}

@@ -1,0 +1,142 @@
+"""Many rows of one submission seen as one: the tasks of an array, the components of a heterogeneous job. (pure)
+
+A submission is alive while any of its rows is, and over when all are. It failed when one did; a task that a person cancelled
+is not counted among the failed, and a submission of which nothing but cancelled tasks is left was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.client.cluster import JobRow, JobState
+from ftrun.slurm.client.parse import bears
+from ftrun.slurm.records import replace
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.model.run import Attempt
+
+__all__ = ["base_id", "cancelled_by_others", "combined", "failed_tasks", "families", "own", "task_of"]
+
+# Which end of a row speaks for all: the first that occurs.
+_WORST = (
+    JobState.NODE_FAIL,
+    JobState.BOOT_FAIL,
+    JobState.OUT_OF_MEMORY,
+    JobState.FAILED,
+    JobState.TIMEOUT,
+    JobState.DEADLINE,
+    JobState.PREEMPTED,
+    JobState.REVOKED,
+)
+
+
+def base_id(job_id: str) -> str:
+    """ "123" for "123", "123_4" and "123+1"."""
+    return job_id.split("_", 1)[0].split("+", 1)[0]
+
+
+def families(jobs: Mapping[str, JobRow]) -> Mapping[str, tuple[JobRow, ...]]:
+    """The rows of each submission by its id."""
+    found: dict[str, list[JobRow]] = defaultdict(list)
+    for row in jobs.values():
+        found[base_id(row.job_id)].append(row)
+    return {key: tuple(rows) for key, rows in found.items()}
+
+
+def own(
+    family: Iterable[JobRow],
+    attempt: Attempt,
+    known_as: tuple[str, ...] = (),
+    submitted_s: float | None = None,
+    *,
+    user: str = "",
+) -> tuple[JobRow, ...]:
+    """The rows that are really this attempt's: a controller that crashed gives ids out again (P1).
+
+    A comment without any token may be a site's doing, or that of somebody who wrote another comment. Once the job has shown
+    its token, though, a row without it is ours only under the same user and name (`known_as`), or with the same start. Nor is it
+    where its time of submission is another one than Slurm showed (`submitted_s`; like the name, it is taken from
+    the journal where this process has not seen it). A job that never showed its token is at least its submitter's (`user`; root
+    submits for others).
+    """
+    known_as, submitted_s = known_as or attempt.known_as, submitted_s or attempt.submitted_s
+
+    def is_ours(row: JobRow) -> bool:
+        if "ftrun:" in row.comment:
+            return bears(row.comment, attempt.token)
+        if attempt.launch.started_at_s is not None and row.start_time_s == attempt.launch.started_at_s:
+            return True
+        if not known_as:
+            return user in ("", "root", row.user)
+        return (row.user, row.name) == known_as and not _submitted_anew(row, submitted_s)
+
+    return tuple(row for row in family if is_ours(row))
+
+
+def _submitted_anew(row: JobRow, submitted_s: float | None) -> bool:
+    """Slurm sets the time of submission anew at a restart, and at nothing else. Who was restarted and bears no token any more may be anybody, since a
+    job whose predecessor still sits on its node is restarted at once; if it was ours, its claim keeps it from running. Tasks of an array are
+    restarted one by one."""
+    return submitted_s is not None and row.job_id.isdigit() and row.submit_time_s != submitted_s
+
+
+def combined(rows: Sequence[JobRow]) -> JobRow | None:
+    """One row that stands for all; None for none. Its `raw_job_id` is that of the row that decides."""
+    if len(rows) < 2:
+        return rows[0] if rows else None
+    leader = _leader(rows)
+    nodes = tuple(sorted({node for row in rows for node in row.nodes}))
+    starts = [row.start_time_s for row in rows if row.start_time_s is not None]
+    restarts = [row.restarts for row in rows if row.restarts is not None]
+    return replace(
+        leader,
+        job_id=base_id(leader.job_id),
+        raw_job_id=leader.raw_job_id or leader.job_id,
+        nodes=nodes,
+        node_count=max(row.node_count for row in rows),
+        start_time_s=min(starts, default=None),
+        restarts=max(restarts, default=None),
+    )
+
+
+def _leader(rows: Sequence[JobRow]) -> JobRow:
+    for wanted in (JobState.RUNNING, *JobState):
+        for row in rows:
+            if row.state is wanted and row.state.live:
+                return row
+    for row in rows:
+        if row.state.pending:
+            return row
+    for wanted in (*_WORST, JobState.COMPLETED):
+        for row in rows:
+            if row.state is wanted:
+                return row
+    return rows[0]
+
+
+def failed_tasks(rows: Iterable[JobRow], ours: Collection[int] = ()) -> dict[int, str]:
+    """The array tasks that ended badly and not by a person's scancel, each with its state; empty for what is no array.
+
+    `ours` are tasks that ftrun ended: their scancel was no person's.
+    """
+    return {
+        number: row.state.value
+        for row in rows
+        if row.state.ended
+        and row.state is not JobState.COMPLETED
+        and (number := task_of(row)) is not None
+        and (row.state is not JobState.CANCELLED or number in ours)
+    }
+
+
+def task_of(row: JobRow) -> int | None:
+    """The number of the array task that a row is of; None for what is none, or stands for several."""
+    number = row.job_id.partition("_")[2]
+    return int(number) if number.isdigit() else None
+
+
+def cancelled_by_others(rows: Iterable[JobRow], ours: Collection[int]) -> bool:
+    """Whether a person cancelled any of these rows; `ours` are tasks that ftrun ended."""
+    return any(row.state is JobState.CANCELLED and task_of(row) not in ours for row in rows)

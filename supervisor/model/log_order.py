@@ -1,0 +1,68 @@
+"""In which order things were written, whichever way they were read. (pure)
+
+How it thinks. "First" decides who is to blame, so it must not depend on how a log was read: live or afterwards, in large
+pieces or small, this file before that one. Within one file the place is the order. Between files only what the lines
+themselves say counts: the full dates in them. A line without a date was written when the dated one before it in its file was, or
+else the one after it; a file without any date comes last, by its name. When ftrun saw a line plays no part.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from collections.abc import Sequence
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.model.types import Evidence
+
+__all__ = ["as_written", "stamp"]
+
+_NEVER = float("inf")
+_DATE = re.compile(
+    r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d)\b)?"
+)
+
+
+def as_written(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """`evidence` in the order in which it was written, numbered anew from 1; the same for every order of what is given.
+
+    Evidence that is of no file (of Slurm, of a check) keeps its place by its own number, behind the files.
+    """
+    by_file: dict[str, list[Evidence]] = {}
+    for one in evidence:
+        by_file.setdefault(one.file, []).append(one)
+    placed: list[tuple[tuple[float, str, int, int], Evidence]] = []
+    for name, lines in by_file.items():
+        lines.sort(key=lambda one: (one.offset_bytes, one.order if not name else 0, one.signature))
+        for place, (line, at_s) in enumerate(zip(lines, _times(lines), strict=True)):
+            placed.append(((at_s, name or "\uffff", line.offset_bytes, place), line))
+    placed.sort(key=lambda pair: pair[0])
+    return tuple(replace(one, order=number) for number, (_, one) in enumerate(placed, 1))
+
+
+def _times(lines: Sequence[Evidence]) -> list[float]:
+    """When each line of one file was written, as far as the lines tell; never going back."""
+    own = [found[0] if (found := stamp(line.text)) else None for line in lines]
+    last = next((at_s for at_s in own if at_s is not None), _NEVER)
+    times = []
+    for at_s in own:
+        last = max(last, at_s) if at_s is not None and last != _NEVER else last
+        times.append(last)
+    return times
+
+
+def stamp(text: str) -> tuple[float, bool] | None:
+    """The first full date in `text` in Unix seconds, as if of UTC where it names no zone, and whether it names one; None = no date."""
+    match = _DATE.search(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    sane = 1970 <= year <= 2200 and 1 <= month <= 12 and 1 <= day <= 31
+    if not sane or hour >= 24 or minute >= 60 or second >= 61:
+        return None
+    fraction = float(f"0.{match[7]}") if match[7] else 0.0
+    zone = match[8]
+    ahead_s = 0
+    if zone is not None and zone[0] in "+-":
+        ahead_s = (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60) * (-1 if zone[0] == "-" else 1)
+    return timegm((year, month, day, hour, minute, second)) - ahead_s + fraction, zone is not None

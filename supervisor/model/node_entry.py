@@ -1,0 +1,63 @@
+"""What is known of each node over months: entries of the ledger, folded. (pure)
+
+How it thinks. The ledger holds entries, one fact each; `fold` makes a record of each node from them, whatever their order and
+however often one was written (each has an id). Nothing but entries and rules goes in, so every reader comes to the same.
+
+- A *strike* is one incident for which ftrun held a fault against a node: the incident, the exclusion and the drain that came of it
+  are one strike together. What a person excludes is no strike.
+- The n-th open strike quarantines the node for `base_s` x 2^(n-1), `ceiling_s` at most. A node that passed its recheck is free,
+  yet its strikes stay, so that the next quarantine of one that lied is longer. A strike fades after `fades_after_h` hours of
+  service without a new one, the oldest first; a person's release closes all.
+- A strike belongs to a device where one is named. Another serial at the same place of the node closes the strikes of the old one.
+- The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at the job or the cluster.
+  Neither is a strike (`common`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+
+__all__ = ["Entry", "place"]
+
+
+_PCI = re.compile(r"\b(?:0000)?([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.0)?(?![\w.:])")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fact about one node or several. `at_s` is Unix time.
+
+    `what`: incident (detail: incident, title, evidence, attempt_nodes, strike), excluded (detail: incident, until_s; by = the
+    person who did it), drained (incident, reason, by), returned (a recheck gave the node back), left (a recheck left it for a person),
+    released (by), check (worst, tier), served (hours); any other word is kept as history.
+    `device` is a place in the node (PCI address, port), `serial` what sits there (serial number, UUID).
+    """
+
+    at_s: float
+    what: str
+    nodes: tuple[str, ...]
+    id: str = ""
+    run: str = ""
+    signature: str = ""
+    fault: str = ""
+    device: str = ""
+    serial: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def by(self) -> str:
+        """The person who did it; "" = ftrun."""
+        return str(self.detail.get("by", ""))
+
+
+def place(device: str) -> str:
+    """One name for a place that is written in several ways: `00000000:3B:00.0`, `PCI:0000:3b:00`, `0 (0000:3b:00.0)` are
+    `0000:3b:00`."""
+    plain = device.strip().lower()
+    found = _PCI.search(plain)
+    return ":".join(found.groups()) if found else plain

@@ -1,0 +1,48 @@
+"""Settings as older builds named them: a run that such a build submitted is read under the names of today. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["with_new_names"]
+
+NAMES = {
+    "checkpoint-deep": "checkpoint-checksum",
+    "checkpoint-deep-rate": "checkpoint-checksum-rate",
+    "checkpoint-judge": "checkpoint-verify",
+    "end-wait": "fault-grace",
+    "gasp-wait": "fault-save-timeout",
+    "labels": "srun-label",
+    "min-stay": "grow-min-interval",
+    "on-stop": "on-give-up",
+    "operator-action": "site-action",
+    "operator-per-hour": "site-drains-per-hour",
+    "operator-per-user": "site-requests-per-user",
+    "operator-priority": "site-priority",
+    "operator-raise-after": "site-raise-after",
+    "operator-raise-per-hour": "site-raise-per-hour",
+    "operator-raise-per-user": "site-raise-per-user",
+    "operator-spool": "site-spool",
+    "recheck-lies": "recheck-max-relapses",
+    "rejoin": "rank-restart",
+    "settle": "log-quiet",
+    "settle-max": "log-quiet-max",
+    "spare-wait": "resize-after",
+    "stage-wait": "stage-flush-timeout",
+}
+VALUES = {
+    ("checkpoint-verify", "quick"): "structure",
+    ("checkpoint-verify", "rule"): "name",
+    ("drained", "tell"): "warn",
+    ("straggler", "tell"): "warn",
+}
+
+
+def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a journal or a context keeps, with names and values of today. Unknown ones stay as they are."""
+    named = {NAMES.get(key, key): value for key, value in settings.items()}
+    return {
+        key: VALUES.get((key, value), value) if isinstance(value, str) else value
+        for key, value in named.items()
+    }

@@ -1,0 +1,286 @@
+"""Whether a request to drain is granted: rules over what was found out, never over what is claimed. (pure)
+
+How it thinks. In this order, because the first questions cost little and the last ones a visit to the node:
+1. Is the credential authentic, of this hour, not used before (`refused_credential`)?
+2. Did the signer have a job on that node at that time, as Slurm tells it (`refused_stay`)?
+3. Would the drain stay under the caps: share of each partition, drains an hour (`refused_cap`)?
+4. Is the node sick? The checks that the operator itself sends there must find something bad of a class that a drain mends, that its
+   peers do not show as well; or neither SSH nor Slurm reaches it, and it is not switched off or rebooted (`confirmed`). A node that the checks find healthy is never drained.
+
+Every refusal is a sentence for the user who asked.
+
+What the operator's journal says: what was opened, what was answered, how much was done lately.
+
+What a supervisor asks of the operator, who may do more than it, as the payload of a signed credential.
+Everything in it is a claim of the user who signed it. Who that is, when it was signed, whether the job was there and whether the node
+is sick is found out by the operator itself; what is claimed serves to look, and stands in the reason of the drain. So every
+field has a narrow form, and what does not fit is no request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, field
+from typing import Any
+
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Stay
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.types import CLASS_RULES
+from ftrun.supervisor.nodes.recheck import PREFIX, Report
+from ftrun.supervisor.policy.priority_boost import Raised
+
+__all__ = [
+    "ID",
+    "PAYLOAD_BYTES_MAX",
+    "BadRequest",
+    "Book",
+    "Limits",
+    "Request",
+    "confirmed",
+    "controls",
+    "from_payload",
+    "reason_of",
+    "refused_cap",
+    "refused_credential",
+    "refused_stay",
+    "to_payload",
+]
+
+
+SCHEMA = 1
+PURPOSE = "ftrun-site"  # a credential that was signed for anything else is no request
+PAYLOAD_BYTES_MAX = 4096
+ID = re.compile(r"[0-9a-f]{32}")
+
+_FORMS = {
+    "id": ID,
+    "cluster": re.compile(r"[A-Za-z0-9_.-]{0,64}"),
+    "node": re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.-]{0,63})?"),
+    "job": re.compile(r"[0-9]{1,10}"),
+    "run": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"),
+    "fault": re.compile(r"[a-z][a-z-]{0,31}"),
+    "signature": re.compile(r"[A-Za-z0-9_.-]{1,64}"),
+    "want": re.compile(r"drain|raise"),
+    "lost": re.compile(r"[0-9]{0,10}"),
+}
+_BEFORE = {"want": "drain", "lost": ""}  # what requests of earlier releases mean
+
+
+class BadRequest(ValueError):
+    """A payload that no supervisor signs; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`want` drain: please drain `node`; it was `job`'s (a plain number) when `fault` was seen at `seen_s` (Unix time). `want` raise: please put
+    `job`, which waits, ahead of others; it goes on for job `lost`, which `fault` took at `seen_s`."""
+
+    id: str
+    cluster: str
+    node: str
+    job: str
+    run: str
+    fault: str
+    signature: str
+    seen_s: float
+    want: str = "drain"
+    lost: str = ""
+
+
+def to_payload(request: Request) -> bytes:
+    """The bytes to sign."""
+    return json.dumps({"schema": SCHEMA, "for": PURPOSE, **asdict(request)}, separators=(",", ":")).encode()
+
+
+def from_payload(payload: bytes) -> Request:
+    """The request in signed bytes. Raises BadRequest."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise BadRequest("it is too long")
+    try:
+        told = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise BadRequest("it is no JSON") from None
+    if not isinstance(told, dict) or told.get("for") != PURPOSE or told.get("schema") != SCHEMA:
+        raise BadRequest("it is no request to this operator")
+    told = {**_BEFORE, **told}
+    for key, form in _FORMS.items():
+        value = told.get(key)
+        if not isinstance(value, str) or not form.fullmatch(value):
+            raise BadRequest(f"its {key} is not of the form that it must have")
+    if not told["node" if told["want"] == "drain" else "lost"]:
+        raise BadRequest("it does not say what it is about")
+    seen_s = told.get("seen_s")
+    if isinstance(seen_s, bool) or not isinstance(seen_s, int | float) or not 0 < seen_s < 1e11:
+        raise BadRequest("its time is none")
+    return Request(seen_s=float(seen_s), **{key: told[key] for key in _FORMS})
+
+
+def reason_of(run: str, signature: str, stamp: str) -> str:
+    """The reason of a drain, as Slurm shows it."""
+    return f"ftrun: {run} {signature} {stamp}"
+
+
+HOUR_S = 3600.0
+CONTROLS = 2
+AWAY = frozenset({"unreachable", "timeout"})
+# Out of reach because somebody, or Slurm's power saving, wants it so.
+ON_PURPOSE = frozenset(
+    {
+        "maint", "power_down", "powered_down", "power_up", "powering_down", "powering_up",
+        "reboot_issued", "reboot_requested",
+    }
+)  # fmt: skip
+DRAINABLE = frozenset(fault.value for fault, rule in CLASS_RULES.items() if rule.drain)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers. `share` of a partition may bear ftrun's drains (one node always may); `age_s` is how old a request may be,
+    `slack_s` how far clocks and records may lie apart."""
+
+    share: float = 0.05
+    per_hour: int = 4
+    per_user: int = 10
+    age_s: float = 3600.0
+    slack_s: float = 600.0
+
+
+def refused_credential(encoded_s: float, now_s: float, limits: Limits, *, expired: bool, used: bool) -> str:
+    """Why the credential does not count; "" where it does."""
+    if used:
+        return "the request was opened before: it counts once"
+    if expired or now_s - encoded_s > limits.age_s:
+        return f"the request is older than {limits.age_s / 60:.0f} minutes: the operator was away"
+    if encoded_s - now_s > limits.slack_s:
+        return "the request comes from the future: a clock is wrong"
+    return ""
+
+
+def refused_stay(request: Request, uid: int, stays: Iterable[Stay], now_s: float, limits: Limits) -> str:
+    """Why the signer has no say about the node; "" where Slurm shows their job there at the time of the fault."""
+    if now_s - request.seen_s > 2 * limits.age_s:
+        return "the fault is too long ago"
+    mine = [stay for stay in stays if stay.uid == uid]
+    if not mine:
+        return f"Slurm knows no job {request.job} of yours (any more)"
+    there = [stay for stay in mine if request.node in stay.nodes]
+    if not there:
+        return f"job {request.job} was not on {request.node}"
+    for stay in there:
+        end_s = now_s if stay.end_s is None else stay.end_s
+        if stay.start_s - limits.slack_s <= request.seen_s <= end_s + limits.slack_s:
+            return ""
+    return f"job {request.job} was not on {request.node} at that time"
+
+
+def refused_cap(
+    node: str,
+    rows: Mapping[str, NodeRow],
+    partitions: Iterable[PartitionRow],
+    *,
+    drained_s: Iterable[float],
+    now_s: float,
+    limits: Limits,
+) -> str:
+    """Why no further node may be drained now; "" where one may. `drained_s`: when the operator drained before."""
+    if sum(now_s - at_s < HOUR_S for at_s in drained_s) >= limits.per_hour:
+        return f"{limits.per_hour} nodes were drained within the last hour, which is the most"
+    for partition in partitions:
+        if node in partition.nodes:
+            ours = sum(1 for name in partition.nodes if name in rows and rows[name].reason.startswith(PREFIX))
+            cap = max(1, int(limits.share * len(partition.nodes)))
+            if ours >= cap:
+                return f"{ours} of {len(partition.nodes)} nodes of {partition.name} bear drains of ftrun, and {cap} may"
+    return ""
+
+
+def controls(
+    node: str, rows: Mapping[str, NodeRow], partitions: Iterable[PartitionRow], without: Collection[str]
+) -> tuple[str, ...]:
+    """Peers of the node to look at beside it, idle ones first: what they show as well is no fault of the node."""
+    peers = {name for partition in partitions if node in partition.nodes for name in partition.nodes} - {
+        node,
+        *without,
+    }
+    fit = [rows[name] for name in sorted(peers) if name in rows and rows[name].available]
+    fit.sort(key=lambda row: row.state != "idle")
+    return tuple(row.name for row in fit[:CONTROLS])
+
+
+def confirmed(report: Report, row: NodeRow, peers: Collection[Report]) -> tuple[bool, str]:
+    """Whether the node is sick, and what shows it or why it is not believed."""
+    if report.state == "answered" and report.findings:
+        bad = [f for f in report.findings if f.get("severity") == "bad"]
+        seen = [peer for peer in peers if peer.state == "answered" and peer.findings]
+        own = [f for f in bad if not seen or not all(_shows(peer, str(f.get("check"))) for peer in seen)]
+        sick = [f for f in own if f.get("fault") in DRAINABLE]
+        if sick:
+            return True, f"{sick[0].get('check', '')}: {sick[0].get('message', '')}"
+        if own:
+            return False, f"the checks find {own[0].get('check', '')} bad, for which no node is drained"
+        if bad:
+            return (
+                False,
+                f"the checks find {bad[0].get('check', '')} bad on its peers as well: the site, not the node",
+            )
+        return False, "the checks find the node healthy"
+    on_purpose = sorted(ON_PURPOSE & {*row.flags, row.state})
+    if report.state in AWAY and on_purpose:
+        return False, f"it is out of reach for a while, and meant to be ({', '.join(on_purpose)})"
+    if report.state in AWAY and not row.responding:
+        return True, f"neither SSH ({report.why or report.state}) nor Slurm ({row.state}) reaches it"
+    if report.state in AWAY:
+        return False, f"it cannot be reached by SSH ({report.why or report.state}), and Slurm hears it"
+    return False, f"it could not be looked at: {report.why or report.state}"
+
+
+def _shows(peer: Report, check: str) -> bool:
+    return any(f.get("check") == check and f.get("severity") == "bad" for f in peer.findings)
+
+
+@dataclasses.dataclass(slots=True)
+class Book:
+    """Folded from the records of the operator, and kept up to date by `take`. Times are Unix seconds."""
+
+    taken: dict[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # user:hash of a credential -> who left it, when
+    opened: set[str] = field(default_factory=set)  # hashes of credentials
+    answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # id of a request -> the answer
+    answered: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # user:hash -> the answer
+    draining: dict[str, set[str]] = field(default_factory=dict)  # id -> the reasons announced
+    raised: dict[str, Raised] = field(default_factory=dict)  # id -> the job, be it that it came about or not
+    drained_s: list[float] = field(
+        default_factory=list
+    )  # when a drain was announced, be it that it came about or not
+
+    @staticmethod
+    def of(records: Iterable[Mapping[str, Any]]) -> Book:
+        """The book that these records make."""
+        book = Book()
+        for record in records:
+            book.take(record)
+        return book
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """One more record."""
+        kind = record["kind"]
+        if kind == "taken":
+            self.taken.setdefault(record["key"], (int(record["uid"]), float(record["at"])))
+            self.opened.add(record["key"].partition(":")[2])
+        elif kind == "answered":
+            self.answered[record["key"]] = record
+            self.answers.setdefault(record["id"], record)
+        elif kind == "draining":
+            self.draining.setdefault(record["id"], set()).add(record["reason"])
+            self.drained_s.append(float(record["at"]))
+        elif kind == "raising":
+            job = Raised(int(record["uid"]), str(record["job"]), float(record["at"]))
+            self.raised.setdefault(record["id"], job)
+
+    def asked(self, uid: int, now_s: float) -> int:
+        """How many requests of this user were opened within the last hour."""
+        return sum(1 for whose, at_s in self.taken.values() if whose == uid and now_s - at_s < HOUR_S)

@@ -1,0 +1,381 @@
+"""The operator at work: takes signed requests from the spool, finds out, drains or refuses, and answers. (I/O)
+
+How it thinks. A round may be killed at any moment. The credential is noted before it is opened (munge opens one only once), a drain
+before it is done, an answer before it is written; the file of the request goes last. So a round that comes after finds the file again,
+knows how far it was, and does nothing twice. Nodes are asked once for all requests of a round, outside of which nothing takes long.
+
+    $FTRUN_HOME/operator/<year>-<month>.jsonl   every request that was opened, every drain, every answer
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.client.cluster import Cluster, NodeRow, PartitionRow
+from ftrun.slurm.client.errors import RefusedForGood
+from ftrun.slurm.commands import munge
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model import node_entry
+from ftrun.supervisor.nodes import drain_rules, history, ledger
+from ftrun.supervisor.nodes.drain_rules import BadRequest, Book, Limits, Request
+from ftrun.supervisor.nodes.recheck import Report
+from ftrun.supervisor.nodes.remote_checks import Look
+from ftrun.supervisor.nodes.spool import Folder, Waiting
+from ftrun.supervisor.policy import priority_boost
+from ftrun.supervisor.policy.priority_boost import NOTHING, Rule
+from ftrun.supervisor.store.append_log import Daybook
+
+__all__ = ["Answer", "Desk", "folder"]
+
+AT_ONCE_MAX = 32  # requests that are looked into in one round
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one request. `verdict`: drained, raised, refused, already, observed (would be done), noted (the site does nothing). `node` is
+    empty where it is about a job."""
+
+    id: str
+    uid: int
+    node: str
+    verdict: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A request that is authentic. `uid` is who signed it."""
+
+    waiting: Waiting
+    key: str
+    uid: int
+    request: Request
+
+
+def folder(home: str) -> str:
+    """Where the operator keeps its journal."""
+    return os.path.join(home, "operator")
+
+
+@dataclass
+class Desk:
+    """The operator's desk. `look` runs the checks on nodes, `opened` reads a credential; with `observe` or another `action` than
+    drain nothing is drained. `prefer` puts a job ahead by a word for `scontrol update`, as far as `rule` allows."""
+
+    home: str
+    cluster: Cluster
+    spool: Folder
+    look: Look
+    limits: Limits
+    opened: Callable[[bytes], munge.Credential | None]
+    now: Callable[[], float] = time.time
+    action: str = "drain"
+    observe: bool = False
+    rule: Rule = NOTHING
+    prefer: Callable[[str, str], None] | None = None
+    crash: Callable[[str], None] = lambda point: None
+    answers: list[Answer] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._daybook = Daybook(folder(self.home), self.now)
+        self._book = Book.of(self._daybook.read())
+
+    def round(self) -> list[Answer]:
+        """Deal with what waits. Raises SlurmError (Slurm or munge is away: what waits goes on waiting), OSError (spool, journal)."""
+        self.answers = []
+        waiting, rubbish = self.spool.look()
+        surplus: dict[int, int] = {}
+        cases = self._cases(waiting, surplus)
+        if rubbish:
+            self._note("rubbish", count=rubbish)
+        for uid, count in surplus.items():
+            self._note("removed", uid=uid, count=count)  # beyond what one user may ask, or asked again
+        if cases:
+            self._judge(cases)
+        self.spool.forget_old_answers(self.now())
+        return self.answers
+
+    # ------------------------------------------------------------------ authentic?
+
+    def _cases(self, waiting: list[Waiting], surplus: dict[int, int]) -> list[_Case]:
+        cases: list[_Case] = []
+        for one in waiting:
+            if len(cases) >= AT_ONCE_MAX:
+                break
+            content = self.spool.read(one)
+            if content is None:
+                self.spool.remove(one.name)
+                continue
+            sha = hashlib.sha256(content).hexdigest()
+            key = f"{one.uid}:{sha}"  # who copies another's credential gets an answer of their own
+            before = self._book.answered.get(key) or self._book.answers.get(one.id)
+            if before is not None:
+                if not self._again(one, before):
+                    surplus[one.uid] = surplus.get(one.uid, 0) + 1
+            elif (
+                key not in self._book.taken and self._book.asked(one.uid, self.now()) >= self.limits.per_user
+            ):
+                surplus[one.uid] = surplus.get(one.uid, 0) + 1
+                self.spool.remove(one.name)
+            else:
+                opened = self._opened(one, key, content)
+                if isinstance(opened, _Case):
+                    cases.append(opened)
+                else:
+                    self._refuse(one, key, opened)
+        return cases
+
+    def _opened(self, waiting: Waiting, key: str, content: bytes) -> _Case | str:
+        """The request in a file, or why it is none."""
+        known = (
+            key.partition(":")[2] in self._book.opened
+        )  # then it was this operator that munge gave it to before
+        if key not in self._book.taken:
+            self._note("taken", key=key, uid=waiting.uid, id=waiting.id)
+        credential = self.opened(content)
+        if credential is None:
+            return "it is not signed by this cluster's munge for this operator"
+        if credential.uid != waiting.uid:
+            return "it is signed by another user than the one who left it"
+        try:
+            told = drain_rules.from_payload(credential.payload)
+        except BadRequest as error:
+            return f"what was signed is no request: {error}"
+        if told.id != waiting.id:
+            return "it was left under another name than it is signed for"
+        if told.id in self._book.draining or told.id in self._book.raised:
+            return _Case(
+                waiting, key, credential.uid, told
+            )  # it was granted in time, and a crash came between
+        wrong = drain_rules.refused_credential(
+            credential.encoded_s,
+            self.now(),
+            self.limits,
+            expired=credential.status == munge.EXPIRED,
+            used=credential.status == munge.REPLAYED and not known,
+        )
+        return wrong or _Case(waiting, key, credential.uid, told)
+
+    def _again(self, waiting: Waiting, before: Mapping[str, Any]) -> bool:
+        """It was answered: nothing is done a second time. True where a crash kept the answer from being written, and it is now."""
+        own = before["id"] == waiting.id and before["uid"] == waiting.uid
+        late = own and not self.spool.answered(waiting.id)
+        if late:
+            self._write_answer(before)
+        self.spool.remove(waiting.name)
+        return late
+
+    # ------------------------------------------------------------------ granted?
+
+    def _judge(self, cases: list[_Case]) -> None:
+        rows, partitions = self.cluster.nodes(), self.cluster.partitions()
+        for case in cases:
+            if case.request.want == "raise":
+                self._raise(case, rows)
+        cases = [case for case in cases if case.request.want == "drain"]
+        left = [case for case in cases if not self._refused_unseen(case, rows, partitions)]
+        if not left:
+            return
+        named = {case.request.node for case in left}
+        peers = {node: drain_rules.controls(node, rows, partitions.values(), named) for node in named}
+        asked = sorted(named.union(*peers.values()))
+        reports = self.look(asked)
+        for case in left:
+            node = case.request.node
+            self._conclude(
+                case, reports.get(node, Report("unseen")), [reports[p] for p in peers[node] if p in reports]
+            )
+
+    def _raise(self, case: _Case, rows: Mapping[str, NodeRow]) -> None:
+        """Put a waiting job ahead, or say why not."""
+        asked, rule = case.request, self.rule
+        if not rule.how or self.prefer is None:
+            self._answer(case.waiting, case.key, "noted", "this site puts no job ahead of others", "")
+            return
+        try:
+            waits = self.cluster.details(asked.job)
+            stays = [stay for stay in self.cluster.stays(asked.lost) if stay.uid == case.uid]
+            lost = priority_boost.Lost(self.cluster.details(asked.lost), stays[-1] if stays else None, rows)
+        except RefusedForGood as error:
+            self._refuse(case.waiting, case.key, f"Slurm was asked about your jobs: {error.message}")
+            return
+        wrong = "" if asked.cluster in {"", self.cluster.facts().name} else f"it is meant for {asked.cluster}"
+        wrong = wrong or priority_boost.refused(case.uid, asked.run, waits, lost, now_s=self.now(), rule=rule)
+        before = [job for key, job in self._book.raised.items() if key != asked.id]
+        wrong = wrong or priority_boost.refused_cap(case.uid, asked.job, before, self.now(), rule)
+        if wrong or waits is None:
+            self._refuse(case.waiting, case.key, wrong)
+        elif priority_boost.bettered(waits, rule):
+            mine = asked.id in self._book.raised
+            verdict, why = ("raised", rule.update) if mine else ("already", "it stands no worse than that")
+            self._answer(case.waiting, case.key, verdict, f"job {asked.job}: {why}", "")
+        elif self.observe:
+            self._answer(case.waiting, case.key, "observed", f"job {asked.job} would get {rule.update}", "")
+        else:
+            self._prefer(case, self.prefer)
+
+    def _prefer(self, case: _Case, prefer: Callable[[str, str], None]) -> None:
+        asked, rule = case.request, self.rule
+        self._note("raising", id=asked.id, job=asked.job, uid=case.uid, update=rule.update, lost=asked.lost)
+        self.crash("raise:before")
+        try:
+            prefer(asked.job, rule.update)
+        except RefusedForGood as error:
+            self._refuse(case.waiting, case.key, f"Slurm refused: {error.message}")
+            return
+        self.crash("raise:after")
+        shown = self.cluster.details(asked.job)
+        if shown is None or not priority_boost.bettered(shown, rule):
+            self._refuse(case.waiting, case.key, f"Slurm took {rule.update} and does not show it")
+            return
+        self._answer(case.waiting, case.key, "raised", f"job {asked.job}: {rule.update}", "")
+
+    def _refused_unseen(
+        self, case: _Case, rows: Mapping[str, NodeRow], partitions: Mapping[str, PartitionRow]
+    ) -> bool:
+        """What can be answered without a visit to the node."""
+        asked, row = case.request, rows.get(case.request.node)
+        wrong = ""
+        if asked.cluster not in {"", self.cluster.facts().name}:
+            wrong = f"it is meant for cluster {asked.cluster}"
+        elif row is None:
+            wrong = f"Slurm knows no node {asked.node}"
+        elif self._announced(case, row):
+            return True
+        else:
+            wrong = self._refused_stay(case) or self._cap(case, rows, partitions)
+        if wrong:
+            self._refuse(case.waiting, case.key, wrong, asked.node)
+        return bool(wrong)
+
+    def _refused_stay(self, case: _Case) -> str:
+        """What Slurm refuses to be asked is that request's end, and in no other's way."""
+        try:
+            stays = self.cluster.stays(case.request.job)
+        except RefusedForGood as error:
+            return f"Slurm was asked about job {case.request.job}: {error.message}"
+        return drain_rules.refused_stay(case.request, case.uid, stays, self.now(), self.limits)
+
+    def _announced(self, case: _Case, row: NodeRow) -> bool:
+        """The node is out of service already: by us, who could not say so any more, or by somebody else."""
+        if not (row.drained or row.spoken_for):
+            return False
+        if row.reason in self._book.draining.get(case.request.id, ()):
+            self._drained(case, row.reason, "found drained")
+        else:
+            self._answer(case.waiting, case.key, "already", row.reason or "it is drained already", row.name)
+        return True
+
+    def _cap(self, case: _Case, rows: Mapping[str, NodeRow], partitions: Mapping[str, PartitionRow]) -> str:
+        return drain_rules.refused_cap(
+            case.request.node,
+            rows,
+            partitions.values(),
+            drained_s=self._book.drained_s,
+            now_s=self.now(),
+            limits=self.limits,
+        )
+
+    def _conclude(self, case: _Case, report: Report, peers: list[Report]) -> None:
+        """Everything but the visit is looked at again: others drain, too, and the visit took its time."""
+        rows, partitions = self.cluster.nodes(), self.cluster.partitions()
+        asked = case.request
+        row = rows.get(asked.node)
+        if row is None or self._announced(case, row):
+            return
+        sick, why = drain_rules.confirmed(report, row, peers)
+        wrong = "" if sick else why
+        wrong = wrong or self._cap(case, rows, partitions) or self._common(case)
+        if wrong:
+            self._refuse(case.waiting, case.key, wrong, asked.node)
+        elif self.observe:
+            self._answer(case.waiting, case.key, "observed", f"would be drained: {why}", asked.node)
+        elif self.action != "drain":
+            self._answer(
+                case.waiting, case.key, "noted", f"this site does not drain on request: {why}", asked.node
+            )
+        else:
+            self._drain(case, why)
+
+    def _common(self, case: _Case) -> str:
+        """The same confirmed fault on many nodes at once is the job's or the cluster's, and drains nobody more."""
+        asked = case.request
+        fact = self._entry(case, "incident")
+        if not self.observe:
+            ledger.note(self.home, fact)
+        entry = node_entry.Entry(
+            at_s=fact["at_s"],
+            what="incident",
+            nodes=(asked.node,),
+            id=fact["id"],
+            run=asked.run,
+            signature=asked.signature,
+            fault=asked.fault,
+            detail=fact["detail"],
+        )
+        book = history.fold([*ledger.read(self.home), entry])
+        if history.strike_key(entry) in book.nodes[asked.node].common:
+            return f"{asked.signature} befell many nodes at once: it is held to be the job's or the cluster's fault"
+        return ""
+
+    def _drain(self, case: _Case, why: str) -> None:
+        asked = case.request
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.now()))
+        reason = drain_rules.reason_of(asked.run, asked.signature, stamp)
+        self._note("draining", id=asked.id, node=asked.node, reason=reason, uid=case.uid, why=why)
+        self.crash("drain:before")
+        try:
+            self.cluster.drain(asked.node, reason)
+        except RefusedForGood as error:
+            self._refuse(case.waiting, case.key, f"Slurm refused: {error.message}", asked.node)
+            return
+        self.crash("drain:after")
+        self._drained(case, reason, why)
+
+    def _drained(self, case: _Case, reason: str, why: str) -> None:
+        ledger.note(self.home, self._entry(case, "drained", reason=reason))
+        self._answer(case.waiting, case.key, "drained", why, case.request.node)
+
+    def _entry(self, case: _Case, what: str, **detail: str) -> dict[str, Any]:
+        asked = case.request
+        return {
+            "id": f"operator:{asked.id}",
+            "node": asked.node,
+            "at_s": self.now(),
+            "what": what,
+            "run": asked.run,
+            "signature": asked.signature,
+            "fault": asked.fault,
+            "detail": {"incident": f"operator:{asked.id}", "uid": case.uid, "job": asked.job, **detail},
+        }
+
+    # ------------------------------------------------------------------ answering
+
+    def _refuse(self, waiting: Waiting, key: str, why: str, node: str = "") -> None:
+        self._answer(waiting, key, "refused", why, node)
+
+    def _answer(self, waiting: Waiting, key: str, verdict: str, why: str, node: str) -> None:
+        why = " ".join(why.split())[:300]
+        record = self._note(
+            "answered", id=waiting.id, key=key, uid=waiting.uid, node=node, verdict=verdict, why=why
+        )
+        self._write_answer(record)
+        self.crash("answer:after")
+        self.spool.remove(waiting.name)
+        self.answers.append(Answer(waiting.id, waiting.uid, node, verdict, why))
+
+    def _write_answer(self, record: Mapping[str, Any]) -> None:
+        if not self.spool.answered(record["id"]):
+            facts = {"at_s": record["at"], **{key: record[key] for key in ("node", "verdict", "why")}}
+            self.spool.answer(record["id"], facts)
+
+    def _note(self, kind: str, /, **data: Any) -> Mapping[str, Any]:
+        record = self._daybook.append(kind, **data)
+        self._book.take(record)
+        self.crash(f"record:{kind}")
+        return record

@@ -1,0 +1,207 @@
+"""What the ledger is to know of a run: its faults, exclusions, drains and hours, as entries. (pure)
+
+How it thinks. The journal of a run is the truth; its entries are made from it, and their ids from the run's token and what they
+are about. So a supervisor that died between the journal and the ledger makes the same entries again, and they count once.
+
+An incident is held against a node where the run left the node out, or would have done so had it gone on. Nothing is held against anybody
+by a run that only observes, nor where all nodes of a larger attempt are blamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.diagnosis.node_findings import SIGNATURE, number, parsed
+from ftrun.supervisor.model.node_entry import Entry, place
+from ftrun.supervisor.model.run import Attempt, Incident, Run
+from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
+
+__all__ = ["entries_of", "entry_prefix", "mark", "of_report"]
+
+EVIDENCE_CHARACTERS = 200
+HOUR_S = 3600.0
+CARDS_BY = "gpu-check"  # the check that names every card
+CARDS_MAX = 32
+FINDINGS_MAX = 32
+
+_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.0)?\b")
+_UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_PORT = re.compile(r"\b(?:mlx[45]_\d+|hfi1_\d+|bnxt_re\d+)\b")
+
+
+def mark(run: Run) -> tuple[Any, ...]:
+    """A value that is another when the run may have other entries."""
+    last = run.incidents[-1] if run.incidents else None
+    attempt = run.attempt
+    return (
+        len(run.incidents),
+        last.decided_at_s if last else None,
+        run.drained,
+        len(run.attempts),
+        (attempt.launch.number, attempt.launch.end.at_s) if attempt else None,
+        sum(one.gone for attempt in run.attempts for one in attempt.companions),
+    )
+
+
+def entries_of(run: Run) -> list[Entry]:
+    """Every entry that the journal of a run gives rise to, oldest first."""
+    found = [entry for incident in run.incidents for entry in _of_incident(run, incident)]
+    found += [entry for attempt in run.attempts for entry in _served(run, attempt)]
+    return sorted(found, key=lambda entry: (round(entry.at_s, 3), entry.id))
+
+
+def _of_incident(run: Run, incident: Incident) -> Iterator[Entry]:
+    fault = _fault(incident.fault)
+    nodes = tuple(node for node in incident.nodes if node in incident.attempt_nodes)
+    decision, at_s = incident.decision, incident.decided_at_s
+    if fault is None or not nodes or CLASS_RULES[fault].exclude == "never" or at_s is None:
+        return
+    because = incident.diagnosis.get("because") or ()
+    evidence = str(because[0].get("text", "")) if because else ""
+    device, serial = _device(evidence) if len(nodes) == 1 else ("", "")
+
+    def entry(what: str, at_s: float, names: tuple[str, ...], **detail: Any) -> Entry:
+        return Entry(
+            at_s=at_s,
+            what=what,
+            nodes=names,
+            id=f"{run.token}:{incident.id}:{what}",
+            run=run.id,
+            signature=incident.signature,
+            fault=incident.fault,
+            device=device,
+            serial=serial,
+            detail={"incident": incident.id, **detail},
+        )
+
+    yield entry(
+        "incident",
+        incident.diagnosed_at_s,
+        nodes,
+        title=incident.title,
+        evidence=evidence[:EVIDENCE_CHARACTERS],
+        attempt_nodes=len(incident.attempt_nodes),
+        strike=_held_against(run, incident, nodes, fault),
+    )
+    if run.settings.get("observe"):
+        return
+    if excluded := tuple(decision.get("exclude", ())):
+        yield entry("excluded", at_s, excluded, until_s=decision.get("exclude_until_s", at_s))
+    for node in decision.get("drain", ()):
+        if node in run.drained:  # one by one, as they are carried out
+            done = entry("drained", at_s, (node,))
+            yield replace(done, id=f"{done.id}:{node}")
+
+
+def _held_against(run: Run, incident: Incident, nodes: tuple[str, ...], fault: FaultClass) -> bool:
+    """The run leaves the nodes out, or would do so if it went on, or if its cap had room for them all."""
+    if run.settings.get("observe"):
+        return False
+    always = CLASS_RULES[fault].exclude == "always" and bool(incident.diagnosis.get("exclude"))
+    if set(nodes) & set(incident.decision.get("exclude", ())):
+        return always or set(nodes) <= set(incident.decision["exclude"])
+    stopped = incident.decision.get("kind") == "stop"
+    some = len(nodes) < len(incident.attempt_nodes) or len(nodes) == 1
+    return stopped and some and always
+
+
+def _served(run: Run, attempt: Attempt) -> Iterator[Entry]:
+    """The hours of the attempt's last known launch, once it is over, and of its companions; a node that left its job and came back by one of these has them once."""
+    for one in attempt.companions:
+        nodes = tuple(node for node in one.nodes if node not in attempt.nodes)
+        if not nodes or one.gone_at_s is None or one.here_at_s is None:
+            continue
+        if one.gone_at_s > one.here_at_s:
+            yield Entry(
+                at_s=one.gone_at_s,
+                what="served",
+                nodes=nodes,
+                id=f"{run.token}:{attempt.number}.{one.launch}:companion.{one.number}:served",
+                run=run.id,
+                detail={"hours": round((one.gone_at_s - one.here_at_s) / HOUR_S, 4)},
+            )
+    if not attempt.nodes or attempt.launch.started_at_s is None or not attempt.launch.end.state:
+        return
+    end_s = attempt.launch.end.slurm_at_s or attempt.launch.end.at_s
+    if end_s is None or end_s <= attempt.launch.started_at_s:
+        return
+    yield Entry(
+        at_s=end_s,
+        what="served",
+        nodes=attempt.nodes,
+        id=f"{run.token}:{attempt.number}.{attempt.launch.number}:served",
+        run=run.id,
+        detail={"hours": round((end_s - attempt.launch.started_at_s) / HOUR_S, 4)},
+    )
+
+
+def _fault(name: str) -> FaultClass | None:
+    """The class of an incident; None for one of a newer ftrun."""
+    try:
+        fault = FaultClass(name)
+    except ValueError:
+        return None
+    return fault if fault in CLASS_RULES else None
+
+
+def _device(text: str) -> tuple[str, str]:
+    """(place, serial) of the device that a line names; "" where it names none."""
+    serial = found[0] if (found := _UUID.search(text)) else ""
+    where = _PCI.search(text) or _PORT.search(text)
+    return (place(where[0]) if where else "", serial)
+
+
+# ---------------------------------------------------------------------- reports of nodes
+
+
+def entry_prefix(run: Run, attempt: int, launch: int) -> str:
+    """How the ids of all entries begin that are made from reports of this launch."""
+    return f"{run.token}:{attempt}.{launch}:"
+
+
+def of_report(run: Run, attempt: int, launch: int, report: object, *, node: str, now_s: float) -> list[Entry]:
+    """What the report of a node adds: a `check` for each finding against it, a `device` for each card that it names with its place.
+
+    Reports are written by the job's own user: they are history, and tell what sits where; they strike nobody.
+    """
+    if not isinstance(report, Mapping) or report.get("schema") != 1 or report.get("node") != node:
+        return []
+    kind, told_s = str(report.get("kind", "")), number(report.get("at_s"))
+    at_s = now_s if told_s is None else min(told_s, now_s)
+    name = f"{entry_prefix(run, attempt, launch)}{kind}:{node}"
+    checks = [
+        Entry(
+            at_s=at_s,
+            what="check",
+            nodes=(node,),
+            id=f"{name}:{one.check}:{one.device}",
+            run=run.id,
+            signature=f"{SIGNATURE}{one.check}",
+            fault=one.fault.value,
+            device=place(one.device),
+            detail={"worst": one.severity, "text": one.message, "kind": kind, "value": one.value},
+        )
+        for one in parsed(report, node=node)[:FINDINGS_MAX]
+    ]
+    cards = [
+        Entry(at_s, "device", (node,), f"{name}:{where}", run.id, device=where, serial=serial)
+        for where, serial in _cards(report)
+    ]
+    return [*checks, *cards]
+
+
+def _cards(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(place, UUID) of each GPU, as the check of GPUs lists them."""
+    findings = report.get("findings")
+    rows = findings if isinstance(findings, list) else []
+    lines = [
+        line
+        for row in rows
+        if isinstance(row, Mapping) and row.get("check") == CARDS_BY and isinstance(row.get("evidence"), list)
+        for line in row["evidence"]
+    ]
+    found = [_device(line) for line in lines[:CARDS_MAX] if isinstance(line, str)]
+    return [(where, serial) for where, serial in found if where and serial]

@@ -1,0 +1,310 @@
+"""What is known of each node over months: entries of the ledger, folded. (pure)
+
+How it thinks. The ledger holds entries, one fact each; `fold` makes a record of each node from them, whatever their order and
+however often one was written (each has an id). Nothing but entries and rules goes in, so every reader comes to the same.
+
+- A *strike* is one incident for which ftrun held a fault against a node: the incident, the exclusion and the drain that came of it
+  are one strike together. What a person excludes is no strike.
+- The n-th open strike quarantines the node for `base_s` x 2^(n-1), `ceiling_s` at most. A node that passed its recheck is free,
+  yet its strikes stay, so that the next quarantine of one that lied is longer. A strike fades after `fades_after_h` hours of
+  service without a new one, the oldest first; a person's release closes all.
+- A strike belongs to a device where one is named. Another serial at the same place of the node closes the strikes of the old one.
+- The same fault on several nodes of one switch within `window_s` points at the switch; on many nodes, at the job or the cluster.
+  Neither is a strike (`common`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model import node_entry
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.policy.correlated_failures import Common, Failure, common_causes
+
+__all__ = ["Book", "DeviceRecord", "NodeRecord", "Rules", "Strike", "fold", "strike_key"]
+
+
+DAY_S = 86_400.0
+LIE_WITHIN_S = 7 * DAY_S  # a strike so soon after a passed recheck: the recheck was wrong
+DOUBLINGS_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The numbers of the fold; settings `exclude-for` and `quarantine-max` give the first two."""
+
+    base_s: float = DAY_S
+    ceiling_s: float = 30 * DAY_S
+    fades_after_h: float = 336.0  # two weeks of good service
+    window_s: float = 600.0
+    many: int = 4  # so many nodes with the same fault in a window: the job or the cluster
+    several: int = 3  # so many of one switch: the switch
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One incident that is held against a node, and until when it keeps the node away."""
+
+    at_s: float
+    until_s: float
+    run: str
+    signature: str
+    fault: str
+    device: str = ""
+    serial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """One place in a node: what sits there now as far as known, and what is held against it."""
+
+    device: str
+    serial: str
+    strikes: int
+    incidents: int
+    replaced: int  # how often another serial was found there
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What is known of a node. `history` is oldest first and leaves out the hours served."""
+
+    node: str
+    strikes: tuple[Strike, ...] = ()
+    faded: int = 0  # strikes that good service or a release or a new device took back
+    excluded_until_s: float = 0.0  # by a person
+    excluded_why: str = ""
+    released_at_s: float = 0.0
+    returned_at_s: float = 0.0
+    lies: int = 0  # strikes soon after a recheck had passed the node
+    served_h: float = 0.0
+    alone: tuple[float, ...] = ()  # when launches ended that had no other node
+    devices: tuple[DeviceRecord, ...] = ()
+    history: tuple[Entry, ...] = ()
+    common: frozenset[str] = frozenset()  # keys of incidents that are held to be no fault of this node
+
+    @property
+    def quarantined_until_s(self) -> float:
+        """Until when runs avoid the node, if they can; 0 = they do not."""
+        return max((self.excluded_until_s, *(strike.until_s for strike in self.strikes)), default=0.0)
+
+    @property
+    def last_fault(self) -> Entry | None:
+        """The newest incident that named the node."""
+        return next((e for e in reversed(self.history) if e.what == "incident"), None)
+
+    @property
+    def why(self) -> str:
+        """What keeps the node away longest."""
+        if self.excluded_until_s >= self.quarantined_until_s > 0:
+            return self.excluded_why
+        strike = max(self.strikes, key=lambda s: s.until_s, default=None)
+        return (strike.signature or strike.fault) if strike else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """All nodes, and what befell several of them together."""
+
+    nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
+    common: tuple[Common, ...] = ()
+
+    def quarantined(self, now_s: float) -> tuple[str, ...]:
+        """The nodes to avoid now: a person's exclusions first, then those with most strikes, then the newest."""
+        away = [n for n in self.nodes.values() if n.quarantined_until_s > now_s]
+        away.sort(
+            key=lambda n: (n.excluded_until_s <= now_s, -len(n.strikes), -n.quarantined_until_s, n.node)
+        )
+        return tuple(n.node for n in away)
+
+
+def fold(
+    entries: Iterable[Entry], rules: Rules | None = None, domains: Mapping[str, Iterable[str]] | None = None
+) -> Book:
+    """The record of every node that an entry names. `domains`: leaf switch or block -> its nodes, {} where unknown."""
+    rules = rules or Rules()
+    told = _in_order(entries)
+    common = common_causes(failures(told), rules.window_s, rules.many, rules.several, domains or {})
+    innocent = {(node, key) for cause in common for node, key in cause.failures}
+    built: dict[str, _Builder] = {}
+    for entry in told:
+        served_h = max(0.0, _number(entry.detail.get("hours"))) if entry.what == "served" else None
+        for node in entry.nodes:
+            builder = built.get(node)
+            if builder is None:
+                builder = built[node] = _Builder(node, rules)
+            if served_h is not None:  # by far the most, a node of each launch: no more than an addition
+                builder.serve(served_h, entry)
+            else:
+                builder.take(entry, common=(node, strike_key(entry)) in innocent)
+    return Book({name: built[name].record() for name in sorted(built)}, common)
+
+
+def failures(entries: Iterable[Entry]) -> list[Failure]:
+    """What can have a common cause: each node of each incident, exclusion and drain of ftrun's."""
+    return [
+        Failure(entry.at_s, entry.signature or entry.fault, node, strike_key(entry))
+        for entry in entries
+        if entry.what in ("incident", "excluded", "drained") and not entry.by
+        for node in entry.nodes
+    ]
+
+
+def strike_key(entry: Entry) -> str:
+    """What makes an incident, its exclusion and its drain one."""
+    incident = entry.detail.get("incident", "")
+    return f"{entry.run}:{incident}" if incident else entry.id
+
+
+def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Oldest first, each once. The order is that of the entries' own facts, never that of files."""
+    seen: set[tuple[str, str]] = set()
+    told = []
+    for entry in sorted(entries, key=_order):
+        if entry.id and (entry.id, entry.what) in seen:
+            continue
+        seen.add((entry.id, entry.what))
+        told.append(entry)
+    return told
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    return (
+        entry.at_s,
+        entry.what != "incident",  # before what follows from it
+        entry.what,
+        entry.id,
+        entry.nodes,
+        entry.run,
+        entry.signature,
+        entry.device,
+        entry.serial,
+    )
+
+
+class _Builder:
+    """One node while its entries are folded, oldest first."""
+
+    def __init__(self, node: str, rules: Rules) -> None:
+        self._rules = rules
+        self._record = NodeRecord(node)
+        self._strikes: list[Strike] = []
+        self._held: set[str] = set()  # incidents that are strikes already
+        self._served_h = 0.0
+        self._good_h = 0.0  # served since the last strike, or since one faded
+        self._serials: dict[str, str] = {}
+        self._replaced: dict[str, int] = {}
+        self._incidents: dict[str, int] = {}
+        self._history: list[Entry] = []
+        self._alone: list[float] = []
+        self._common: set[str] = set()
+
+    def serve(self, hours: float, entry: Entry) -> None:
+        """A launch on this node is over."""
+        self._served_h += hours
+        if len(entry.nodes) == 1:
+            self._alone.append(entry.at_s)
+        self._good_h += hours
+        while self._strikes and self._good_h >= self._rules.fades_after_h:
+            self._good_h -= self._rules.fades_after_h
+            self._take_back(self._strikes[:1])
+
+    def take(self, entry: Entry, *, common: bool) -> None:
+        """One entry that names this node, and tells no hours."""
+        self._history.append(entry)
+        device = node_entry.place(entry.device)
+        if device:
+            self._sits_there(device, entry.serial)
+            if entry.what == "incident":
+                self._incidents[device] = self._incidents.get(device, 0) + 1
+        if common:
+            self._common.add(strike_key(entry))
+        elif _is_strike(entry):
+            self._strike(entry, device)
+        elif entry.what == "excluded":
+            until_s = _number(entry.detail.get("until_s"))
+            why = str(entry.detail.get("reason", "")) or f"excluded by {entry.by}"
+            self._record = replace(self._record, excluded_until_s=until_s, excluded_why=why)
+        elif entry.what in ("returned", "released"):
+            self._free(entry)
+
+    def record(self) -> NodeRecord:
+        """The node after its last entry."""
+        return replace(
+            self._record,
+            strikes=tuple(self._strikes),
+            served_h=self._served_h,
+            devices=tuple(self._device(name) for name in sorted({*self._serials, *self._incidents})),
+            history=tuple(self._history),
+            alone=tuple(self._alone),
+            common=frozenset(self._common),
+        )
+
+    def _device(self, name: str) -> DeviceRecord:
+        strikes = sum(strike.device == name for strike in self._strikes)
+        serial, replaced = self._serials.get(name, ""), self._replaced.get(name, 0)
+        return DeviceRecord(name, serial, strikes, self._incidents.get(name, 0), replaced)
+
+    def _strike(self, entry: Entry, device: str) -> None:
+        key = strike_key(entry)
+        if key in self._held:
+            return
+        self._held.add(key)
+        self._good_h = 0.0
+        times = 2.0 ** min(len(self._strikes), DOUBLINGS_MAX)
+        until_s = entry.at_s + min(self._rules.base_s * times, max(self._rules.ceiling_s, self._rules.base_s))
+        serial = entry.serial or self._serials.get(device, "")
+        strike = Strike(entry.at_s, until_s, entry.run, entry.signature, entry.fault, device, serial)
+        self._strikes.append(strike)
+        back_s = self._record.returned_at_s
+        if back_s and entry.at_s - back_s <= LIE_WITHIN_S:
+            self._record = replace(self._record, lies=self._record.lies + 1, returned_at_s=0.0)
+
+    def _free(self, entry: Entry) -> None:
+        """A recheck proves the node good for now; a person knows better than all that was counted."""
+        self._strikes = [replace(s, until_s=min(s.until_s, entry.at_s)) for s in self._strikes]
+        if entry.what == "returned":
+            self._record = replace(self._record, returned_at_s=entry.at_s)
+            return
+        self._take_back(list(self._strikes))
+        self._record = replace(
+            self._record, excluded_until_s=0.0, excluded_why="", released_at_s=entry.at_s, returned_at_s=0.0
+        )
+
+    def _sits_there(self, device: str, serial: str) -> None:
+        """Another serial than before: what the old device did is not held against the new one."""
+        before = self._serials.get(device, "")
+        if not serial or serial == before:
+            return
+        self._serials[device] = serial
+        if before:
+            self._replaced[device] = self._replaced.get(device, 0) + 1
+            self._take_back([s for s in self._strikes if s.device == device and s.serial == before])
+        else:  # the first time that somebody tells what sits there
+            self._strikes = [
+                replace(s, serial=serial) if s.device == device and not s.serial else s for s in self._strikes
+            ]
+
+    def _take_back(self, strikes: list[Strike]) -> None:
+        self._strikes = [strike for strike in self._strikes if strike not in strikes]
+        self._record = replace(self._record, faded=self._record.faded + len(strikes))
+
+
+def _is_strike(entry: Entry) -> bool:
+    if entry.by:
+        return False
+    return entry.what in ("excluded", "drained") or (
+        entry.what == "incident" and entry.detail.get("strike") is True
+    )
+
+
+def _number(value: object) -> float:
+    """A number of the entry; 0 for what is none, since entries come from files."""
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    except OverflowError:
+        return 0.0

@@ -1,0 +1,177 @@
+"""The checks on the nodes of the job that this process is in: one step beside whatever runs there. (I/O)
+
+How it thinks. The step asks for nothing and shares everything, so it starts where other steps run. Each node writes its report into a folder
+below $FTRUN_HOME, and whoever started the step sees them come; a node whose report does not come within the time is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ftrun.hooks.health import pair_test
+from ftrun.hooks.health.preflight import KIND
+from ftrun.hooks.runtime import node_report
+from ftrun.hooks.runtime.node_report import parsed
+from ftrun.hooks.runtime.ownership import RUNNER
+from ftrun.supervisor.nodes.preflight import ANSWERED, Seen
+from ftrun.supervisor.store import node_tools
+
+__all__ = ["SILENT", "checked", "paired"]
+
+SILENT = "silent"
+START_S = 15.0
+PAIRS_S = 300.0
+POLL_S = 0.1
+REPORT_BYTES_MAX = 1 << 20
+
+# The first Python that is new enough; the same as in batch.sh.
+NODE_SIDE = """\
+PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin
+export PATH
+for p in /usr/bin/python3 python3; do
+    "$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 9))" 2>/dev/null && exec "$p" -IS -c "$@"
+done
+echo no Python 3.9 or newer >&2"""
+
+
+def checked(
+    nodes: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    home: str,
+    job: str,
+    within_s: float,
+    env: Mapping[str, str],
+    told: Callable[[Seen], None] = lambda _seen: None,
+) -> dict[str, Seen]:
+    """Run the checks on nodes of job `job`; `arguments` are those of `ftrun-hook preflight`. Calls `told` as reports come.
+
+    Returns a Seen for every node. Raises OSError where `home` cannot be written or srun is not installed.
+    """
+    packed = node_tools.provide(home)
+    place = tempfile.mkdtemp(prefix="preflight-", dir=os.path.dirname(packed))
+    try:
+        folder = os.path.join(place, "nodes")
+        command = [
+            *_step(job, nodes, packed),
+            "preflight",
+            *arguments,
+            "--within",
+            f"{within_s:g}",
+            "--folder",
+            folder,
+        ]
+        with tempfile.TemporaryFile() as words:
+            step = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, env=_outside(env)
+            )
+            try:
+                found = _gathered(step, nodes, folder, time.monotonic() + within_s + START_S, told)
+            finally:
+                _end(step)
+            words.seek(0)
+            why = (words.read(4096).decode("utf-8", "replace").strip().splitlines() or ["no report in time"])[
+                -1
+            ]
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return {node: found.get(node) or Seen(node, SILENT, why=why) for node in nodes}
+
+
+def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Try the network between the nodes of job `job` in pairs: a finding for each node, {} where no verdict came about.
+
+    Takes as long as the slowest pair, PAIRS_S at most. Raises OSError as `checked`.
+    """
+    packed = node_tools.provide(home)
+    place = tempfile.mkdtemp(prefix="pairs-", dir=os.path.dirname(packed))
+    try:
+        command = [
+            *_step(job, nodes, packed),
+            "pairs",
+            "--json",
+            "--folder",
+            place,
+            "--nodes",
+            ",".join(nodes),
+        ]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=_outside(env),
+            timeout=PAIRS_S,
+            check=False,
+        )
+        told = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        return {node: one._asdict() for node, one in pair_test.findings(told).items()}
+    except (subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
+        return {}
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _step(job: str, nodes: Sequence[str], packed: str) -> list[str]:
+    number = str(len(nodes))
+    return [
+        "srun", f"--jobid={job}", "--job-name=ftrun", "--overlap", f"--nodes={number}", f"--ntasks={number}", "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=NONE",
+        "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--quiet",
+        "/bin/sh", "-c", NODE_SIDE, "ftrun-hook", RUNNER, packed,
+    ]  # fmt: skip
+
+
+def _outside(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the shape of the job or step that we are in: it is not the shape of this step."""
+    return {key: value for key, value in env.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
+
+
+def _gathered(
+    step: subprocess.Popen[bytes],
+    nodes: Sequence[str],
+    folder: str,
+    give_up_s: float,
+    told: Callable[[Seen], None],
+) -> dict[str, Seen]:
+    began_s = time.monotonic()
+    found: dict[str, Seen] = {}
+    while True:
+        over = step.poll() is not None  # asked first: a step that is over has written all it will
+        for seen in _new(folder, [node for node in nodes if node not in found], began_s):
+            found[seen.node] = seen
+            told(seen)
+        if over or len(found) == len(nodes) or time.monotonic() > give_up_s:
+            return found
+        time.sleep(POLL_S)
+
+
+def _new(folder: str, awaited: Sequence[str], began_s: float) -> Iterator[Seen]:
+    for node in awaited:
+        try:
+            with open(node_report.path(folder, KIND, 0, node), encoding="utf-8") as stream:
+                report = parsed(stream.read(REPORT_BYTES_MAX))
+        except OSError:
+            continue
+        if report is not None:
+            yield Seen(node, ANSWERED, tuple(report["findings"]), round(time.monotonic() - began_s, 3))
+
+
+def _end(step: subprocess.Popen[bytes]) -> None:
+    """All reports are there, or the time is up: a step that hangs is not waited for."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        step.wait(2.0)
+        return
+    step.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        step.wait(5.0)
+        return
+    step.kill()
+    step.wait()

@@ -1,0 +1,314 @@
+"""The ledger of nodes on disk: `$FTRUN_HOME/nodes/*.jsonl`, a file for each writer, read by everybody. (I/O)
+
+How it thinks
+- A writer appends to a file of its own, whole lines, synced. A torn line (a crash, a full disk) costs that line: the next one begins
+  anew behind it. Readers take what is whole and leave the rest; no damage is an error.
+- Nothing here stops anybody: `note` says False where the disk did not take it, `read` gives what it can read.
+- Compaction merges files that nobody writes any more into one and leaves out what is older than `keep_s`. It first renames
+  a file (`.closed`), so that a writer that comes back meets a new one; a writer looks, once its line is on disk, whether the name still
+  leads to the file that it wrote to, and writes again if not. The merged file appears whole, by rename, and its first line names what it
+  replaces; from then on readers pass over those. An entry that is found twice counts once, by its id.
+- Re-reading costs what was appended since: `Reader` remembers how far it read each file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.store import journal, run_dir
+
+__all__ = ["SCHEMA", "Reader", "compact", "entry_json", "folder", "note", "read"]
+
+SCHEMA = 1
+A_DAY_S = 86_400.0
+COMPACT_FROM_FILES = 8
+MANY_FILES = 64
+LOOKS = 3  # while a compaction renames files
+APPENDS_MAX = 100  # while somebody takes the file away each time
+_OPEN, _CLOSED, _MERGED = ".jsonl", ".closed", "merged-"
+
+
+def folder(home: str) -> str:
+    """Where the ledger of a home lies."""
+    return os.path.join(home, "nodes")
+
+
+def note(home: str, *entries: Entry | Mapping[str, Any]) -> bool:
+    """Append entries, durable when this returns True; never raises.
+
+    A mapping has the keys of `Entry`, with `node` (or `nodes`), `at_s` (now, if absent) and `what`. An entry without an id gets one.
+    False: the disk did not take them (some may have been written: give an id to what must count once), or one of them names no
+    node or is none.
+    """
+    told = [_entry(_mapping(entry)) for entry in entries]
+    whole = [entry for entry in told if entry is not None]
+    if whole:
+        try:
+            if _append(home, [entry_json(entry) for entry in whole]) and _many_files(home):
+                compact(home, time.time(), math.inf)  # commands from cron leave a file each
+        except (OSError, ValueError, TypeError):
+            return False
+    return len(whole) == len(told)
+
+
+def read(home: str) -> list[Entry]:
+    """Every entry of the ledger, each once; [] where there is none or it cannot be read."""
+    return Reader(home).entries()
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """An entry as a line of the ledger has it."""
+    who: dict[str, Any] = {"node": entry.nodes[0]} if len(entry.nodes) == 1 else {"nodes": list(entry.nodes)}
+    return {
+        "schema": SCHEMA,
+        "id": entry.id,
+        "at_s": round(entry.at_s, 3),
+        **who,
+        "what": entry.what,
+        "run": entry.run,
+        "signature": entry.signature,
+        "fault": entry.fault,
+        "device": entry.device,
+        "serial": entry.serial,
+        "detail": dict(entry.detail),
+    }
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def _append(home: str, records: list[dict[str, Any]]) -> bool:
+    """Onto our own file, be it that somebody takes it away meanwhile. True where the file is a new one. Raises OSError."""
+    os.makedirs(folder(home), mode=0o700, exist_ok=True)
+    path = os.path.join(folder(home), run_dir.identity() + _OPEN)
+    for _ in range(APPENDS_MAX):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            size_bytes = os.fstat(fd).st_size
+            if size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n":
+                os.write(fd, b"\n")  # behind what an earlier full disk cut off
+            journal.append_record(fd, *records)
+            if _leads_to(path, os.fstat(fd)):
+                return not size_bytes
+        finally:
+            os.close(fd)
+    raise OSError(f"{path}: taken away again and again")
+
+
+def _many_files(home: str) -> bool:
+    return sum(map(_is_ours, os.listdir(folder(home)))) >= MANY_FILES
+
+
+def _leads_to(path: str, file: os.stat_result) -> bool:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)
+
+
+def _mapping(entry: Entry | Mapping[str, Any]) -> Mapping[str, Any]:
+    told = dict(entry_json(entry) if isinstance(entry, Entry) else entry)
+    told.setdefault("at_s", time.time())
+    told["id"] = told.get("id") or secrets.token_hex(8)
+    return told
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@dataclass(slots=True)
+class _File:
+    """What was read of one file."""
+
+    inode: int
+    read_bytes: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    replaces: frozenset[str] = frozenset()
+
+
+class Reader:
+    """The entries of a home, kept up to date at the cost of what is new. `unread` counts lines that made no sense; `blind`: the last
+    look did not see everything."""
+
+    def __init__(self, home: str) -> None:
+        self._folder = folder(home)
+        self._files: dict[str, _File] = {}
+        self._known: list[Entry] = []
+        self.unread = 0
+        self.blind = False
+
+    def entries(self) -> list[Entry]:
+        """Every entry, each once; as it was at the last look where the folder cannot be read now. Never raises."""
+        if self._look():
+            replaced = self.replaced()
+            once: dict[tuple[str, str], Entry] = {}
+            for name in sorted(self._files):
+                if name not in replaced:
+                    for entry in self._files[name].entries:
+                        once.setdefault((entry.id, entry.what), entry)
+            self._known = list(once.values())
+        return self._known
+
+    def of(self, names: Iterable[str]) -> list[Entry]:
+        """The entries of these files, less what another file replaces."""
+        self.entries()
+        replaced = self.replaced()
+        files = [self._files[name] for name in names if name in self._files and name not in replaced]
+        return list({(e.id, e.what): e for file in files for e in file.entries}.values())
+
+    def replaced(self) -> frozenset[str]:
+        """The files that a merged one stands for: a crash may have left them."""
+        return frozenset[str]().union(*(file.replaces for file in self._files.values()))
+
+    def _look(self) -> bool:
+        """Read what is new. True where there was something."""
+        self.blind = False
+        for _ in range(LOOKS):
+            try:
+                return self._look_once()
+            except FileNotFoundError:
+                continue  # a compaction renamed a file: look again
+            except OSError:
+                break
+        self.blind = True
+        return False
+
+    def _look_once(self) -> bool:
+        try:
+            with os.scandir(self._folder) as found:
+                names = {entry.name: entry.stat() for entry in found if _is_ours(entry.name)}
+        except FileNotFoundError:
+            names = {}
+        gone = set(self._files) - set(names)
+        news = bool(gone)
+        for name, status in names.items():
+            known = self._files.get(name)
+            if known is None or known.inode != status.st_ino or status.st_size < known.read_bytes:
+                known = self._files[name] = _File(status.st_ino)
+                news = True
+            if status.st_size > known.read_bytes:
+                self._read(os.path.join(self._folder, name), known)
+                news = True
+        for name in gone:
+            del self._files[name]
+        return news
+
+    def _read(self, path: str, known: _File) -> None:
+        """The whole lines behind what was read. Raises OSError."""
+        with open(path, "rb") as stream:
+            stream.seek(known.read_bytes)
+            content = stream.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines()):
+            record = _parsed(line)
+            if record is not None and record.get("what") == "merged":
+                known.replaces = frozenset(map(str, record.get("replaces", ())))
+            elif record is not None and (entry := _entry(record)) is not None:
+                unnamed = f"{known.inode}.{known.read_bytes}.{number}"
+                known.entries.append(entry if entry.id else replace(entry, id=unnamed))
+            elif line.strip():
+                self.unread += 1
+        known.read_bytes += len(whole)
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith((_OPEN, _CLOSED)) and not name.startswith(".")
+
+
+def _parsed(line: bytes) -> Mapping[str, Any] | None:
+    """The record of a line; None for a torn one, and for one of a newer ftrun."""
+    try:
+        record = json.loads(line.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(record, dict) and isinstance(record.get("schema"), int) and record["schema"] <= SCHEMA
+    return record if known else None
+
+
+def _entry(record: Mapping[str, Any]) -> Entry | None:
+    """The entry of a record; None where it is none."""
+    try:
+        return _understood(record)
+    except OverflowError:  # a number that no clock shows
+        return None
+
+
+def _understood(record: Mapping[str, Any]) -> Entry | None:
+    nodes = record.get("nodes") or [record.get("node")]
+    at_s, what, detail = record.get("at_s"), record.get("what"), record.get("detail") or {}
+    if not isinstance(nodes, list | tuple) or not all(isinstance(node, str) and node for node in nodes):
+        return None
+    if not isinstance(at_s, int | float) or not math.isfinite(at_s) or not isinstance(what, str) or not what:
+        return None
+    texts = {
+        key: str(record.get(key) or "") for key in ("id", "run", "signature", "fault", "device", "serial")
+    }
+    if not isinstance(detail, Mapping):
+        detail = {"text": str(detail)}
+    return Entry(at_s=float(at_s), what=what, nodes=tuple(nodes), detail=detail, **texts)
+
+
+# ---------------------------------------------------------------------- compaction
+
+
+def compact(home: str, now_s: float, keep_s: float, *, least: int = COMPACT_FROM_FILES) -> bool:
+    """Merge what nobody writes any more, once there are `least` such files. True where that was done; never raises."""
+    try:
+        return _compact(folder(home), now_s, keep_s, least)
+    except OSError:
+        return False  # every step can be cut: what is half done is finished by the next
+
+
+def _compact(where: str, now_s: float, keep_s: float, least: int) -> bool:
+    with os.scandir(where) as found:
+        written = {entry.name: entry.stat().st_mtime for entry in found if _is_ours(entry.name)}
+    newest_s = max(written.values(), default=0.0)  # by the clock of the file system, not by ours
+    quiet = [name for name, at_s in written.items() if _quiet(name, newest_s - at_s)]
+    if len(quiet) < least:
+        return False
+    closed = [name for name in (_close(where, name) for name in quiet) if name]
+    reader = Reader(os.path.dirname(where))
+    kept = [entry for entry in reader.of(closed) if now_s - entry.at_s <= keep_s]
+    if reader.blind:
+        return False  # what was not read must not be removed: the next one finds the closed files
+    gone = {*closed, *(old for old in reader.replaced() if os.path.exists(os.path.join(where, old)))}
+    head = {"schema": SCHEMA, "what": "merged", "at_s": round(now_s, 3), "replaces": sorted(gone)}
+    lines = [head, *(entry_json(entry) for entry in sorted(kept, key=lambda e: (e.at_s, e.id)))]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    name = f"{_MERGED}{secrets.token_hex(8)}{_OPEN}"
+    config_home.write_atomically(os.path.join(where, name), text.encode())
+    for old in gone:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(where, old))
+    return True
+
+
+def _quiet(name: str, idle_s: float) -> bool:
+    """Nobody writes to this file, as far as anybody can know; one who does all the same notices (see `_append`)."""
+    if name.startswith(_MERGED) or name.endswith(_CLOSED):
+        return True
+    return run_dir.provably_dead(name.removesuffix(_OPEN)) or idle_s > A_DAY_S
+
+
+def _close(where: str, name: str) -> str:
+    """The name that the file has from now on; "" where somebody else took it."""
+    if name.startswith(_MERGED) or name.endswith(_CLOSED):
+        return name
+    closed = f"{name.removesuffix(_OPEN)}.{secrets.token_hex(4)}{_CLOSED}"
+    try:
+        os.rename(os.path.join(where, name), os.path.join(where, closed))
+    except FileNotFoundError:
+        return ""
+    return closed

@@ -1,0 +1,92 @@
+"""How much a node looks like a lemon: one that keeps failing jobs although every check passes it. (pure)
+
+How it thinks. The signals are those that Meta found to go with lemons on two research clusters ("Revisiting Reliability in
+Large-Scale Machine Learning Research Clusters", Kokolis, Kuchnik and others, HPCA 2025, arXiv:2410.21680, section IV): how many jobs
+excluded the node, its distinct Xid errors, repair tickets, how often it was taken out of the scheduler, failures of jobs on
+several nodes that it alone caused, failures of jobs on it alone, and their share of the jobs on it alone; over 28 days. They also found
+that exclusions by themselves hardly go with failures, so these weigh least here. The paper gives no weights: ours are below, and ours
+is the added signal of a recheck that was wrong.
+
+    score = sum over the signals of weight x min(count, most), and 2 x the share
+
+What is held to be the switch's, the job's or the cluster's fault counts nowhere. A lemon has a score of 6 or more, and from two runs at
+least: what one job's log claims makes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.node_entry import Entry
+from ftrun.supervisor.nodes.history import NodeRecord, strike_key
+
+__all__ = ["LEMON_AT", "RUNS_LEAST", "WEIGHTS", "WINDOW_S", "Score", "score"]
+
+WINDOW_S = 28 * 86_400.0
+LEMON_AT = 6.0
+RUNS_LEAST = 2
+SHARE_WEIGHT = 2.0
+SHARE_OF_LEAST = 3  # launches on the node alone before a share means anything
+
+# signal -> (weight, the count from which on more says no more)
+WEIGHTS: Mapping[str, tuple[float, int]] = {
+    "exclusions": (0.5, 4),
+    "fault_kinds": (1.0, 4),
+    "left_for_a_person": (1.5, 2),
+    "outs": (1.5, 4),
+    "multi_node_fails": (2.0, 4),
+    "single_node_fails": (1.0, 4),
+    "lies": (2.0, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of one node, with the counts that make it. `share` is 0..1."""
+
+    node: str
+    score: float
+    lemon: bool
+    runs: int
+    signals: Mapping[str, int]
+    share: float
+
+
+def score(record: NodeRecord, now_s: float) -> Score:
+    """The score of a node now, from the last 28 days."""
+    recent = [e for e in record.history if now_s - WINDOW_S <= e.at_s <= now_s]
+    own = [e for e in recent if not e.by and strike_key(e) not in record.common]
+    incidents = _each_once(e for e in own if e.what == "incident" and e.detail.get("strike") is True)
+    signals = {
+        "exclusions": len({e.run for e in own if e.what == "excluded"}),
+        "fault_kinds": len({e.signature or e.fault for e in incidents}),
+        "left_for_a_person": sum(e.what == "left" for e in own),
+        "outs": sum(e.what == "drained" for e in recent),
+        "multi_node_fails": _count(incidents, lambda e: _width(e) > 1 and len(e.nodes) == 1),
+        "single_node_fails": _count(incidents, lambda e: _width(e) == 1),
+        "lies": record.lies,
+    }
+    launches = sum(now_s - WINDOW_S <= at_s <= now_s for at_s in record.alone)
+    share = min(1.0, signals["single_node_fails"] / launches) if launches >= SHARE_OF_LEAST else 0.0
+    total = SHARE_WEIGHT * share
+    for name, count in signals.items():
+        weight, most = WEIGHTS[name]
+        total += weight * min(count, most)
+    runs = len({e.run for e in own if e.run and e.what in ("incident", "excluded", "drained")})
+    lemon = total >= LEMON_AT and runs >= RUNS_LEAST
+    return Score(record.node, round(total, 2), lemon, runs, signals, round(share, 3))
+
+
+def _each_once(incidents: Iterable[Entry]) -> list[Entry]:
+    return list({strike_key(entry): entry for entry in incidents}.values())
+
+
+def _count(entries: Iterable[Entry], holds: Callable[[Entry], bool]) -> int:
+    return sum(map(holds, entries))
+
+
+def _width(entry: Entry) -> int:
+    """How many nodes the attempt had; 0 where the entry does not say."""
+    told = entry.detail.get("attempt_nodes", 0)
+    return told if isinstance(told, int) else 0

@@ -1,0 +1,299 @@
+"""One round of recheck: look at the drained nodes that are ftrun's, and do what follows. (I/O)
+
+How it thinks. A round may be killed at any moment. Everything it knows is folded from its own journal, and every effect on Slurm or
+on a node is announced there first; what was announced and not confirmed is compared with what Slurm shows now. Giving back and
+rewording compare the whole reason just before the act, so that what a person writes meanwhile stands. A command (a reset, a reboot)
+counts when it is announced: it is never run twice for one announcement.
+
+    $FTRUN_HOME/recheck/<year>-<month>.jsonl   what was seen, meant and done
+    $FTRUN_HOME/recheck/reports/<node>.json    the last report of a node
+    $FTRUN_HOME/recheck/evidence/<node>.json   what was collected when a node was left to a person
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from typing import Any
+
+from ftrun.slurm.client.cluster import Cluster, NodeRow
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config import home as config_home
+from ftrun.supervisor.nodes import ledger, recheck
+from ftrun.supervisor.nodes.recheck import Memory, Report, Rules
+from ftrun.supervisor.store.append_log import Daybook
+
+__all__ = ["Line", "Round", "folder"]
+
+STEP_S = 600.0
+STEP_OUTPUT_CHARS = 2000
+
+Look = Callable[[Sequence[str]], Mapping[str, Report]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one node: `state` is returned, passing, failing, unseen, waiting, left, edited, gone or refused."""
+
+    node: str
+    state: str
+    why: str
+    reason: str = ""
+    passes: int = 0
+
+
+def folder(home: str) -> str:
+    """Where recheck keeps its journal."""
+    return os.path.join(home, "recheck")
+
+
+@dataclass
+class Round:
+    """One round. `look` runs the checks on nodes; with `dry` nothing is written and nothing done; `only` narrows it to some nodes."""
+
+    home: str
+    cluster: Cluster
+    look: Look
+    rules: Rules
+    now: Callable[[], float]
+    steps: Sequence[str] = ()
+    dry: bool = False
+    only: frozenset[str] = frozenset()
+    crash: Callable[[str], None] = lambda point: None
+    lines: list[Line] = field(default_factory=list)
+
+    def run(self) -> list[Line]:
+        """Do it; a line for each node that is or was ftrun's. Raises SlurmError (nothing was done), OSError (journal)."""
+        self._daybook = Daybook(folder(self.home), self.now)
+        self._known = recheck.fold(self._daybook.read())
+        rows = self.cluster.nodes()
+        mine = [row for name, row in sorted(rows.items()) if self._concerns(name, row)]
+        waiting = [row for row in mine if self._safely(row, self._ready)]
+        reports = self.look([row.name for row in waiting]) if waiting else {}
+        for row in waiting:
+            report = reports.get(row.name, Report("unseen", why="it was not asked"))
+            self._safely(row, partial(self._looked, report=report))
+        for name in sorted(set(self._known) - set(rows)):
+            if self._known[name].ours and (not self.only or name in self.only):
+                self._note("gone", name, why="Slurm knows no such node")
+        return self.lines
+
+    def _safely(self, row: NodeRow, deed: Callable[[NodeRow], bool]) -> bool:
+        """What Slurm refuses for one node is that node's line, and no other's."""
+        try:
+            return deed(row)
+        except SlurmError as error:
+            self._note("refused", row.name, message=error.message)
+            return self._say(row, "refused", error.message)
+
+    # ------------------------------------------------------------------ before a look
+
+    def _concerns(self, name: str, row: NodeRow) -> bool:
+        if self.only and name not in self.only:
+            return False
+        return row.reason.startswith(recheck.PREFIX) or self._memory(name).ours
+
+    def _ready(self, row: NodeRow) -> bool:
+        """Whether the node is to be looked at now; all that needs no look is done and told here."""
+        memory, whose = self._memory(row.name), recheck.whose(row.reason, self._memory(row.name))
+        if whose == "nobody":
+            return self._gone(row, memory)
+        if whose == "edited":
+            if memory.ours and not memory.left:
+                self._note("left", row.name, why="a person changed the reason", reason=row.reason)
+            return self._say(row, "edited", "the reason is not as ftrun set it: left to whoever changed it")
+        if whose == "new":
+            memory = self._adopt(row, memory)
+        elif memory.pending and recheck.bare(row.reason) == memory.pending:
+            memory = self._note("reworded", row.name, reason=memory.pending)
+        if memory.lies >= self.rules.lies and not memory.left:
+            memory = self._leave(row, f"given back {memory.lies} times, and blamed again each time")
+        if memory.left:
+            return self._say(row, "left", memory.left)
+        return self._due(row, memory)
+
+    def _due(self, row: NodeRow, memory: Memory) -> bool:
+        state, why = recheck.standing(row)
+        if state == "gone":
+            return self._gone(row, memory)
+        if state == "wait":
+            return self._say(row, "waiting", why)
+        left_s = recheck.due_s(memory, self.rules) - self.now()
+        if left_s > 0:
+            return self._say(row, "waiting", f"looked at again in {_span(left_s)}")
+        return self._looked(row, Report("silent", why=why)) if state == "silent" else True
+
+    def _gone(self, row: NodeRow, memory: Memory) -> bool:
+        if memory.returning:  # announced, and done, and not confirmed
+            return self._given_back(row, memory)
+        if not memory.ours:
+            return False
+        why = f"it bears another reason: {row.reason}" if row.reason else "somebody gave it back"
+        self._note("gone", row.name, why=why)
+        return self._say(row, "gone", why)
+
+    def _adopt(self, row: NodeRow, memory: Memory) -> Memory:
+        if memory.returning:
+            memory = self._note("returned", row.name, reason=memory.reason)
+        lies = recheck.adopted(memory, self.rules, self.now())
+        return self._note("adopted", row.name, reason=recheck.bare(row.reason), lies=lies)
+
+    # ------------------------------------------------------------------ after a look
+
+    def _looked(self, row: NodeRow, report: Report) -> bool:
+        memory = self._memory(row.name)
+        verdict = recheck.judge(memory, report, self.rules)
+        self._keep_report(row.name, report)
+        facts = {"result": verdict.result, "why": verdict.why, "wrong": list(verdict.wrong)}
+        self._note("looked", row.name, reason=memory.reason, **facts)
+        if verdict.act == "return":
+            return self._give_back(row)
+        if verdict.result == "failed":
+            self._set_reason(row, f"still: {', '.join(verdict.wrong)}")
+        why = verdict.why
+        if verdict.act == "step":
+            why += f"; tried: {self._step(row)}"
+        return self._say(row, {"clean": "passing", "failed": "failing"}.get(verdict.result, "unseen"), why)
+
+    def _give_back(self, row: NodeRow) -> bool:
+        """The look took minutes: a node that is rebooted or gone by now stays."""
+        now = self.cluster.nodes([row.name]).get(row.name)
+        state, why = recheck.standing(now) if now is not None else ("gone", "Slurm knows no such node")
+        if state != "look":
+            return self._say(row, "waiting", f"it was clean, and by now {why}")
+        memory = self._note("returning", row.name, reason=row.reason)
+        if self.dry:
+            return self._say(row, "returned", "would be given back")
+        self.crash("resume:before")
+        if not self.cluster.resume(row.name, row.reason):
+            self._note("refused", row.name, message="the reason changed in the meantime")
+            return self._say(row, "edited", "the reason changed in the meantime: left as it is")
+        self.crash("resume:after")
+        return self._given_back(row, memory)
+
+    def _given_back(self, row: NodeRow, memory: Memory) -> bool:
+        self._tell_ledger(row.name, "returned", memory)
+        self._note("returned", row.name, reason=memory.reason)
+        return self._say(row, "returned", "given back")
+
+    def _set_reason(self, row: NodeRow, words: str) -> None:
+        """What people should know, where they look first: in Slurm's reason; only when it changes."""
+        before, after = row.reason, recheck.reworded(row.reason, words)
+        if recheck.bare(before) == after or self.dry:
+            return
+        self._note("rewording", row.name, before=before, after=after)
+        self.crash("reword:before")
+        if self.cluster.reword(row.name, before, after):
+            self.crash("reword:after")
+            self._note("reworded", row.name, reason=after)
+
+    def _step(self, row: NodeRow) -> str:
+        """The next command, once. Returns it for people."""
+        number = self._memory(row.name).steps
+        command = [word.replace("{node}", row.name) for word in shlex.split(self.steps[number])]
+        self._note("step.intended", row.name, number=number, command=command)
+        if self.dry:
+            return shlex.join(command)
+        self.crash("step:before")
+        exit_code, told = _run(command)
+        self.crash("step:after")
+        self._note("step.done", row.name, number=number, exit_code=exit_code, told=told[-STEP_OUTPUT_CHARS:])
+        return f"{shlex.join(command)}, exit {exit_code}"
+
+    def _leave(self, row: NodeRow, why: str) -> Memory:
+        """A person's from now on: with everything that is known in one file."""
+        memory = self._memory(row.name)
+        if not self.dry:
+            path = os.path.join(folder(self.home), "evidence", f"{row.name}.json")
+            records = [record for record in self._daybook.read() if record.get("node") == row.name]
+            facts = {"node": row.name, "why": why, "reason": row.reason, "records": records}
+            _write(path, facts | {"report": self._report(row.name)})
+            why += f"; evidence in {path}"
+        self._set_reason(row, "left to a person: it lied")
+        self._tell_ledger(row.name, "left", memory)
+        return self._note("left", row.name, why=why)
+
+    # ------------------------------------------------------------------ telling
+
+    def _memory(self, node: str) -> Memory:
+        return self._known.get(node, Memory())
+
+    def _note(self, kind: str, node: str, /, **data: Any) -> Memory:
+        """One record, and what it makes of the node. A dry round only imagines it."""
+        if self.dry:
+            record: dict[str, Any] = {"kind": kind, "at": self.now(), "node": node, **data}
+        else:
+            record = self._daybook.append(kind, node=node, **data)
+            self.crash(f"record:{kind}")
+        self._known[node] = recheck.fold_on(self._memory(node), record)
+        return self._memory(node)
+
+    def _say(self, row: NodeRow, state: str, why: str) -> bool:
+        """A line for people. Always False: nothing more is to be done for the node in this round."""
+        self.lines.append(Line(row.name, state, why, row.reason, self._memory(row.name).passes))
+        return False
+
+    def _tell_ledger(self, node: str, what: str, memory: Memory) -> None:
+        if self.dry:
+            return
+        words = memory.reason.split()
+        run, signature = (words[1], words[2]) if len(words) > 2 else ("", "")
+        entry = {
+            "id": f"recheck:{node}:{what}:{memory.since_s:.3f}",
+            "node": node,
+            "at_s": self.now(),
+            "what": what,
+            "run": run,
+            "signature": signature,
+            "detail": {"reason": memory.reason, "passes": memory.passes},
+        }
+        ledger.note(self.home, entry)
+
+    def _keep_report(self, node: str, report: Report) -> None:
+        if not self.dry:
+            facts = {"at_s": self.now(), "state": report.state, "why": report.why}
+            _write(self._report_path(node), facts | {"findings": list(report.findings)})
+
+    def _report_path(self, node: str) -> str:
+        return os.path.join(folder(self.home), "reports", f"{node}.json")
+
+    def _report(self, node: str) -> Any:
+        try:
+            with open(self._report_path(node), encoding="utf-8") as stream:
+                return json.load(stream)
+        except (OSError, ValueError):
+            return None
+
+
+def _write(path: str, facts: Mapping[str, Any]) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    config_home.write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """(exit status, output); -1 where it could not be run or did not end in time."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=STEP_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

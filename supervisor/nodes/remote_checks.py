@@ -1,0 +1,106 @@
+"""Looking at nodes from outside: the checks over SSH, as recheck and operator take them. (I/O)
+
+The fast checks on nodes whose job is gone already: over SSH, beside the supervisor's loop.
+A visit is a thread that may take its time; the loop looks now and then whether it is over, and goes on without it when its time is up. What cannot be
+reached says nothing about a node.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ftrun.hooks.health.post_failure import NOT_AFTERWARDS
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.nodes.recheck import Report
+
+__all__ = ["GIVEN_UP_AFTER_S", "Look", "Visit", "by_ssh", "thresholds"]
+
+
+Look = Callable[[Sequence[str]], Mapping[str, Report]]
+"""Names of nodes -> a report for each, in bounded time; a node that gave none has a report that says why."""
+
+
+def thresholds(path: str) -> dict[str, dict[str, Any]]:
+    """Thresholds by check from a JSON file; "" = the site's own on this host, where there is one. Raises UserError."""
+    from ftrun.hooks.checks.thresholds import SITES_OWN, whole
+
+    if not path and not os.path.exists(SITES_OWN):
+        return {}
+    path = path or SITES_OWN
+    if "{node}" in path:
+        raise UserError(f"checks: {path}: a file for all nodes is wanted here, without {{node}}")
+    try:
+        return whole(path)
+    except ValueError as error:
+        raise UserError(f"checks: {error}") from None
+
+
+def by_ssh(
+    tier: str, kind: str, *, ssh_config: str = "", checks: Mapping[str, Mapping[str, Any]] | None = None
+) -> Look:
+    """A look by the checks of a tier, sent over SSH; `kind` is the occasion that the reports name, `checks` are thresholds.
+
+    The look raises UserError where `ssh_config` cannot be read.
+    """
+
+    def look(nodes: Sequence[str]) -> Mapping[str, Report]:
+        from ftrun.hooks.ssh import pool
+
+        try:
+            answers = pool.checked(nodes, tier, checks or {}, pool.Probes(ssh_config), kind=kind)
+        except OSError as error:
+            raise UserError(f"ssh-config: {error.filename}: {error.strerror}") from None
+        return {node: _report(answer.state, answer.report, answer.why) for node, answer in answers.items()}
+
+    return look
+
+
+def _report(state: str, told: Mapping[str, Any] | None, why: str) -> Report:
+    if told is None:
+        return Report("speechless" if state == "answered" else state, why=why)
+    findings = [finding for finding in told["findings"] if isinstance(finding, dict)]
+    return Report(state, findings, why)
+
+
+GIVEN_UP_AFTER_S = 40.0
+CONNECT_S = 5.0
+
+
+class Visit:
+    """One round over these nodes; begins at once. `reports` is all that came back so far, by node; `why` what kept it from beginning."""
+
+    def __init__(self, nodes: Sequence[str], ssh_config: str) -> None:
+        self.reports: dict[str, Mapping[str, object]] = {}
+        self.why = ""
+        self._thread = threading.Thread(target=self._work, args=(tuple(nodes), ssh_config), daemon=True)
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Every node has answered, or will not."""
+        return not self._thread.is_alive()
+
+    def _work(self, nodes: tuple[str, ...], ssh_config: str) -> None:
+        try:
+            from ftrun.hooks.checks import catalogue
+            from ftrun.hooks.ssh.pool import NodeReport, Probes, checked
+
+            def told(report: NodeReport) -> None:
+                if report.report is not None:
+                    self.reports[report.node] = report.report
+
+            names = [check.name for check in catalogue.checks("fast") if check.name not in NOT_AFTERWARDS]
+            checked(
+                nodes,
+                "fast",
+                None,
+                Probes(ssh_config, connect_s=CONNECT_S),
+                kind="after",
+                names=names,
+                told=told,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever keeps us from looking is no fault of a node, nor of the run
+            self.why = f"{type(error).__name__}: {error}"

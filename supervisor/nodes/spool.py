@@ -1,0 +1,266 @@
+"""The folder between supervisors that may not drain and the operator that may: requests in, answers out. (I/O)
+
+    <spool>/<id>.req            a credential, by atomic rename, 0644       anybody may put one there (1733, like /tmp without a list)
+    <spool>/answers/<id>.json   what became of it, 0644                    the operator's (0711: who knows the id may read)
+
+How it thinks. Anybody may put anything there. So the operator opens by the folder's own descriptor, never follows a link, never waits
+for a writer (FIFOs), takes plain files of bounded size only, looks at a bounded number of names at a time, and prints no name that it did
+not understand. Whatever is no request is removed, so that rubbish cannot stay in the way of what is one. The supervisor in turn
+believes an answer only where it belongs to whom the spool belongs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.nodes.drain_rules import ID
+
+__all__ = ["Folder", "Spool", "SpoolError", "Waiting", "answer_of", "leave", "owner"]
+
+SCHEMA = 1
+SPOOL_MODE, ANSWERS_MODE = 0o1733, 0o711
+CREDENTIAL_BYTES_MAX = 16 * 1024
+NAMES_MAX = 5000  # looked at in one round
+ENTRIES_MAX = 1_000_000  # passed over in one round
+HALF_WRITTEN_S = 3600.0
+HALF_WRITTEN_MAX = 16  # of one user at a time
+ANSWERS_KEPT_S = 7 * 86_400.0
+ANSWERS = "answers"
+_REQUEST = re.compile(rf"({ID.pattern})\.req")
+
+
+class SpoolError(Exception):
+    """The spool is not as it must be; one line: what is wrong and how to mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A plain file of a request's name: `uid` is whom the file belongs to."""
+
+    name: str
+    id: str
+    uid: int
+
+
+class Folder(Protocol):
+    """What the operator needs of a spool."""
+
+    def look(self) -> tuple[list[Waiting], int]:
+        """(requests that wait, how much rubbish was removed)."""
+        ...
+
+    def read(self, waiting: Waiting) -> bytes | None:
+        """The credential of a request; None where it is gone."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove what has this name."""
+        ...
+
+    def answered(self, request_id: str) -> bool:
+        """Whether there is an answer already."""
+        ...
+
+    def answer(self, request_id: str, facts: Mapping[str, Any]) -> None:
+        """Write an answer."""
+        ...
+
+    def forget_old_answers(self, now_s: float) -> None:
+        """Remove answers that nobody asks for any more."""
+        ...
+
+
+# ---------------------------------------------------------------------- the supervisor's side
+
+
+def owner(spool: str) -> int:
+    """Whose spool it is: who can open what is left there. Raises OSError."""
+    return os.stat(spool, follow_symlinks=False).st_uid
+
+
+def leave(spool: str, request_id: str, credential: bytes) -> None:
+    """Put a request there, whole or not at all; again is no harm. Raises OSError."""
+    temporary, path = os.path.join(spool, f".{request_id}.tmp"), os.path.join(spool, f"{request_id}.req")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a try that was cut
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(fd, credential)
+        os.fchmod(fd, 0o644)  # an operator that is not root has to read it; nobody else can open it
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+
+
+def answer_of(spool: str, request_id: str) -> dict[str, Any] | None:
+    """The operator's answer: verdict, why, at_s, node; None while there is none that can be believed."""
+    if not ID.fullmatch(request_id):
+        return None
+    try:
+        fd = os.open(
+            os.path.join(spool, ANSWERS, f"{request_id}.json"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
+    except OSError:
+        return None
+    try:
+        content = _content(fd, owner(spool))
+        told = json.loads(content) if content is not None else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+    return told if isinstance(told, dict) and told.get("id") == request_id else None
+
+
+# ---------------------------------------------------------------------- the operator's side
+
+
+class Spool:
+    """The spool as its owner sees it. Made where it is missing. Raises SpoolError where it is not ours or not safe, OSError."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._fd = _folder(path, SPOOL_MODE)
+        self._answers = _folder(ANSWERS, ANSWERS_MODE, at=self._fd)
+
+    def close(self) -> None:
+        """Let go of the folders."""
+        os.close(self._answers)
+        os.close(self._fd)
+
+    def look(self) -> tuple[list[Waiting], int]:
+        """(requests that wait, fairly by turns among their users; how much rubbish was removed)."""
+        by_user: dict[int, list[Waiting]] = {}
+        drafts: dict[int, int] = {}
+        removed = 0
+        for name in self._names():
+            try:
+                status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            form = _REQUEST.fullmatch(name)
+            if (
+                form is not None
+                and stat.S_ISREG(status.st_mode)
+                and 0 < status.st_size <= CREDENTIAL_BYTES_MAX
+            ):
+                by_user.setdefault(status.st_uid, []).append(Waiting(name, form.group(1), status.st_uid))
+            elif not _being_written(name, status, drafts):
+                removed += self.remove(name)
+        turns = [(turn, uid, one) for uid, files in by_user.items() for turn, one in enumerate(files)]
+        return [one for _, _, one in sorted(turns, key=lambda entry: entry[:2])], removed
+
+    def _names(self) -> Iterator[str]:
+        """Names of what is no folder. Folders are nobody's request: empty ones go, others must not use up the bound."""
+        left = NAMES_MAX
+        with os.scandir(self._fd) as entries:
+            for _, entry in zip(range(ENTRIES_MAX), entries, strict=False):
+                if not entry.is_dir(follow_symlinks=False):
+                    yield entry.name
+                    left -= 1
+                elif entry.name != ANSWERS:
+                    self.remove(entry.name)
+                if not left:
+                    return
+
+    def read(self, waiting: Waiting) -> bytes | None:
+        """The credential of a request; None where the file is another by now, or gone."""
+        try:
+            fd = os.open(
+                waiting.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd
+            )
+        except OSError:
+            return None
+        try:
+            return _content(fd, waiting.uid)
+        finally:
+            os.close(fd)
+
+    def remove(self, name: str) -> bool:
+        """Remove a file, a link (not what it leads to), a FIFO; an empty folder, too. False where that cannot be."""
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            try:
+                os.rmdir(name, dir_fd=self._fd)
+            except OSError:
+                return False  # a folder with something in it stays: it is in nobody's way
+        return True
+
+    def answered(self, request_id: str) -> bool:
+        """Whether there is an answer already."""
+        try:
+            os.stat(f"{request_id}.json", dir_fd=self._answers, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def answer(self, request_id: str, facts: Mapping[str, Any]) -> None:
+        """Write an answer, whole or not at all. Raises OSError."""
+        body = json.dumps({"schema": SCHEMA, "id": request_id, **facts}).encode() + b"\n"
+        temporary = f".{request_id}.tmp"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=self._answers)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._answers)
+        try:
+            os.write(fd, body)
+            os.fchmod(fd, 0o644)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, f"{request_id}.json", src_dir_fd=self._answers, dst_dir_fd=self._answers)
+
+    def forget_old_answers(self, now_s: float) -> None:
+        """Remove answers that nobody asks for any more."""
+        with os.scandir(self._answers) as entries:
+            for _, entry in zip(range(NAMES_MAX), entries, strict=False):
+                with contextlib.suppress(OSError):
+                    if now_s - entry.stat(follow_symlinks=False).st_mtime > ANSWERS_KEPT_S:
+                        os.unlink(entry.name, dir_fd=self._answers)
+
+
+def _content(fd: int, uid: int) -> bytes | None:
+    """What is in a plain file of that user; None where it is none, or too long. It may be another than was looked at before."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
+        return None
+    content = os.read(fd, CREDENTIAL_BYTES_MAX + 1)
+    return content if len(content) <= CREDENTIAL_BYTES_MAX else None
+
+
+def _being_written(name: str, status: os.stat_result, drafts: dict[int, int]) -> bool:
+    """Whether it may become a request yet; `drafts` counts them by user. The time is one that no user can set."""
+    if not (name.startswith(".") and name.endswith(".tmp") and stat.S_ISREG(status.st_mode)):
+        return False
+    drafts[status.st_uid] = drafts.get(status.st_uid, 0) + 1
+    return time.time() - status.st_ctime < HALF_WRITTEN_S and drafts[status.st_uid] <= HALF_WRITTEN_MAX
+
+
+def _folder(path: str, mode: int, at: int | None = None) -> int:
+    """A descriptor of a folder that is ours alone to change, made where it is missing."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode, dir_fd=at)
+        os.chmod(path, mode, dir_fd=at)  # whatever the umask
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    except NotADirectoryError:
+        raise SpoolError(f"{path} is no folder: remove it, it is made anew") from None
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != mode:
+        os.close(fd)
+        raise SpoolError(
+            f"{path} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: it must be this user's, chmod {mode:o}"
+        )
+    return fd

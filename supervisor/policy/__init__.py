@@ -1,0 +1,4 @@
+"""From a diagnosis to one decision: retry, where, at which size, from which checkpoint, or stop. (pure)
+
+Start with `decide` (the rules in their order) and `ladder` (what recovers inside the allocation). Imports diagnosis and below.
+"""

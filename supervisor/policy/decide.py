@@ -1,0 +1,401 @@
+"""What to do next, and why: a case in, a ruling with its reason out. (pure)
+
+How it thinks. The rules stand in RULES in the order in which they are asked; the first that answers decides, and its
+sentence is what the log, `explain` and the final line print. The script's own verdict comes first, then a person's wish,
+then what cannot succeed, then the budgets, then the new attempt. Going on is the last rule, not the first.
+Whatever they say, VETOES have the last word: what may not be done is not decided.
+A job that Slurm itself put back into its queue is asked about in between: it may start without us, but not for free. Once it
+has started, though, nothing but a person's wish ends it before it shows a fault of its own.
+
+Budgets. Each class may fail so often without progress (`grounds.CLASS_RULES`, settings `budget-<class>`); progress (a newer
+complete checkpoint, or a step beyond the highest so far) refills them. Above all stands `retries`, the ceiling over
+all classes, which nothing refills. A class that gets no retry by default gets one where the diagnosis proves that
+another try makes sense (a neighbour took the memory), and as many as the user asks for by `budget-<class>`.
+
+A guess is no verdict. A diagnosis that is less than half sure never says that trying again cannot succeed: where the script has worked before,
+in this launch or in an earlier one, there is one try; where it never did a step it stops, and says how sure it is and which setting tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.diagnosis import known_ends
+from ftrun.supervisor.diagnosis.checkpoint_blame import AGAIN
+from ftrun.supervisor.diagnosis.class_defaults import UNSURE
+from ftrun.supervisor.model import stop_conditions
+from ftrun.supervisor.model.types import (
+    CLASS_RULES,
+    UNLIMITED,
+    Action,
+    Blame,
+    ClassRule,
+    Decision,
+    FaultClass,
+)
+from ftrun.supervisor.policy import elastic
+from ftrun.supervisor.policy.node_placement import with_nodes
+from ftrun.supervisor.policy.policy_input import Case, Ruling
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.model.run import Run
+
+__all__ = ["RULES", "VETOES", "decide", "span", "withdrawn"]
+
+
+def decide(case: Case) -> Ruling:
+    """The first rule that answers, with exclusions, drains and budgets worked out."""
+    for rule in RULES:
+        decision = rule(case)
+        if decision is not None:
+            break
+    else:  # pragma: no cover - the last rule always answers
+        raise AssertionError("no rule answered")
+    spent = dict(case.spent)
+    retries = case.run.retries
+    if decision.kind == "stop" and case.running_again and rule not in _LAST_WORDS:
+        reason = f"{decision.reason}; yet Slurm has started the job again, and a launch that shows no fault is not ended"
+        return _vetoed(case, Ruling(Decision("keep", reason), spent, retries))
+    if decision.kind == "resubmit" and case.from_zero:
+        lost = span(case.trained_s)
+        reason = f"{decision.reason}; no checkpoint may be loaded, and {lost} of training are lost by beginning from nothing"
+        decision = replace(decision, reason=reason, fresh=True)
+    if decision.kind == "resubmit":
+        retries += 0 if decision.spends == known_ends.SPENDS else 1
+        decision = decision if decision.aside else with_nodes(case, decision)
+    elif decision.kind == "keep" and case.diagnosis.fault is not FaultClass.HEALTHY:
+        retries += 1
+    if decision.spends:
+        spent[decision.spends] = spent.get(decision.spends, 0) + 1
+    if decision.spends == known_ends.SPENDS:
+        decision = known_ends.in_full(decision, case.culprits, spent)
+    return _vetoed(case, Ruling(decision, spent, retries))
+
+
+def withdrawn(run: Run) -> Decision | None:
+    """What a person's wish comes to, before anything is decided and after it; None where nobody asked for an end."""
+    word = {"cancel": "cancelled", "pause": "paused", "stop": "stopped"}.get(run.wish)
+    return Decision("stop", f"{word} by {run.wish_by or 'request'}") if word else None
+
+
+def _stop(case: Case, reason: str, *notes: str) -> Decision:
+    return Decision("stop", reason, advice=case.diagnosis.advice, notes=notes)
+
+
+def _wished(case: Case) -> Decision | None:
+    wish = withdrawn(case.run)
+    return replace(wish, advice=case.diagnosis.advice) if wish is not None else None
+
+
+def _left(case: Case) -> Decision | None:
+    """A script that was asked to save and leave, and exits 0 on its way, has not come to its end."""
+    return _wished(case) if stop_conditions.left_early(case.run, case.attempt, case.step) else None
+
+
+def _finished(case: Case) -> Decision | None:
+    if case.attempt.launch.end.state != "COMPLETED":
+        return None
+    if case.run.given_up:
+        return _stop(case, f"{_what(case)}: not tried again; all other tasks are done")
+    if case.attempt.launch.end.derived_exit_code:
+        return Decision(
+            "finish",
+            "the script exited 0",
+            notes=(f"a step exited {case.attempt.launch.end.derived_exit_code}: the script's verdict wins",),
+        )
+    return Decision("finish", "the script exited 0")
+
+
+def _cancelled(case: Case) -> Decision | None:
+    if case.diagnosis.fault is not FaultClass.CANCELLED or case.attempt.ended_by_us:
+        return None
+    told = case.diagnosis.title if case.diagnosis.signature.startswith("slurm.") else "cancelled by a person"
+    return _stop(case, f"the job was {told}")
+
+
+def _watch_only(case: Case) -> Decision | None:
+    """`retries=0`: nothing is ever started by us; what Slurm starts again by itself is left to Slurm."""
+    if case.limits.retries:
+        return None
+    if case.attempt.launch.requeued and not case.attempt.ended_by_us and not _held_after_launch_failure(case):
+        return Decision("keep", "requeued by Slurm; retries=0: left as it is")
+    return _stop(case, f"{_what(case)}; retries=0: watched and diagnosed, not resubmitted")
+
+
+def _held(case: Case) -> Decision | None:
+    """The script was not started: no fault of the run, and no budget of its classes pays for it."""
+    if not known_ends.is_held(case.diagnosis, case.spent):
+        return None
+    return Decision("resubmit", _what(case), spends=known_ends.SPENDS)
+
+
+def _time_limit(case: Case) -> Decision | None:
+    """One time limit without a newer checkpoint may be bad luck, two are a setting that cannot work."""
+    if case.diagnosis.fault is not FaultClass.TIMELIMIT or case.saved:
+        return None
+    if not case.spent.get(FaultClass.TIMELIMIT.value, 0):
+        return None
+    advice = "raise --time or save checkpoints more often"
+    return replace(
+        _stop(case, f"the time limit came twice without a newer checkpoint: {advice}"), advice=advice
+    )
+
+
+def _kept(case: Case) -> Decision | None:
+    """Slurm put the job back into the queue for no fault of a node: it starts again by itself."""
+    if not case.attempt.launch.requeued or case.attempt.ended_by_us or _held_after_launch_failure(case):
+        return None
+    reason = "requeued without a fault of a node: Slurm starts it again"
+    if case.diagnosis.fault is FaultClass.HEALTHY:
+        return Decision("keep", reason)  # the script's or a person's own wish: no fault, so nothing is spent
+    harmless = {FaultClass.PREEMPTED, FaultClass.TIMELIMIT, FaultClass.UNKNOWN}
+    if case.diagnosis.fault not in harmless or case.culprits:
+        return None
+    if case.run.retries >= case.limits.retries or _used(case) >= _allowed(case):
+        return None
+    return Decision("keep", reason, spends=_spends(case))
+
+
+def _held_after_launch_failure(case: Case) -> bool:
+    """Slurm gave up on a node and holds the job for good. A person's own hold is another thing, and respected."""
+    words = case.attempt.launch.end.reason.lower().replace("_", "").replace(" ", "")
+    return "launchfail" in words and "held" in words
+
+
+def _of_the_size(case: Case) -> Decision | None:
+    """A new size of the run is to blame, not the script."""
+    if case.run.retries >= case.limits.retries:
+        return None
+    size = elastic.size_to_put_aside(case, sizes_of_settings(case.run.settings))
+    if not size:
+        return None
+    return Decision("resubmit", f"{_what(case)}: only at {size} nodes, not used again", aside=size)
+
+
+def _nothing_to_load(case: Case) -> Decision | None:
+    """Checkpoints are there, and none may be loaded: to begin from nothing is the user's to say where much is lost by it."""
+    if not case.stuck or case.from_zero:
+        return None
+    lost = "what was there before the run began is not thrown away"
+    if case.own:
+        limit = span(case.limits.from_zero_max_s)
+        lost = f"{span(case.trained_s)} of training are not thrown away (restart-from-zero-max: {limit})"
+    advice = "Mend one of them, or say --ft-checkpoint-fresh to begin from nothing."
+    return replace(_stop(case, f"{_what(case)}; {case.stuck}; {lost}"), advice=advice)
+
+
+def _once_more(case: Case) -> Decision | None:
+    """The program worked before, and fails where it loads: one more start from the same checkpoint tells which of both it is."""
+    loading = case.diagnosis.loading
+    if loading is None or loading.verdict != AGAIN or case.run.retries >= case.limits.retries:
+        return None
+    return Decision("resubmit", f"{_what(case)}: before the first step, once more from the same checkpoint")
+
+
+def _hopeless(case: Case) -> Decision | None:
+    if not _says_never(case) or _raised_by_user(case) or _goes_back(case):
+        return None
+    if case.from_zero and case.diagnosis.fault is FaultClass.CHECKPOINT:
+        return None
+    if not _unsure(case):
+        return _stop(case, f"{_what(case)}: trying again cannot succeed")
+    if _has_worked(case) or case.diagnosis.fault.value in case.limits.budgets:
+        return None
+    again = f"and no step was ever seen; {_setting(case)}=1 tries again"
+    return _stop(case, f"{_what(case)}: only {case.diagnosis.confidence:.2f} sure, {again}")
+
+
+def _says_never(case: Case) -> bool:
+    """The diagnosis, or the class, is against any other try."""
+    found = case.diagnosis
+    return not found.retry and (found.action is Action.STOP or not case.limits.budget(found.fault))
+
+
+def _unsure(case: Case) -> bool:
+    """It says so, and is no more than a guess."""
+    return _says_never(case) and case.diagnosis.confidence < UNSURE
+
+
+def _has_worked(case: Case) -> bool:
+    """The script made steps, or a checkpoint, in this launch or in an earlier one."""
+    return (
+        case.step is not None
+        or case.progressed
+        or case.run.best_step is not None
+        or bool(case.run.best_checkpoint)
+    )
+
+
+def _setting(case: Case) -> str:
+    return f"--ft-budget-{case.diagnosis.fault.value}"
+
+
+def _goes_back(case: Case) -> bool:
+    """What diverged gets another try from before that: not every arithmetic is the same twice, nor is every device sound."""
+    return (
+        bool(case.diverged and (case.older or case.from_zero))
+        and case.diagnosis.fault is not FaultClass.CANCELLED
+    )
+
+
+def _raised_by_user(case: Case) -> bool:
+    """A class that never gets a retry was given a budget in the settings: the user knows better."""
+    fault = case.diagnosis.fault
+    if fault is FaultClass.CANCELLED:
+        return False
+    return not CLASS_RULES[fault].budget and case.limits.budget(fault) > 0
+
+
+def _deterministic(case: Case) -> Decision | None:
+    """The same signature at the same step on nodes that have nothing in common: it is not the nodes."""
+    before = case.before
+    if before is None or not case.diagnosis.signature or case.step is None:
+        return None
+    if case.diagnosis.fault in {
+        FaultClass.PREEMPTED,
+        FaultClass.TIMELIMIT,
+        FaultClass.SCHEDULER,
+        FaultClass.CHECKPOINT,
+    }:
+        return None
+    if (before.signature, before.step) != (case.diagnosis.signature, case.step):
+        return None
+    now, then = set(case.culprits or case.attempt.nodes), set(before.nodes or before.attempt_nodes)
+    if now & then and case.diagnosis.blame is not Blame.JOB:
+        return None
+    where = "the job's own, not a node's" if now & then else "on different nodes"
+    return _stop(case, f"{_what(case)}: the same failure twice at step {case.step}, {where}")
+
+
+def _ceiling(case: Case) -> Decision | None:
+    if case.run.retries >= case.limits.retries:
+        return _stop(case, f"{_what(case)}; all {case.limits.retries} retries are used up")
+    return None
+
+
+def _budget(case: Case) -> Decision | None:
+    fault, used, allowed = case.diagnosis.fault, _used(case), _allowed(case)
+    if used < allowed:
+        return None
+    if not allowed:
+        return _stop(case, f"{_what(case)}; budget-{fault.value}=0: not tried again")
+    used_up = f"{used} of {allowed} retries for {fault.value} used without progress ({_setting(case)})"
+    guess = f" (only {case.diagnosis.confidence:.2f} sure)" if _unsure(case) else ""
+    return _stop(case, f"{_what(case)}{guess}; {used_up}")
+
+
+def _used(case: Case) -> int:
+    return case.spent.get(case.diagnosis.fault.value, 0)
+
+
+def _allowed(case: Case) -> int:
+    fault = case.diagnosis.fault
+    if not CLASS_RULES[fault].budget and (case.diagnosis.retry or _goes_back(case)):
+        return max(case.limits.budget(fault), 1)
+    if _unsure(case):
+        return case.limits.budgets.get(fault.value, 1)
+    return case.limits.budget(fault)
+
+
+def _spends(case: Case) -> str:
+    """The class that pays; "" where it has no budget of its own. A time limit without a newer checkpoint is counted."""
+    fault = case.diagnosis.fault
+    fruitless = fault is FaultClass.TIMELIMIT and not case.saved
+    return fault.value if fruitless or case.limits.budget(fault) < UNLIMITED else ""
+
+
+def _older_checkpoint(case: Case) -> Decision | None:
+    """What could not be loaded is set aside. How many there are is the budget, unless the settings name a lower one."""
+    if case.diagnosis.fault is not FaultClass.CHECKPOINT:
+        return None
+    if case.attempt.launch.start.resume_from or case.from_zero:
+        where = "beginning anew" if case.from_zero else "resuming from an older checkpoint"
+        reason = f"{_what(case)}: {where}"
+        return Decision("resubmit", reason, older_checkpoint=True, spends=_spends(case))
+    if _used(case):
+        return _stop(case, f"{_what(case)}; ftrun did not choose the checkpoint, so it cannot choose another")
+    return Decision("resubmit", f"{_what(case)}: once more", spends=FaultClass.CHECKPOINT.value)
+
+
+def _resubmit(case: Case) -> Decision:
+    rule = CLASS_RULES[case.diagnosis.fault]
+    back = case.older or "its beginning"
+    reason = f"{_what(case)}: {case.diverged}, back to {back}" if _goes_back(case) else _what(case)
+    if _unsure(case) and case.diagnosis.fault.value not in case.limits.budgets and not _goes_back(case):
+        reason += f": only {case.diagnosis.confidence:.2f} sure, and it had worked: once more"
+    return Decision("resubmit", reason, spends=_spends(case), delay_s=_delay_s(case, rule))
+
+
+RULES: tuple[Callable[[Case], Decision | None], ...] = (
+    _left,
+    _finished,
+    _wished,
+    _cancelled,
+    _watch_only,
+    _held,
+    _time_limit,
+    _kept,
+    _of_the_size,
+    _nothing_to_load,
+    _once_more,
+    _hopeless,
+    _deterministic,
+    _ceiling,
+    _budget,
+    _older_checkpoint,
+    _resubmit,
+)
+
+
+def _only_watched(case: Case, ruling: Ruling) -> Ruling | None:
+    """`observe`: what would be done is shown; a job that Slurm starts again by itself goes on."""
+    decision = ruling.decision
+    if not case.limits.observe or decision.kind not in ("resubmit", "keep"):
+        return None
+    if decision.kind == "keep":
+        return replace(ruling, would=decision)
+    stop = replace(decision, kind="stop", reason=f"observe: would resubmit: {decision.reason}")
+    return replace(ruling, decision=stop, would=decision)
+
+
+def _blind(case: Case, ruling: Ruling) -> Ruling | None:
+    """The run left no record (P10): exit and progress cannot be known, and another attempt would tell no more."""
+    decision = ruling.decision
+    if not case.unseen or decision.kind != "resubmit":
+        return None
+    reason = f"{decision.reason}; not resubmitted: {case.unseen} was never seen from the nodes"
+    return replace(ruling, decision=replace(decision, kind="stop", reason=reason), would=decision)
+
+
+VETOES: tuple[Callable[[Case, Ruling], Ruling | None], ...] = (_only_watched, _blind)
+
+
+def _vetoed(case: Case, ruling: Ruling) -> Ruling:
+    return next((vetoed for veto in VETOES if (vetoed := veto(case, ruling)) is not None), ruling)
+
+
+_LAST_WORDS = (_left, _finished, _wished, _cancelled)  # these stand, whatever Slurm does
+
+
+def _what(case: Case) -> str:
+    where = f" on {', '.join(case.culprits)}" if case.culprits else ""
+    return f"{case.diagnosis.fault.value}: {case.diagnosis.title}{where}"
+
+
+def span(seconds: float) -> str:
+    """A length of time as a person says it."""
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
+
+
+def _delay_s(case: Case, rule: ClassRule) -> float:
+    """Nothing for a first failure with a named cause; doubling from then on, or from the start where waiting helps."""
+    repeats = _used(case)
+    if not repeats and not rule.back_off and case.diagnosis.action is not Action.WAIT:
+        return 0.0
+    first_s = case.limits.backoff_s * max(rule.back_off, 1.0)
+    return min(first_s * 2.0 ** min(repeats, 20), case.limits.backoff_max_s)

@@ -1,0 +1,128 @@
+"""What is done about a live job of which somebody else has drained a node. (pure)
+
+How it thinks. Slurm lets such a job go on, and who drained the node waits for its end. It can be left without losing a step: after a checkpoint, by a
+spare of the job or, where other nodes are free to begin at once, by a new job. Where that is not so it goes on, and says so: to wait in the queue
+would cost more than it brings anybody. When most of the partition is held back it is no node's matter but a maintenance, and a new job would only be
+driven from node to node. A job is left, or asked in vain, once; its spares may be used up one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import dataclass
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import NodeRow
+
+__all__ = ["Act", "Course", "Scene", "at_once", "course", "drained_by_others", "held_back"]
+
+OURS = "ftrun:"  # so drain reasons of ftrun's begin
+_NOT_AT_ONCE = frozenset(
+    {"planned", "powered_down", "powering_up", "reboot", "reboot_requested", "reboot_issued"}
+)
+_SOCKETS = re.compile(r"\([^)]*\)")
+
+
+class Act(StrEnum):
+    """What can be done."""
+
+    NOTHING = ""
+    WARN = "warn"
+    SWAP = "swap"  # the agent puts a spare in its place at the next checkpoint
+    LEAVE = "leave"  # the job is ended after its next checkpoint, and a new one goes elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where the job stands.
+
+    `drained` are nodes that its present start uses, drained by others for a while now. `spares` counts those of the job that an agent can put
+    in their place (0 without an agent), `needed` the nodes of a new job and `free` those on which it could begin at once. `held` of `partition`
+    nodes are held back. `ends_soon`: Slurm ends the job soon anyway; `tried`: it was asked for this before and saved nothing; `bound`: the user
+    asked for one of these nodes by name; `constrained`: for features, and which other nodes have them Slurm alone knows;
+    `contended`: other jobs wait for nodes, and would take those that it gives back.
+    """
+
+    setting: str
+    drained: tuple[str, ...]
+    spares: int = 0
+    needed: int = 1
+    free: int = 0
+    held: int = 0
+    partition: int = 0
+    ends_soon: bool = False
+    tried: bool = False
+    bound: bool = False
+    constrained: bool = False
+    contended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What to do, and why."""
+
+    act: Act
+    why: str
+
+
+def course(scene: Scene) -> Course:
+    """The first of these that holds."""
+    if not scene.drained or scene.setting == "never":
+        return Course(Act.NOTHING, "")
+    if scene.setting == "warn":
+        return Course(Act.WARN, "drained=warn")
+    if scene.tried:
+        return Course(Act.WARN, "it was asked for a checkpoint, and saved nothing")
+    if scene.held * 2 > scene.partition:
+        return Course(Act.WARN, f"{scene.held} of {scene.partition} nodes of the partition are held back")
+    if scene.ends_soon:
+        return Course(Act.WARN, "its job ends soon anyway")
+    if scene.spares >= len(scene.drained):
+        return Course(Act.SWAP, "a spare can take its place")
+    if scene.bound:
+        return Course(Act.WARN, "the job asks for this very node")
+    if scene.constrained:
+        return Course(
+            Act.WARN, "the job asks for features, and Slurm alone knows which other nodes have them"
+        )
+    if scene.contended:
+        return Course(Act.WARN, "other jobs wait for nodes, and would take those that it gives back")
+    if scene.free < scene.needed:
+        return Course(
+            Act.WARN, f"a new job needs {scene.needed} nodes, and only {scene.free} are free to begin at once"
+        )
+    return Course(Act.LEAVE, "a new job can begin on other nodes at once")
+
+
+def drained_by_others(used: Iterable[str], nodes: Mapping[str, NodeRow]) -> tuple[str, ...]:
+    """Those of the nodes in use that somebody else than ftrun has drained, and that are well as far as Slurm knows."""
+    rows = ((name, nodes.get(name)) for name in used)
+    return tuple(
+        name
+        for name, row in rows
+        if row is not None and row.drained and row.responding and not row.reason.startswith(OURS)
+    )
+
+
+def at_once(idle: Iterable[str], used: Collection[str], nodes: Mapping[str, NodeRow]) -> frozenset[str]:
+    """Those idle nodes on which a job that runs on `used` could begin now: of the same kind, switched on, and planned for nobody else."""
+    kinds = {_kind(nodes[name]) for name in used if name in nodes}
+    rows = ((name, nodes.get(name)) for name in idle)
+    return frozenset(
+        name for name, row in rows if row is not None and not row.flags & _NOT_AT_ONCE and _kind(row) in kinds
+    )
+
+
+def _kind(row: NodeRow) -> str:
+    """Its generic resources, without the sockets that they sit at."""
+    return _SOCKETS.sub("", row.gres)
+
+
+def held_back(partition: Iterable[str], nodes: Mapping[str, NodeRow]) -> int:
+    """How many nodes of a partition are drained, down or kept for maintenance."""
+    rows = (nodes.get(name) for name in partition)
+    return sum(1 for row in rows if row is not None and not row.available)

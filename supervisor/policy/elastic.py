@@ -1,0 +1,343 @@
+"""Whether a run that has fewer nodes than it could have takes more now, at the price of a restart. (pure)
+
+How it thinks. Growing is never needed: the run works as it is. So everything that is not known, and everything that somebody else does with the run at the
+moment, speaks against it, and a restart is only paid where it comes back: the nodes that come, for as long as they can be expected to be of use,
+must bring `MARGIN` times what the standstill of all costs. They are of use until the job's time is up or the next fault, whichever is sooner: a
+fault brings a restart of its own, and says little about the nodes after it.
+
+No thrash. A size is kept for `grow-min-interval`, however it came about. A growth that did not last until it had paid was in vain, and so the next one
+waits twice as long, and so on up to a day: nodes that come and go make the run slower to trust them, not busier. A try that came to nothing before the run was
+touched (no job with the nodes, a sick node) costs the run nothing and is repeated sooner, with the same doubling. One growth that paid begins it all anew.
+What is remembered is folded from the run's own starts, so whoever looks after the run next knows the same.
+
+A fault that a new size of the run provokes: the run goes back, and the size is put aside.
+How it thinks. A batch that cannot be divided, a model that no longer fits into memory: such faults belong to the size and not to the script, though
+they look like the script's own. So where a run made steps at another size, and its first start at this one ends in a fault of the script, of the
+configuration or of memory before it got any further, the size is to blame. Each size is put aside once. The full one is what the user asked for, and a
+fault there is the user's; but a start that worked and was ended only to grow is never the price of it: whatever the size, and though it worked
+before (some of its nodes are others now), it is not grown to again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.types import FaultClass
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from ftrun.supervisor.config.node_counts import Sizes
+    from ftrun.supervisor.model.run import Attempt, Run
+    from ftrun.supervisor.policy.policy_input import Case
+
+__all__ = [
+    "ASK_AGAIN_S",
+    "FAULTS",
+    "HOLD_S",
+    "MARGIN",
+    "STANDSTILL_S",
+    "WAIT_MAX_S",
+    "Past",
+    "Scene",
+    "Verdict",
+    "look",
+    "past_of",
+    "size_now",
+    "size_to_put_aside",
+    "sizes_tried",
+    "usable",
+]
+
+
+MARGIN = 2.0
+"""So many times its price a growth must bring: rates are known badly, and a restart may fail."""
+
+ASK_AGAIN_S = 300.0
+"""After the first try that came to nothing before the run was touched; then twice as long, and so on."""
+
+WAIT_MAX_S = 86_400.0
+"""The longest that a doubled wait becomes."""
+
+HOLD_S = 300.0
+"""Nodes of a job of their own are not asked for while the next checkpoint is further away: they would stand idle until then."""
+
+CHANGES_MAX = 64
+"""So many of the last changes of size are looked at."""
+
+STANDSTILL_S = 60.0
+"""A restart inside the allocation of which nothing was measured yet."""
+
+LOST_S = 10.0
+"""What is trained between a checkpoint and the end that follows it is trained again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What changes of size came to so far. `stayed_s`: since the last one. `in_vain`: growths in a row that did not last until they had paid; `failed`:
+    tries in a row that came to nothing before the run was touched, `failed_s` since the last of them."""
+
+    stayed_s: float
+    in_vain: int = 0
+    failed: int = 0
+    failed_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is known at one moment. `size` nodes are at work; times are seconds.
+
+    `free`: healthy nodes of the allocation that no start uses; `idle`: idle healthy nodes elsewhere like them, None where that is not known; `alone`: why no
+    other job can lend them ("" = one can); `others_wait`: other jobs wait for nodes. `left_s` until the job's time is up, None = no end is known. `between_s`:
+    between two faults, as the run's own history says. `restart_s`: from the end of a start to the first new step of the next.
+    `saved`: this start has written a checkpoint; `next_save_s`: until its next one, 0 = it is made when asked for. `busy`: what else is done with the run.
+    """
+
+    size: int
+    sizes: Sizes
+    past: Past
+    free: int = 0
+    idle: int | None = None
+    alone: str = ""
+    others_wait: bool = False
+    left_s: float | None = None
+    between_s: float = math.inf
+    restart_s: float = STANDSTILL_S
+    min_stay_s: float = 1800.0
+    saved: bool = True
+    next_save_s: float = 0.0
+    busy: str = ""
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """To grow to `size` with `missing` nodes of a job of their own, or, where `size` is 0, why not. `word` is the same for the same kind of reason."""
+
+    size: int
+    missing: int
+    word: str
+    reason: str
+
+
+def look(scene: Scene) -> Verdict:
+    """Whether the run grows now, to what size, and why (not)."""
+    if scene.size >= scene.sizes.full:
+        return _no("full", "it is at full size")
+    if not scene.wanted:
+        return _no("never", "grow=never")
+    if scene.busy:
+        return _no("busy", scene.busy)
+    if not scene.saved:
+        return _no("unsaved", "this start has written no checkpoint yet")
+    past = scene.past
+    stay_s = min(scene.min_stay_s * 2.0**past.in_vain, max(WAIT_MAX_S, scene.min_stay_s))
+    if past.stayed_s < stay_s:
+        vain = f": {_growths(past.in_vain)} before did not last" if past.in_vain else ""
+        return _no(
+            "stays",
+            f"it came to {scene.size} nodes {_span(past.stayed_s)} ago and keeps a size for {_span(stay_s)}{vain}",
+        )
+    own = scene.sizes.at_most(scene.size + scene.free)
+    most, why = _reach(scene)
+    if most > max(own, scene.size) and (held := _held(scene)) is not None:
+        most, why = own, held
+    if most <= scene.size:
+        return why or _no("nodes", _short(scene))
+    return _paid(scene, most) if most == own else _either(scene, most, own)
+
+
+def usable(sizes: Sizes, aside: Collection[int]) -> Sizes:
+    """The sizes that may be grown to: none that did not work, the full one included."""
+    left = [size for size in sizes.all if size not in aside]
+    return type(sizes)(left or sizes.all[:1], sizes.unit)
+
+
+def _reach(scene: Scene) -> tuple[int, Verdict | None]:
+    """(the largest size that can be had, why it is not larger)."""
+    own = scene.sizes.at_most(scene.size + scene.free)
+    if scene.alone:
+        return own, _no("alone", f"{_short(scene)}, and no other job can lend any: {scene.alone}")
+    if scene.idle is None:
+        return own, _no("unknown", "it is not known how many nodes are idle")
+    most = scene.sizes.at_most(scene.size + scene.free + scene.idle)
+    if most > own and scene.others_wait:
+        return own, _no("others", "other jobs wait for the idle nodes")
+    return most, None
+
+
+def _held(scene: Scene) -> Verdict | None:
+    """Why no other job is asked for nodes just now; None = it may be."""
+    past = scene.past
+    again_s = min(ASK_AGAIN_S * 2.0 ** (past.failed - 1), WAIT_MAX_S) if past.failed else 0.0
+    if past.failed_s < again_s:
+        tries = "try" if past.failed == 1 else f"{past.failed} tries"
+        return _no(
+            "failed", f"the last {tries} came to nothing: the next one is in {_span(again_s - past.failed_s)}"
+        )
+    if scene.next_save_s > HOLD_S:
+        return _no(
+            "far",
+            f"the next checkpoint is {_span(scene.next_save_s)} away, and nodes are not held idle until then",
+        )
+    return None
+
+
+def _either(scene: Scene, most: int, own: int) -> Verdict:
+    """With nodes of another job where that pays, else with the free ones of the allocation where these do."""
+    found = _paid(scene, most)
+    return found if found.size or own <= scene.size else _paid(scene, own)
+
+
+def _paid(scene: Scene, size: int) -> Verdict:
+    """The growth to this size, if it is worth its price."""
+    more = size - scene.size
+    missing = max(0, more - scene.free)
+    ready_s = scene.next_save_s + scene.restart_s
+    left_s = math.inf if scene.left_s is None else scene.left_s
+    if left_s <= ready_s:
+        return _no("limit", f"the job's time is up in {_span(left_s)}")
+    use_s, until = min(
+        (left_s - ready_s, "of the job's time are left then"),
+        (scene.between_s * scene.size / size, "until a fault is to be expected"),
+    )
+    brought = more * use_s
+    price = scene.size * (scene.restart_s + LOST_S) + missing * scene.next_save_s
+    sum_ = f"{more} more {'node' if more == 1 else 'nodes'} for {_span(use_s)} ({until}) bring {_hours(brought)}, the restart costs {_hours(price)}"
+    if brought < MARGIN * price:
+        return _no("price", f"it does not pay: {sum_}")
+    return Verdict(size, missing, "grow", f"from {scene.size} to {size} nodes: {sum_}")
+
+
+def past_of(run: Run, now_s: float, min_stay_s: float, restart_s: float) -> Past:
+    """What the changes of size of this run came to, by its starts."""
+    changes = _changes(run)
+    told = sorted(
+        found
+        for number in range(1, len(changes))
+        if changes[number][1] > changes[number - 1][1]
+        and (found := _came_to(changes, number, now_s, min_stay_s, restart_s)) is not None
+    )
+    good = [at_s for at_s, paid in told if paid]
+    good_s = good[-1] if good else -math.inf
+    failed = [at_s for one in run.attempts for at_s in one.growth_failed if at_s > good_s]
+    return Past(
+        stayed_s=max(0.0, now_s - changes[-1][0]) if changes else 0.0,
+        in_vain=sum(at_s > good_s for at_s, _ in told),
+        failed=len(failed),
+        failed_s=max(0.0, now_s - failed[-1]) if failed else math.inf,
+    )
+
+
+def _came_to(
+    changes: list[tuple[float, int]], number: int, now_s: float, min_stay_s: float, restart_s: float
+) -> tuple[float, bool] | None:
+    """(when that was known, whether it paid) of the growth that is change `number`; None while it is open.
+
+    It paid where its nodes brought `MARGIN` times what its own restart and those after lost nodes cost, and lasted for `min_stay_s`. It was in vain where nothing
+    of it was left before.
+    """
+    before = changes[number - 1][1]
+    brought = price = 0.0
+    for at, (at_s, size) in enumerate(changes[number:], start=number):
+        if size <= before:
+            return at_s, False
+        until_s = changes[at + 1][0] if at + 1 < len(changes) else now_s
+        if at == number or size < changes[at - 1][1]:
+            price += MARGIN * before * (restart_s + LOST_S)
+        more = size - before
+        due_s = max(at_s + (price - brought) / more, changes[number][0] + min_stay_s)
+        if due_s <= until_s:
+            return due_s, True
+        brought += more * (until_s - at_s)
+    return None
+
+
+def _changes(run: Run) -> list[tuple[float, int]]:
+    """(since when, how many nodes) of each size that the run had, one after the other."""
+    found: list[tuple[float, int]] = []
+    for attempt in run.attempts:
+        starts = [(one.begun_at_s, len(one.nodes)) for one in attempt.begun if one.nodes]
+        if not starts and attempt.launch.running_seen_at_s is not None:
+            starts = [(attempt.launch.running_seen_at_s, len(attempt.used))]
+        for at_s, size in starts:
+            if not found or found[-1][1] != size:
+                found.append((at_s, size))
+    return found[-CHANGES_MAX:]
+
+
+def _no(word: str, reason: str) -> Verdict:
+    return Verdict(0, 0, word, reason)
+
+
+def _short(scene: Scene) -> str:
+    elsewhere = f", {scene.idle} elsewhere" if scene.idle is not None and not scene.alone else ""
+    return f"too few nodes are free for a larger size: {scene.free} of the allocation{elsewhere}"
+
+
+def _growths(count: int) -> str:
+    return "the growth" if count == 1 else f"the {count} growths"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
+
+
+def _hours(node_s: float) -> str:
+    hours = node_s / 3600.0
+    return f"{hours:,.0f} node-hours" if hours >= 10.0 else f"{hours:.2g} node-hours"
+
+
+FAULTS = frozenset(
+    {FaultClass.USER_CODE, FaultClass.CONFIG, FaultClass.DATA, FaultClass.OOM_GPU, FaultClass.OOM_HOST}
+)
+
+
+def size_to_put_aside(case: Case, sizes: Sizes | None) -> int:
+    """The size that provoked this fault; 0 where none did."""
+    if sizes is None or case.diagnosis.fault not in FAULTS or case.progressed:
+        return 0
+    size, now = (
+        size_now(case.attempt, sizes),
+        (case.attempt.number, case.attempt.launch.number, case.attempt.launch.start.number),
+    )
+    if size in case.run.sizes_aside:
+        return 0
+    if _grew(case):
+        return size
+    if size == sizes.full:
+        return 0
+    worked = {tried for place, tried, stepped in sizes_tried(case.run, sizes) if stepped and place < now}
+    return size if worked - {size} and size not in worked else 0
+
+
+def _grew(case: Case) -> bool:
+    """The start before this one was well, and was ended for this one's nodes."""
+    before = (case.attempt.launch.number, case.attempt.launch.start.number - 1)
+    return any(one.grown for one in case.attempt.begun if (one.launch, one.number) == before)
+
+
+def size_now(attempt: Attempt, sizes: Sizes) -> int:
+    """How many nodes the present start of an attempt uses, or is to use: a later one has its own, inside the same job."""
+    return (
+        len(attempt.launch.start.nodes)
+        if attempt.launch.start.number > 1 and attempt.launch.start.nodes
+        else attempt.size or sizes.full
+    )
+
+
+def sizes_tried(run: Run, sizes: Sizes) -> Iterator[tuple[tuple[int, int, int], int, bool]]:
+    """((attempt, launch, start), its size, whether it made steps) of all starts that are known, in their order."""
+    stepped = {(one.attempt, one.launch, one.start) for one in run.incidents if one.step is not None}
+    for attempt in run.attempts:
+        begun = [(attempt.number, one.launch, one.number) for one in attempt.begun]
+        last = (attempt.number, attempt.launch.number, attempt.launch.start.number)
+        for place, one in zip(begun, attempt.begun, strict=True):
+            size = len(one.nodes) if one.number > 1 and one.nodes else attempt.size or sizes.full
+            if place != last:
+                yield place, size, place in stepped or one.grown
+        yield last, size_now(attempt, sizes), last in stepped or attempt.last_step is not None

@@ -1,0 +1,179 @@
+"""How often a run meets faults, and what a planned restart of it takes: by its own history. (pure)
+
+How it thinks. A run without a fault is held to be like a published training (`PRIOR`): one fault in its own node-hours and as many more as that
+training needed for one; so the longer it goes well, the better it is thought of. A single guess (`between_s`) adds these to whatever was met, so that a fault in the
+first minute is not taken for one a minute. What a person did or has to mend, and what was planned, is no fault of chance.
+
+When a run will be through, if nothing goes wrong.
+How it thinks. From the step where training is, the step where it ends and the usual seconds a step follows how much work is
+left; from the time limit, how many jobs that takes. What nobody can know is left out and said to be: time in the queue, and
+what a job needs before its first step. Where a job is too short for the rest, what comes after the checkpoint that is asked for
+before its limit is made again by the next job.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.stop_conditions import MARGIN_S
+from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.policy.save_request import LIMIT_SHARE
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.model.run import Attempt, Run
+
+__all__ = [
+    "NOT_FAULTS",
+    "PRIOR",
+    "PRIOR_EVENTS",
+    "PRIOR_NODE_DAYS",
+    "Expected",
+    "between_s",
+    "facts",
+    "met",
+    "met_in",
+    "node_hours",
+    "of_run",
+    "restart_s",
+    "through",
+]
+
+
+F = FaultClass
+NOT_FAULTS = frozenset({F.HEALTHY, F.CANCELLED, F.TIMELIMIT, F.USER_CODE, F.DATA, F.CONFIG})
+"""What a person did or has to mend does not come again by chance; a time limit is a plan."""
+
+PRIOR = "llama3-16k"
+PRIOR_EVENTS, PRIOR_NODE_DAYS = 419, 2048 * 54
+
+
+def met(run: Run) -> list[str]:
+    """The class of each fault that may come again by chance."""
+    return [one.fault for one in run.incidents if one.fault not in NOT_FAULTS]
+
+
+def met_in(events: int, hours: float) -> tuple[int, float]:
+    """(faults, node-days) to reckon with, for so many in so many node-hours: those, or the prior where there was none."""
+    return (events, hours / 24.0) if events and hours else (1, hours / 24.0 + PRIOR_NODE_DAYS / PRIOR_EVENTS)
+
+
+def between_s(run: Run, now_s: float, nodes: int) -> float:
+    """Seconds between two faults of this run that are to be expected on so many nodes."""
+    events = len(met(run)) + 1
+    days = node_hours(run, now_s) / 24.0 + PRIOR_NODE_DAYS / PRIOR_EVENTS
+    return days * 86_400.0 / events / nodes if nodes else math.inf
+
+
+def node_hours(run: Run, now_s: float) -> float:
+    """Node-hours in which the run's jobs ran; time in the queue, between attempts and while it was paused is none."""
+    return sum(_node_s(one, run, now_s) for one in run.attempts) / 3600.0
+
+
+def _node_s(attempt: Attempt, run: Run, now_s: float) -> float:
+    known = (*attempt.starts.values(), attempt.launch.started_at_s, attempt.launch.running_seen_at_s)
+    began = [one for one in known if one is not None]
+    if not began:
+        return 0.0
+    over = attempt.launch.end.at_s
+    if over is None:
+        alive = attempt is run.attempt and not run.final
+        over = now_s if alive else run.last_at_s
+    sizes = [(one.begun_at_s, len(one.nodes)) for one in attempt.begun if one.nodes]
+    if not sizes:
+        return max(0.0, over - min(began)) * len(attempt.used)
+    sizes[0] = min(began), sizes[0][1]
+    ends = [*(at_s for at_s, _ in sizes[1:]), over]
+    return sum(
+        max(0.0, min(end_s, over) - at_s) * size for (at_s, size), end_s in zip(sizes, ends, strict=True)
+    )
+
+
+def restart_s(run: Run) -> float | None:
+    """From a decision to go on inside the allocation until the first new step: the median of this run's own; None where none was measured.
+
+    Where no step was seen, until the script ran again.
+    """
+    took = [
+        ended_s - one.decided_at_s
+        for one in run.incidents
+        if one.inside and one.decided_at_s is not None
+        for ended_s in (one.first_step_at_s or one.running_again_at_s,)
+        if ended_s is not None and ended_s >= one.decided_at_s
+    ]
+    return median(took) if took else None
+
+
+ALIVE = frozenset({"running", "suspect"})
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """`at_s` (Unix seconds) is the end without time in the queue; `jobs` how many jobs it takes, the present one included."""
+
+    at_s: float
+    jobs: int
+    step: int
+    target: int
+    step_s: float
+    limit_s: float | None
+
+
+def through(
+    *,
+    step: int,
+    target: int,
+    step_s: float,
+    now_s: float,
+    started_s: float | None,
+    limit_s: float | None,
+    save_wait_s: float,
+) -> Expected:
+    """The end of a run that is at `step` now. `started_s`: of the present job."""
+    work_s = max(0, target - step) * step_s
+    if limit_s is None or started_s is None or now_s + work_s <= started_s + limit_s:
+        return Expected(now_s + work_s, 1, step, target, step_s, limit_s)
+    lost_s = min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE)
+    rest_s = work_s - max(0.0, started_s + limit_s - lost_s - now_s)
+    whole = max(
+        0, math.ceil((rest_s - limit_s) / (limit_s - lost_s))
+    )  # jobs that are used up before the last one
+    begins_s = max(now_s, started_s + limit_s) + whole * limit_s
+    return Expected(begins_s + rest_s - whole * (limit_s - lost_s), 2 + whole, step, target, step_s, limit_s)
+
+
+def of_run(run: Run, now_s: float) -> Expected | None:
+    """The expected end of a run whose job is at work; None where its pace or its last step is not known."""
+    attempt = run.attempt
+    if attempt is None or run.state.value not in ALIVE:
+        return None
+    wanted = run.halt.get("at_step")
+    target = attempt.total_steps if wanted is None else min(wanted, attempt.total_steps or wanted)
+    if target is None or attempt.last_step is None or not attempt.step_s or attempt.stepped_at_s is None:
+        return None
+    made = int(max(0.0, now_s - attempt.stepped_at_s) / attempt.step_s)
+    return through(
+        step=min(attempt.last_step + made, max(target, attempt.last_step)),
+        target=target,
+        step_s=attempt.step_s,
+        now_s=now_s,
+        started_s=attempt.launch.started_at_s,
+        limit_s=attempt.launch.limit_s,
+        save_wait_s=float(run.settings.get("save-wait", 120.0)),
+    )
+
+
+def facts(found: Expected | None) -> dict[str, Any] | None:
+    """The form of `--json`."""
+    if found is None:
+        return None
+    return {
+        "at": round(found.at_s),
+        "jobs": found.jobs,
+        "from_step": found.step,
+        "target_step": found.target,
+        "step_s": found.step_s,
+        "time_limit_s": found.limit_s,
+    }

@@ -1,0 +1,496 @@
+"""Which rung of recovery comes next inside an allocation: a case, its ruling and the place in, a move with its path out. (pure)
+
+How it thinks. The policy has decided already whether another try makes sense and whom it blames; the ladder only asks how little
+has to be done again. It walks the list of rungs from the finest down and takes the first that nothing speaks against; what
+spoke against the others stands in the path. Whatever the policy decides but a new attempt is not the ladder's business.
+
+What speaks against a rung
+- rank: the framework cannot take a process back, more than one died, a node is blamed, or the fault is not one of a process.
+- step: a node that is blamed surely enough to be left out would be used again; or the fault is a node's, and nobody knows which's.
+- swap: nobody is blamed, everybody is, or there are fewer usable spares than blamed nodes.
+- companion: as for swap, but that spares are too few is why it is there; shrink: no valid size is left (`ladder_elastic`).
+- each of them: its budget, a pause that is longer than its limit, and what was tried before.
+
+Never in circles. A rung that was used for a class, after which the same class came back without progress, failed; then only what
+stands below it is tried. It may itself be used again only where the try is another one: a spare for another node, an older checkpoint.
+
+Tries in place and the classes that go "elsewhere first" (network, hang, unknown): the policy keeps the few tries of such a class for
+other nodes. A restart on the same nodes costs seconds, so it comes first, but it is paid from the rung's own budget and leaves
+those tries as they were.
+
+The two rungs that change who takes part: nodes from a companion job, and going on with fewer.
+How it thinks. Both begin where spares run out. A companion is asked for the missing nodes only; whoever may also go on smaller asks for one only
+where it would begin at once, because steps at a smaller size are worth more than waiting, and growing comes later. Going smaller
+keeps whole units: spares first stand in for what is missing, the units that are whole then go on, and healthy nodes whose unit was broken
+fill further units as far as they reach. It is passed over where a new job at full size would begin at once.
+
+What the ladder is asked and what it answers: the place a job stands in, the move that comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config.node_counts import whole_units
+from ftrun.supervisor.config.recovery_order import Rungs
+from ftrun.supervisor.config.rungs import Rung
+from ftrun.supervisor.model.types import CLASS_RULES, FaultClass
+from ftrun.supervisor.policy.policy_input import Case, Ruling
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.config.node_counts import Sizes
+
+__all__ = [
+    "ENDS_THE_JOB",
+    "NODE_BOUND",
+    "PROCESS_FAULTS",
+    "Ask",
+    "Move",
+    "Place",
+    "against_companion",
+    "against_shrink",
+    "climb",
+    "fewer",
+    "missing",
+    "patched",
+    "put_in",
+]
+
+
+F = FaultClass
+PROCESS_FAULTS = frozenset(
+    {F.UNKNOWN, F.LIBRARY_BUG, F.NETWORK, F.STORAGE, F.OOM_GPU, F.OOM_HOST, F.USER_CODE, F.DATA}
+)
+"""What can kill one process and leave the others able to go on."""
+
+NODE_BOUND = frozenset({F.HARDWARE_GPU, F.HARDWARE_OTHER, F.NODE})
+"""What the same nodes would show again."""
+
+ENDS_THE_JOB = frozenset({F.PREEMPTED, F.TIMELIMIT, F.CANCELLED})
+"""What takes the allocation itself away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the job stands inside its allocation.
+
+    `nodes` are all of the job; `active` those of the present start, in the order of the ranks; `spares` those that a start could
+    use (they answer, nothing bad is known of them), the best first; `aside` those that no later start may use. `start` counts the
+    starts of this launch from 1. `dead_rank` is the one rank that died while all others live; None otherwise. `step_off`,
+    `swap_off`, `companion_off` and `shrink_off` say why the script cannot be started again here in that way ("" = it can), `spares_off`
+    why some nodes that wait are no spares ("" = all are).
+
+    `sizes` are those at which the run may go on, less the ones that did not work; None = it has but one. `batch_node` is where the
+    script runs ("" = not known). `idle` is how many idle, healthy nodes outside of the job a companion could have now, None where nobody
+    knows; `others_wait`: jobs of others wait for nodes. `lent` are those of `nodes` that companions hold.
+    """
+
+    nodes: tuple[str, ...]
+    active: tuple[str, ...]
+    spares: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
+    start: int = 1
+    rejoin: bool = False
+    dead_rank: int | None = None
+    step_off: str = ""
+    swap_off: str = ""
+    spares_off: str = ""
+    sizes: Sizes | None = None
+    batch_node: str = ""
+    companion_off: str = ""
+    idle: int | None = None
+    others_wait: bool = False
+    shrink_off: str = ""
+    lent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What comes next.
+
+    `nodes` are those of the next start, in the order of the ranks: a spare stands where the node stood that it replaces; () for
+    resubmit. For a companion they are those of this allocation, and `missing` is how many of the companion's come behind them. `aside` is what no later start may use, `path` every rung that was considered, with what was found. `limit_s` is the
+    longest that it may take until the script or the process runs again (0 = none), `delay_s` the pause in it.
+    `used` and `spent` are the uses of the rungs and the budgets of the classes after this move: what a journal keeps, and what
+    the next call of `climb` and the next Case are given.
+    """
+
+    rung: Rung
+    nodes: tuple[str, ...]
+    aside: tuple[str, ...]
+    reason: str
+    limit_s: float = 0.0
+    path: tuple[tuple[str, str], ...] = ()
+    delay_s: float = 0.0
+    used: Mapping[str, int] = field(default_factory=dict)
+    spent: Mapping[str, int] = field(default_factory=dict)
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question: everything that the rungs are measured by."""
+
+    case: Case
+    ruling: Ruling
+    rungs: Rungs
+    place: Place
+    used: Mapping[str, int]
+    order: tuple[Rung, ...]
+
+    @property
+    def fault(self) -> FaultClass:
+        """The class of the fault."""
+        return self.case.diagnosis.fault
+
+    @property
+    def signature(self) -> str:
+        """The signature of the fault; "" for none."""
+        return self.case.diagnosis.signature
+
+    @property
+    def out(self) -> tuple[str, ...]:
+        """Active nodes that no later start may use: set aside before, or blamed surely enough to be left out."""
+        bad = {*self.ruling.decision.exclude, *self.place.aside}
+        return tuple(node for node in self.place.active if node in bad)
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """Active nodes that a spare should replace: those that are out, else those that are only suspected."""
+        if self.out or CLASS_RULES[self.fault].exclude == "never":
+            return self.out
+        culprits = frozenset(self.case.culprits)  # thousands of nodes
+        return tuple(node for node in self.place.active if node in culprits)
+
+    @property
+    def spares(self) -> tuple[str, ...]:
+        """The spares that may take a place now."""
+        bad = {*self.place.active, *self.place.aside, *self.case.culprits, *self.ruling.decision.exclude}
+        return tuple(node for node in self.place.spares if node in self.place.nodes and node not in bad)
+
+    @property
+    def floor(self) -> int:
+        """The lowest rung in the list that was used for this class without progress since; -1 for none."""
+        tried = [
+            i for i, rung in enumerate(self.order) if self.used.get(f"{rung.value}:{self.fault.value}", 0)
+        ]
+        return max(tried, default=-1)
+
+
+def put_in(active: Iterable[str], bad: Iterable[str], spares: Iterable[str]) -> tuple[str, ...] | None:
+    """The active nodes with a spare in the place of each bad one, all others where they were; None where spares are too few."""
+    gone, free = set(bad), iter(spares)
+    nodes = [next(free, "") if node in gone else node for node in active]
+    return tuple(nodes) if all(nodes) else None
+
+
+_NONE_OF_ITS_OWN = "no node of the job itself would be left to take part, and a script with companions' nodes alone is none of its job"
+
+
+def against_companion(ask: Ask, *, may_shrink: bool) -> str:
+    """What speaks against asking for the missing nodes; "" = nothing. `may_shrink`: going on smaller is possible, too."""
+    place = ask.place
+    if off := place.companion_off or place.swap_off or place.step_off or _no_batch_node(ask):
+        return off
+    bad = ask.blamed
+    if not bad:
+        return "no node is blamed"
+    if len(bad) == len(place.active):
+        return "every node is blamed: no node is left to go on with"
+    if not missing(ask):
+        return "there is a spare for each blamed node"
+    if not set(_staying(ask)) - place.lent:
+        return _NONE_OF_ITS_OWN
+    if may_shrink and place.idle is None:
+        return "nobody knows how many nodes are idle, and the run may go on smaller at once"
+    if may_shrink and place.idle is not None and place.idle < missing(ask):
+        return f"{_nodes(missing(ask))} wanted, {place.idle} idle, and the run may go on smaller at once"
+    return ""
+
+
+def against_shrink(ask: Ask, *, companion: bool) -> str:
+    """What speaks against going on with fewer nodes; "" = nothing. `companion`: one could still be asked for."""
+    place, sizes = ask.place, ask.place.sizes
+    if sizes is None:
+        return "the run has but one size (--ft-nodes)"
+    if off := place.shrink_off or place.swap_off or place.step_off or _no_batch_node(ask):
+        return off
+    bad = ask.blamed
+    if not bad and not ask.ruling.decision.aside:
+        return "no node is blamed"
+    if bad and len(bad) == len(place.active) > 1:
+        return "every node is blamed: the job or the cluster, not a node"
+    if bad and not missing(ask):
+        return "there is a spare for each blamed node"
+    if not fewer(ask):
+        left = len([node for node in place.active if node not in bad])
+        return f"no valid size is left: {_nodes(left)} well, the smallest size is {sizes.all[0]}"
+    if not set(fewer(ask)) - place.lent:
+        return _NONE_OF_ITS_OWN
+    well = [node for node in place.nodes if node not in {*place.aside, *bad}]
+    wanted = max(0, sizes.full - len(well))
+    at_full = ask.ruling.decision.aside != sizes.full
+    if (
+        at_full
+        and not companion
+        and place.idle is not None
+        and place.idle >= wanted
+        and not place.others_wait
+    ):
+        return f"a new job at full size would begin at once: {_nodes(place.idle)} idle, nobody else waits"
+    return ""
+
+
+def _staying(ask: Ask) -> tuple[str, ...]:
+    """The nodes that a companion's would stand behind."""
+    nodes, left = patched(ask)
+    return tuple(node for node in nodes if node not in left)
+
+
+def missing(ask: Ask) -> int:
+    """How many nodes no spare can stand in for."""
+    return max(0, len(ask.blamed) - len(ask.spares))
+
+
+def patched(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the active nodes with a spare in the place of each bad one, as far as spares reach; the bad ones that are left)."""
+    covered = len(ask.spares)
+    nodes = put_in(ask.place.active, ask.blamed[:covered], ask.spares)
+    assert nodes is not None
+    return nodes, ask.blamed[covered:]
+
+
+def fewer(ask: Ask) -> tuple[str, ...]:
+    """The nodes of the largest valid size below the present one, in the order of the ranks; () where there is none."""
+    sizes = ask.place.sizes
+    if sizes is None:
+        return ()
+    whole, neighbours = whole_units(*patched(ask), sizes.unit)
+    left = (*whole, *neighbours)
+    most = min(len(left), len(ask.place.active) - 1)
+    valid = [size for size in sizes.all if size <= most and size != ask.ruling.decision.aside]
+    return left[: max(valid, default=0)]
+
+
+def _no_batch_node(ask: Ask) -> str:
+    place = ask.place
+    gone = place.batch_node and place.batch_node not in place.nodes
+    return f"{place.batch_node}, where the script runs, is gone" if gone else ""
+
+
+def _nodes(number: int) -> str:
+    return "1 node is" if number == 1 else f"{number} nodes are"
+
+
+CHANGES_NODES = (Rung.SWAP, Rung.COMPANION, Rung.SHRINK)
+"""Each use of these is another try: on other nodes, or on fewer."""
+
+_OUT_OF_MEMORY = frozenset({FaultClass.OOM_GPU, FaultClass.OOM_HOST})
+
+
+def climb(case: Case, ruling: Ruling, rungs: Rungs, place: Place, used: Mapping[str, int]) -> Move:
+    """The finest rung that nothing speaks against.
+
+    `used` is what the last Move of this run's agent left in its `used`; {} at first. Progress in this start empties it. A ruling
+    that is no new attempt, and a fault that takes the allocation away, give `resubmit`: the allocation is left as it would be
+    without a ladder.
+    """
+    used = {} if case.progressed else used
+    fault, signature = case.diagnosis.fault, case.diagnosis.signature
+    ask = Ask(case, ruling, rungs, place, used, rungs.order(fault, signature))
+    if ruling.decision.kind != "resubmit":
+        return _leave(ask, f"not inside the allocation: {ruling.decision.kind}", ())
+    if fault in ENDS_THE_JOB or case.attempt.launch.requeued:
+        return _leave(ask, f"not inside the allocation: {fault.value} ends it", ())
+    path: list[tuple[str, str]] = []
+    for rung in ask.order:
+        against = _against(ask, rung)
+        if not against:
+            return _taken(ask, rung, tuple(path))
+        path.append((rung.value, against))
+    return _leave(ask, "no rung inside the allocation is left", tuple(path))
+
+
+def _against(ask: Ask, rung: Rung) -> str:
+    """What speaks against a rung; "" = nothing."""
+    if rung is Rung.RESUBMIT:
+        return ""
+    if ask.ruling.decision.aside and rung is not Rung.SHRINK:
+        return f"its {ask.ruling.decision.aside} nodes are to blame"
+    return _OWN[rung](ask) or _held_back(ask, rung)
+
+
+def _held_back(ask: Ask, rung: Rung) -> str:
+    """What speaks against another use of a rung, whatever the rung is."""
+    return _tried(ask, rung) or _unpaid(ask, rung) or _too_slow(ask, rung)
+
+
+def _against_rank(ask: Ask) -> str:
+    if not ask.place.rejoin:
+        return "the framework does not let a process join again (rejoin)"
+    if ask.place.dead_rank is None:
+        return "it is not one process alone that died"
+    if ask.fault not in PROCESS_FAULTS:
+        return f"{ask.fault.value} is more than the fault of a process"
+    if ask.out or ask.case.culprits:
+        return f"blamed: {', '.join(ask.out or ask.case.culprits)}"
+    return "an older checkpoint is wanted" if ask.ruling.decision.older_checkpoint else ""
+
+
+def _against_step(ask: Ask) -> str:
+    if ask.place.step_off:
+        return ask.place.step_off
+    if ask.out:
+        return f"{', '.join(ask.out)} is blamed and would be used again"
+    culprits = frozenset(ask.case.culprits)
+    suspects = [node for node in ask.place.active if node in culprits]
+    if ask.fault in NODE_BOUND and (suspects or not culprits):
+        return "the fault is a node's" + ("" if suspects else ", and nobody knows which's")
+    if ask.fault in _OUT_OF_MEMORY and suspects:
+        return f"what took the memory of {', '.join(suspects)} may still be there"
+    return ""
+
+
+def _against_swap(ask: Ask) -> str:
+    if ask.place.swap_off or ask.place.step_off:
+        return ask.place.swap_off or ask.place.step_off
+    bad, spares = ask.blamed, ask.spares
+    if not bad:
+        return "no node is blamed"
+    if len(bad) == len(ask.place.active) > 1:
+        return "every node is blamed: the job or the cluster, not a node"
+    if len(spares) < len(bad):
+        why = f" ({ask.place.spares_off})" if ask.place.spares_off else ""
+        return f"{_spares(len(bad))} wanted, {len(spares)} usable{why}"
+    return ""
+
+
+def _against_companion(ask: Ask) -> str:
+    smaller = Rung.SHRINK in ask.order and not against_shrink(ask, companion=True)
+    return against_companion(ask, may_shrink=smaller and not _held_back(ask, Rung.SHRINK))
+
+
+def _against_shrink(ask: Ask) -> str:
+    open_ = Rung.COMPANION in ask.order and not ask.place.companion_off
+    return against_shrink(ask, companion=open_ and not _held_back(ask, Rung.COMPANION))
+
+
+_OWN = {
+    Rung.RANK: _against_rank,
+    Rung.STEP: _against_step,
+    Rung.SWAP: _against_swap,
+    Rung.COMPANION: _against_companion,
+    Rung.SHRINK: _against_shrink,
+}
+
+
+def _tried(ask: Ask, rung: Rung) -> str:
+    """Never in circles: what was used for this class without progress since is not used again, nor anything above it."""
+    place = ask.order.index(rung)
+    if place > ask.floor:
+        return ""
+    if place < ask.floor:
+        return f"{ask.order[ask.floor].value} was tried already for {ask.fault.value}: only further down"
+    another = rung in CHANGES_NODES or (rung is Rung.STEP and ask.ruling.decision.older_checkpoint)
+    return "" if another else f"tried already for {ask.fault.value}, without progress since"
+
+
+def _unpaid(ask: Ask, rung: Rung) -> str:
+    allowed, over = ask.rungs.budget(rung, ask.fault, ask.signature)
+    used = ask.used.get(f"{rung.value}:{over}" if over else rung.value, 0)
+    if used < allowed:
+        return ""
+    of = f" for {over}" if over else ""
+    return f"budget-{rung.value}{of}: {used} of {allowed} used without progress"
+
+
+def _too_slow(ask: Ask, rung: Rung) -> str:
+    limit_s = ask.rungs.limit_s(rung, ask.fault, ask.signature)
+    if ask.ruling.decision.delay_s < limit_s:
+        return ""
+    return f"a pause of {ask.ruling.decision.delay_s:g} s comes first: longer than limit-{rung.value} ({limit_s:g} s), nodes are not held for it"
+
+
+def _taken(ask: Ask, rung: Rung, path: tuple[tuple[str, str], ...]) -> Move:
+    if rung is Rung.RESUBMIT:
+        return _leave(ask, "a new job", path)
+    aside, spent = ask.place.aside, ask.ruling.spent
+    if rung in CHANGES_NODES:
+        active, told = _changed(ask, rung)
+        aside = (*aside, *(node for node in ask.blamed if node not in aside))
+    else:
+        active = ask.place.active
+        idle = (node for node in ask.case.culprits if node not in active and node in ask.place.nodes)
+        aside = (*aside, *(node for node in idle if node not in aside))
+        told = f"rank {ask.place.dead_rank} alone" if rung is Rung.RANK else "the same nodes once more"
+        if CLASS_RULES[ask.fault].elsewhere and not ask.ruling.decision.exclude:
+            spent = ask.case.spent  # its tries are kept for other nodes
+    delay_s = ask.ruling.decision.delay_s
+    told += f" after {delay_s:g} s" if delay_s else ""
+    if ask.ruling.decision.fresh:
+        told += ", from nothing, since no checkpoint may be loaded"
+    elif ask.ruling.decision.older_checkpoint:
+        told += ", from an older checkpoint"
+    return Move(
+        rung=rung,
+        nodes=active,
+        aside=aside,
+        reason=f"{_what(ask)}: {told}",
+        limit_s=ask.rungs.limit_s(rung, ask.fault, ask.signature),
+        path=(*path, (rung.value, told)),
+        delay_s=delay_s,
+        used=_spend(ask, rung),
+        spent=spent,
+        missing=missing(ask) if rung is Rung.COMPANION else 0,
+    )
+
+
+def _changed(ask: Ask, rung: Rung) -> tuple[tuple[str, ...], str]:
+    """(the active nodes of the next start, what is told of them) for a rung that changes them."""
+    bad = ask.blamed
+    if rung is Rung.SHRINK:
+        nodes = fewer(ask)
+        without = f" without {', '.join(bad)}" if bad else ""
+        return nodes, f"on with {len(nodes)} of {len(ask.place.active)} nodes{without}"
+    nodes, lost = patched(ask)
+    if rung is Rung.COMPANION:
+        nodes_asked = f"{len(lost)} {'node' if len(lost) == 1 else 'nodes'}"
+        told = f"{nodes_asked} from a companion job in the place of {', '.join(bad)}"
+        return tuple(node for node in nodes if node not in lost), told
+    before = frozenset(ask.place.active)  # thousands of nodes
+    came = (node for node in nodes if node not in before)
+    return nodes, f"{', '.join(came)} in the place of {', '.join(bad)}"
+
+
+def _leave(ask: Ask, why: str, path: tuple[tuple[str, str], ...]) -> Move:
+    """The agent gives up the allocation and the supervisor acts on its own judgement of the end."""
+    return Move(
+        rung=Rung.RESUBMIT,
+        nodes=(),
+        aside=ask.place.aside,
+        reason=f"{_what(ask)}: {why}",
+        path=(*path, (Rung.RESUBMIT.value, why)),
+        used=ask.used,
+        spent=ask.ruling.spent,
+    )
+
+
+def _spend(ask: Ask, rung: Rung) -> dict[str, int]:
+    """The uses after one more of this rung: in all, for the class, and for the signature."""
+    used = dict(ask.used)
+    over = {"", ask.fault.value, ask.signature}
+    for key in (f"{rung.value}:{name}" if name else rung.value for name in sorted(over)):
+        used[key] = used.get(key, 0) + 1
+    return used
+
+
+def _what(ask: Ask) -> str:
+    where = f" on {', '.join(ask.case.culprits)}" if ask.case.culprits else ""
+    return f"{ask.fault.value}: {ask.case.diagnosis.title}{where}"
+
+
+def _spares(number: int) -> str:
+    return "1 spare is" if number == 1 else f"{number} spares are"

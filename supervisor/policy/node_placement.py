@@ -1,0 +1,186 @@
+"""Which nodes the next attempt avoids, which are drained, and which exclusions are given up. (pure)
+
+A node is excluded when its class says so and the diagnosis names it; never one outside the attempt. What rests on the log
+alone may exclude but never drains: a log is written by users. Exclusions stay under a cap, so that the job stays
+schedulable; the newest culprit counts more than the oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.model.types import CLASS_RULES, Decision, Source
+from ftrun.supervisor.policy.policy_input import EXCLUDE_SOURCES, PROOF_SOURCES, Case, ClusterView
+
+__all__ = ["left_out", "with_nodes", "within_cap"]
+
+
+def with_nodes(case: Case, decision: Decision) -> Decision:
+    """The decision with its exclusions, drains and the nodes to try last; the reason names them."""
+    exclude, notes = _to_exclude(case)
+    relax, kept_out = _under_cap(case, exclude)
+    if case.attempt.launch.end.state == "REFUSED":  # perhaps because of what was kept out
+        relax, notes = case.attempt.excluded, (*notes, "sbatch refused: once more with no node left out")
+    exclude = tuple(node for node in exclude if node not in kept_out)
+    if kept_out:
+        notes = (*notes, f"not excluded, to keep the job schedulable: {', '.join(kept_out)}")
+    drain, drain_notes = _to_drain(case, exclude)
+    ask = _to_ask(case, exclude)
+    if ask:
+        drain_notes = (f"the operator is asked to drain {', '.join(ask)}",)
+    avoid = _to_avoid(case, exclude)
+    reason = decision.reason
+    if exclude:
+        reason += f"; without {', '.join(exclude)}"
+    elif avoid:
+        reason += "; on other nodes first"
+    return replace(
+        decision,
+        reason=reason,
+        exclude=exclude,
+        relax=relax,
+        avoid=avoid,
+        drain=drain,
+        ask=ask,
+        notes=(*decision.notes, *notes, *drain_notes),
+    )
+
+
+def within_cap(cluster: ClusterView, excluded: Sequence[str], cap: float) -> tuple[str, ...]:
+    """Of the run's exclusions, the newest first, those that `cap`, a share of the partition, has room for; at least one.
+
+    Each decision keeps to the cap when it excludes. What was excluded inside an allocation, where it keeps nobody off the partition,
+    meets it here. A node that no job can be placed on takes no room.
+    """
+    if not cluster.partition:
+        return tuple(excluded)
+    usable = cluster.available | cluster.lost
+    over = [node for node in excluded if node in usable][max(1, int(cap * len(cluster.partition))) :]
+    return tuple(node for node in excluded if node not in over)
+
+
+def left_out(
+    cluster: ClusterView,
+    excluded: Iterable[str],
+    avoided: Iterable[str],
+    silent: Iterable[str],
+    *,
+    quarantined: Iterable[str] = (),
+    cap: float = 1.0,
+) -> tuple[str, ...]:
+    """The nodes that the next attempt names in --exclude: as many as leave it enough to run on, the blamed ones first.
+
+    An elastic run can do without a bad node by going on smaller, not without one that is only avoided. Slurm itself starts nothing on
+    a silent node, so that one is the first to be left unnamed. What other runs hold against a node
+    (`quarantined`, the worst first) counts last, and only in what the run's own exclusions leave of `cap`, a share of the partition.
+    """
+    avoided, excluded = tuple(avoided), tuple(excluded)
+    wanted = tuple(dict.fromkeys((*sorted(excluded), *sorted(avoided), *sorted(silent))))
+    if not cluster.partition:
+        return tuple(sorted(wanted))
+    usable = cluster.available | cluster.lost  # what is lost comes back by itself, what is drained does not
+    named: list[str] = []
+    for node in wanted:
+        after = {*named, node}
+        needed = cluster.least if node in excluded else cluster.nodes_needed
+        enough = len(cluster.partition) - len(after) >= needed
+        if node in usable:
+            enough = enough and len(usable - after) >= needed
+        if node in cluster.partition and enough:
+            named.append(node)
+    room = max(1, int(cap * len(cluster.partition))) - len((usable & set(named)) - set(avoided))
+    for node in quarantined:
+        after = {*named, node}
+        enough = len(set(cluster.partition) - after) >= cluster.nodes_needed
+        enough = enough and len(usable - after) >= cluster.nodes_needed
+        if room > 0 and node in cluster.partition and node not in named and enough:
+            named.append(node)
+            room -= 1
+    return tuple(sorted(named))
+
+
+def _to_exclude(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    outside = tuple(node for node in case.diagnosis.nodes if node not in case.attempt.nodes)
+    notes = tuple(f"{node} is not of this attempt: not blamed" for node in outside)
+    rule = CLASS_RULES[case.diagnosis.fault].exclude
+    if not case.culprits or rule == "never":
+        return (), notes
+    if len(case.culprits) == len(case.attempt.nodes) > 1:
+        return (), (*notes, "every node of the attempt is affected: the job or the cluster, not a node")
+    proof = bool(set(case.diagnosis.sources) & EXCLUDE_SOURCES)
+    if not (proof if rule == "proven" else case.diagnosis.exclude):
+        earlier = {
+            node
+            for i in case.run.incidents
+            if (i.attempt, i.launch, i.start)
+            != (case.attempt.number, case.attempt.launch.number, case.attempt.launch.start.number)
+            for node in i.nodes
+        }
+        repeated = tuple(node for node in case.culprits if node in earlier)
+        return repeated, (
+            *notes,
+            *(
+                f"{n} is blamed for the first time, and not surely enough to leave it out"
+                for n in case.culprits
+                if n not in earlier
+            ),
+        )
+    return case.culprits, notes
+
+
+def _under_cap(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(old exclusions to give up, new ones that cannot be had) so that the job can still be placed."""
+    partition = case.cluster.partition
+    if not partition:
+        return (), ()
+    usable = set(case.cluster.available) | (set(exclude) & set(partition))
+    spare = len(usable) - case.cluster.least
+    room = max(0, min(max(1, int(case.limits.exclude_cap * len(partition))), spare))
+    new, kept_out = exclude[:room], exclude[room:]
+    old = [e for e in case.run.excluded if e.until_s > case.now_s and e.node not in new]
+    old.sort(key=lambda e: e.until_s, reverse=True)
+    # A node that Slurm does not hear just now comes back by itself, and then its exclusion costs the job something again.
+    usable_old = [e for e in old if e.node in case.cluster.available | case.cluster.lost]
+    left = room - len(new)
+    return tuple(e.node for e in usable_old[left:]), kept_out
+
+
+def _to_drain(case: Case, exclude: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    rule = CLASS_RULES[case.diagnosis.fault]
+    if not exclude or not rule.drain or not case.limits.drain or case.limits.ask_only:
+        return (), ()
+    if case.common:
+        return (), (f"not drained: {case.common}",)
+    if not set(case.diagnosis.sources) & PROOF_SOURCES:
+        own = "log and its nodes' reports say" if Source.REPORT in case.diagnosis.sources else "log says"
+        return (), (f"not drained: only the job's own {own} so",)
+    if not set(case.diagnosis.sources) & PROOF_SOURCES - {
+        Source.SLURM
+    }:  # then Slurm must say it of this very node
+        exclude = tuple(node for node in exclude if node in case.cluster.lost)
+    if not exclude:
+        return (), ("not drained: Slurm has not lost the node",)
+    if not case.cluster.may_drain:
+        return (), ("not drained: this user may not",)
+    cap = case.limits.drains(len(case.cluster.partition))
+    room = max(0, cap - case.cluster.ftrun_drains)
+    if room < len(exclude):
+        return exclude[:room], (f"drain cap of {cap} nodes reached",)
+    return exclude, ()
+
+
+def _to_ask(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """What the operator is asked to drain. The log alone is enough to ask: the operator looks at the node itself."""
+    asks = case.cluster.may_ask and (case.limits.ask_only or not case.cluster.may_drain)
+    drains = CLASS_RULES[case.diagnosis.fault].drain and case.limits.drain and not case.common
+    return exclude if asks and drains else ()
+
+
+def _to_avoid(case: Case, exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """All nodes of the attempt, where no culprit is left out and enough others are idle: elsewhere, but never in a queue."""
+    if exclude or not CLASS_RULES[case.diagnosis.fault].elsewhere:
+        return ()
+    gone = set(case.attempt.nodes) | set(case.run.excluded_at(case.now_s))
+    others = case.cluster.idle - gone
+    return tuple(case.attempt.nodes) if len(others) >= case.cluster.nodes_needed else ()

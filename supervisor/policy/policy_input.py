@@ -1,0 +1,239 @@
+"""What a ruling rests on: the class rules, the limits, one look at the cluster, and the case itself. (pure)
+
+The table of classes is the design's; docs/policy.md shows it; settings (`budget-<class>`, `retries`, ...) change the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from ftrun.slurm.client.cluster import NodeRow, PartitionRow, Rights
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config.settings import rule
+from ftrun.supervisor.model.run import Attempt, Incident, Run
+from ftrun.supervisor.model.types import CLASS_RULES, Decision, Diagnosis, FaultClass, Source
+
+__all__ = ["EXCLUDE_SOURCES", "PROOF_SOURCES", "Case", "ClusterView", "Limits", "Ruling", "limits_from"]
+
+FROM_ZERO_TRIES = 3  # in a row
+EXCLUDE_FOR_MIN_S = 60.0  # the next attempt at least is kept off
+
+PROOF_SOURCES = frozenset({Source.SLURM, Source.KERNEL, Source.CHECK})
+EXCLUDE_SOURCES = PROOF_SOURCES | {Source.REPORT}  # enough to leave a node out of this run, not to drain it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that the policy rests on. Shares are 0..1 of the partition's nodes."""
+
+    retries: int = 20
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    exclude_for_s: float = 86_400.0
+    exclude_cap: float = 0.10
+    drain: bool = True
+    ask_only: bool = False  # the operator drains, even where this user may
+    drain_cap: float = 0.05
+    backoff_s: float = 5.0
+    backoff_max_s: float = 600.0
+    from_zero_max_s: float = 3600.0  # so much training may be lost by beginning anew
+    observe: bool = False  # nothing is done; what would be is shown
+
+    def drains(self, partition_size: int) -> int:
+        """How many nodes of a partition of this size may bear ftrun's drains, all supervisors together; one always may."""
+        return max(1, int(self.drain_cap * partition_size))
+
+    def budget(self, fault: FaultClass) -> int:
+        """How often this class may fail without progress."""
+        return self.budgets.get(fault.value, CLASS_RULES[fault].budget)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the policy needs to know of the cluster at this moment; all empty where Slurm cannot be seen."""
+
+    partition: tuple[str, ...] = ()  # every node the job could be placed on
+    available: frozenset[str] = frozenset()  # of these: up and not drained
+    idle: frozenset[str] = frozenset()  # of these: nothing runs there now
+    lost: frozenset[str] = frozenset()  # of these: down or not responding
+    nodes_needed: int = 1
+    ftrun_drains: int = 0  # nodes of the partition that bear a drain reason of ftrun's
+    may_drain: bool = False
+    may_ask: bool = False  # the site has an operator who drains on request
+    nodes_least: int = 0  # of an elastic run: as few as it can go on with; 0 = it needs them all
+
+    @property
+    def least(self) -> int:
+        """How many nodes must be left to a run whose bad ones are left out."""
+        return self.nodes_least or self.nodes_needed
+
+    @classmethod
+    def of(
+        cls,
+        partitions: Mapping[str, PartitionRow],
+        nodes: Mapping[str, NodeRow],
+        rights: Rights,
+        *,
+        names: Sequence[str],
+        lost: Iterable[str],
+        nodes_needed: int,
+        may_ask: bool,
+        nodes_least: int = 0,
+    ) -> ClusterView:
+        """The view from Slurm's answers; `names` are the job's partitions, and where Slurm knows none of them its default one counts."""
+        if not any(name in partitions for name in names):
+            names = [p.name for p in partitions.values() if p.default]
+        members = tuple(
+            sorted({node for name in names if name in partitions for node in partitions[name].nodes})
+        )
+        return cls(
+            partition=members,
+            available=frozenset(node for node in members if node in nodes and nodes[node].available),
+            lost=frozenset(lost),
+            idle=frozenset(
+                n for n in members if n in nodes and nodes[n].available and nodes[n].state == "idle"
+            ),
+            nodes_needed=nodes_needed,
+            nodes_least=nodes_least,
+            ftrun_drains=sum(
+                1 for node in members if node in nodes and nodes[node].reason.startswith("ftrun:")
+            ),
+            may_drain=rights.may_drain,
+            may_ask=may_ask,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything one ruling rests on.
+
+    `common` says why the fault is held to be no node's own ("" = it may be): then nobody is drained for it.
+    `diverged` says that its training had diverged ("" = it had not), and `older` is where the next start would go back to, a checkpoint from before that;
+    `stuck` says why no start could load anything, so that the run must not begin from nothing, and `own` that the run itself wrote all that is lost with it.
+    `step` is the highest step seen in this launch, or the one at which it diverged; `checkpoint` the newest complete checkpoint where it is newer than the
+    best that was known before, else ""; `running_again` says that Slurm has started the requeued job already; `unseen` is the run's folder where
+    the job ran and the nodes never saw that folder.
+    """
+
+    run: Run
+    attempt: Attempt
+    diagnosis: Diagnosis
+    cluster: ClusterView
+    limits: Limits
+    now_s: float
+    step: int | None = None
+    checkpoint: str = ""
+    running_again: bool = False
+    common: str = ""
+    diverged: str = ""
+    older: str = ""
+    stuck: str = ""
+    own: bool = False
+    unseen: str = ""
+
+    @property
+    def trained_s(self) -> float:
+        """How long the run has trained since it began, or began anew: waits in the queue are left out, what is not known counts as training."""
+        since = (i.decided_at_s for i in self.run.incidents if i.decision.get("fresh"))
+        anew_s = max((at_s for at_s in since if at_s is not None), default=0.0)
+        spans = []
+        for one in self.run.attempts:
+            ended = (
+                self.now_s
+                if one.number == self.attempt.number
+                else one.launch.end.slurm_at_s or one.launch.end.at_s
+            )
+            known = (*one.starts.values(), *((one.launch.started_at_s,) if one.launch.started_at_s else ()))
+            spans.append((min(known, default=one.opened_at_s), self.now_s if ended is None else ended))
+        return sum(max(0.0, end_s - max(begin_s, anew_s)) for begin_s, end_s in spans)
+
+    @property
+    def from_zero(self) -> bool:
+        """Nothing may be loaded, and little enough is lost by beginning anew; not again and again where that comes to nothing."""
+        if not self.stuck or not self.own or self.trained_s > self.limits.from_zero_max_s:
+            return False
+        last = [one for one in self.run.incidents if one.decision][-FROM_ZERO_TRIES:]
+        return len(last) < FROM_ZERO_TRIES or not all(one.decision.get("fresh") for one in last)
+
+    @property
+    def saved(self) -> bool:
+        """Another attempt begins further on: a newer checkpoint or, where ftrun is told of none, a higher step."""
+        return bool(self.checkpoint) if self.run.settings.get("checkpoint") else self.progressed
+
+    @property
+    def progressed(self) -> bool:
+        """Training got further than ever before: a newer checkpoint or a higher step."""
+        if self.checkpoint:
+            return True
+        return self.step is not None and (self.run.best_step is None or self.step > self.run.best_step)
+
+    @property
+    def exclude_until_s(self) -> float:
+        """Until when what is left out now stays left out (Unix seconds)."""
+        return self.now_s + max(self.limits.exclude_for_s, EXCLUDE_FOR_MIN_S)
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """The blamed nodes that really belonged to the attempt."""
+        return tuple(node for node in self.diagnosis.nodes if node in self.attempt.nodes)
+
+    @property
+    def spent(self) -> Mapping[str, int]:
+        """The budgets used up, after a refill by progress. Steps that were not saved do not excuse a time limit."""
+        if not self.progressed:
+            return self.run.spent
+        if self.saved:
+            return {}
+        return {k: v for k, v in self.run.spent.items() if k == FaultClass.TIMELIMIT.value}
+
+    @property
+    def before(self) -> Incident | None:
+        """The incident before this one."""
+        earlier = [
+            i
+            for i in self.run.incidents
+            if (i.attempt, i.launch, i.start)
+            != (self.attempt.number, self.attempt.launch.number, self.attempt.launch.start.number)
+        ]
+        return earlier[-1] if earlier else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A decision and the budgets after it. `would` is what the rules had decided, where it is not or only by Slurm to be done."""
+
+    decision: Decision
+    spent: Mapping[str, int]
+    retries: int
+    would: Decision | None = None
+
+
+def limits_from(settings: Mapping[str, Any]) -> Limits:
+    """The policy's limits from the validated settings of a run (settings.py has defaults, units and meaning)."""
+    default = Limits()
+    budgets = {
+        fault.value: int(value)
+        for fault in FaultClass
+        if (value := settings.get(f"budget-{fault.value}", "")) != ""
+    }
+    told = map(rule, settings.get("policy") or ())
+    budgets |= {name: value for name, key, value in told if key == "budget" and isinstance(value, int)}
+    return Limits(
+        retries=int(settings.get("retries", default.retries)),
+        budgets=budgets,
+        exclude_for_s=float(settings.get("exclude-for", default.exclude_for_s)),
+        exclude_cap=_share(settings.get("exclude-cap", default.exclude_cap)),
+        drain=settings.get("drain", "auto") != "never",
+        ask_only=settings.get("drain") == "ask",
+        drain_cap=_share(settings.get("drain-cap", default.drain_cap)),
+        backoff_s=float(settings.get("backoff", default.backoff_s)),
+        backoff_max_s=float(settings.get("backoff-max", default.backoff_max_s)),
+        from_zero_max_s=float(settings.get("restart-from-zero-max", default.from_zero_max_s)),
+        observe=bool(settings.get("observe", default.observe)),
+    )
+
+
+def _share(value: Any) -> float:
+    text = str(value)
+    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)

@@ -1,0 +1,378 @@
+"""A job of a run that waits in the queue: whether to go on waiting, to go on smaller, or to give up; and how large a start may be. (pure)
+
+How it thinks. Values in, a move with its reason out. The first start of a run is its user's: it is waited for. A run that ran before waits at its
+present size for `resize-after`; then the largest size that can be had now is better than a full one later. A size only ever goes down in the
+queue, so a run that waits comes to rest after as many moves as it has sizes; it goes up only at a start that must be made anyway.
+
+Reasons. What a person or the job itself wants (a hold, a time, a dependency) is no waiting for nodes, and is left alone. What Slurm says will
+never start is met in order: nodes that ftrun keeps it off are given back to it, those under suspicion first and those with a proven fault last,
+a smaller size in between; where nothing of ours is in its way, waiting is an error. Limits of users, accounts and QOS on all jobs together pass
+with other jobs: they are waited for. Limits on one job or node do not: those are an error. Source of the reasons: slurm/slurm.h (`job_state_reason`) and the manual page of squeue, 22.05 to 26.05.
+
+How long a job has waited in the queue, counted so that no two clocks are compared.
+How it thinks. Time passes between two looks at which Slurm answered, by the supervisor's own monotonic clock: what passes while Slurm is silent
+or while no supervisor lives is nobody's waiting. The sum is noted in the journal now and then, seldom where it is long, and whoever
+comes next goes on from the last note: a restart costs a minute, or a twentieth of a long wait.
+
+A job that waits in the queue, made smaller where it stands: the three numbers that Slurm is told, or why it must be submitted anew.
+How it thinks. The numbers are taken from Slurm's own picture of the job, so whatever made them (an option, a variable, a site's default) needs no
+guess: tasks and CPUs in proportion to the nodes. All three are told in one call, with an upper end for the nodes: Slurm 22.05 takes a missing CPU count for that of the old size,
+and a missing upper end for the old one. What counts for the whole job or for each task (GPUs, memory for each GPU) cannot be told in that way, on
+no version, and a number that does not divide has no share: such a job is submitted anew. What Slurm made of it is read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.policy import elastic
+
+if TYPE_CHECKING:
+    from ftrun.slurm.client.cluster import NodeRow
+    from ftrun.supervisor.config.node_counts import Sizes
+    from ftrun.supervisor.model.run import Run
+    from ftrun.supervisor.policy.policy_input import ClusterView
+
+__all__ = [
+    "NEVER",
+    "NOTED_EVERY_S",
+    "STEP_MAX_S",
+    "WISHED",
+    "Patience",
+    "Pending",
+    "QueueClock",
+    "QueueMove",
+    "Shape",
+    "alike",
+    "applied",
+    "cannot_start",
+    "least",
+    "look",
+    "never_starts",
+    "next_size",
+    "present",
+    "ready",
+    "reshaped",
+    "spare_wait_s",
+    "tiers",
+]
+
+
+WISHED = ("jobheld", "begintime", "dependency", "jobarraytasklimit")
+"""Somebody wants it so; `DependencyNeverSatisfied` is told apart."""
+
+NEVER = (
+    "dependencyneversatisfied",
+    "badconstraints",
+    "partitionconfig",
+    "partitionnodelimit",
+    "partitiontimelimit",
+    "invalidaccount",
+    "invalidqos",
+    "accountnotallowed",
+    "qosnotallowed",
+    "reservationdeleted",
+    "reservationinvalid",
+)
+"""Time alone does not resolve these."""
+
+SHORT_OF_NODES = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
+"""The nodes that this job may use are too few, and not only busy."""
+
+PER_JOB = re.compile(r"(assoc|qos)(max\w*per(job|node)(limit)?|min\w*)$")
+"""What an association or a QOS allows one job to ask for; time alone does not resolve these either."""
+
+TOO_LARGE = (
+    "badconstraints",
+    "partitionnodelimit",
+    *(
+        f"{whose}max{what}perjob"
+        for whose in ("assoc", "qos")
+        for what in ("node", "cpu", "gres", "mem", "memory", "billing")
+    ),
+)
+"""Never at this size; perhaps at a smaller one."""
+
+NEVER_FOR_S = 30.0
+"""A reason counts once it stood so long: a controller that reads its configuration anew says strange things for a moment."""
+
+RELAX_EVERY_S = 15.0
+"""So long Slurm has to think about the nodes that it was given back."""
+
+LOOKED_AT_S = 5.0
+"""Before that Slurm may not even have thought about a new job."""
+
+FAR = 4.0
+"""A start that Slurm expects further away than so many times `resize-after` is not waited for; then a quarter of `resize-after` is enough."""
+
+_PROOF = frozenset({"slurm", "kernel", "check"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A job in the queue. Times are seconds by our own clock.
+
+    `waited_s` since it was first seen there, `sized_s` since it was made smaller there, `relaxed_s` since its list of nodes to avoid was last changed,
+    `never_s` since its reason is one that time does not resolve. `starts_in_s`: when Slurm expects to start it, None where it does not say.
+    `resized`: it was made smaller where it stands. `spares` it asks for beyond its size. `first`: nothing of this run ever ran. `kept_off`: the nodes that ftrun keeps it off, in the order in which they are
+    given back (see `tiers`).
+    """
+
+    reason: str
+    waited_s: float
+    size: int
+    spares: int = 0
+    first: bool = False
+    kept_off: tuple[tuple[str, ...], ...] = ()
+    relaxed_s: float = float("inf")
+    never_s: float = 0.0
+    sized_s: float = float("inf")
+    starts_in_s: float | None = None
+    resized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The settings of waiting: `resize-after`, `queue-timeout` (seconds), `on-queue-timeout`."""
+
+    spare_wait_s: float
+    timeout_s: float
+    on_timeout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMove:
+    """`kind`: stay, shrink (to `size`), anew (at `size`, by another job), relax (give `nodes` back), notify (say `reason`), stop, hopeless."""
+
+    kind: str
+    reason: str = ""
+    size: int = 0
+    nodes: tuple[str, ...] = ()
+
+
+STAY = QueueMove("stay")
+
+
+def look(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> QueueMove:
+    """What is done about a job that waits. `ready`: how many idle, healthy nodes it could have at this moment."""
+    never = never_starts(pending.reason)
+    if not never and any(_plain(pending.reason).startswith(reason) for reason in WISHED):
+        return STAY
+    if pending.resized and _plain(pending.reason).startswith("badconstraints"):
+        told = "Slurm does not take the job as it was made smaller in the queue"
+        return QueueMove("anew", told, pending.size) if pending.never_s >= LOOKED_AT_S else STAY
+    may_relax = cannot_start(pending.reason) and not pending.first and pending.relaxed_s >= RELAX_EVERY_S
+    if may_relax and pending.kept_off and pending.kept_off[0]:
+        return _relax(pending, "under suspicion only")
+    smaller = _smaller(pending, ready, sizes, patience)
+    if smaller:
+        why = f"{pending.reason or 'waiting'} for {pending.waited_s:.0f} s{_expected(pending)}"
+        return QueueMove("shrink", f"on with {smaller} of {pending.size} nodes ({why})", smaller)
+    if may_relax and any(pending.kept_off) and (never or pending.waited_s >= patience.timeout_s):
+        return _relax(pending, "nothing else is left")
+    if never and pending.never_s >= NEVER_FOR_S:
+        told = f"the job can never start: Slurm says {pending.reason}"
+        return QueueMove("notify" if pending.first else "hopeless", told)
+    return STAY if pending.first else _timeout(pending, patience)
+
+
+def _smaller(pending: Pending, ready: int, sizes: Sizes | None, patience: Patience) -> int:
+    """The size to go on with; 0 = none. Where nodes are idle for the whole job and Slurm does not start it, nodes are not what it lacks."""
+    if sizes is None or pending.first:
+        return 0
+    if any(_plain(pending.reason).startswith(reason) for reason in TOO_LARGE):
+        return sizes.at_most(pending.size - 1)
+    waited_s = min(pending.waited_s, pending.sized_s)
+    if waited_s < max(spare_wait_s(pending, patience), LOOKED_AT_S) or ready >= pending.size + pending.spares:
+        return 0
+    most = pending.size if pending.spares else pending.size - 1  # without its spares it may well start
+    return sizes.at_most(min(ready, most))
+
+
+def spare_wait_s(pending: Pending, patience: Patience) -> float:
+    """How long a job is waited for at its size. Slurm's own expectation is a hint and no promise: one that is near doubles the wait at most, one
+    that is far away cuts it down to a quarter."""
+    wait_s, starts_in_s = patience.spare_wait_s, pending.starts_in_s
+    if starts_in_s is None or starts_in_s < 0:
+        return wait_s
+    if starts_in_s <= wait_s:
+        return 2 * wait_s
+    return wait_s / 4 if starts_in_s > FAR * wait_s else wait_s
+
+
+def _expected(pending: Pending) -> str:
+    if pending.starts_in_s is None or pending.starts_in_s < 0:
+        return ""
+    return f", and Slurm expects to start it in {pending.starts_in_s:.0f} s"
+
+
+def _timeout(pending: Pending, patience: Patience) -> QueueMove:
+    if pending.waited_s < patience.timeout_s:
+        return STAY
+    times = int(pending.waited_s // patience.timeout_s) if patience.timeout_s else 1
+    if patience.on_timeout == "stop":
+        waited = f"{pending.waited_s:.0f} s in the queue ({pending.reason})"
+        return QueueMove("stop", f"{waited}: longer than queue-timeout, and on-queue-timeout=stop")
+    if patience.on_timeout != "notify":
+        times = 1
+    waited = f"for {times * patience.timeout_s:.0f} s"
+    return QueueMove("notify", f"the run waits in the queue {waited} now; it goes on waiting")
+
+
+def _relax(pending: Pending, why: str) -> QueueMove:
+    nodes = next(tier for tier in pending.kept_off if tier)
+    told = f"Slurm says {pending.reason}: no longer kept off {', '.join(nodes)} ({why})"
+    return QueueMove("relax", told, nodes=nodes)
+
+
+def cannot_start(reason: str) -> bool:
+    """Slurm says that the nodes of this job are too few, and not only busy."""
+    words = _plain(reason)
+    return any(part in words for part in SHORT_OF_NODES)
+
+
+def never_starts(reason: str) -> bool:
+    """Slurm says that this job will not start, however long it waits."""
+    words = _plain(reason)
+    return any(words.startswith(known) for known in NEVER) or PER_JOB.match(words) is not None
+
+
+def _plain(reason: str) -> str:
+    return reason.lower().replace(" ", "").replace("_", "")
+
+
+def tiers(run: Run, kept_off: Collection[str], now_s: float) -> tuple[tuple[str, ...], ...]:
+    """The nodes that a job is kept off, as they are given back: first all that are under suspicion (avoided, silent, quarantined by other runs,
+    blamed by a log), then those with a proven fault one by one, the oldest exclusion first."""
+    blamed = {e.node: e.until_s for e in run.excluded if e.until_s > now_s and e.node in kept_off}
+    proven = {
+        node
+        for incident in run.incidents
+        if _PROOF.intersection(incident.diagnosis.get("sources", ()))
+        for node in incident.nodes
+    }
+    soft = tuple(sorted(node for node in kept_off if node not in blamed or node not in proven))
+    hard = sorted((until_s, node) for node, until_s in blamed.items() if node in proven)
+    return (soft, *((node,) for _, node in hard))
+
+
+def present(run: Run, sizes: Sizes) -> int:
+    """The size of the run now: of its last start, be it inside a job, or where that one is put aside, of the last that made steps."""
+    tried = [(size, stepped) for _, size, stepped in elastic.sizes_tried(run, sizes)]
+    if tried and tried[-1][0] not in run.sizes_aside:
+        return tried[-1][0]
+    worked = [size for size, stepped in tried if stepped and size not in run.sizes_aside]
+    return worked[-1] if worked else sizes.full
+
+
+def least(run: Run, sizes: Sizes | None) -> int:
+    """The smallest size that the run can go on with; 0 where it has but one."""
+    return sizes.without(run.sizes_aside).all[0] if sizes is not None else 0
+
+
+def alike(view: ClusterView, nodes: Mapping[str, NodeRow], run: Run) -> ClusterView:
+    """The view with those idle nodes only that have the same devices as the nodes on which the run ran; all where it never did."""
+    ran = {node for one in run.attempts for node in one.nodes}
+    devices = {nodes[node].gres for node in ran if node in nodes}
+    if not devices:
+        return view
+    return replace(
+        view, idle=frozenset(node for node in view.idle if node in nodes and nodes[node].gres in devices)
+    )
+
+
+def ready(view: ClusterView, own: Collection[str], exclude: Collection[str]) -> int:
+    """How many idle, healthy nodes a start could have now, those of `own` that come free included."""
+    return len((view.idle | (set(own) & view.available)) - set(exclude))
+
+
+def next_size(sizes: Sizes, now: int, view: ClusterView, own: Collection[str], exclude: Sequence[str]) -> int:
+    """The size of a start that must be made anyway: the present one or, where more idle, healthy nodes are there, the largest that fits them.
+
+    `own` are the nodes of the attempt that is over, which come free. Never more than the partition could ever give with `exclude`
+    left out: that would wait for ever. Where Slurm does not show the partition, the present size.
+    """
+    if not view.partition:
+        return now
+    ever = len((view.available | view.lost) - set(exclude))
+    return max(sizes.at_most(ready(view, own, exclude)), min(now, sizes.at_most(ever) or sizes.all[0]))
+
+
+NOTED_EVERY_S = 60.0
+NOTED_SHARE = 0.05
+STEP_MAX_S = 300.0
+"""Between two looks that follow each other no more counts: whoever was held up longer has not looked."""
+
+
+@dataclasses.dataclass(slots=True)
+class QueueClock:
+    """The wait of one job as one supervisor counts it; seconds."""
+
+    waited_s: float = 0.0
+    noted_s: float = 0.0
+    looked_s: float | None = (
+        None  # by the monotonic clock, at the look before; None = Slurm was silent since, or there was none
+    )
+
+    def look(self, noted_s: float, mono_s: float) -> float:
+        """A look at which Slurm showed the job in the queue; how long it has waited. `noted_s` is what the journal says."""
+        self.waited_s = max(self.waited_s, noted_s)
+        self.noted_s = noted_s
+        if self.looked_s is not None:
+            self.waited_s += min(max(0.0, mono_s - self.looked_s), STEP_MAX_S)
+        self.looked_s = mono_s
+        return self.waited_s
+
+    def stop(self) -> None:
+        """Slurm does not answer."""
+        self.looked_s = None
+
+    @property
+    def due(self) -> bool:
+        """The sum is to be noted."""
+        return self.waited_s - self.noted_s >= max(NOTED_EVERY_S, NOTED_SHARE * self.waited_s)
+
+
+_OF_THE_WHOLE = ("TresPerJob", "TresPerTask", "TresPerSocket", "CpusPerTres", "MemPerTres", "MemPerGpu")
+_NONE = frozenset({"", "(null)", "N/A", "None"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a waiting job is to ask for: nodes, and its tasks and CPUs in all."""
+
+    nodes: int
+    tasks: int
+    cpus: int
+
+
+def reshaped(fields: Mapping[str, str], nodes: int) -> Shape | str:
+    """The job that `scontrol show job` shows by these fields, asking for so many nodes; or why that cannot be told to Slurm."""
+    for name in _OF_THE_WHOLE:
+        counted = [part for part in fields.get(name, "").split(",") if part not in _NONE]
+        if any(not part.startswith("cpu") for part in counted):
+            return f"{name}={fields[name]} counts for the whole job or for each task"
+    if fields.get("ReqNodeList", "") not in _NONE:
+        return "it names its nodes"
+    before, tasks, cpus = (_exactly(fields.get(name, "")) for name in ("NumNodes", "NumTasks", "NumCPUs"))
+    if not before or not tasks or not cpus:
+        return "Slurm shows no plain numbers of nodes, tasks and CPUs"
+    if tasks * nodes % before or cpus * nodes % before:
+        return f"{tasks} tasks with {cpus} CPUs on {before} nodes cannot be dealt out over {nodes}"
+    return Shape(nodes, tasks * nodes // before, cpus * nodes // before)
+
+
+def applied(fields: Mapping[str, str], shape: Shape) -> bool:
+    """Whether Slurm shows the job in this shape."""
+    found = tuple(_exactly(fields.get(name, "")) for name in ("NumNodes", "NumTasks", "NumCPUs"))
+    return found == (shape.nodes, shape.tasks, shape.cpus)
+
+
+def _exactly(text: str) -> int:
+    """4 of 4 or 4-4; 0 for a range and for what is no number."""
+    least, _, most = text.partition("-")
+    return int(least) if least.isdigit() and most in ("", least) else 0

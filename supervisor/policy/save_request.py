@@ -1,0 +1,190 @@
+"""Leaving in good order: what is asked for, what is waited for, and when it is enough. (pure)
+
+How it thinks. Whoever ends a start of the script that is still at work asks it for a checkpoint first: by the file
+`save-now` in the run's folder and, where `save-signal` is set, by that signal. Then a *new complete* checkpoint is
+awaited, for so long as the occasion allows, and the end comes in any case. `decide` is that rule. It is asked again at
+every look with what is seen then, and holds no state of its own, so supervisor and agent use the same one, and who takes
+over in the middle goes on with it.
+
+New is a checkpoint with a higher step than the newest one that was known when it was asked for, or the same one written
+anew; what is only left over after a newer one was removed is not. Complete is one that bears the marker or, without a marker,
+one that has not changed for `QUIET_S`. Where no file was ever seen, a line in the log that says "saved" counts.
+
+The dying gasp is the same with fewer words: after a fault that left most processes alive they are asked once, for a short time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.model.stop_conditions import MARGIN_S
+
+__all__ = [
+    "QUIET_S",
+    "STEPS_CANCELLED",
+    "Ask",
+    "Occasion",
+    "Sight",
+    "Verdict",
+    "decide",
+    "gasp",
+    "in_vain",
+    "limit_is_near",
+    "new",
+    "split_signal",
+    "warning_is_due",
+    "warning_s",
+]
+
+STEPS_CANCELLED = "slurm-cancelled"  # what slurmstepd writes when the tasks get their TERM
+QUIET_S = 5.0  # a checkpoint without a marker is complete when it has not changed for so long
+LIMIT_SHARE = 4  # of a short time limit, one part in so many is kept for saving
+LIMIT_MIN_S = (
+    240.0  # below, Slurm could send the signal before the script listens: it may come a minute early
+)
+EARLY_S = 60.0  # so much earlier than it was told to, Slurm may send its warning
+PACE_ERROR = 0.1  # of the seconds that the rest of the steps seems to take
+SIGNAL_AHEAD_MAX_S = 65_535  # what sbatch takes
+
+
+class Occasion(StrEnum):
+    """Why a start of the script is to be left."""
+
+    STOP = "stop"
+    PAUSE = "pause"
+    SWAP = "swap"
+    DRAIN = "drain"
+    GROW = "grow"
+    TIMELIMIT = "timelimit"
+    PREEMPT = "preempt"
+    GASP = "gasp"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is known of checkpoints at one moment.
+
+    `path` is the newest complete one by the rule of `checkpoints.newest` ("" = none), `stamp` tells one writing of it from the
+    next (`checkpoints.stamp`), `step` is the one in its name (`checkpoints.step_of`), `logged` the highest that the log says
+    was saved. `quiet_s`: for how long path and stamp have been so; `marked`: it bears the marker that makes it complete.
+    """
+
+    path: str = ""
+    stamp: str = ""
+    step: int | None = None
+    logged: int | None = None
+    quiet_s: float = 0.0
+    marked: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """What the journal keeps of the sight at the time of asking."""
+        return {"path": self.path, "stamp": self.stamp, "step": self.step, "logged": self.logged}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sight:
+        """The sight that `to_json` kept."""
+        return cls(data.get("path", ""), data.get("stamp", ""), data.get("step"), data.get("logged"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A checkpoint was asked for. `known`: what was seen then; `wait_s`: the longest wait, None = until there is one."""
+
+    occasion: Occasion
+    known: Sight
+    wait_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do now: go on waiting, or end. `saved` says whether a new checkpoint is complete; `reason` is for people."""
+
+    end: bool
+    saved: bool
+    reason: str
+
+
+def decide(ask: Ask, now: Sight, waited_s: float) -> Verdict:
+    """Whether the wait for a new complete checkpoint is over. `waited_s` is by the caller's own monotonic clock."""
+    fresh = new(ask.known, now)
+    if fresh and _complete(now):
+        return Verdict(True, True, f"a new checkpoint is complete: {_name(now)}")
+    if ask.wait_s is not None and waited_s >= ask.wait_s:
+        half = f"; {_name(now)} is still being written" if fresh else ""
+        return Verdict(True, False, f"no new complete checkpoint within {ask.wait_s:g} s{half}")
+    if fresh:
+        return Verdict(False, False, f"{_name(now)} is being written")
+    return Verdict(False, False, "a new checkpoint is awaited")
+
+
+def new(known: Sight, now: Sight) -> bool:
+    """Something was saved since `known`. A file decides; the log only where no file was ever seen."""
+    if not now.path and not known.path:
+        return now.logged is not None and (known.logged is None or now.logged > known.logged)
+    if not now.path:
+        return False
+    if now.path == known.path:
+        return bool(now.stamp) and now.stamp != known.stamp
+    return known.step is None or now.step is None or now.step > known.step
+
+
+def _complete(now: Sight) -> bool:
+    return not now.path or now.marked or now.quiet_s >= QUIET_S
+
+
+def _name(now: Sight) -> str:
+    return now.path.rstrip("/").rpartition("/")[2] if now.path else f"step {now.logged}, as the log says"
+
+
+def gasp(*, total: int, alive: int, listens: bool, asked: bool, gasp_wait_s: float) -> tuple[bool, str]:
+    """Whether the survivors of a fault are asked for a last checkpoint, and why (not).
+
+    `total` and `alive` count ranks, or nodes where ranks are not known. `listens`: `save-signal` is set or a beat listens
+    for `save-now`. `asked`: this start was asked once before. The wait is `gasp_wait_s`; 0 = never.
+    """
+    if gasp_wait_s <= 0:
+        return False, "fault-save-timeout=0: nobody is asked"
+    if asked:
+        return False, "asked once already"
+    if not listens:
+        return False, "nobody listens: neither save-signal nor a beat"
+    if alive * 2 <= total:
+        return False, f"{alive} of {total} are alive: too few to save"
+    if alive >= total:
+        return True, f"all {total} are alive"
+    return True, f"{alive} of {total} are alive"
+
+
+def split_signal(save_signal: str) -> tuple[str, bool]:
+    """(name without SIG, whether it goes to the batch script instead of the steps) of `save-signal`; ("", False) for none."""
+    to_script = save_signal[:2].upper() == "B:"
+    name = save_signal[2:] if to_script else save_signal
+    return name.strip().upper().removeprefix("SIG"), to_script and bool(name.strip())
+
+
+def warning_s(limit_s: float | None, save_wait_s: float) -> int:
+    """How long before a time limit a checkpoint is asked for, whole seconds; 0 = not by Slurm, the limit is unknown or too short."""
+    if limit_s is None or limit_s < LIMIT_MIN_S:
+        return 0
+    return int(min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE, SIGNAL_AHEAD_MAX_S))
+
+
+def warning_is_due(ahead_s: float, left_s: float) -> bool:
+    """Whether Slurm may have sent its warning, which it was told to send `ahead_s` before the limit: what is saved from now on may be the answer."""
+    return left_s <= ahead_s + EARLY_S
+
+
+def in_vain(*, work_s: float | None, left_s: float, unasked: bool) -> bool:
+    """Whether all that a script makes between the checkpoint that was asked for and its time limit is thrown away.
+
+    It cannot be through by then (`work_s` seconds of steps are left, None = not known), and it does not save without being asked (`unasked`).
+    """
+    return work_s is not None and not unasked and work_s * (1.0 - PACE_ERROR) > left_s > 0.0
+
+
+def limit_is_near(limit_s: float, left_s: float, save_wait_s: float) -> bool:
+    """Whether it is time to save before the limit. Of a short limit, most is for work."""
+    return left_s <= min(save_wait_s + MARGIN_S, limit_s / LIMIT_SHARE)

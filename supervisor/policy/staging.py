@@ -1,0 +1,263 @@
+"""Which node keeps the copy of which other's staged files. (pure)
+
+How it thinks. Every node gives its copy to one other and takes that of one other, so none holds more than one. A leaf switch, or a block, takes all of
+its nodes along when it dies: so the two do not share one where that can be had. Nodes in the order of their leaves, turned by the size of the largest, meet only strangers
+as long as no leaf has more than half of them; where one has, as few as possible meet their own. Where nothing is known of switches, half-way round the list is
+farthest from a neighbour in the rack.
+
+A copy that exists is worth keeping: pairs of which both nodes are still there stay, and only who is left over is paired anew.
+
+Which staged checkpoint a start resumes from, and who has to give what to whom for it.
+How it thinks. Every node says which sealed parts lie in its memory: its own, and copies of others'. A set is *at hand* when the part of each node that took part in its start lies
+somewhere on a node that answers. From a set that is published a start reads what is in memory there and the rest from disk; so only nodes whose ranks are others than before need
+something: what those had saved, from whoever has it. A set that is not published can only be used where every node gets every part; that is done at once where it costs little, and
+else only when publishing it takes too long. Parts that nobody vouched for (`proven`) count for nothing until their set is published: only then their layout has been judged.
+
+Order is that of all checkpoints: the highest step, then the latest start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ftrun.hooks.checkpoints import names as checkpoints_names
+from ftrun.hooks.runtime.start_processes import token_of
+from ftrun.slurm.records import dataclass
+
+__all__ = [
+    "NONE",
+    "WAIT",
+    "Gives",
+    "Held",
+    "StagedSet",
+    "chosen",
+    "gives",
+    "holders",
+    "is_cheap",
+    "paired",
+    "rows_of",
+    "sets_of",
+]
+
+
+def paired(
+    nodes: Sequence[str],
+    leaves: Mapping[str, Sequence[str]] | None = None,
+    before: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Node -> the node that keeps its copy, for all `nodes`; {} for fewer than two.
+
+    `leaves`: leaf switch or block -> its nodes, {} = not known; `before`: the pairs as they were.
+    """
+    names = tuple(dict.fromkeys(nodes))
+    if len(names) < 2:
+        return {}
+    leaf_of = {node: leaf for leaf, members in (leaves or {}).items() for node in members}
+    kept = {
+        giver: taker
+        for giver, taker in (before or {}).items()
+        if giver in names and taker in names and giver != taker
+    }
+    if len(set(kept.values())) < len(kept):
+        kept = {}
+    givers = [node for node in names if node not in kept]
+    takers = [node for node in names if node not in set(kept.values())]
+    found = kept | _turned(givers, takers, leaf_of)
+    for own in [node for node, taker in found.items() if node == taker]:
+        other = next(node for node in names if node != own)
+        found[own], found[other] = found[other], own
+    return {node: found[node] for node in names}
+
+
+def holders(pairs: Mapping[str, str], node: str) -> tuple[str, ...]:
+    """The nodes whose copies `node` keeps."""
+    return tuple(giver for giver, taker in pairs.items() if taker == node)
+
+
+def _turned(givers: Sequence[str], takers: Sequence[str], leaf_of: Mapping[str, str]) -> dict[str, str]:
+    """Who gives to whom, of two lists of one length; somebody may be left with himself."""
+    count = len(givers)
+    sizes = Counter(leaf_of.get(node, "") for node in givers)
+    largest = max(sizes.values(), default=0)
+    turn = largest if len(sizes) > 1 and largest < count else count // 2
+    givers = sorted(givers, key=lambda node: leaf_of.get(node, ""))
+    takers = sorted(takers, key=lambda node: leaf_of.get(node, ""))
+    few = range(count) if count <= 64 else (turn,)
+    candidates = dict.fromkeys((turn, *few))
+
+    def clashes(by: int) -> tuple[int, int]:
+        pairs = [(givers[at], takers[(at + by) % count]) for at in range(count)]
+        same = sum(leaf_of.get(giver, giver) == leaf_of.get(taker, taker) for giver, taker in pairs)
+        return sum(giver == taker for giver, taker in pairs), same
+
+    if not count:
+        return {}
+    best = min(candidates, key=clashes)
+    return {givers[at]: takers[(at + best) % count] for at in range(count)}
+
+
+CHEAP_BYTES = 2 << 30
+CHEAP_TRANSFERS = 64
+WAIT, NONE = "wait", "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A part in the memory of node `at`; `node` wrote it. `sealed_s`: Unix seconds."""
+
+    at: str
+    node: str
+    token: str
+    name: str
+    size_bytes: int
+    proven: bool = True
+    is_file: bool = False
+    sealed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSet:
+    """One checkpoint: `at` are the nodes that hold each part, its own node first; `expected` those whose parts make it whole."""
+
+    token: str
+    name: str
+    expected: tuple[str, ...]
+    at: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+    proven: bool
+    is_file: bool
+    sealed_s: float
+
+    @property
+    def step(self) -> int | None:
+        """The step in its name."""
+        return checkpoints_names.step_of(self.name)
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Every part lies somewhere; of a set that is one file one node's is enough."""
+        return bool(self.expected) and (self.is_file or all(node in self.at for node in self.expected))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Whose parts make it whole: where it is one file any that is there."""
+        return tuple(self.at)[:1] if self.is_file else self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Gives:
+    """`give`: (holder, whose part, receiver); `need`: receiver -> whose parts; the bytes that travel, and that come to the node that gets most."""
+
+    give: tuple[tuple[str, str, str], ...]
+    need: Mapping[str, tuple[str, ...]]
+    size_bytes: int
+    most_bytes: int
+
+
+def rows_of(at: str, told: object) -> list[Held]:
+    """What one node said of its memory (`ftrun-hook restore --look`); rows that make no sense are left out."""
+    rows = told.get("parts") if isinstance(told, dict) else None
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        match row:
+            case [
+                str(node),
+                str(token),
+                str(name),
+                int(size),
+                bool(proven),
+                bool(is_file),
+                float() | int() as at_s,
+            ]:
+                found.append(Held(at, node, token, name, size, proven, is_file, float(at_s)))
+    return found
+
+
+def sets_of(held: Iterable[Held], expected: Mapping[str, Sequence[str]]) -> list[StagedSet]:
+    """The sets that these parts belong to, newest first. `expected`: token -> the nodes of that start; sets of other starts are left out."""
+    groups: dict[tuple[str, str], list[Held]] = {}
+    for one in held:
+        if one.token in expected and token_of(one.token) is not None:
+            groups.setdefault((one.token, one.name), []).append(one)
+    found = []
+    for (token, name), parts in groups.items():
+        at: dict[str, tuple[str, ...]] = {}
+        for one in sorted(parts, key=lambda one: (one.node, one.at != one.node, one.at)):
+            at[one.node] = (*at.get(one.node, ()), one.at)
+        found.append(
+            StagedSet(
+                token,
+                name,
+                tuple(expected[token]),
+                at,
+                {one.node: one.size_bytes for one in parts},
+                all(one.proven for one in parts),
+                any(one.is_file for one in parts),
+                max(one.sealed_s for one in parts),
+            )
+        )
+    return sorted(found, key=_rank, reverse=True)
+
+
+def _rank(one: StagedSet) -> tuple[int, tuple[int, int], float, str]:
+    step = one.step
+    return -1 if step is None else step, token_of(one.token) or (0, 0), one.sealed_s, one.name
+
+
+def gives(one: StagedSet, active: Sequence[str], *, published: bool) -> Gives | None:
+    """What must travel so that a start on these nodes can resume from the set; None where it cannot be had from memory (and is not published)."""
+    if not published and not (one.is_at_hand and one.proven):
+        return None
+    wanted = _replacing(one, active) if published else dict.fromkeys(active, one.nodes)
+    load: Counter[str] = Counter()
+    give, need = [], {}
+    for node in active:
+        missing = [of for of in wanted.get(node, ()) if of in one.at and node not in one.at[of]]
+        for of in missing:
+            own = min(one.at[of], key=lambda at: (at not in active, load[at], at != of))
+            load[own] += 1
+            give.append((own, of, node))
+        if missing:
+            need[node] = tuple(missing)
+    sizes = {node: sum(one.sizes[of] for of in missing) for node, missing in need.items()}
+    return Gives(tuple(give), need, sum(sizes.values()), max(sizes.values(), default=0))
+
+
+def chosen(
+    sets: Sequence[StagedSet],
+    active: Sequence[str],
+    *,
+    published: Collection[str],
+    hopeful: Collection[StagedSet],
+    last: bool,
+) -> StagedSet | str:
+    """The set to resume from, of `sets` which are newest first; WAIT for better; NONE of them.
+
+    `published`: names; `hopeful`: those that are not and may still be; `last`: it is too late to wait.
+    """
+    for one in sets:
+        found = gives(one, active, published=one.name in published)
+        if found is not None and (one.name in published or last or is_cheap(found)):
+            return one
+        if not last and one in hopeful:
+            return WAIT
+    return NONE
+
+
+def is_cheap(wanted: Gives) -> bool:
+    """Little enough to be done at once, without waiting for anything else."""
+    return wanted.most_bytes <= CHEAP_BYTES and len(wanted.give) <= CHEAP_TRANSFERS
+
+
+def _replacing(one: StagedSet, active: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Whose part each node takes over. Ranks go by the order of nodes, so those behind a lost node may all move by one; where that is much, only who has come."""
+    if len(active) == len(one.expected):
+        moved: dict[str, tuple[str, ...]] = {
+            new: (old,) for new, old in zip(active, one.expected, strict=True) if new != old
+        }
+        if len(moved) <= CHEAP_TRANSFERS:
+            return moved
+    gone = [node for node in one.expected if node not in active]
+    come = [node for node in active if node not in one.expected]
+    return {new: (old,) for new, old in zip(come, gone, strict=False)}

@@ -1,0 +1,277 @@
+"""What a start's end means: the facts of the node put before the same judges that the supervisor asks. (pure)
+
+How it thinks. The agent has its own ways of learning (a file on its node for the end, a step of its own for the nodes), but no judgement of
+its own: the facts go to the rules of the diagnosis, the case to `policy`, the ruling to `ladder`. What it adds is one fact that
+nobody else has so early: who of the nodes does not answer. Such a node counts as lost, as if Slurm had said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.config import recovery_order
+from ftrun.supervisor.diagnosis import node_findings
+from ftrun.supervisor.diagnosis.checkpoint_blame import Resumed, Usable, is_aside
+from ftrun.supervisor.diagnosis.class_defaults import Ended
+from ftrun.supervisor.diagnosis.facts import Facts, Gone
+from ftrun.supervisor.diagnosis.node_findings import NodeFacts
+from ftrun.supervisor.diagnosis.rules import diagnose
+from ftrun.supervisor.diagnosis.suspicions import GROWN
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Diagnosis, Evidence, Topology
+from ftrun.supervisor.policy import decide, ladder, policy_input
+from ftrun.supervisor.telemetry import divergence
+
+if TYPE_CHECKING:
+    from ftrun.hooks.checkpoints.diverged import Poison
+    from ftrun.supervisor.signatures.catalog import Catalog
+    from ftrun.supervisor.telemetry.divergence import Sign
+    from ftrun.supervisor.telemetry.progress import Progress
+
+__all__ = [
+    "Seen",
+    "case_of",
+    "decided",
+    "facts_of",
+    "judge",
+    "place_of",
+    "ruled",
+    "unspent",
+    "usable",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that is known of start `number` at its end.
+
+    `nodes` are those that it used, `code` and `signal` how its script ended. `silent` are active nodes that do not answer, `gone` those of a companion that is over; `suspicion` is why we ended it (None = it ended by itself; `rank_ended`: one of its ranks had), `facts` what the
+    nodes say of themselves, `now_s` Unix seconds. `diverged` is the sign that its training went wrong, `spoilt` what that makes of its checkpoints,
+    `loads` what the next start would load, `resumed` what is known of the checkpoint that this one began with.
+    """
+
+    number: int
+    nodes: tuple[str, ...]
+    resume_from: str
+    code: int
+    signal: int
+    now_s: float
+    evidence: tuple[Evidence, ...] = ()
+    topology: Topology = field(default_factory=Topology)
+    progress: Progress | None = None
+    facts: NodeFacts = field(default_factory=NodeFacts)
+    silent: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    suspicion: Diagnosis | None = None
+    rank_ended: bool = False
+    step: int | None = None
+    checkpoint: str = ""
+    diverged: Sign | None = None
+    spoilt: Poison | None = None
+    loads: Usable = field(default_factory=Usable)
+    resumed: Resumed | None = None
+
+
+def judge(seen: Seen, catalog: Catalog) -> Diagnosis:
+    """The cause of the end."""
+    return diagnose(facts_of(seen, catalog))
+
+
+def facts_of(seen: Seen, catalog: Catalog) -> Facts:
+    """What is known of this start, as the rules take it. The agent alone knows so early who does not answer: such a node is lost."""
+    ended = Ended(
+        state="FAILED",
+        exit_code=seen.code,
+        exit_signal=seen.signal,
+        by_us=seen.suspicion is not None,
+        nodes_down=seen.silent,
+    )
+    gone = Gone(seen.gone, f"the companion that held {', '.join(seen.gone)} is over")
+    return Facts(
+        evidence=seen.evidence,
+        topology=seen.topology,
+        catalog=catalog,
+        ended=ended,
+        progress=seen.progress,
+        resumed=seen.resumed,
+        nodes=seen.facts,
+        now_s=seen.now_s,
+        silent=seen.silent,
+        gone=(gone,) if seen.gone else (),
+        suspicion=seen.suspicion,
+        rank_ended=seen.rank_ended,
+    )
+
+
+def case_of(
+    run: Run, seen: Seen, diagnosis: Diagnosis, cluster: policy_input.ClusterView
+) -> policy_input.Case:
+    """The case of this start's end, as the policy takes it."""
+    assert run.attempt is not None
+    loads = seen.resumed.without if seen.resumed is not None and is_aside(diagnosis) else seen.loads
+    launch = run.attempt.launch
+    attempt = replace(
+        run.attempt,
+        nodes=seen.nodes,
+        launch=replace(
+            launch,
+            end=replace(launch.end, state="FAILED", exit_code=seen.code, exit_signal=seen.signal),
+            requeued=False,
+            start=replace(launch.start, number=seen.number, nodes=seen.nodes, resume_from=seen.resume_from),
+        ),
+        end_intended=seen.suspicion.title if seen.suspicion is not None else "",
+        end_done=seen.suspicion is not None,
+    )
+    return policy_input.Case(
+        run=run,
+        attempt=attempt,
+        diagnosis=diagnosis,
+        cluster=cluster,
+        limits=policy_input.limits_from(run.settings),
+        now_s=seen.now_s,
+        step=seen.step,
+        checkpoint=seen.checkpoint,
+        diverged=divergence.words(seen.diverged),
+        older=loads.back,
+        stuck=loads.stuck,
+        own=loads.own,
+    )
+
+
+def ruled(case: policy_input.Case, place: ladder.Place) -> tuple[policy_input.Ruling, ladder.Move]:
+    """What the policy says, and the rung that it comes to. Raises SettingError for settings that no submission lets through."""
+    ruling = decide.decide(case)
+    rungs = recovery_order.rungs_from(case.run.settings)
+    return ruling, ladder.climb(case, ruling, rungs, place, dict(case.run.rungs))
+
+
+def decided(
+    incident: str, case: policy_input.Case, ruling: policy_input.Ruling, move: ladder.Move
+) -> dict[str, Any]:
+    """What the journal says of a decision to go on inside the allocation."""
+    decision = ruling.decision
+    return {
+        "incident": incident,
+        "rung": move.rung.value,
+        "nodes": list(move.nodes),
+        "aside": list(move.aside),
+        "exclude": list(decision.exclude),
+        "drain": list(decision.drain),
+        "ask": list(decision.ask),
+        "reason": move.reason,
+        "spent": dict(move.spent),
+        "retries": ruling.retries,
+        "used": dict(move.used),
+        "step": case.step,
+        "checkpoint": case.checkpoint,
+        "class": case.diagnosis.fault.value,
+        "signature": case.diagnosis.signature,
+        "path": [list(one) for one in move.path],
+        "exclude_until_s": case.exclude_until_s,
+        "older_checkpoint": decision.older_checkpoint,
+        "fresh": decision.fresh,
+        "taken_back": list(case.diagnosis.loading.back) if case.diagnosis.loading is not None else [],
+        "sizes_aside": [decision.aside] if decision.aside else [],
+    }
+
+
+def unspent(
+    incident: str, case: policy_input.Case, nodes: Sequence[str], aside: Sequence[str], reason: str
+) -> dict[str, Any]:
+    """The same of a start that begins again though nothing failed: every budget as it was, or full again where the run got further since, and nobody blamed."""
+    return {
+        "incident": incident,
+        "reason": reason,
+        "nodes": list(nodes),
+        "aside": list(aside),
+        "exclude": [],
+        "drain": [],
+        "ask": [],
+        "spent": dict(case.spent),
+        "retries": case.run.retries,
+        "used": {} if case.progressed else dict(case.run.rungs),
+        "step": case.step,
+        "checkpoint": case.checkpoint,
+        "class": "",
+        "signature": GROWN,
+        "path": [],
+        "exclude_until_s": 0.0,
+        "older_checkpoint": False,
+        "set_aside": [],
+    }
+
+
+def usable(
+    nodes: Sequence[str],
+    *,
+    active: Collection[str],
+    aside: Collection[str],
+    answered: Collection[str],
+    unfit: Mapping[str, str],
+    facts: NodeFacts,
+    excluded: Collection[str] = (),
+) -> tuple[str, ...]:
+    """The spares that a start may use: they answer and no check calls them bad; degraded ones and those that the run avoids come last."""
+    bad = _bad(facts)
+    degraded = {one.node for one in facts.findings if one.until_s is None and one.node not in bad}
+    free = [
+        node
+        for node in nodes
+        if node not in {*active, *aside} and node in answered and node not in bad and node not in unfit
+    ]
+    return tuple(sorted(free, key=lambda node: (node in degraded, node in excluded)))
+
+
+def spares_off(nodes: Iterable[str], unfit: Mapping[str, str], facts: NodeFacts) -> str:
+    """Why those of `nodes` that answer and are no spares are none; "" where there are none."""
+    bad = _bad(facts)
+    why = {node: unfit.get(node) or bad.get(node, "") for node in nodes}
+    return "; ".join(f"{node}: {words}" for node, words in why.items() if words)
+
+
+def _bad(facts: NodeFacts) -> dict[str, str]:
+    """The nodes that a check calls bad now, and the first such check; what every node shows is the site's, and spares none."""
+    shared = facts.everywhere()
+    bad: dict[str, str] = {}
+    for one in facts.findings:
+        if one.until_s is None and one.severity == node_findings.BAD and one.check not in shared:
+            bad.setdefault(one.node, f"{one.check}: {one.message}")
+    return bad
+
+
+def place_of(
+    seen: Seen,
+    nodes: tuple[str, ...],
+    spares: tuple[str, ...],
+    aside: tuple[str, ...],
+    *,
+    batch_node: str,
+    culprits: Collection[str],
+    called: bool,
+    stuck: Mapping[str, str],
+    off: str,
+) -> ladder.Place:
+    """Where the job stands.
+
+    `stuck` are nodes that answer and cannot take part; they and silent ones are used no more, whatever the fault was. `called`: this
+    start called srun through the shim. A script that never does runs its processes where it runs itself, on the batch node, and
+    no spare can take that one's place.
+    """
+    unusable = (node for node in seen.nodes if node in stuck or node in seen.silent)
+    gone = tuple(dict.fromkeys((*aside, *unusable)))
+    swap_off = off
+    if not off and batch_node in {*culprits, *gone} and not called:
+        swap_off = f"the script runs its own processes on {batch_node}, which no spare can replace"
+    return ladder.Place(
+        nodes=nodes,
+        active=seen.nodes,
+        spares=spares,
+        aside=gone,
+        start=seen.number,
+        step_off=off,
+        swap_off=swap_off,
+        batch_node=batch_node,
+    )

@@ -1,0 +1,133 @@
+"""The path that a fault of a class or signature would take, before there is one: what `explain --what-if` prints. (pure)
+
+How it thinks. `ladder.climb` answers for one fault in one place; here nothing is known but settings and class, so each rung comes with
+the condition under which it would be taken. Both read the same tables, and a law in the tests holds them together: a rung that is "never"
+here is taken by no climb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ftrun.supervisor.config.recovery_order import Rungs, rungs_from
+from ftrun.supervisor.config.rungs import IN_PLACE, Rung, cannot_apply
+from ftrun.supervisor.config.settings import show
+from ftrun.supervisor.diagnosis.class_defaults import CLASS_DEFAULTS, UNSURE
+from ftrun.supervisor.model.types import CLASS_RULES, UNLIMITED, Action, FaultClass
+from ftrun.supervisor.policy import elastic
+from ftrun.supervisor.policy.ladder import ENDS_THE_JOB, NODE_BOUND, PROCESS_FAULTS
+from ftrun.supervisor.policy.policy_input import Limits, limits_from
+
+__all__ = ["NEVER", "what_if"]
+
+NEVER = "never: "
+F = FaultClass
+
+
+def what_if(
+    settings: Mapping[str, Any],
+    fault: FaultClass,
+    signature: str = "",
+    *,
+    retry: bool | None = None,
+    action: Action | None = None,
+) -> list[tuple[str, str]]:
+    """(rung or `stop`, when and how often) in the order in which they would be tried.
+
+    `retry` and `action` are what the signature says; None = as its class by default. Raises SettingError.
+    """
+    limits, rungs = limits_from(settings), rungs_from(settings)
+    default = CLASS_DEFAULTS[fault]
+    again = default.retry if retry is None else retry
+    stops = (action or default.action) is Action.STOP or not limits.budget(fault)
+    if fault is F.CANCELLED:
+        return [("stop", "a person ended it")]
+    if not limits.retries:
+        return [("stop", "retries=0: watched and diagnosed only")]
+    raised = not CLASS_RULES[fault].budget and limits.budget(fault) > 0
+    if stops and not again and not raised:
+        proven = fault in (F.OOM_GPU, F.OOM_HOST)
+        unless = ", unless a sick device or a neighbour is proven to be why" if proven else ""
+        guess = f"; where that is less than {UNSURE:g} sure and the script had made steps, once more"
+        return [("stop", f"trying again cannot succeed{unless}{guess}")]
+    order, off = rungs.order(fault, signature), cannot_apply(settings)
+    shown = [] if fault in ENDS_THE_JOB else [*order[:-1], *(rung for rung in IN_PLACE if rung not in order)]
+    rows = [_row(rungs, rung, fault, signature, off) for rung in shown]
+    why = "the allocation itself ends" if fault in ENDS_THE_JOB else "else, and whatever fails above"
+    return [*rows, ("resubmit", why), ("stop", _end(limits, fault))]
+
+
+def _row(
+    rungs: Rungs, rung: Rung, fault: FaultClass, signature: str, off: Mapping[Rung, str]
+) -> tuple[str, str]:
+    if rung not in rungs.order(fault, signature):
+        return rung.value, NEVER + off.get(rung, "it is not in the list (recover)")
+    when = _WHEN[rung](fault)
+    allowed, over = rungs.budget(rung, fault, signature)
+    if not allowed:
+        when = NEVER + f"budget-{rung.value} is 0"
+    if when.startswith(NEVER):
+        return rung.value, when
+    of = f" for {over}" if over else ""
+    limit = show(f"limit-{rung.value}", rungs.limit_s(rung, fault, signature))
+    return rung.value, f"{when}; budget {allowed}{of}, within {limit}"
+
+
+def _rank(fault: FaultClass) -> str:
+    if fault not in PROCESS_FAULTS:
+        return NEVER + "more than the fault of a process"
+    return "where one process alone died and no node is blamed"
+
+
+def _step(fault: FaultClass) -> str:
+    if fault in NODE_BOUND:
+        return "only where the blamed node is not in use"
+    return {
+        F.CHECKPOINT: "from the next older checkpoint, again and again",
+        F.PORT_CONFLICT: "once, with another port",
+        F.STORAGE: "once after a pause, unless one node alone is to be left out",
+        F.SCHEDULER: "once after a pause",
+        F.OOM_GPU: "once, where no node is suspected",
+        F.OOM_HOST: "once, where no node is suspected",
+    }.get(fault, "once, unless a node is blamed surely enough to be left out")
+
+
+def _swap(fault: FaultClass) -> str:
+    rule = CLASS_RULES[fault].exclude
+    if rule == "never":
+        return NEVER + f"{fault.value} blames no node"
+    if rule == "always":
+        return "where the blamed nodes are known and there is a spare for each"
+    return "where a node is to be left out, or is suspected and the rungs above failed; with a spare for each"
+
+
+def _companion(fault: FaultClass) -> str:
+    if CLASS_RULES[fault].exclude == "never":
+        return NEVER + f"{fault.value} blames no node"
+    return "as for a swap, where spares are too few: the missing nodes are asked for"
+
+
+def _shrink(fault: FaultClass) -> str:
+    if CLASS_RULES[fault].exclude == "never" and fault not in elastic.FAULTS:
+        return NEVER + f"{fault.value} blames no node"
+    if CLASS_RULES[fault].exclude == "never":
+        return "where a new size of the run provoked it"
+    return "as for a swap, where nothing takes the place of the blamed nodes and a valid size is left"
+
+
+_WHEN = {
+    Rung.RANK: _rank,
+    Rung.STEP: _step,
+    Rung.SWAP: _swap,
+    Rung.COMPANION: _companion,
+    Rung.SHRINK: _shrink,
+}
+
+
+def _end(limits: Limits, fault: FaultClass) -> str:
+    budget, ceiling = limits.budget(fault), f"after {limits.retries} retries in all"
+    if budget >= UNLIMITED:
+        return ceiling
+    retries = "1 retry" if budget <= 1 else f"{budget} retries"
+    return f"after {retries} for {fault.value} without progress, or {ceiling}"

@@ -1,0 +1,349 @@
+"""The catalog of known faults: TOML files in, checked signatures out. (I/O)
+
+How it thinks: a signature is a claim about one line of text, so it carries its own proof: examples that it
+must match and lines that look alike and must not.  A signature that fails its own proof is refused.  Loading
+does what is cheap (names, types, duplicates, patterns that compile); `selftest` does the rest.  A folder of the site's own files may stand beside ours; an id
+given twice is an error, never a silent replacement.
+
+Patterns are bytes, match within one line, and stay inside what both `re` and hyperscan understand: no look-around,
+no back-references, no pattern that matches nothing.
+
+A maker's numbered faults stand in a `[[table]]` (`codes`): a signature with `table` finds the numbers, and each number
+of the table has a signature of its own in `by_id`, made of its level when first asked for.  A table says `id`, `title`, `written` (a
+pattern of one code), `example` (a log line with {code}), `fact`, `[table.defaults]` and `[[table.level]]`s; a level says its
+`name`, any field of a signature that its codes share, and `codes`, a line for each: the code and its meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from ftrun.supervisor.model.types import Action, Blame, FaultClass, Layer, Role, Source
+from ftrun.supervisor.signatures.codes import CodeTable, Known, table_of, without
+from ftrun.supervisor.store import user_cache
+
+__all__ = ["CAPTURES", "Catalog", "CatalogError", "Signature", "load"]
+
+CAPTURES = frozenset({"host", "rank", "local_rank", "pci", "device", "ip", "peer", "step", "code", "path"})
+"""The groups that a pattern may name: what a line itself says about whom, where and when."""
+
+_FOLDER = Path(__file__).parents[1] / "catalog"
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_FORBIDDEN = re.compile(r"\(\?(?:[=!]|<[=!])|\(\?P=|\\[1-9]|\.(?:[*+]|\{\d*,\d*\})\??(?:\)*$|\|)")
+_E = TypeVar("_E", bound=Enum)
+
+
+class CatalogError(ValueError):
+    """A catalog file that cannot be used: which file, which signature, what is wrong, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One known fault.
+
+    `pattern` is a regular expression over bytes within one line, unanchored unless it says otherwise.
+    `priority` is higher the nearer to the root (hardware 80+, kernel 75, node and Slurm 70, network 60, framework verdict
+    50, the user's own error 50, wrapper or echo 20); `confidence` (0..1) is that of this line alone as the cause.
+    `exclude` says that the next attempt should avoid a node, the one that the line names or the one Slurm will.
+    `sources` are the places where the line is expected; in any other it is weaker.  `fact` says where we know it from.
+    `at_once` says that the line is a verdict in itself: whoever waits longer learns nothing more.
+    `vendor` is what the maker of the part recommends, in short; "" where there is no such word.
+    `table` is the table of codes in which what `code` captures is looked up; "" where the line has no such number.
+    """
+
+    id: str
+    title: str
+    fault: FaultClass
+    layer: Layer
+    role: Role
+    blame: Blame
+    pattern: str
+    action: Action
+    retry: bool
+    exclude: bool
+    priority: int
+    confidence: float
+    at_once: bool
+    advice: str
+    vendor: str
+    sources: tuple[Source, ...]
+    fact: str
+    examples: tuple[str, ...]
+    counter_examples: tuple[str, ...]
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All signatures in a fixed order; `digest` (hex) changes with every byte of every file.
+
+    `by_id` has the signatures of all codes, too, which `signatures` has not: nothing scans for those.
+    """
+
+    signatures: tuple[Signature, ...]
+    by_id: Mapping[str, Signature]
+    digest: str
+    tables: Mapping[str, CodeTable] = field(default_factory=dict)
+
+
+def load(extra: Sequence[str] = ()) -> Catalog:
+    """Return our catalog and the `*.toml` of the folders in `extra`, read once a process.
+
+    Raises CatalogError (one line) for a file that cannot be read or a signature that is wrong.
+    """
+    return _load(tuple(extra))
+
+
+@cache
+def _load(extra: tuple[str, ...]) -> Catalog:
+    files = []
+    digest = hashlib.sha256()
+    for path in _files(extra):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise CatalogError(f"{path}: {error}") from error
+        digest.update(len(content).to_bytes(8, "big") + content)
+        files.append((path, content))
+    # What was kept is found by what it was made from: these bytes, in this form.
+    form = hashlib.sha256(" ".join(Signature.__slots__).encode()).hexdigest()[:8]
+    name = f"catalog-{form}-{digest.hexdigest()[:32]}"
+    kept = user_cache.read(name)
+    if kept is not None:
+        with suppress(msgspec.MsgspecError, ValueError, KeyError, TypeError):
+            return _catalog(_KEPT.decode(kept), digest.hexdigest())
+    parts = _parts(files)
+    catalog = _catalog(parts, digest.hexdigest())
+    user_cache.keep(name, msgspec.msgpack.encode(parts))
+    return catalog
+
+
+@dataclass(slots=True)
+class _Parts:
+    """All that the files say, checked: what a catalog is made of, and what is kept of it."""
+
+    signatures: list[Signature]
+    tables: list[dict[str, Any]]
+    silent: list[str]
+
+
+_KEPT = msgspec.msgpack.Decoder(_Parts)
+
+
+def _catalog(parts: _Parts, digest: str) -> Catalog:
+    found = {signature.id: signature for signature in parts.signatures}
+    made = (without(table_of(raw), parts.silent) for raw in parts.tables)
+    tables = {table.id: table for table in made}
+    return Catalog(
+        signatures=tuple(parts.signatures),
+        by_id=Known(MappingProxyType(found), tables, _of_code),
+        digest=digest,
+        tables=MappingProxyType(tables),
+    )
+
+
+def _parts(files: Sequence[tuple[Path, bytes]]) -> _Parts:
+    """Read and check all files, in their order; a later one may change or silence what an earlier one says."""
+    rows: dict[str, tuple[Path, dict[str, Any]]] = {}
+    raw_tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, CodeTable] = {}
+    silent: list[str] = []
+    for path, content in files:
+        try:
+            table = tomllib.loads(content.decode())
+        except ValueError as error:
+            raise CatalogError(f"{path}: {error}") from error
+        _refuse_keys(path, table)
+        defaults = table.get("defaults", {})
+        for row in table.get("signature", []):
+            name = row.get("id", "?")
+            if name in rows:
+                raise CatalogError(
+                    f"{path}: the id {name} is given twice; a [[change]] changes what there is"
+                )
+            rows[name] = (path, {**_COMMON, **defaults, **row})
+        for raw in table.get("table", []):
+            one = _table(path, raw)
+            if one.id in tables:
+                raise CatalogError(f"{path}: the table {one.id} is given twice")
+            tables[one.id], raw_tables[one.id] = one, raw
+        for change in table.get("change", []):
+            name = change.get("id", "?")
+            if name not in rows:
+                raise CatalogError(f"{path}: there is no signature {name} to change")
+            rows[name] = (path, {**rows[name][1], **change})
+        codes = {code for one in tables.values() for code in one.codes}
+        for name in table.get("silence", []):
+            if name not in codes and rows.pop(name, None) is None:
+                raise CatalogError(f"{path}: there is no signature {name} to silence")
+            silent.append(name)
+    found = {name: _checked(path, name, row) for name, (path, row) in rows.items()}
+    _refuse_links(found, tables)
+    return _Parts(list(found.values()), list(raw_tables.values()), silent)
+
+
+def _refuse_keys(path: Path, table: Mapping[str, Any]) -> None:
+    unknown = set(table) - {"defaults", "signature", "table", "change", "silence"}
+    if unknown:
+        raise CatalogError(
+            f"{path}: unknown table {min(unknown)!r}; there are [defaults], [[signature]], [[table]], [[change]] and silence"
+        )
+    silence = table.get("silence", [])
+    if not isinstance(silence, list) or any(not isinstance(name, str) for name in silence):
+        raise CatalogError(f"{path}: silence must be a list of ids, and stand above the first table")
+
+
+def _checked(path: Path, name: str, row: Mapping[str, Any]) -> Signature:
+    try:
+        return _signature(row)
+    except (KeyError, TypeError, ValueError, re.error) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CatalogError(f"{path}: signature {name}: {what}") from error
+
+
+def _files(extra: tuple[str, ...]) -> Iterator[Path]:
+    for folder in (_FOLDER, *map(Path, extra)):
+        if not folder.is_dir():
+            raise CatalogError(f"{folder}: no such folder of signatures")
+        yield from sorted(folder.glob("*.toml"))
+
+
+def _table(path: Path, raw: Mapping[str, Any]) -> CodeTable:
+    """Make one table of codes; each of its levels must make a signature."""
+    try:
+        table = table_of(raw)
+        first = {code.level.name: name for name, code in reversed(list(table.codes.items()))}
+        for name in first.values():
+            _of_code(table.row(name))
+    except (KeyError, TypeError, ValueError, re.error) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CatalogError(f"{path}: table {raw.get('id', '?')}: {what}") from error
+    return table
+
+
+def _of_code(row: Mapping[str, Any]) -> Signature:
+    return _signature({**_COMMON, **row})
+
+
+def _refuse_links(found: Mapping[str, Signature], tables: Mapping[str, CodeTable]) -> None:
+    """Refuse an id that means two things, and a signature that looks its codes up where there are none."""
+    seen = set(found)
+    for table in tables.values():
+        twice = seen & table.codes.keys()
+        if twice:
+            raise CatalogError(f"table {table.id}: the id {min(twice)} is given twice")
+        seen |= table.codes.keys()
+    for signature in found.values():
+        if signature.table and signature.table not in tables:
+            raise CatalogError(f"signature {signature.id}: there is no table {signature.table!r}")
+        if signature.table and "(?P<code>" not in signature.pattern:
+            raise CatalogError(f"signature {signature.id}: it has a table, but its pattern captures no code")
+
+
+_COMMON: Mapping[str, Any] = {
+    "role": "cause",
+    "blame": "unknown",
+    "action": "none",
+    "retry": True,
+    "exclude": False,
+    "confidence": 0.6,
+    "at_once": False,
+    "advice": "",
+    "vendor": "",
+    "sources": ["log"],
+    "fact": "",
+    "counter_examples": [],
+    "table": "",
+}
+
+
+def _signature(row: Mapping[str, Any]) -> Signature:
+    """Make a signature of one TOML row; raises KeyError for what is missing, ValueError or TypeError for what is wrong."""
+    names = {"class" if field.name == "fault" else field.name for field in fields(Signature)}
+    unknown = set(row) - names
+    if unknown:
+        raise ValueError(f"unknown key {min(unknown)!r}")
+    if not _ID.fullmatch(row["id"]):
+        raise ValueError("an id is lower-case words joined by '-'")
+    pattern = row["pattern"]
+    _refuse_pattern(pattern)
+    return Signature(
+        id=row["id"],
+        title=_text(row, "title"),
+        fault=_one_of(FaultClass, row["class"]),
+        layer=_one_of(Layer, row["layer"]),
+        role=_one_of(Role, row["role"]),
+        blame=_one_of(Blame, row["blame"]),
+        pattern=pattern,
+        action=_one_of(Action, row["action"]),
+        retry=_flag(row, "retry"),
+        exclude=_flag(row, "exclude"),
+        priority=int(row["priority"]),
+        confidence=_share(row["confidence"]),
+        at_once=_flag(row, "at_once"),
+        advice=_text(row, "advice"),
+        vendor=_text(row, "vendor"),
+        sources=tuple(_one_of(Source, source) for source in row["sources"]),
+        fact=_text(row, "fact"),
+        examples=_texts(row, "examples"),
+        counter_examples=_texts(row, "counter_examples"),
+        table=_text(row, "table"),
+    )
+
+
+def _refuse_pattern(pattern: str) -> None:
+    forbidden = _FORBIDDEN.search(pattern)
+    if forbidden:
+        raise ValueError(
+            f"the pattern uses {forbidden.group()!r}: no look-around, no back-reference, no open end"
+        )
+    compiled = re.compile(pattern.encode())
+    strange = set(compiled.groupindex) - CAPTURES
+    if strange:
+        raise ValueError(f"the pattern names {min(strange)!r}; the names are {', '.join(sorted(CAPTURES))}")
+    if compiled.search(b""):
+        raise ValueError("the pattern matches an empty line")
+
+
+def _one_of(kind: type[_E], value: object) -> _E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is none of {', '.join(str(item.value) for item in kind)}") from None
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
+    if not isinstance(row[key], str):
+        raise TypeError(f"{key} must be text")
+    return str(row[key])
+
+
+def _texts(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = row[key]
+    if not isinstance(values, list) or any(not isinstance(value, str) or "\n" in value for value in values):
+        raise TypeError(f"{key} must be a list of single lines")
+    return tuple(values)
+
+
+def _flag(row: Mapping[str, Any], key: str) -> bool:
+    if not isinstance(row[key], bool):
+        raise TypeError(f"{key} must be true or false")
+    return bool(row[key])
+
+
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError("confidence is between 0 and 1")
+    return float(value)

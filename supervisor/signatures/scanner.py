@@ -1,0 +1,209 @@
+"""Bytes of a log in, hits of signatures out. (I/O)
+
+How it thinks: a stream is cut into segments, which end at a newline or a carriage return (progress bars) or after
+64 KiB, whichever is first.  Whole segments are gathered into blocks; a block is cleaned of terminal codes and NUL only
+if it has any, and is sifted in one pass for all signatures (`sieve`).  What the pass finds is confirmed by
+`re` on its own segment, which also gives the captures.  So neither the chunks in which bytes arrive nor the engine
+can change the hits.
+
+One voice for each segment: of all signatures that match it, the one with the highest priority speaks.  So a general rule
+("a Python exception") never argues with one that knows the line ("the echo of a peer that died").  A code of a table
+speaks as its own signature, with the priority of its level (`codes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.signatures.prefilter import sieve_of
+from ftrun.supervisor.signatures.priority import Voice, compiled, speaker
+
+__all__ = ["SEGMENT_BYTES", "TEXT_CHARS", "Hit", "Position", "Scanner", "clean"]
+
+SEGMENT_BYTES = 1 << 16
+"""A segment is cut here, so a line of any length costs bounded memory."""
+
+BLOCK_BYTES = 1 << 18
+"""So much is sifted at a time: what Python does for each block hardly counts, and a block stays in the processor's cache."""
+
+TEXT_CHARS = 2000
+"""A hit quotes no more than this; of a longer segment, the part around the match."""
+
+CAPTURE_CHARS = 1024
+"""No name, number or path is longer; Python itself refuses numbers of some thousand digits."""
+
+# Control sequences (colours, cursor), titles, and other two-byte escapes.  None of them can hold a separator.
+_TERMINAL = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])?")
+_SEPARATOR = re.compile(rb"[\r\n]")
+_NO_CAPTURES: Mapping[str, str] = MappingProxyType({})
+
+
+class Hit(NamedTuple):
+    """One signature on one line: `line` counts newlines from 1, `offset_bytes` is where its segment begins in the stream."""
+
+    signature: str
+    line: int
+    offset_bytes: int
+    text: str
+    captures: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much was fed: complete lines, and bytes."""
+
+    lines: int
+    size_bytes: int
+
+
+class Scanner:
+    """Scans one stream for all signatures of a catalog; any chunking gives the same hits.
+
+    `engine`: "hyperscan" (raises ImportError where it is not installed), "re", or "auto", the first that is there.
+    What is compiled is shared by all scanners of a catalog, so one more costs a few hundred bytes; not for two threads at once.
+    """
+
+    def __init__(self, catalog: Catalog, *, engine: str = "auto") -> None:
+        known = catalog.signatures
+        self._compiled = compiled(
+            tuple(signature.id for signature in known),
+            tuple(signature.pattern for signature in known),
+            tuple(signature.priority for signature in known),
+            tuple(catalog.tables.get(signature.table) for signature in known),
+        )
+        self._sieve = sieve_of(self._compiled.expressions, engine)
+        self._tail = b""
+        self._line = 1
+        self._offset = 0  # of the first byte of the tail
+
+    @property
+    def position(self) -> Position:
+        """Return complete lines and bytes fed so far."""
+        return Position(self._line - 1, self._offset + len(self._tail))
+
+    def feed(self, chunk: bytes) -> list[Hit]:
+        """Return the hits in the segments that `chunk` completes."""
+        hits: list[Hit] = []
+        at = 0
+        if self._tail:  # joined with no more than a block of the chunk: the rest is not copied
+            joined = self._tail + chunk[:BLOCK_BYTES]
+            end = _block_end(joined, 0)
+            if not end:
+                self._tail = joined
+                return hits
+            hits += self._block(joined[:end])
+            at = end - len(self._tail)  # a tail has no separator and is no longer than a segment
+        while (end := _block_end(chunk, at)) > at:
+            hits += self._block(chunk[at:end])
+            at = end
+        self._tail = chunk[at:]
+        return hits
+
+    def flush(self) -> list[Hit]:
+        """Return the hits in the last segment, which has no newline; what is fed later begins a new segment."""
+        rest, self._tail = self._tail, b""
+        return self._block(rest) if rest else []
+
+    def _block(self, raw: bytes) -> list[Hit]:
+        """Return the hits of a block of whole segments, ordered by place."""
+        shrunk = b"\x1b" in raw or b"\0" in raw
+        block = _cleaned(raw) if shrunk else raw.replace(b"\r", b"\n")
+        found = self._found(block)
+        hits = self._confirmed(raw, block, found, shrunk=shrunk) if found else []
+        self._line += _newlines(raw)
+        self._offset += len(raw)
+        return hits
+
+    def _found(self, block: bytes) -> dict[int, tuple[int, set[int]]]:
+        """Return the segments that the sieve tells: start -> end, and the signatures that may match."""
+        found: dict[int, tuple[int, set[int]]] = {}
+        start = end = -1
+        those: set[int] = set()
+        for index, at in self._sieve.sift(block):
+            if not start <= at <= end:  # seldom: the sieve goes from segment to segment
+                start = block.rfind(b"\n", 0, at) + 1
+                known = found.get(start)
+                if known is None:
+                    end = block.find(b"\n", at)
+                    end = len(block) if end < 0 else end
+                    known = found[start] = end, set()
+                end, those = known
+            those.add(index)
+        return found
+
+    def _confirmed(
+        self, raw: bytes, block: bytes, found: Mapping[int, tuple[int, set[int]]], *, shrunk: bool
+    ) -> list[Hit]:
+        """Return the hits of the segments in `found`, placed in `raw`: one voice for each segment that `re` confirms."""
+        starts = [0, *(mark.end() for mark in _SEPARATOR.finditer(raw))] if shrunk else None
+        known, offset = self._compiled, self._offset
+        hits: list[Hit] = []
+        # Counting goes on from the segment before: one pass over the block however many hits it has.
+        line, ordinal, done, raw_done = self._line, 0, 0, 0
+        for start in sorted(found):
+            end, those = found[start]
+            raw_start = start
+            if starts is not None:
+                ordinal += block.count(b"\n", done, start)
+                raw_start, done = starts[ordinal], start
+            line += raw.count(b"\n", raw_done, raw_start)
+            raw_done = raw_start
+            segment = block[start:end]
+            voice = speaker(known, segment, those)
+            if voice is not None:
+                hits.append(_hit(voice, line, offset + raw_start, segment))
+        return hits
+
+
+def clean(line: bytes) -> str:
+    """Return `line` as a person would see it: what was printed last over a progress bar, no terminal codes, no NUL."""
+    parts = [part for part in _cleaned(line).split(b"\n") if part.strip()]
+    return _decoded(parts[-1]) if parts else ""
+
+
+def _block_end(data: bytes, at: int) -> int:
+    """Return where the block that begins at `at` ends: whole segments, `at` where none is whole yet.
+
+    The segment after an overlong one begins a block, so that no pattern sees both as one line.
+    """
+    end = at
+    while end - at < BLOCK_BYTES:
+        window = end + SEGMENT_BYTES + 1
+        newline = data.rfind(b"\n", end, window)
+        mark = max(newline, data.rfind(b"\r", max(newline, end), window))
+        if mark < 0:
+            overlong = end == at and len(data) >= window
+            return window - 1 if overlong else end
+        end = mark + 1
+    return end
+
+
+def _newlines(raw: bytes) -> int:
+    """Count newlines: by looking for each where they are rare, which is twice as quick as looking at each byte."""
+    rare = raw.count(b"\n", 0, 2048) < 32
+    return len(raw) - len(raw.replace(b"\n", b"")) if rare else raw.count(b"\n")
+
+
+def _cleaned(raw: bytes) -> bytes:
+    """Drop terminal codes and NUL, and make every separator a newline: as many segments as before, in order."""
+    return _TERMINAL.sub(b"", raw.replace(b"\0", b"")).replace(b"\r", b"\n")
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _hit(voice: Voice, line: int, offset_bytes: int, segment: bytes) -> Hit:
+    match = voice.match
+    if len(segment) > TEXT_CHARS:
+        first = max(0, min(match.start() - TEXT_CHARS // 4, len(segment) - TEXT_CHARS))
+        segment = segment[first : first + TEXT_CHARS]
+    captures = {name: _decoded(value[:CAPTURE_CHARS]) for name, value in match.groupdict().items() if value}
+    if voice.code:
+        captures["code"] = voice.code
+    return Hit(voice.signature, line, offset_bytes, _decoded(segment), captures or _NO_CAPTURES)

@@ -1,0 +1,428 @@
+"""A virtual run that ftrun looks after: the real policy, ladder and history; only nodes and time are virtual. (pure)
+
+How it thinks. The history is a real `Run`: every step is a record of the journal, folded as the supervisor folds it, so budgets, exclusions, rungs
+and ceilings are the real ones. At a fault the same functions are asked that the agent and the supervisor ask (`agent_case.ruled`, `policy.decide`,
+`placing.left_out`, `queueing.look`). What is drawn here is only what the world would answer: whether the cause names its node, how long a queue takes.
+
+A start inside the allocation costs what docs/benchmarks.md measured, scaled. What the agent leaves goes to the supervisor, as it does when the batch
+node itself is lost: then Slurm and the fence have to be waited for. A stop waits for a person, who resumes the run.
+
+A run that has fewer nodes than it could have is looked at when something may have changed: a node is back, a wait is over. Whether it grows is `growing`'s to say.
+
+What a virtual fault looks like to the judges, and what is kept of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.rungs import Rung
+from ftrun.supervisor.diagnosis.class_defaults import plain
+from ftrun.supervisor.model.agent_events import GROW
+from ftrun.supervisor.model.events import apply
+from ftrun.supervisor.model.run import Run
+from ftrun.supervisor.model.types import Blame, Decision, Diagnosis, FaultClass, Source
+from ftrun.supervisor.policy import decide, elastic, estimates, node_placement, queue, start_case
+from ftrun.supervisor.policy.elastic import Scene, Verdict
+from ftrun.supervisor.policy.ladder import Move, Place
+from ftrun.supervisor.policy.policy_input import Case, ClusterView, Ruling, limits_from
+from ftrun.supervisor.policy.queue import Patience, Pending, QueueMove
+from ftrun.supervisor.simulator.life import Fault, Life
+from ftrun.supervisor.simulator.queue import Lent, Waiting, first_job
+
+__all__ = ["IN_THE_QUEUE", "LookedAfter", "diagnosis", "short", "told"]
+
+
+def diagnosis(fault: Fault) -> Diagnosis:
+    """What ftrun would say of it: by the log and, where the node answers, by its own checks of the node."""
+    cause = fault.cause
+    found = plain(
+        cause.fault,
+        cause.name,
+        (),
+        confidence=0.9,
+        names=(fault.node,) if fault.named else (),
+        sources=(Source.SILENCE,) if cause.lost else (Source.LOG, Source.REPORT),
+    )
+    blame = found.blame if cause.of_a_node else Blame.JOB
+    return replace(found, signature=f"virtual-{cause.name}", blame=blame)
+
+
+def told(found: Diagnosis) -> dict[str, Any]:
+    """What the journal keeps of it."""
+    return {
+        "class": found.fault.value,
+        "signature": found.signature,
+        "title": found.title,
+        "nodes": list(found.nodes),
+    }
+
+
+def short(decision: Decision, case: Case) -> str:
+    """Why it stopped, without nodes and steps, so that seeds can be summed up."""
+    last = decision.reason.rpartition("; ")[2]
+    return last if "retries" in last else f"{case.diagnosis.fault.value}: not tried again"
+
+
+FENCE_S = 30.0
+"""Beyond SlurmdTimeout: the default of `fence-wait`."""
+
+LOOK_EVERY_S = 60.0
+"""Of a job that waits; the supervisor looks more often, which changes nothing here."""
+
+STILL_STEPS = 10.0
+"""A standstill of fewer median steps is no hang, whatever `hang-min` says."""
+
+DECIDED_S = 0.2
+"""Of a start in place: stopped, placed and begun. The rest is finding out."""
+
+
+IN_THE_QUEUE = "smaller in the queue"
+
+LOOK_AGAIN_S = 3_600.0
+"""Where only the passing of time can change a verdict about growing."""
+
+HELD_S = 60.0
+"""So long before the checkpoint a companion is there that is to let a run grow."""
+
+
+class LookedAfter:
+    """ftrun with these settings; what is not in them has its default."""
+
+    def __init__(self, own: Mapping[str, Any], spares: int = 0) -> None:
+        self.settings = {**settings.defaults(), "checkpoint": "ckpt/*", **own, "spares": spares}
+        self.limits = limits_from(self.settings)
+        self.sizes = sizes_of_settings(self.settings)
+        self.run = Run("virtual")
+        self._start = self._attempt = 0
+        self._newest = self._resumed = ""  # checkpoints: of all, and the one that this start began with
+        self._lent = Lent()
+        self._aside: set[str] = set()  # nodes that the job has and no start uses any more
+        self._gone: set[str] = set()  # those of them that are lost or broken: until the job has them no more
+        self._open = ""  # the incident whose first step is still to come
+        self._begun_s = 0.0
+
+    def begin(self, life: Life) -> None:
+        """The first job, with its spares."""
+        first_job(life, int(self.settings["spares"]))
+        self._note(life, "run.created", settings=self.settings)
+        self._opened(life, (), life.scenario.nodes)
+        self._started(life)
+
+    def recover(self, life: Life, fault: Fault) -> None:
+        """The agent is asked first, where it lives."""
+        self._stepped(life, stepped=fault.step is not None)
+        found = diagnosis(fault)
+        if fault.cause.fault is FaultClass.HANG:
+            life.spend("detection", self._until_ended_s(life))
+        agent = self.settings["agent"] != "never" and not (fault.cause.lost and fault.node == life.active[0])
+        if not agent or not self._inside(life, fault, found):
+            self._submit_again(life, fault, found)
+
+    def _until_ended_s(self, life: Life) -> float:
+        """How long a hang lasts: as the settings say where all ranks wait in a collective, but no longer than the collectives themselves wait."""
+        given_up_s = life.scenario["watchdog"]
+        if self.settings["hang"] == "never":
+            return given_up_s
+        return min(given_up_s, max(float(self.settings["hang-min"]), STILL_STEPS * life.scenario["step"]))
+
+    # ------------------------------------------------------------------ inside the allocation
+
+    def _inside(self, life: Life, fault: Fault, found: Diagnosis) -> bool:
+        """Go on inside the allocation. False where the agent leaves it."""
+        case = self._case(life, fault, found)
+        silent = (fault.node,) if fault.cause.lost else ()
+        place = self._place(life, fault, found, silent)
+        ruling, move = start_case.ruled(case, place)
+        came: tuple[str, ...] = ()
+        if move.rung is Rung.COMPANION:
+            out = self._out(life, found.nodes, silent)
+            came = self._lent.ask(life, move.missing, out, float(self.settings["limit-companion"]))
+            if not came:
+                ruling, move = start_case.ruled(case, replace(place, companion_off="none came in time"))
+        incident = self._incident()
+        self._note(life, "start.diagnosed", incident=incident, diagnosis=told(found), step=fault.step)
+        if move.rung is Rung.RESUBMIT:
+            self._note(life, "start.left", incident=incident, reason=move.reason, path=move.path)
+            return False
+        self._note(life, "start.decided", **start_case.decided(incident, case, ruling, move))
+        self._open = incident
+        self._again(life, fault, move, came, silent)
+        return True
+
+    def _place(self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]) -> Place:
+        self._given_back(life)
+        gone = self._lent.broken(silent)
+        place = start_case.place_of(
+            self._seen(life, fault, found, silent),
+            tuple(node for node in (*life.active, *life.spares) if node not in gone),
+            tuple(node for node in life.spares if node not in gone),
+            gone,
+            batch_node=life.active[0],
+            culprits=found.nodes,
+            called=True,
+            stuck={},
+            off="",
+        )
+        idle = self._lent.idle(life, self._out(life, found.nodes, silent))
+        sizes = self.sizes.without(self.run.sizes_aside) if self.sizes is not None else None
+        return replace(place, sizes=sizes, idle=len(idle), companion_off="")
+
+    def _out(self, life: Life, *more: tuple[str, ...]) -> set[str]:
+        """Nodes that no companion is to bring: those that the job has, and those that the run avoids."""
+        return {*self._aside, *self.run.excluded_at(life.now_s), *(node for nodes in more for node in nodes)}
+
+    def _again(
+        self, life: Life, fault: Fault, move: Move, came: tuple[str, ...], silent: tuple[str, ...]
+    ) -> None:
+        cost_s = life.scenario["in-place-step" if move.rung is Rung.STEP else "in-place-swap"]
+        life.spend("detection", max(0.0, cost_s - DECIDED_S))
+        cold_s = life.scenario["new-job"] if came else 0.0
+        life.spend("restart", DECIDED_S + move.delay_s + cold_s)
+        had = (*life.active, *life.spares)
+        life.active = (*move.nodes, *came)
+        out = {*life.active, *move.aside}
+        life.spares = tuple(node for node in had if node not in out)
+        self._aside |= {*move.aside}
+        self._gone |= {
+            node for node in move.aside if node in silent or life.cluster.broken((node,), life.now_s)
+        }
+        life.restarted(move.rung.value)
+        if fault.named and move.rung in (Rung.SWAP, Rung.COMPANION, Rung.SHRINK):
+            life.cluster.found(fault.node, life.now_s)
+        self._next_start(life)
+
+    def _next_start(self, life: Life) -> None:
+        self._start += 1
+        self._begun(life)
+
+    def _stepped(self, life: Life, *, stepped: bool) -> None:
+        """The first step of this start came, if it did, when its launch was over."""
+        if self._open and stepped:
+            at_s = min(life.now_s, self._begun_s + life.scenario["launch"])
+            self._note_at(at_s, "start.first-step", incident=self._open, step=0)
+        self._open = ""
+
+    # ------------------------------------------------------------------ more nodes
+
+    def look_at_s(self, life: Life) -> float:
+        """When it may grow; never at full size, and never without an agent."""
+        if self.sizes is None or len(life.active) >= self.sizes.full or self.settings["agent"] == "never":
+            return math.inf
+        self._given_back(life)
+        scene = self._scene(life)
+        word, past = elastic.look(scene).word, scene.past
+        if word == "never":
+            return math.inf
+        if word == "grow":
+            return life.now_s
+        if word == "stays":
+            return life.now_s + scene.min_stay_s * 2.0**past.in_vain - past.stayed_s
+        back_s = life.cluster.back_s(life.now_s, self._out(life))
+        return min([life.now_s + LOOK_AGAIN_S, *back_s[:1]])
+
+    def look(self, life: Life) -> None:
+        """Grow where it pays: with what the job has, or with a companion that is there at once."""
+        self._stepped(life, stepped=True)
+        self._given_back(life)
+        found = elastic.look(self._scene(life))
+        if not found.size:
+            return
+        came: tuple[str, ...] = ()
+        if found.missing:
+            came = self._lent.come(life, found.missing, self._out(life))
+        self._grow(life, found, came)
+
+    def _scene(self, life: Life) -> Scene:
+        assert self.sizes is not None
+        scenario, run, min_stay_s = life.scenario, self.run, float(self.settings["grow-min-interval"])
+        restart_s = estimates.restart_s(run) or scenario["launch"] + scenario["in-place-step"]
+        return Scene(
+            size=len(life.active),
+            sizes=self.sizes.without(run.sizes_aside),
+            past=elastic.past_of(run, life.now_s, min_stay_s, restart_s),
+            free=len(self._free(life)),
+            idle=len(self._lent.idle(life, self._out(life))),
+            between_s=estimates.between_s(run, life.now_s, len(life.active)),
+            restart_s=restart_s,
+            min_stay_s=min_stay_s,
+            others_wait=life.contended(),
+            next_save_s=HELD_S,
+            wanted=self.settings["grow"] != "never",
+        )
+
+    def _given_back(self, life: Life) -> None:
+        """Slurm takes lost nodes out of the job, and broken ones are released once the site knows of them: they may be mended, and come back by a companion."""
+        kept = {node for node in self._gone if life.cluster.held_broken(node, life.now_s)}
+        self._aside -= self._gone - kept
+        self._gone = kept
+
+    def _free(self, life: Life) -> tuple[str, ...]:
+        """Spares, and what was set aside and was well all the time, once the run avoids it no more. Nobody mends a node while the job has it."""
+        aside = self._aside - self._gone - set(self.run.excluded_at(life.now_s))
+        return (*life.spares, *sorted(aside))
+
+    def _grow(self, life: Life, found: Verdict, came: tuple[str, ...]) -> None:
+        own = self._free(life)[: found.size - len(life.active) - len(came)]
+        nodes = (*life.active, *own, *came)
+        self._note(
+            life, "start.decided", incident=self._incident(), rung=GROW, nodes=nodes, reason=found.reason
+        )
+        life.outcome.spare_node_s += HELD_S * len(came)
+        life.spend("lost steps", elastic.LOST_S)
+        life.spend("restart", life.scenario["in-place-step"] + (life.scenario["new-job"] if came else 0.0))
+        life.spares = tuple(node for node in life.spares if node not in own)
+        self._aside.difference_update(own)
+        life.active = nodes
+        life.warm = False
+        life.restarted(GROW)
+        self._next_start(life)
+
+    # ------------------------------------------------------------------ a new job
+
+    def _submit_again(self, life: Life, fault: Fault, found: Diagnosis) -> None:
+        fence_s = float(self.settings["fence-wait"] or life.scenario["lost-after"] + FENCE_S)
+        settle_s = float(self.settings["log-quiet"])
+        life.spend("detection", max(fence_s, settle_s) if fault.cause.lost else settle_s)
+        self._note(life, "job.ended", state="FAILED", exit_code=1, nodes=[])
+        case = self._case(life, fault, found)
+        ruling = decide.decide(case)
+        self._note(life, "diagnosed", incident=self._incident(), diagnosis=told(found), step=fault.step)
+        avoided: tuple[str, ...] = ()
+        if ruling.decision.kind == "stop":
+            self._stopped(life, case, ruling)
+        else:
+            self._note(life, "decided", **self._carried(case, ruling))
+            avoided = ruling.decision.avoid
+            if fault.named:
+                life.cluster.found(fault.node, life.now_s)
+            life.spend("restart", ruling.decision.delay_s, held=False)
+        self._queued(life, avoided)
+        life.spend("restart", life.scenario["new-job"])
+        life.restarted("resubmit")
+        self._started(life)
+
+    def _queued(self, life: Life, avoided: tuple[str, ...]) -> None:
+        """Submitted, and again at a smaller size where the queue gives no more. Each is an attempt of its own."""
+        view = self._view(life, ())
+        out = node_placement.left_out(
+            view, self.run.excluded_at(life.now_s), avoided, view.lost, cap=self.limits.exclude_cap
+        )
+        size = self._next_size(life, view, out)
+        while not life.over:
+            self._opened(life, out, size)
+            waiting = Waiting(life, size, spares=int(self.settings["spares"]), left_out=frozenset(out))
+            move = self._waited(waiting)
+            if move is None:
+                return
+            decision = {"kind": "resubmit", "reason": move.reason, "size": move.size, "queued": True}
+            self._note(life, "queue.moved", decision=decision)
+            life.restarted(IN_THE_QUEUE)
+            size = move.size
+
+    def _waited(self, waiting: Waiting) -> QueueMove | None:
+        """Wait in the queue. A move to a smaller size is given back; None once the job has started."""
+        patience = Patience(float(self.settings["resize-after"]), float(self.settings["queue-timeout"]))
+        if self.sizes is None:
+            waiting.started()
+            return None
+        pause_s = patience.spare_wait_s
+        while not waiting.started(pause_s):
+            pause_s = LOOK_EVERY_S
+            pending = Pending("Resources", waiting.waited_s, waiting.size)
+            move = queue.look(pending, waiting.ready(), self.sizes, patience)
+            if move.kind == "shrink":
+                return move
+        return None
+
+    def _next_size(self, life: Life, view: ClusterView, out: tuple[str, ...]) -> int:
+        if self.sizes is None:
+            return life.scenario.nodes
+        now = queue.present(self.run, self.sizes)
+        return queue.next_size(self.sizes, now, view, (), out)
+
+    def _stopped(self, life: Life, case: Case, ruling: Ruling) -> None:
+        """It waits for a person, who says `ftrun resume`."""
+        self._note(life, "run.stopped", **self._carried(case, ruling))
+        life.stopped(short(ruling.decision, case))
+        life.spend("person", life.wait(life.scenario["reaction"]), held=False)
+        for node in case.culprits:
+            life.cluster.found(node, life.now_s)
+        decision = {"kind": "resubmit", "reason": "resumed by a person", "exclude": [], "resumed": True}
+        self._note(life, "run.resumed", decision=decision)
+
+    def _opened(self, life: Life, out: tuple[str, ...], size: int) -> None:
+        self._attempt, self._start = self._attempt + 1, 1
+        self._lent.end()
+        self._aside.clear()
+        self._gone.clear()
+        told = size if size < life.scenario.nodes else 0
+        self._note(life, "attempt.opened", excluded=out, size=told)
+        self._note(life, "submit.done")
+
+    def _started(self, life: Life) -> None:
+        nodes = (*life.active, *life.spares)
+        self._note(life, "job.started", nodes=nodes, started_at_s=life.now_s)
+        self._note(life, "agent.opened", active=life.active)
+        self._begun(life)
+
+    def _begun(self, life: Life) -> None:
+        self._resumed, self._begun_s = self._newest, life.now_s
+        self._note(life, "start.begun", nodes=life.active, resume_from=self._resumed)
+
+    # ------------------------------------------------------------------ what the judges are shown
+
+    def _case(self, life: Life, fault: Fault, found: Diagnosis) -> Case:
+        if fault.saved:
+            self._newest = f"ckpt/{fault.step}"
+        view = self._view(life, (*life.active, *life.spares))
+        return start_case.case_of(self.run, self._seen(life, fault, found, ()), found, view)
+
+    def _view(self, life: Life, held: tuple[str, ...]) -> ClusterView:
+        needed = queue.present(self.run, self.sizes) if self.sizes is not None else life.scenario.nodes
+        view = life.cluster.view(held, life.now_s, needed)
+        return replace(view, nodes_least=queue.least(self.run, self.sizes))
+
+    def _seen(self, life: Life, fault: Fault, found: Diagnosis, silent: tuple[str, ...]) -> start_case.Seen:
+        return start_case.Seen(
+            number=self._start,
+            nodes=life.active,
+            resume_from=self._resumed,
+            code=1,
+            signal=0,
+            now_s=life.now_s,
+            silent=silent,
+            suspicion=found if fault.cause.fault is FaultClass.HANG else None,
+            step=fault.step,
+            checkpoint=self._newest if fault.saved else "",
+        )
+
+    def _carried(self, case: Case, ruling: Ruling) -> dict[str, Any]:
+        return {
+            **asdict(ruling.decision),
+            "incident": self._incident(),
+            "class": case.diagnosis.fault.value,
+            "signature": case.diagnosis.signature,
+            "spent": dict(ruling.spent),
+            "retries": ruling.retries,
+            "step": case.step,
+            "checkpoint": case.checkpoint,
+            "used": {} if case.progressed else dict(case.run.rungs),
+            "exclude_until_s": case.exclude_until_s,
+        }
+
+    def _incident(self) -> str:
+        return f"{self._attempt}.0.{self._start}"
+
+    def _note(self, life: Life, kind: str, /, **data: Any) -> None:
+        self._note_at(life.now_s, kind, **data)
+
+    def _note_at(self, at_s: float, kind: str, /, **data: Any) -> None:
+        place = {"attempt": self._attempt, "job": str(self._attempt), "launch": 0, "start": self._start}
+        self.run = apply(self.run, {"at": at_s, "kind": kind, **place, "data": data})

@@ -1,0 +1,101 @@
+"""The nodes of a virtual cluster: which are broken, since when somebody knows, when they are back. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from random import Random
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.policy.policy_input import ClusterView
+from ftrun.supervisor.simulator.scenario import Cause, Scenario
+
+__all__ = ["Cluster", "Sickness"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sickness:
+    """One node that is not well: from `known_s` on Slurm starts nothing there, at `back_s` it is well again. `lasting`: used before then, it
+    fails again; otherwise it only restarts."""
+
+    cause: Cause
+    known_s: float
+    back_s: float
+    lasting: bool
+
+
+class Cluster:
+    """All nodes that the job could be placed on, those of the training included."""
+
+    def __init__(self, scenario: Scenario, random: Random) -> None:
+        size = scenario.nodes + int(scenario["idle"])
+        self.names = tuple(f"n{number:05d}" for number in range(size))
+        self._all = frozenset(self.names)
+        self._sick: dict[str, Sickness] = {}
+        self._scenario = scenario
+        self._random = random
+
+    def hurt(self, node: str, cause: Cause, now_s: float) -> None:
+        """The node shows this fault; whether it lasts is drawn. One that is broken already stays as it is, but if it crashes Slurm knows."""
+        told = self._sick.get(node)
+        if told is not None and told.lasting and told.back_s > now_s:
+            return
+        lasting = self._random.random() < cause.lasts
+        found_s = self._random.expovariate(1.0 / max(self._scenario["found"], 1e-9))
+        repair_s = self._random.expovariate(1.0 / max(self._scenario["repair"], 1e-9))
+        if lasting:
+            known_s = now_s if cause.lost else now_s + found_s
+            self._sick[node] = Sickness(cause, known_s, known_s + repair_s, True)
+        elif cause.lost:
+            self._sick[node] = Sickness(cause, now_s, now_s + self._scenario["reboot"], False)
+
+    def found(self, node: str, now_s: float) -> None:
+        """Somebody tells the site of a broken node: it is repaired from now on."""
+        told = self._sick.get(node)
+        if told is not None and told.known_s > now_s:
+            self._sick[node] = Sickness(told.cause, now_s, now_s + (told.back_s - told.known_s), told.lasting)
+
+    def broken(self, nodes: Iterable[str], now_s: float) -> tuple[str, Cause] | None:
+        """One of these nodes that will fail again if it is used, and why; None where all are well."""
+        used = self._sick.keys() & set(nodes)
+        for node in sorted(used):
+            told = self._sick[node]
+            if told.lasting and told.back_s > now_s:
+                return node, told.cause
+        return None
+
+    def away(self, now_s: float) -> frozenset[str]:
+        """The nodes on which Slurm starts nothing."""
+        self._sick = {node: told for node, told in self._sick.items() if told.back_s > now_s}
+        return frozenset(node for node, told in self._sick.items() if told.known_s <= now_s)
+
+    def silent(self, now_s: float) -> frozenset[str]:
+        """Of these, those that answer nothing."""
+        return frozenset(node for node in self.away(now_s) if self._sick[node].cause.lost)
+
+    def held_broken(self, node: str, now_s: float) -> bool:
+        """The node is broken, answers, and the site does not know of it yet."""
+        told = self._sick.get(node)
+        return told is not None and told.known_s > now_s
+
+    def next_back_s(self, now_s: float) -> float | None:
+        """When the next node is back that is away now."""
+        return min((told.back_s for told in self._sick.values() if told.known_s <= now_s), default=None)
+
+    def back_s(self, now_s: float, out: Collection[str]) -> list[float]:
+        """When each node that is away now is back, the soonest first; without those of `out`."""
+        return sorted(
+            told.back_s
+            for node, told in self._sick.items()
+            if told.known_s <= now_s < told.back_s and node not in out
+        )
+
+    def view(self, held: Iterable[str], now_s: float, needed: int) -> ClusterView:
+        """What Slurm would show the policy."""
+        available = self._all - self.away(now_s)
+        return ClusterView(
+            partition=self.names,
+            available=available,
+            idle=available - frozenset(held),
+            lost=self.silent(now_s),
+            nodes_needed=needed,
+        )

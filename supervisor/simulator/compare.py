@@ -1,0 +1,133 @@
+"""Several ways to look after the same run, side by side on the same virtual cluster. (pure)
+
+What happens without ftrun: a person starts the job again, or Slurm does without a question.
+How it thinks. Both see a fault when the script ends: a crash at once, a lost node when Slurm gives it up, a hang when the collectives give up.
+The person finds out which node it was and leaves it out. The requeue asks nothing: Slurm leaves out what does not answer and what
+the site has drained by then, so a node that is broken and answers is used again, and fails again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.config.node_counts import sizes_of_settings
+from ftrun.supervisor.config.recovery_order import rungs_from
+from ftrun.supervisor.model.errors import SettingError
+from ftrun.supervisor.model.types import FaultClass
+from ftrun.supervisor.simulator.attended import LookedAfter
+from ftrun.supervisor.simulator.life import Fault, Life, Rules, live
+from ftrun.supervisor.simulator.queue import Waiting, first_job
+from ftrun.supervisor.simulator.scenario import Scenario
+from ftrun.supervisor.simulator.tally import Row, row_of
+
+__all__ = ["Person", "Requeue", "Way", "compare", "ways"]
+
+
+class _Patient:
+    """A run that is well is left alone."""
+
+    def look_at_s(self, _life: Life) -> float:
+        """Never."""
+        return math.inf
+
+    def look(self, _life: Life) -> None:
+        """Nobody looks."""
+
+
+class Person(_Patient):
+    """Somebody looks now and then."""
+
+    def begin(self, life: Life) -> None:
+        """The first job."""
+        first_job(life, 0)
+
+    def recover(self, life: Life, fault: Fault) -> None:
+        """Noticed late, understood, started again by hand."""
+        _until_over(life, fault)
+        life.spend("person", life.wait(life.scenario["reaction"]), held=False)
+        if fault.node:
+            life.cluster.found(fault.node, life.now_s)
+        _new_job(life, "by hand")
+
+
+class Requeue(_Patient):
+    """`scontrol requeue` at each end of the script that is not its last."""
+
+    def begin(self, life: Life) -> None:
+        """The first job."""
+        first_job(life, 0)
+
+    def recover(self, life: Life, fault: Fault) -> None:
+        """Into the queue again, whatever it was."""
+        _until_over(life, fault)
+        life.spend("queue", life.scenario["requeue"], held=False)
+        _new_job(life, "requeue")
+
+
+def _until_over(life: Life, fault: Fault) -> None:
+    if fault.cause.fault is FaultClass.HANG:
+        life.spend("detection", life.scenario["watchdog"])
+    elif fault.cause.lost:
+        life.spend("detection", life.scenario["lost-after"])
+
+
+def _new_job(life: Life, how: str) -> None:
+    Waiting(life, life.scenario.nodes).started()
+    life.spend("restart", life.scenario["new-job"])
+    life.restarted(how)
+
+
+ITSELF: Mapping[str, str] = {
+    "spares": " (--spares)",
+    "nodes": " (--elastic)",
+    "nodes-valid": " (--elastic)",
+    "checkpoint": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A column: its name, and what makes its rules anew for each seed."""
+
+    name: str
+    rules: Callable[[], Rules]
+
+
+def ways(scenario: Scenario, spares: Sequence[int], own: Mapping[str, Any], sizes: str = "") -> list[Way]:
+    """The columns. `own` are settings of ftrun, `sizes` the ones of the elastic column as `--ft-nodes` takes them; "" = from half of the nodes to all.
+
+    Raises SettingError for what no submission would let through.
+    """
+    for key in own:
+        if key in ITSELF:
+            raise SettingError(f"{key}: the simulation sets it itself{ITSELF[key]}")
+        if key == "observe":
+            raise SettingError("observe: what only watches has no column of its own: it is `none`")
+    idle = int(scenario["idle"])
+    for count in spares:
+        if count > idle:
+            raise SettingError(f"spares: {count} are more than the {idle} idle nodes of the cluster (--idle)")
+        rungs_from({**settings.defaults(), **own, "spares": count})
+    found = [Way("none", Person), Way("requeue", Requeue)]
+    counts = dict.fromkeys((0, *spares))
+    found += [_ours(f"ftrun +{count}" if count else "ftrun", own, count) for count in counts]
+    sizes = sizes or f"{max(1, scenario.nodes // 2)}-{scenario.nodes}"
+    known = sizes_of_settings({"nodes": sizes})
+    if known is None or known.full != scenario.nodes:
+        raise SettingError(f"elastic: the largest size is the {scenario.nodes} nodes of the training")
+    return [*found, _ours("elastic", {**own, "nodes": sizes}, 0)]
+
+
+def _ours(name: str, own: Mapping[str, Any], spares: int) -> Way:
+    return Way(name, lambda: LookedAfter(own, spares))
+
+
+def compare(scenario: Scenario, found: Sequence[Way], seeds: int) -> Iterator[Row]:
+    """A row for each way over the seeds 1..`seeds`, one after the other."""
+    for way in found:
+        outcomes = [live(scenario, seed, way.rules()) for seed in range(1, seeds + 1)]
+        yield row_of(way.name, scenario.nodes, outcomes)

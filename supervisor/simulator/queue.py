@@ -1,0 +1,121 @@
+"""The queue of a virtual cluster: a job starts when its turn has come and its nodes are there. (pure)
+
+How it thinks. The turn is drawn: what the jobs of others and the scheduler take. The nodes are counted: those that are away come back one by one. Whoever
+is patient waits for both; who is not is told when his patience is over. Until its turn has come the nodes are others', so a smaller job would
+start no sooner; when only nodes are missing, it would.
+
+Nodes that other small jobs lend to a virtual run: its companions.
+How it thinks. A companion is a job like any other: where others wait it waits for its turn, which is drawn, and always for its nodes, which are counted. The
+mean of all turns is that of the queue, so where nobody waits it begins at once, and else later. Whoever waits for one holds the nodes that he has. Slurm ends a companion as a whole when one of its nodes dies. Nodes that the run's own job still keeps
+aside are lent by nobody; one that left it may come back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from ftrun.supervisor.simulator.life import Life
+
+__all__ = ["Lent", "Waiting", "first_job"]
+
+
+class Waiting:
+    """A job in the queue: `size` nodes that it must have, and as many of `spares` as there are; `left_out` are nodes that it does not take."""
+
+    def __init__(
+        self, life: Life, size: int, *, spares: int = 0, left_out: frozenset[str] = frozenset()
+    ) -> None:
+        self.size = size
+        self._spares = spares
+        self._left_out = left_out
+        self._life = life
+        self._turn_s = life.now_s + life.wait(life.scenario["queue"])
+        self._since_s = life.now_s
+
+    @property
+    def waited_s(self) -> float:
+        """For how long."""
+        return self._life.now_s - self._since_s
+
+    def ready(self) -> int:
+        """How many idle nodes it could begin with at once."""
+        return len(self.free()) if self._life.now_s >= self._turn_s else 0
+
+    def free(self) -> tuple[str, ...]:
+        """The nodes that it could have now."""
+        away = self._life.cluster.away(self._life.now_s) | self._left_out
+        return tuple(node for node in self._life.cluster.names if node not in away)
+
+    def started(self, patience_s: float = math.inf) -> bool:
+        """Wait until the job has its nodes. False where that takes longer than so many seconds from now; then so many have passed."""
+        life = self._life
+        until_s = life.now_s + patience_s
+        while not life.over:
+            free = self.free()
+            next_s = self._turn_s if len(free) >= self.size else self._back_s()
+            if len(free) >= self.size and life.now_s >= self._turn_s:
+                life.place(free[: self.size + self._spares], self.size)
+                return True
+            if next_s > until_s:
+                life.spend("queue", until_s - life.now_s, held=False)
+                return False
+            life.spend("queue", max(next_s - life.now_s, 0.001), held=False)
+        return True
+
+    def _back_s(self) -> float:
+        """When one more node is there. Where none is away, what is left out has to be taken back: at once."""
+        back_s = self._life.cluster.next_back_s(self._life.now_s)
+        if back_s is None:
+            self._left_out = frozenset()
+            return self._turn_s
+        return back_s
+
+
+def first_job(life: Life, spares: int) -> None:
+    """All nodes are well and free."""
+    size = life.scenario.nodes
+    life.place(life.cluster.names[: size + spares], size)
+
+
+class Lent:
+    """The companions of one job."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[str, ...]] = []
+
+    def idle(self, life: Life, out: Collection[str]) -> tuple[str, ...]:
+        """The nodes that a companion could have now; `out` are those that are not to be used."""
+        away = {*life.cluster.away(life.now_s), *life.active, *life.spares, *out}
+        return tuple(node for node in life.cluster.names if node not in away)
+
+    def ask(self, life: Life, count: int, out: Collection[str], limit_s: float) -> tuple[str, ...]:
+        """So many nodes within `limit_s`, or (): so long the run stands still and holds its own."""
+        wait_s = self._turn_s(life)
+        back_s = life.cluster.back_s(life.now_s, out)
+        short = count - len(self.idle(life, out))
+        if short > 0:
+            wait_s = max(wait_s, back_s[short - 1] - life.now_s) if short <= len(back_s) else limit_s
+        life.spend("queue", min(wait_s, limit_s))
+        return self.come(life, count, out) if wait_s < limit_s else ()
+
+    def _turn_s(self, life: Life) -> float:
+        return life.wait(life.scenario["queue"] / life.scenario["contended"]) if life.contended() else 0.0
+
+    def come(self, life: Life, count: int, out: Collection[str]) -> tuple[str, ...]:
+        """So many nodes at once, or (): nobody waits for them."""
+        nodes = self.idle(life, out)[:count]
+        if len(nodes) < count:
+            return ()
+        self._spans.append(nodes)
+        return nodes
+
+    def broken(self, lost: Collection[str]) -> tuple[str, ...]:
+        """All nodes of the companions that have one of these; they are over."""
+        gone = [span for span in self._spans if not set(lost).isdisjoint(span)]
+        self._spans = [span for span in self._spans if span not in gone]
+        return tuple(node for span in gone for node in span)
+
+    def end(self) -> None:
+        """The job is over, and with it all that was lent to it."""
+        self._spans = []

@@ -1,0 +1,78 @@
+"""A journal of an office that one process at a time holds: what it saw, meant to do and did, for months. (I/O)
+
+How it thinks. `<folder>/<year>-<month>.jsonl`: a record is a line, synced before anything is done about it; a torn last line is a
+crash in mid-write, and what it would have told was not begun. Old months stay, for people; only the last ones are read. `held` is a
+lock of the kernel: it goes with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ftrun.supervisor.store import journal
+
+__all__ = ["Daybook", "held"]
+
+MONTHS_READ = 4
+
+
+class Daybook:
+    """The journal in one folder (made by the first record, 0700). Raises OSError where it cannot be written or read."""
+
+    def __init__(self, folder: str, now: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._now = now
+
+    def append(self, kind: str, /, **data: Any) -> dict[str, Any]:
+        """Write one record, durable when this returns, and return it."""
+        at = self._now()
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        record = {"kind": kind, "at": round(at, 3), **data}
+        path = os.path.join(self.folder, time.strftime("%Y-%m.jsonl", time.gmtime(at)))
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            size_bytes = os.fstat(fd).st_size
+            if size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n":
+                os.write(fd, b"\n")  # behind what a crash or a full disk cut off
+            journal.append_record(fd, record)
+        finally:
+            os.close(fd)
+        return record
+
+    def read(self) -> list[dict[str, Any]]:
+        """The whole records of the last months, oldest first."""
+        try:
+            names = sorted(name for name in os.listdir(self.folder) if name.endswith(".jsonl"))
+        except FileNotFoundError:
+            return []
+        found: list[dict[str, Any]] = []
+        for name in names[-MONTHS_READ:]:
+            with open(os.path.join(self.folder, name), "rb") as stream:
+                for line in stream:
+                    with contextlib.suppress(ValueError):
+                        record = json.loads(line.decode("utf-8", "surrogateescape"))
+                        if isinstance(record, dict) and isinstance(record.get("at"), int | float):
+                            found.append(record)
+        return found
+
+
+@contextlib.contextmanager
+def held(folder: str) -> Iterator[bool]:
+    """Whether this process alone holds the office of that folder, until the block ends."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)

@@ -1,0 +1,364 @@
+"""What an attempt left in its folder: claims, launch records, exit records. (I/O)
+
+`hooks/bundle/batch.sh` writes them on the node (docs/inside-the-job.md), the supervisor reads them, and closes an attempt by
+taking the claim of its next launch before another attempt is submitted (protocol P4). All of it is plain text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model import types
+from ftrun.supervisor.store import run_dir as store_run_dir
+
+__all__ = [
+    "Claim",
+    "Exit",
+    "LaunchRecord",
+    "claims",
+    "close",
+    "exit_record",
+    "has_tasks",
+    "held_path",
+    "held_record",
+    "integer",
+    "key_values",
+    "last_start",
+    "latest_launch",
+    "launch_after",
+    "launch_from",
+    "launch_record",
+    "lost_record",
+    "owner",
+    "start_record",
+    "stuck",
+    "task_dir",
+    "task_exit",
+    "task_over",
+    "task_records",
+    "task_stuck",
+    "tasks_started",
+]
+
+_LAUNCHES_MAX = 10_000
+_RECORD_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who owns one launch of an attempt: a job, or the supervisor that closed it (`closed`)."""
+
+    launch: int
+    content: str
+
+    @property
+    def closed(self) -> bool:
+        """No job may start this launch or a later one."""
+        return self.content.startswith("closed.")
+
+    @property
+    def job(self) -> str:
+        """The job id in a job's claim; "" in a closed one."""
+        parts = self.content.split(".", 3)  # cluster, job, restart, token (which may hold dots)
+        return "" if self.closed or len(parts) < 4 else parts[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """One launch as batch.sh recorded it, or one start of the script inside it. Paths are real paths on the node; offsets are
+    bytes at the start; `nodes` are those of the job, or those that the start uses; `passed` says which newer checkpoint was not loaded, and why; `several` that the
+    job has parts with ids and nodes of their own: tasks, components."""
+
+    number: int
+    job: str
+    host: str
+    nodes: tuple[str, ...]
+    stdout: str
+    stdout_offset_bytes: int
+    stdout_dev: int
+    stdout_ino: int
+    stderr: str
+    stderr_offset_bytes: int
+    stderr_dev: int
+    stderr_ino: int
+    resume_from: str
+    started_s: float | None
+    start: int = 1
+    passed: str = ""
+    several: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of the user's script as batch.sh recorded it."""
+
+    code: int
+    signal: int
+    ended_s: float | None
+
+
+def claims(run_dir: str, attempt: int) -> tuple[Claim, ...]:
+    """The claims of an attempt by launch number. Raises OSError where the folder cannot be read."""
+    folder = store_run_dir.attempt_dir(run_dir, attempt)
+    found = []
+    for name in os.listdir(folder):
+        if name == "claim":
+            number = 0
+        elif name.startswith("claim.") and name[6:].isdigit():
+            number = int(name[6:])
+        else:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            found.append(Claim(number, os.readlink(os.path.join(folder, name))))
+    return tuple(sorted(found, key=lambda claim: claim.launch))
+
+
+def close(run_dir: str, attempt: int, epoch: int, *, started: bool = True) -> Claim | None:
+    """Take the first free claim, and take the present start's token back. None when the attempt is closed (now or before).
+
+    `started` False: no job is known to have started, so only the first claim is tried. A job that has it, or that
+    slips in between, is returned: then nothing is closed.
+    """
+    folder = store_run_dir.attempt_dir(run_dir, attempt)
+    before = claims(run_dir, attempt)
+    if any(claim.closed for claim in before):
+        _close_current(folder)
+        return None
+    number = before[-1].launch + 1 if before and started else 0
+    path = os.path.join(folder, f"claim.{number}" if number else "claim")
+    try:
+        os.symlink(f"closed.{epoch}", path)
+    except FileExistsError:
+        return Claim(number, os.readlink(path))
+    _close_current(folder)
+    return None
+
+
+def _close_current(folder: str) -> None:
+    """Whoever of this attempt still lives somewhere, on a node that only froze, sees that its start is none any more (P6)."""
+    name = os.path.join(folder, "current")
+    draft = f"{name}.closed.{os.getpid()}"
+    with contextlib.suppress(OSError):  # the claim holds in any case
+        os.symlink("closed", draft)
+        os.rename(draft, name)
+
+
+def owner(run_dir: str, attempt: int, launch: int) -> Claim | None:
+    """Who has the claim of one launch; None where nobody has, or it cannot be seen."""
+    name = f"claim.{launch}" if launch else "claim"
+    try:
+        return Claim(launch, os.readlink(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), name)))
+    except OSError:
+        return None
+
+
+def launch_record(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+    """What batch.sh wrote when this launch began; None when it wrote nothing (yet)."""
+    return _launch(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"launch.{launch}", launch)
+
+
+def start_record(run_dir: str, attempt: int, launch: int, start: int) -> LaunchRecord | None:
+    """What batch.sh wrote when it started the script for this time inside one launch; None when it wrote nothing."""
+    path = Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"begun.{launch}.{start}"
+    found = _launch(path, launch)
+    return replace(found, start=start) if found is not None else None
+
+
+def last_start(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+    """The record of the newest start of the script inside this launch; where there is none, that of the launch itself."""
+    numbers = sorted(
+        _numbers(Path(store_run_dir.attempt_dir(run_dir, attempt)), f"begun.{launch}."), reverse=True
+    )
+    found = (start_record(run_dir, attempt, launch, number) for number in numbers if number > 1)
+    return next((one for one in found if one is not None), None) or launch_record(run_dir, attempt, launch)
+
+
+def launch_after(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+    """The first launch after this one that left a record in its attempt; None while there is none."""
+    folder = Path(store_run_dir.attempt_dir(run_dir, attempt))
+    after = [number for number in _numbers(folder, "launch.") if number > launch]
+    return _launch(folder / f"launch.{min(after)}", min(after)) if after else None
+
+
+def tasks_started(run_dir: str, attempt: int) -> list[int]:
+    """The tasks of an array that have claimed their start, sorted."""
+    try:
+        names = os.listdir(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "tasks"))
+    except OSError:
+        return []
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def task_records(run_dir: str, attempt: int, tasks: Iterable[int]) -> dict[int, LaunchRecord]:
+    """The record of the last launch of each of these tasks of an array, as far as there is one."""
+    found = {}
+    for task in tasks:
+        folder = _task_dir(run_dir, attempt, task)
+        launch = _last(folder, "launch.")
+        record = _launch(folder / f"launch.{launch}", launch) if launch is not None else None
+        if record is not None:
+            found[task] = record
+    return found
+
+
+def task_over(run_dir: str, attempt: int, task: int, launch: int) -> bool:
+    """Whether this launch of a task has left the record of its script's end."""
+    return (_task_dir(run_dir, attempt, task) / f"exit.{launch}").exists()
+
+
+def task_dir(run_dir: str, attempt: int, task: int) -> str:
+    """The folder of a task of an array."""
+    return str(_task_dir(run_dir, attempt, task))
+
+
+def task_exit(run_dir: str, attempt: int, task: int) -> Exit | None:
+    """How the script of the last launch of a task ended; None where it wrote nothing."""
+    folder = _task_dir(run_dir, attempt, task)
+    launch = _last(folder, "launch.")
+    return _exit(folder / f"exit.{launch}") if launch is not None else None
+
+
+def _task_dir(run_dir: str, attempt: int, task: int) -> Path:
+    return Path(store_run_dir.attempt_dir(run_dir, attempt)) / "tasks" / str(task)
+
+
+def _last(folder: Path, prefix: str) -> int | None:
+    """The highest N of the files PREFIX<N>."""
+    return max(_numbers(folder, prefix), default=None)
+
+
+def _numbers(folder: Path, prefix: str) -> list[int]:
+    """Each N of the files PREFIX<N>, unsorted."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    ends = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return [int(end) for end in ends if end.isdigit()]
+
+
+def has_tasks(run_dir: str, attempt: int) -> bool:
+    """Some task of an array has claimed its start."""
+    return os.path.isdir(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "tasks"))
+
+
+def _launch(path: Path, launch: int) -> LaunchRecord | None:
+    values = key_values(path)
+    return launch_from(values, launch) if values is not None else None
+
+
+def launch_from(values: Mapping[str, str], launch: int) -> LaunchRecord:
+    """A launch, or a start inside it, from the lines of its record. (pure)"""
+    return LaunchRecord(
+        number=launch,
+        job=values.get("job", ""),
+        host=values.get("host", ""),
+        nodes=nodeset.expand(values.get("nodes", "")),
+        stdout=values.get("stdout", ""),
+        stdout_offset_bytes=integer(values.get("stdout_offset")),
+        stdout_dev=integer(values.get("stdout_dev")),
+        stdout_ino=integer(values.get("stdout_ino")),
+        stderr=values.get("stderr", ""),
+        stderr_offset_bytes=integer(values.get("stderr_offset")),
+        stderr_dev=integer(values.get("stderr_dev")),
+        stderr_ino=integer(values.get("stderr_ino")),
+        resume_from=values.get("resume_from", ""),
+        started_s=_seconds(values.get("started_s")),
+        passed=values.get("passed", ""),
+        several=bool(values.get("array_job") or values.get("het_size")),
+    )
+
+
+def latest_launch(run_dir: str, tries: Sequence[tuple[int, int]]) -> LaunchRecord | None:
+    """The last launch that began, of (attempt, its highest launch) oldest first: an attempt may end before it starts."""
+    for attempt, highest in reversed(tries):
+        for launch in range(highest, -1, -1):
+            found = launch_record(run_dir, attempt, launch)
+            if found is not None:
+                return found
+    return None
+
+
+def exit_record(run_dir: str, attempt: int, launch: int) -> Exit | None:
+    """How the user's script ended in this launch; None when nothing was written."""
+    return _exit(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"exit.{launch}")
+
+
+def _exit(path: Path) -> Exit | None:
+    values = key_values(path)
+    if values is None or "code" not in values:
+        return None
+    return Exit(integer(values["code"]), integer(values.get("signal")), _seconds(values.get("ended_s")))
+
+
+def script_over(run_dir: str, attempt: int, launch: int) -> bool:
+    """Whether this launch has left the record of its script's end; costs one look at a name."""
+    return os.path.exists(os.path.join(store_run_dir.attempt_dir(run_dir, attempt), f"exit.{launch}"))
+
+
+def stuck(run_dir: str, attempt: int, launch: int) -> str:
+    """Why batch.sh did not run the script of this launch: no checkpoint may be loaded; "" where it did, or says nothing."""
+    values = key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"pick.{launch}.1")
+    return values.get("stuck", "") if values is not None else ""
+
+
+def task_stuck(run_dir: str, attempt: int, task: int) -> str:
+    """The same of the last launch of a task of an array."""
+    folder = _task_dir(run_dir, attempt, task)
+    launch = _last(folder, "launch.")
+    values = key_values(folder / f"pick.{launch}.1") if launch is not None else None
+    return values.get("stuck", "") if values is not None else ""
+
+
+def lost_record(run_dir: str, attempt: int, launch: int) -> str:
+    """The job whose start of this launch was not the first, so that batch.sh did not run the script; "" for none."""
+    values = key_values(Path(store_run_dir.attempt_dir(run_dir, attempt)) / f"lost.{launch}")
+    return values.get("job", "") if values is not None else ""
+
+
+def held_record(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> types.Held | None:
+    """What the checks before the script found, where they kept it from starting; `nodes` are those of the launch.
+
+    A script that has left the record of its end was started: the summing up was late, and its word came to nothing.
+    """
+    if script_over(run_dir, attempt, launch):
+        return None
+    try:
+        table = json.loads(
+            store_run_dir.content(held_path(run_dir, attempt, launch), _RECORD_BYTES_MAX) or b""
+        )
+    except (ValueError, RecursionError):
+        return None
+    return types.parsed(table, nodes)
+
+
+def held_path(run_dir: str, attempt: int, launch: int) -> str:
+    """Where that record lies."""
+    return os.path.join(store_run_dir.attempt_dir(run_dir, attempt), f"preflight.{launch}")
+
+
+def key_values(path: Path | str) -> dict[str, str] | None:
+    """The lines `key=value` of a small file that a node wrote; None where there is none."""
+    found = store_run_dir.content(str(path), _RECORD_BYTES_MAX)
+    if found is None:
+        return None
+    pairs = (line.partition("=") for line in found.decode("utf-8", "surrogateescape").splitlines())
+    return {key: value for key, sep, value in pairs if sep}
+
+
+def integer(text: str | None) -> int:
+    """A number that a shell wrote; 0 where it is none."""
+    return int(text) if text and text.lstrip("-").isdigit() else 0
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,88 @@
+"""The newest complete checkpoint, by the rule that batch.sh applies on the node. (I/O)
+
+Both sides use one rule (tests/unit/bundle/test_batch_sh.py holds them against each other): paths that match the glob, neither
+empty nor temporary by name, with the marker where one is asked for, not set aside. The highest step wins: the number behind
+step, iter or epoch in the base name, else the last number of the name without its extension; then the youngest, then the
+last by name.
+"""
+
+from __future__ import annotations
+
+import glob as globbing
+import os
+from collections.abc import Iterable
+
+from ftrun.hooks.checkpoints.names import is_temporary, step_of
+
+__all__ = ["complete", "newer", "newest", "stamp", "step_of", "still_aside", "times_written_s"]
+
+
+def newest(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> str:
+    """The path of the newest complete checkpoint; "" where there is none (or no pattern)."""
+    return max(complete(pattern, marker=marker, set_aside=set_aside, cwd=cwd), key=_rank, default="")
+
+
+def complete(pattern: str, *, marker: str = "", set_aside: tuple[str, ...] = (), cwd: str = "/") -> list[str]:
+    """The paths of all complete checkpoints, in no order."""
+    if not pattern:
+        return []
+    paths = globbing.glob(os.path.join(cwd, os.path.expanduser(pattern)))
+    aside = {os.path.join(cwd, path) for path in set_aside}
+    usable = [path.rstrip("/") for path in paths]
+    return [p for p in usable if p not in aside and not is_temporary(p) and _complete(p, marker)]
+
+
+def newer(path: str, than: str, since_s: float) -> bool:
+    """A checkpoint is newer than another by the same rule; one that is always written under the same name, when it was
+    written after `since_s` (Unix seconds, by the file system's clock). The other one need not exist any more."""
+    if not path or path != than:
+        return bool(path) and (not than or _rank(path) > _rank(than))
+    try:
+        return os.path.getmtime(path) > since_s
+    except OSError:
+        return False
+
+
+def stamp(path: str) -> str:
+    """What tells one writing of a checkpoint from the next; "" where it is gone."""
+    try:
+        entries = [path, *(entry.path for entry in os.scandir(path))] if os.path.isdir(path) else [path]
+        facts = [os.stat(entry) for entry in entries]
+    except OSError:
+        return ""
+    return f"{max(fact.st_mtime_ns for fact in facts)}.{sum(fact.st_size for fact in facts)}.{len(facts)}"
+
+
+def still_aside(set_aside: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Of (path, its stamp when it was set aside) those paths that nobody wrote anew since."""
+    return tuple(path for path, then in set_aside if not then or stamp(path) == then)
+
+
+def times_written_s(path: str) -> float | None:
+    """When it was written last (Unix seconds, by the file system's clock); None where there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
+def _rank(path: str) -> tuple[int, int, str]:
+    step = step_of(path)
+    try:
+        age = os.stat(path).st_mtime_ns
+    except OSError:
+        age = 0
+    return (-1 if step is None else step, age, path)
+
+
+def _complete(path: str, marker: str) -> bool:
+    try:
+        if os.path.isdir(path):
+            if marker:
+                return os.path.exists(os.path.join(path, marker)) or os.path.exists(path + marker)
+            return bool(os.listdir(path))
+        if marker and (path.endswith(marker) or not os.path.exists(path + marker)):
+            return False
+        return os.path.getsize(path) > 0
+    except OSError:
+        return False

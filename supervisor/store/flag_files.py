@@ -1,0 +1,173 @@
+"""`halt.json` in a run's folder: written whole by the commands, read by supervisor and agent. (I/O)
+
+`leave.<launch>.json` in an attempt's folder: what the supervisor wants the agent to move off, at the next checkpoint.
+Written whole or not at all; it stands as long as the wish does. The agent reads it, since it alone acts inside its allocation.
+
+`save-now` in a run's folder: the wish for a checkpoint, for scripts that look at a file.
+How it thinks. Supervisor and agent may wish at the same time, for different reasons; any new checkpoint answers both. What stands in the file tells
+one wish from the next. So a second wish is not written over one that stands, but by the supervisor, whose wishes outlive a
+start; and nobody removes a wish that is not its own. When a launch is over, so are all of its wishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.config import home
+from ftrun.supervisor.model import stop_conditions
+from ftrun.supervisor.model.stop_conditions import BadHalt, Halt
+from ftrun.supervisor.store import checkpoints
+from ftrun.supervisor.store import run_dir as store_run_dir
+
+if TYPE_CHECKING:
+    from ftrun.supervisor.model.run import Run
+
+__all__ = [
+    "FILE",
+    "SIZE_MAX_BYTES_LEAVEFILE",
+    "SIZE_MAX_BYTES_SAVENOW",
+    "Wish",
+    "ask",
+    "clear",
+    "is_read",
+    "read_halt",
+    "read_leave",
+    "remove_halt",
+    "remove_leave",
+    "unask",
+    "wished",
+    "write_halt",
+    "write_leave",
+]
+
+
+SIZE_MAX_BYTES = 16 * 1024
+
+
+def write_halt(run_dir: str, halt: Halt) -> None:
+    """Put these conditions in the place of those before. Raises OSError."""
+    text = json.dumps(halt.to_json()) + "\n"
+    home.write_atomically(os.path.join(run_dir, stop_conditions.FILE), text.encode())
+
+
+def read_halt(run_dir: str) -> Halt | None:
+    """The conditions that stand there; None where there is no file that can be read. Raises BadHalt."""
+    path = os.path.join(run_dir, stop_conditions.FILE)
+    text = store_run_dir.content(path, SIZE_MAX_BYTES)
+    if text is None:
+        return None
+    try:
+        halt = Halt.from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise BadHalt(str(error) if isinstance(error, BadHalt) else "it is no JSON") from None
+    return halt if halt.token else replace(halt, token=checkpoints.stamp(path))  # written by hand
+
+
+def remove_halt(run_dir: str) -> None:
+    """No conditions any more. Raises OSError, not where there were none."""
+    try:
+        os.unlink(os.path.join(run_dir, stop_conditions.FILE))
+    except FileNotFoundError:
+        return
+
+
+def wished(run: Run, run_dir: str, now_s: float) -> Run:
+    """`run` with the wish that its file says, where a condition holds and no supervisor has journalled it yet."""
+    try:
+        halt = read_halt(run_dir)
+    except BadHalt:
+        return run
+    if halt is None or run.wish == "cancel" or halt.token == run.halt.get("token"):
+        return run
+    step = run.attempt.last_step if run.attempt is not None else None
+    save_wait_s = float(run.settings.get("save-wait", 120.0))
+    if not halt.due(step=step, now_s=now_s, save_wait_s=save_wait_s):
+        return replace(run, wish="", halt=halt.to_json())
+    return replace(run, wish=halt.word, wish_by=halt.by, halt=halt.to_json())
+
+
+SIZE_MAX_BYTES_LEAVEFILE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The nodes to be left, all nodes of the job that no start is to use any more, and why."""
+
+    token: str
+    nodes: tuple[str, ...]
+    aside: tuple[str, ...]
+    why: str
+
+
+def write_leave(place: str, launch: int, wish: Wish) -> None:
+    """Let the wish stand in the attempt's folder `place`. Raises OSError."""
+    told = {"token": wish.token, "nodes": list(wish.nodes), "aside": list(wish.aside), "why": wish.why}
+    home.write_atomically(_path(place, launch), (json.dumps(told) + "\n").encode())
+
+
+def read_leave(place: str, launch: int) -> Wish | None:
+    """The wish that stands there; None where there is none that can be read."""
+    text = store_run_dir.content(_path(place, launch), SIZE_MAX_BYTES_LEAVEFILE)
+    if not text:
+        return None
+    try:
+        told = json.loads(text)
+        return Wish(str(told["token"]), _names(told["nodes"]), _names(told["aside"]), str(told["why"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def remove_leave(place: str, launch: int) -> None:
+    """No wish any more."""
+    with contextlib.suppress(OSError):
+        os.unlink(_path(place, launch))
+
+
+def _path(place: str, launch: int) -> str:
+    return os.path.join(place, f"leave.{launch}.json")
+
+
+def _names(found: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(name) for name in found)
+
+
+FILE = "save-now"
+SIZE_MAX_BYTES_SAVENOW = 4096
+
+
+def ask(run_dir: str, token: str, *, beside: bool = False) -> None:
+    """Let the wish `token` stand there; `beside` = not where another one does. Raises OSError."""
+    path = os.path.join(run_dir, FILE)
+    if beside and store_run_dir.content(path, SIZE_MAX_BYTES_SAVENOW):
+        return
+    home.write_atomically(path, f"{token}\n".encode(), mode=0o644)
+
+
+def unask(run_dir: str, token: str) -> None:
+    """The wish `token` stands there no more; any other one stays."""
+    path = os.path.join(run_dir, FILE)
+    if token and store_run_dir.content(path, SIZE_MAX_BYTES_SAVENOW) == f"{token}\n".encode():
+        _remove(path)
+
+
+def clear(run_dir: str) -> None:
+    """Nobody's wish stands there any more."""
+    _remove(os.path.join(run_dir, FILE))
+
+
+def is_read(place: str, start_token: str) -> bool:
+    """Some rank of this start tells where it is by `beat`, so it reads the file, too; `place` is the attempt's folder."""
+    try:
+        return bool(os.listdir(os.path.join(place, "beats", start_token)))
+    except OSError:
+        return False
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,70 @@
+"""The reports that nodes left in an attempt's folder, read within bounds. (I/O)
+
+How it thinks. They are written by the job's own user and may be anything: only files named for a node of the attempt are opened, no more of
+them than it has nodes, and no more of each than a report can be. The folder's own time stamp tells when there is something new, so a look at a
+run whose nodes are well costs one question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+
+from ftrun.supervisor.store import run_dir as store_run_dir
+
+__all__ = ["KINDS", "folder", "json_of", "left", "put_by", "stamp"]
+
+
+KINDS = ("preflight", "watch", "after")
+REPORT_BYTES_MAX = 1024 * 1024  # the most that `hooks.nodefile` writes is less
+
+
+def folder(run_dir: str, attempt: int) -> str:
+    """Where the reports of an attempt lie."""
+    return os.path.join(store_run_dir.attempt_dir(run_dir, attempt), "nodes")
+
+
+def stamp(run_dir: str, attempt: int) -> int:
+    """Changes when a report is written; 0 where there is none, or it cannot be seen."""
+    try:
+        return os.stat(folder(run_dir, attempt)).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def left(run_dir: str, attempt: int, launch: int, nodes: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Occasion -> node -> what lies in its file (JSON of any form, None where it cannot be read); nodes without a file are absent."""
+    place = folder(run_dir, attempt)
+    try:
+        names = set(os.listdir(place))
+    except OSError:
+        names = set()
+    return {
+        kind: {
+            node: json_of(os.path.join(place, name))
+            for node in nodes
+            if (name := f"{kind}.{launch}.{node}.json") in names
+        }
+        for kind in KINDS
+    }
+
+
+def put_by(run_dir: str, attempt: int, nodes: Sequence[str], name: str) -> None:
+    """What these nodes said of themselves before counts no more; it is kept beside, under `before-NAME.`. A file that cannot be moved stays."""
+    place = folder(run_dir, attempt)
+    with contextlib.suppress(OSError):
+        for old in os.listdir(place):
+            kind, _, rest = old.partition(".")
+            if kind in KINDS and rest.endswith(".json") and rest.partition(".")[2][:-5] in nodes:
+                os.replace(os.path.join(place, old), os.path.join(place, f"before-{name}.{old}"))
+
+
+def json_of(path: str) -> object:
+    """The JSON in a file; None for what is too large, no regular file, or no JSON."""
+    content = store_run_dir.content(path, REPORT_BYTES_MAX + 1)
+    try:
+        return json.loads(content) if content is not None and len(content) <= REPORT_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        return None

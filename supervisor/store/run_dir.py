@@ -1,0 +1,231 @@
+"""Where a run lives on disk: `$FTRUN_HOME` and the folders below it. (I/O)
+
+$FTRUN_HOME/runs/<run>/{submit,journal,requests,attempts/<n>}     0700
+    $FTRUN_HOME/index/<job id> -> ../runs/<run>                       rebuildable
+    $FTRUN_HOME/lease/                                                see `lease`
+
+Exclusive mkdir is the only lock used here: it is atomic on every file system that a cluster shares. `ftrun sbatch`
+goes through this module, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ftrun.hooks.runtime.ownership import distrust, private_folder, private_folders
+from ftrun.supervisor.config import home as config_home
+
+__all__ = [
+    "TOOLS_LINK",
+    "attempt_dir",
+    "content",
+    "create_run",
+    "discard_run",
+    "foreign_home",
+    "identity",
+    "index",
+    "latest_attempt",
+    "open_attempt",
+    "provably_dead",
+    "resolve",
+    "run_dirs",
+    "same_machine",
+    "tools_name",
+]
+
+
+_RUNS_MAX = 999_999
+_NAME_LENGTH_MAX = 40
+
+
+def foreign_home(home: str) -> str:
+    """Why runs must not be kept in `home`, whose files are believed and in part run: others may have written there. "" for one that is not there yet."""
+    return distrust(home, follow=True) if os.path.exists(home) else ""
+
+
+TOOLS_LINK = "tools/ftrun-hook.pyz"
+
+
+def tools_name(home: str) -> str:
+    """The name of the node side of ftrun that lies in `home`; "" where there is none, or others could have put it there."""
+    link = os.path.join(home, TOOLS_LINK)
+    try:
+        folder, fact = os.lstat(os.path.dirname(link)), os.lstat(link)
+        if {folder.st_uid, fact.st_uid} <= {os.geteuid(), 0} and not folder.st_mode & 0o022:
+            return os.path.basename(os.readlink(link))
+    except OSError:
+        pass
+    return ""
+
+
+def run_name(job_name: str) -> str:
+    """The job name as the first half of a run id: characters that are safe in paths, comments and shells."""
+    safe = "".join(c if (c.isascii() and (c.isalnum() or c in "_.-")) else "-" for c in job_name).strip("-.")
+    return safe[:_NAME_LENGTH_MAX] or "run"
+
+
+def create_run(home: str, job_name: str) -> str:
+    """Make a new run folder and return its path. The number is the next free one of this name.
+
+    Raises OSError where the folder cannot be written (quota, full, read-only).
+    """
+    name = run_name(job_name)
+    runs = os.path.join(home, "runs")
+    if why := foreign_home(home):
+        raise OSError(errno.EPERM, why.removeprefix(f"{home} "), home)
+    private_folders(runs)
+    taken = [entry[len(name) + 1 :] for entry in os.listdir(runs) if entry.startswith(name + "-")]
+    number = max((int(rest) for rest in taken if rest.isdigit()), default=0) + 1
+    while number <= _RUNS_MAX:
+        path = os.path.join(runs, f"{name}-{number:04d}")
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            number += 1
+            continue
+        for child in ("submit", "journal", "requests", "attempts"):
+            os.mkdir(os.path.join(path, child), 0o700)
+        return path
+    raise OSError(f"no free run number left for {name!r} in {runs}")
+
+
+def discard_run(run_dir: str) -> None:
+    """Remove a run of which no job exists (its first submission was refused)."""
+    for folder, folders, files in os.walk(run_dir, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(folder, name))
+        for name in folders:
+            child = os.path.join(folder, name)
+            if os.path.islink(child):
+                os.unlink(child)
+            else:
+                os.rmdir(child)
+    os.rmdir(run_dir)
+
+
+def attempt_dir(run_dir: str, attempt: int) -> str:
+    """The folder of one attempt (which need not exist)."""
+    return os.path.join(run_dir, "attempts", str(attempt))
+
+
+def open_attempt(run_dir: str, attempt: int) -> str | None:
+    """Make the folder of attempt `attempt`; None when somebody else made it (only its maker may submit)."""
+    path = attempt_dir(run_dir, attempt)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return None
+    return path
+
+
+def latest_attempt(run_dir: str) -> int:
+    """The highest attempt number that exists; 0 where there is none."""
+    try:
+        names = os.listdir(os.path.join(run_dir, "attempts"))
+    except FileNotFoundError:
+        return 0
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def index(home: str, job_id: str, run_id: str) -> None:
+    """Remember that this job belongs to this run. An id that Slurm gave out again points to its newest run."""
+    folder = private_folder(os.path.join(home, "index"))
+    link = os.path.join(folder, job_id)
+    target = os.path.join("..", "runs", run_id)
+    temporary = f"{link}.{config_home.host_name()}.{os.getpid()}.tmp"
+    os.symlink(target, temporary)
+    os.replace(temporary, link)
+
+
+def run_dirs(home: str) -> list[str]:
+    """Every run folder, sorted by name."""
+    runs = os.path.join(home, "runs")
+    try:
+        names = sorted(name for name in os.listdir(runs) if not name.startswith("."))
+    except FileNotFoundError:
+        return []
+    return [
+        path
+        for path in (os.path.join(runs, name) for name in names)
+        if os.path.isdir(os.path.join(path, "journal"))
+    ]
+
+
+def resolve(home: str, name: str) -> str | None:
+    """The run folder that a run id or any job id of a run ("123", "123_4", "123+1") stands for; None when unknown."""
+    if not name or name.startswith(".") or "/" in name:
+        return None
+    path = os.path.join(home, "runs", name)
+    if os.path.isdir(os.path.join(path, "journal")):
+        return path
+    plain = name.split("_", 1)[0].split("+", 1)[0]
+    for candidate in (name, plain):
+        link = os.path.join(home, "index", candidate)
+        try:
+            path = os.path.normpath(os.path.join(home, "index", os.readlink(link)))
+        except OSError:
+            continue
+        if os.path.isdir(os.path.join(path, "journal")):
+            return path
+    return None
+
+
+def content(path: str, most_bytes: int, *, start_bytes: int = 0) -> bytes | None:
+    """`most_bytes` of a file that a job may have written, from `start_bytes` on; None where there is none that can be read at once.
+
+    A pipe or a link in its place costs a look and no wait.
+    """
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return None
+            stream.seek(start_bytes)
+            return stream.read(most_bytes)
+    except OSError:
+        return None
+
+
+def identity() -> str:
+    """This process as host.boot.pid-namespace.pid.start: unique, and checkable for life on the same machine."""
+    return (
+        f"{config_home.host_name()}.{_boot()}.{_pid_namespace()}.{os.getpid()}.{_process_start(os.getpid())}"
+    )
+
+
+def same_machine(writer: str) -> bool:
+    """True when the writer (see `identity`) is or was a process that this process can look up: same boot, same namespace."""
+    parts = writer.split(".")
+    return len(parts) == 5 and parts[1] == _boot() and parts[2] == _pid_namespace() and parts[3].isdigit()
+
+
+def provably_dead(writer: str) -> bool:
+    """True when the writer (see `identity`) was a process of this very machine and that process is gone."""
+    parts = writer.split(".")
+    return same_machine(writer) and _process_start(int(parts[3])) != parts[4]
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            return stream.read().strip().replace("-", "")[:12]
+    except OSError:
+        return "unknown"
+
+
+def _pid_namespace() -> str:
+    try:
+        return "".join(c for c in os.readlink("/proc/self/ns/pid") if c.isdigit())
+    except OSError:
+        return "0"
+
+
+def _process_start(pid: int) -> str:
+    """Start time of a process in clock ticks since boot; "" when there is no such process (a zombie is none)."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            fields = stream.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]

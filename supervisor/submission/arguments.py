@@ -1,0 +1,341 @@
+"""What the user asked of `ftrun sbatch`: arguments split, script read, settings in force. (I/O)
+
+How it thinks. What sbatch would refuse before it asks anybody (a wrong option, no such file, no `#!`) is not refused here: it
+is `Plain`, which means that sbatch gets it as it was typed, so that the message and the exit status are its own. Only
+ftrun's own settings are refused here, since nobody else knows them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ftrun.slurm.client import options
+from ftrun.slurm.client.options import CommandLine, OptionError
+from ftrun.supervisor.config import settings, sources
+from ftrun.supervisor.model import errors
+from ftrun.supervisor.model.errors import SubmitImpossible, UserError
+from ftrun.supervisor.store import submission_context
+from ftrun.supervisor.submission import compose, in_allocation, plan, sbatch_process
+
+__all__ = ["Asked", "Plain", "read"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ftrun.supervisor.config.sources import Config
+
+_ELASTIC = ("nodes", "nodes-valid", "global-batch", "micro-batch", "replicas", "on-queue-timeout")
+# sbatch answers these and submits nothing.
+_ASIDE = ("help", "usage", "version", "autocomplete")
+
+
+class Asked:
+    """What one call of `ftrun sbatch` knows: the arguments, the environment to the byte, and the script."""
+
+    __slots__ = (
+        "argv",
+        "config",
+        "env",
+        "extra",
+        "head",
+        "line",
+        "raw_env",
+        "sbatch",
+        "script",
+        "script_path",
+        "version",
+    )
+
+    def __init__(self, argv: Sequence[str], raw_env: dict[bytes, bytes]) -> None:
+        self.argv = list(argv)  # sbatch's only, once `line` is there
+        self.raw_env = raw_env
+        self.env = {os.fsdecode(key): os.fsdecode(value) for key, value in raw_env.items()}
+        self.sbatch = sbatch_process.find_sbatch(self.env.get("PATH", os.defpath))
+        self.line = CommandLine(())
+        self.head: list[CommandLine] = []
+        self.version: tuple[int, int] | None = None
+        self.extra: dict[str, int] = {}
+        self.script = b""
+        self.script_path = ""
+        self.config = sources.Config()
+
+    @property
+    def source(self) -> str:
+        """file, stdin or wrap."""
+        if self.line.has("wrap"):
+            return "wrap"
+        return "stdin" if self.line.script is None else "file"
+
+    @property
+    def job_name(self) -> str:
+        """The name that Slurm gives the job; of several parts, the first."""
+        chosen = (
+            self.line.get("job-name", 0) or self.env.get("SBATCH_JOB_NAME") or self.head[0].get("job-name")
+        )
+        return (
+            chosen
+            or os.path.basename(self.line.script or "")
+            or ("wrap" if self.source == "wrap" else "sbatch")
+        )
+
+    @property
+    def run_name(self) -> str:
+        """The first half of the run's id."""
+        return self.config.text("name") or self.job_name
+
+    @property
+    def names_cluster(self) -> bool:
+        """Whether somebody says on which cluster the job may start."""
+        return bool(_clusters(self)[1])
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the lines of the script are read by."""
+        return {
+            "argv": self.argv,
+            "slurm_version": self.version,
+            "plugin_options": self.extra,
+            "foreign": "SBATCH_IGNORE_PBS" not in self.env,
+        }
+
+    def kept(self, run: str, token: str) -> dict[str, Any]:
+        """The submission context of this process as submit/context.json has it."""
+        shape, array = plan.shape_of(self.line, self.head, self.env)
+        wait = (
+            self.line.has("wait") or "SBATCH_WAIT" in self.env or any(part.has("wait") for part in self.head)
+        )
+        return {
+            **submission_context.capture(),
+            "run": run,
+            "run_token": token,
+            **self.told,
+            "script_args": list(self.line.script_args),
+            "script_path": self.script_path,
+            "script_name": os.path.basename(self.line.script or ""),
+            "source": self.source,
+            "has_shebang": self.script.startswith(b"#!"),
+            "job_name": self.job_name,
+            "shape": shape,
+            "array": array,
+            "wait": wait,
+            "slurm_conf": self.env.get("SLURM_CONF", ""),
+            "python": sys.executable,
+            "cache_name": os.urandom(8).hex(),
+            **self._widened(),
+            "settings": self.config.values,
+            "settings_from": self.config.layers(),
+        }
+
+    def _widened(self) -> dict[str, int]:
+        """How many nodes the user means, where spares come on top of them."""
+        wide = in_allocation.resized(self.config.values, self.line, self.head, self.env)
+        return {"active": wide.active} if wide is not None and wide.spares else {}
+
+
+class Plain(Exception):
+    """This goes to sbatch as it is. `warning` is said when a job came of it all the same."""
+
+    def __init__(self, warning: str = "") -> None:
+        super().__init__(warning)
+        self.warning = warning
+
+
+def read(asked: Asked) -> None:
+    """Split the arguments, read the script, settle the settings. Raises Plain, and UserError for settings of ours."""
+    _split(asked)
+    _read_script(asked)
+    asked.config = _settings(asked)
+    _refuse_other_clusters(asked)
+    _refuse_ladder(asked)
+
+
+def _split(asked: Asked) -> None:
+    typed = asked.argv
+    try:
+        asked.line = options.split(typed, own=_own)
+    except (options.Ambiguous, options.UnknownOption):
+        _ask_sbatch(asked)
+        try:
+            asked.line = options.split(typed, version=asked.version, extra=asked.extra, own=_own)
+        except OptionError:
+            raise Plain("its options were not understood") from None
+    except options.MissingValue as error:
+        raise UserError(str(error)) from None
+    except OptionError:
+        raise Plain("its options were not understood") from None
+    finally:
+        asked.argv = asked.line.argv() if asked.line.words or asked.line.script else _less_own(typed)
+    if any(asked.line.has(name) for name in _ASIDE):
+        raise Plain
+    for name, value in asked.line.own:  # a slip of the pen in our own options is told before anything else
+        try:
+            settings.parse(name, True if value is None else value)
+        except errors.SettingError as error:
+            raise UserError(f"--ft-{name}: {error}") from None
+
+
+def _own(name: str) -> bool:
+    try:
+        return settings.takes_value(name)
+    except errors.SettingError as error:
+        raise UserError(f"--ft-{name}: {error}") from None
+
+
+def _less_own(argv: Sequence[str]) -> list[str]:
+    """Arguments that could not be split, less what looks like ours."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        if skip:
+            skip = False
+        elif word.startswith("--ft-"):
+            name, equals, _ = word[5:].partition("=")
+            skip = not equals and name in settings.SETTINGS and settings.takes_value(name)
+        else:
+            kept.append(word)
+    return kept
+
+
+def _ask_sbatch(asked: Asked) -> None:
+    """The version, and the options of plugins: asked for only when an option needs it."""
+    import subprocess
+
+    def told(option: str) -> str:
+        answer = subprocess.run([asked.sbatch, option], env=asked.raw_env, capture_output=True, check=False)
+        return answer.stdout.decode("utf-8", "replace")
+
+    numbers = told("--version").split()[-1:]
+    parts = numbers[0].split(".") if numbers else []
+    if len(parts) >= 2 and parts[0].isdigit() and parts[1].isdigit():
+        asked.version = (int(parts[0]), int(parts[1]))
+    asked.extra = options.plugin_options(told("--help"))
+
+
+def _read_script(asked: Asked) -> None:
+    line = asked.line
+    if asked.source == "wrap":
+        if line.script is not None:
+            raise Plain  # sbatch refuses arguments beside --wrap
+        command = line.get("wrap") or ""
+        asked.script = (
+            b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" + os.fsencode(command) + b"\n"
+        )
+    elif line.script is None:
+        with open(0, "rb", closefd=False) as stream:
+            asked.script = stream.read()
+    else:
+        asked.script_path = _located(line.script, asked.env)
+        try:
+            with open(asked.script_path, "rb") as stream:
+                asked.script = stream.read()
+        except OSError:
+            raise Plain from None  # sbatch cannot open it either, and says so
+    try:
+        asked.head = plan.directive_lines(asked.script, asked.told)
+    except (options.Ambiguous, options.UnknownOption):
+        _ask_sbatch(asked)
+        try:
+            asked.head = plan.directive_lines(asked.script, asked.told)
+        except OptionError:
+            raise Plain("its #SBATCH options were not understood") from None
+    except OptionError:
+        raise Plain("its #SBATCH options were not understood") from None
+
+
+def _located(script: str, env: Mapping[str, str]) -> str:
+    """Where sbatch finds a script: a path as it is; a bare name in the working folder first, then along PATH."""
+    cwd = os.getcwd()
+    if script.startswith((".", "/")):
+        return os.path.join(cwd, script)
+    for folder in (cwd, *env.get("PATH", "").split(":")):
+        path = os.path.join(cwd, folder, script)
+        if os.path.exists(path) and not os.path.isdir(path):
+            return path
+    return os.path.join(cwd, script)
+
+
+def _settings(asked: Asked) -> Config:
+    script: list[str] = []
+    if b"#FTRUN" in asked.script:
+        try:
+            script = compose.ftrun_directives(asked.script)
+        except compose.ScriptError as error:
+            raise UserError(str(error)) from None
+    found = sources.load(os.getcwd(), asked.env, script=script, own=asked.line.own)
+    if found.untrusted:
+        raise UserError(found.untrusted)
+    return found
+
+
+def _refuse_ladder(asked: Asked) -> None:
+    """What cannot be recovered as it was asked for is told now, and not at night."""
+    try:
+        in_allocation.refuse(asked.config, plan.shape_of(asked.line, asked.head, asked.env)[0])
+        if asked.config.meant("recover") or any(asked.config.values[key] for key in _ELASTIC):
+            from ftrun.supervisor.submission import sizes
+
+            sizes.refuse(asked.config, asked.line, asked.head, asked.env)
+        wide = in_allocation.resized(asked.config.values, asked.line, asked.head, asked.env)
+    except (errors.SettingError, SubmitImpossible) as error:
+        raise UserError(asked.config.blame(str(error))) from None
+    if wide is not None and wide.spares:
+        _refuse_too_wide(asked, wide.active, wide.spares)
+
+
+def _refuse_too_wide(asked: Asked, active: int, spares: int) -> None:
+    """A job that asks for more nodes than there are would wait for ever. Where Slurm shows no partition, Slurm itself decides."""
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
+
+    try:
+        partitions = CommandCluster(asked.env).partitions()
+    except SlurmError:
+        return
+    named = asked.line.get("partition") or asked.env.get("SBATCH_PARTITION") or asked.head[0].get("partition")
+    names = named.split(",") if named else [row.name for row in partitions.values() if row.default]
+    if not names or not all(name in partitions for name in names):
+        return
+    most, name = max((len(partitions[name].nodes), name) for name in names)
+    if active <= most < active + spares:
+        left = f"--ft-spares={most - active}" if most > active else "no spares"
+        raise UserError(
+            f"spares: {active} nodes and {spares} spares are {active + spares}, and partition {name} has {most}: {left} at most"
+        )
+
+
+def _refuse_other_clusters(asked: Asked) -> None:
+    """A run lives on one cluster, the one that SLURM_CONF names: its ids, its nodes and its states are that cluster's.
+
+    A list of clusters, `all`, another cluster or a constraint on the clusters of a federation is refused before anything is made.
+    The local cluster's own name goes through to sbatch, which asks slurmdbd what it is.
+    """
+    federal = asked.line.get("cluster-constraint") or asked.head[0].get("cluster-constraint")
+    if federal:
+        told = "a run cannot move between the clusters of a federation; leave it out, or use plain sbatch"
+        raise UserError(f"--cluster-constraint={federal}: {told}")
+    source, named = _clusters(asked)
+    if not named:
+        return
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
+
+    try:
+        here = CommandCluster(asked.env).facts().name
+    except SlurmError as error:
+        raise UserError(f"{source}{named}: {error.message}", 1) from None
+    if named != here:
+        mend = f"leave it out, submit on a login node of {named}, or use plain sbatch"
+        raise UserError(f"{source}{named}: ftrun looks after jobs of the local cluster ({here}) only; {mend}")
+
+
+def _clusters(asked: Asked) -> tuple[str, str]:
+    """Who names clusters, as sbatch takes it (the command line, then variables, then the script), and which."""
+    if typed := asked.line.get("clusters"):
+        return "--clusters=", typed
+    for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
+        if asked.env.get(name):
+            return f"{name}=", asked.env[name]
+    return "#SBATCH --clusters=", asked.head[0].get("clusters") or ""

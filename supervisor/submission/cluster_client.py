@@ -1,0 +1,112 @@
+"""How Slurm is asked: by its commands, or by pyslurm where the settings and the site allow it. (I/O)
+
+Long lives only: what asks once, as most commands of ftrun do, has its answer from Slurm's commands before a library is loaded.
+
+Clusters of a federation beside this one: where Slurm may start a job that is not seen from here.
+How it thinks. A run lives on one cluster. In a federation of several, Slurm offers a job to each and starts it where it can first. Nobody is asked about that before a
+submission: only jobs of a federation have ids of more than 26 bits (the upper ones are the number of the cluster), so elsewhere it costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+
+from ftrun.slurm.client.cluster import Cluster
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.commands.cluster import CommandCluster
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ftrun.slurm.native.cluster import NativeCluster, Speaking
+    from ftrun.supervisor.config.sources import Config
+
+__all__ = ["examine", "may_leave", "open_cluster", "siblings"]
+
+
+PROBE_TIMEOUT_S = 15.0
+
+
+def open_cluster(
+    config: Config, env: Mapping[str, str], *, timeout_s: float, tell: Callable[[Speaking], None]
+) -> Cluster:
+    """The cluster as the settings want it asked; `tell` is called whenever who is asked changes, and never where that is only the commands."""
+    commands = CommandCluster(env, timeout_s=timeout_s)
+    return commands if _without(config) else _native(config, commands, env, timeout_s, tell)
+
+
+def examine(config: Config, env: Mapping[str, str]) -> tuple[str, str, str]:
+    """For `ftrun doctor`: state (ok, warn), what is so, how to mend it. A library is really asked."""
+    alone = _without(config)
+    if alone:
+        return "ok", f"by Slurm's commands: {alone}", ""
+    commands = CommandCluster(env, timeout_s=PROBE_TIMEOUT_S)
+    cluster = _native(config, commands, env, PROBE_TIMEOUT_S, lambda _: None)
+    mend = "docs/pyslurm.md says how it is built; until then nothing is missing but speed. slurm-client=commands: not tried again"
+    try:
+        found = cluster.probe()
+    except SlurmError as error:
+        return "warn", f"pyslurm was not tried: {error.message}", "try again when Slurm answers"
+    finally:
+        cluster.close()
+    if found.why:
+        return "warn", f"by Slurm's commands, since pyslurm is of no use: {found.why}", mend
+    return "ok", f"by {found.by}, in a process of its own", ""
+
+
+def _without(config: Config) -> str:
+    """Why pyslurm is out of the question; "" where it is worth a try. Nothing of it is loaded for that."""
+    if config.text("slurm-client") == "commands":
+        return "slurm-client=commands"
+    wanted = config.text("slurm-client") == "pyslurm" or config.text("pyslurm-python")
+    return "" if wanted or importlib.util.find_spec("pyslurm") else "pyslurm is not installed here"
+
+
+def _native(
+    config: Config,
+    commands: CommandCluster,
+    env: Mapping[str, str],
+    timeout_s: float,
+    tell: Callable[[Speaking], None],
+) -> NativeCluster:
+    from ftrun.slurm.native.cluster import NativeCluster
+
+    auto = config.text("slurm-client") == "auto"
+    python = config.text("pyslurm-python")
+    return NativeCluster(commands, env, timeout_s=timeout_s, python=python, auto=auto, tell=tell)
+
+
+_LOCAL_ID_BITS = 26  # MAX_JOB_ID of slurm.h: what is above is the origin of a federated job
+_ASK_S = 10.0
+
+
+def may_leave(job: str, env: Mapping[str, str]) -> str:
+    """The warning about a job that was submitted without naming this cluster; "" where it can start here only, or nothing can be found out."""
+    if not job.isdigit() or not int(job) >> _LOCAL_ID_BITS:
+        return ""
+    import subprocess
+
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.process import reading_env, tool
+
+    inner = reading_env(env)
+    try:
+        shown = subprocess.run(
+            [tool("scontrol", inner), "show", "federation"], env=inner, capture_output=True, text=True, timeout=_ASK_S, check=False
+        ).stdout  # fmt: skip
+    except (OSError, SlurmError, subprocess.TimeoutExpired):
+        return ""
+    own, others = siblings(shown)
+    if not others:
+        return ""
+    return (
+        f"job {job} may be started on another cluster of its federation ({', '.join(others)}), where ftrun does not see it;"
+        f" submit with -M {own} to keep a run here"
+    )
+
+
+def siblings(shown: str) -> tuple[str, list[str]]:
+    """This cluster and the others that are in its federation, from `scontrol show federation`."""
+    own = re.search(r"^Self:\s+([^:\s]+):", shown, re.MULTILINE)
+    return own[1] if own else "", re.findall(r"^Sibling:\s+([^:\s]+):", shown, re.MULTILINE)

@@ -1,0 +1,275 @@
+"""What a companion is submitted with: a small job that holds nodes for a start of another job of the run. (I/O)
+
+How it thinks. Its nodes are to be like those of the main job, and it must not wait for what the main job waited for. So nothing
+of the user's script goes in, and of what the user typed (arguments, variables, directives) only what says *which nodes* and *how much of each* is
+said again, in figures for its own number of nodes. What says when to start, whom to tell, what to do at the end and which nodes by name is left out. Its
+time ends with the main job's, and it is never started a second time.
+
+Its comment bears a mark of its own and never the token of the attempt: whoever looks for the attempt's job must not find it.
+
+The pool of spares that a site or a user sets aside: where a companion is borrowed from, and given back to when it ends.
+How it thinks. A job has one partition, and a job in a reservation has nodes of that reservation only [tried on 22.05; with Flags=FLEX others, too]: so spares
+of a job cannot come from a pool that its other nodes are not in. A companion can: it is a job of its own. So a pool is where companions
+come from. It is for nodes that a fault took, and is not borrowed for growth. Where it has enough idle nodes they are taken, for
+nobody waits for them; else the companion is asked of the job's own partition, as without a pool.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Mapping
+
+from ftrun.hooks.bundle.shell import COMPANION_SH
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.client.errors import SlurmError
+from ftrun.slurm.client.options import OptionError
+from ftrun.supervisor.model.agent_events import mark_of
+from ftrun.supervisor.model.errors import SubmitImpossible
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store import submission_context
+from ftrun.supervisor.submission import compose, node_names, plan, resize
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ftrun.slurm.client.cluster import Cluster, NodeRow, SubmitRequest
+    from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.config.node_counts import Pool
+
+__all__ = ["Form", "form", "idle", "members", "request_for"]
+
+
+# Options that say which nodes and how much of each, and the variables of sbatch that mean the same (opt.c of sbatch, 22.05 to 26.05).
+_CARRIED = {
+    "account": "SBATCH_ACCOUNT",
+    "partition": "SBATCH_PARTITION",
+    "qos": "SBATCH_QOS",
+    "reservation": "SBATCH_RESERVATION",
+    "wckey": "SBATCH_WCKEY",
+    "mcs-label": "",
+    "constraint": "SBATCH_CONSTRAINT",
+    "network": "SBATCH_NETWORK",
+    "exclusive": "SBATCH_EXCLUSIVE",
+    "oversubscribe": "",
+    "overcommit": "SBATCH_OVERCOMMIT",
+    "core-spec": "SBATCH_CORE_SPEC",
+    "thread-spec": "SBATCH_THREAD_SPEC",
+    "extra-node-info": "",
+    "sockets-per-node": "",
+    "cores-per-socket": "",
+    "threads-per-core": "SBATCH_THREADS_PER_CORE",
+    "hint": "SBATCH_HINT",
+    "mincpus": "",
+    "tmp": "",
+    "cpus-per-task": "",
+    "cpus-per-gpu": "SBATCH_CPUS_PER_GPU",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "mem-per-cpu": "SBATCH_MEM_PER_CPU",
+    "mem-per-gpu": "SBATCH_MEM_PER_GPU",
+    "gres": "SBATCH_GRES",
+    "gres-flags": "SBATCH_GRES_FLAGS",
+    "gpus-per-node": "SBATCH_GPUS_PER_NODE",
+    "gpus-per-task": "SBATCH_GPUS_PER_TASK",
+    "gpus-per-socket": "",
+    "tres-per-task": "SBATCH_TRES_PER_TASK",
+    "ntasks-per-core": "",
+    "ntasks-per-socket": "",
+    "ntasks-per-gpu": "",
+    "nice": "",
+}
+# Variables that would put in what is left out.
+_DROPPED = frozenset(
+    f"SBATCH_{name}"
+    for name in (
+        "ARRAY_INX", "BATCH", "CLUSTERS", "CONTAINER", "CONTAINER_ID", "DELAY_BOOT", "DISTRIBUTION", "ERROR", "EXPORT", "GET_USER_ENV", "GPUS",
+        "IGNORE_PBS", "INPUT", "JOB_NAME", "NO_KILL", "NO_REQUEUE", "OPEN_MODE", "OUTPUT", "PROFILE", "REQUEUE", "REQ_SWITCH", "SEGMENT_SIZE", "SIGNAL",
+        "SPREAD_JOB", "TIMELIMIT", "USE_MIN_NODES", "WAIT", "WAIT4SWITCH", "WAIT_ALL_NODES",
+    )
+) | {"SLURM_CLUSTERS"}  # fmt: skip
+
+
+class Form:
+    """One call of sbatch for a companion: its arguments, the script for its standard input, and its environment."""
+
+    __slots__ = ("argv", "content", "env")
+
+    def __init__(self, argv: Sequence[str], content: bytes, env: Mapping[str, str]) -> None:
+        self.argv = tuple(argv)
+        self.content = content
+        self.env = dict(env)
+
+
+def form(
+    kept: Mapping[str, Any],
+    script: bytes,
+    env: Mapping[str, str],
+    *,
+    run_dir: str,
+    attempt: int,
+    launch: int,
+    number: int,
+    nodes: int,
+    limit_s: float | None,
+    main_job: str,
+    main_started: float | None,
+    exclude: Sequence[str],
+    main_host: str = "",
+    mark: str = "",
+    partition: str = "",
+    pool: str = "",
+) -> Form:
+    """The call of sbatch for companion `number` of one launch of the run in `run_dir`.
+
+    `kept`, `script` and `env` are the submission context. `limit_s` is what is left of the main job's time (None: it has no limit), `main_started`
+    when it started, in seconds since 1970 (None: it is not compared), `main_host` the node of its script ("": not known); `exclude` are its nodes and those to avoid; `partition` is where it runs
+    ("" = as the user said), `pool` the option that borrows it from a pool. Raises SubmitImpossible: why there can be none; OptionError.
+    """
+    line, head = plan.split_kept(kept), plan.directive_lines(script, kept)
+    if resize.chosen("clusters", line, head, env, "SBATCH_CLUSTERS"):
+        raise SubmitImpossible("a companion on another cluster (-M) cannot be had")
+    shape = _shape(line, head, env, nodes)
+    argv = [f"--nodes={nodes}", f"--time={_limit(limit_s)}", "--no-requeue", "--open-mode=append", *shape]
+    if pool:
+        argv.append(pool)
+    if partition and not pool.startswith("--partition="):
+        argv.append(f"--partition={partition}")
+    given = {word.partition("=")[0] for word in argv}
+    for name, variable in _CARRIED.items():
+        argv += [] if f"--{name}" in given else _said(name, variable, line, head, env)
+    own = ",".join(node_names.excluded(line, head, kept.get("cwd", "")))
+    if away := ",".join(filter(None, (own, nodeset.fold(exclude)))):
+        argv.append(f"--exclude={away}")
+    folder = os.path.join(run_dir, "attempts", str(attempt), "companions")
+    log = os.path.join(folder, f"{number}.log").replace("%", "%%")
+    mark = mark or mark_of(kept["run_token"], attempt, launch, number)
+    comment = line.get("comment") or head[0].get("comment")
+    argv += [
+        f"--output={log}",
+        "--input=/dev/null",
+        f"--job-name={_name(kept, line, head, env)}",
+        f"--comment={comment} {mark}" if comment else f"--comment={mark}",
+    ]
+    content = compose.with_variables(
+        COMPANION_SH,
+        {
+            "_ft_dir": run_dir,
+            "_ft_pack": store_run_dir.tools_name(os.path.dirname(os.path.dirname(run_dir))),
+            "_ft_place": os.path.dirname(folder),
+            "_ft_folder": folder,
+            "_ft_launch": str(launch),
+            "_ft_number": str(number),
+            "_ft_main_job": main_job,
+            "_ft_main_host": main_host,
+            "_ft_main_started": "" if main_started is None else f"{main_started:.0f}",
+            "_ft_agent": str(kept.get("python", "")),
+            "_ft_watch": plan.watched(kept["settings"]),
+            "_ft_checks": str(kept["settings"].get("checks", "")),
+        },
+    )
+    return Form(argv, content, {name: value for name, value in env.items() if name not in _DROPPED})
+
+
+def request_for(run_dir: str, attempt: int, **about: Any) -> SubmitRequest:
+    """The request for a companion, from the run's kept context alone; makes the folder for its log. `about` is as for `form`.
+
+    Raises SubmitImpossible.
+    """
+    from ftrun.slurm.client.cluster import SubmitRequest
+
+    try:
+        kept = submission_context.load(run_dir)
+        made = form(
+            kept,
+            submission_context.script(run_dir),
+            submission_context.environment(run_dir),
+            run_dir=run_dir,
+            attempt=attempt,
+            **about,
+        )
+        os.makedirs(os.path.join(run_dir, "attempts", str(attempt), "companions"), mode=0o700, exist_ok=True)
+    except (submission_context.ContextError, OptionError) as error:
+        raise SubmitImpossible(str(error)) from None
+    except OSError as error:
+        raise SubmitImpossible(f"{run_dir}: cannot be written: {error.strerror}") from None
+    return SubmitRequest(
+        token=about.get("mark") or mark_of(kept["run_token"], attempt, about["launch"], about["number"]),
+        argv=made.argv,
+        script=made.content,
+        env=made.env,
+        cwd=kept["cwd"],
+        umask=kept["umask"],
+        limits={name: (soft, hard) for name, (soft, hard) in kept["limits"].items()},
+        nice=kept["nice"],
+    )
+
+
+def _shape(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], nodes: int) -> list[str]:
+    """Tasks and GPUs of each node as the main job has them, also where the user said them for the whole job."""
+    one = resize.resized(line, head, env, None, size=1)
+    _, per_node = resize.nodes_meant(line, head, env)
+    words = [f"--ntasks={per_node * nodes}", f"--ntasks-per-node={per_node}"] if per_node else []
+    if "gpus" in one.options:
+        words.append(f"--gpus-per-node={one.options['gpus']}")
+    return words
+
+
+def _said(
+    name: str, variable: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
+) -> list[str]:
+    """The option as sbatch goes by it: with its value, bare, or not at all."""
+    for words in (line, None, head[0]):
+        if words is None:
+            if variable and variable in env:
+                return [f"--{name}={env[variable]}" if env[variable] else f"--{name}"]
+        elif words.has(name):
+            value = words.get(name)
+            return [f"--{name}" if value is None else f"--{name}={value}"]
+    return []
+
+
+def _limit(limit_s: float | None) -> str:
+    """In whole minutes, as Slurm counts, and no less than there is: one that ended before the main job would end a healthy start, and it ends with that job anyway."""
+    if limit_s is None:
+        return "UNLIMITED"
+    if limit_s < 60.0:
+        raise SubmitImpossible("less than a minute is left of the job's time")
+    return str(math.ceil(limit_s / 60.0))
+
+
+def _name(
+    kept: Mapping[str, Any], line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
+) -> str:
+    """The name of the main job, so that whoever ends jobs by their name ends both."""
+    if own := resize.chosen("job-name", line, head, env, "SBATCH_JOB_NAME"):
+        return own
+    if line.has("wrap"):
+        return "wrap"
+    return str(kept["script_name"] or "script") if kept["source"] == "file" else "sbatch"
+
+
+_AWAY = frozenset({"maint", "fail", "powering_down", "powered_down", "completing"})
+_FREE = frozenset({"idle", "reserved"})
+
+
+def members(cluster: Cluster, pool: Pool) -> frozenset[str]:
+    """Its nodes; none where Slurm knows no such pool. Raises SlurmError."""
+    if pool.kind == "reservation":
+        return frozenset(cluster.reserved(pool.name))
+    row = cluster.partitions().get(pool.name)
+    return frozenset(row.nodes) if row is not None and row.up else frozenset()
+
+
+def idle(cluster: Cluster, pool: Pool, nodes: Mapping[str, NodeRow], but: Collection[str]) -> tuple[str, ...]:
+    """The healthy nodes of the pool that a companion could have now, less those in `but`; none where Slurm does not say."""
+    try:
+        found = members(cluster, pool)
+    except SlurmError:
+        return ()
+    return tuple(sorted(node for node in found - set(but) if node in nodes and _is_free(nodes[node])))
+
+
+def _is_free(row: NodeRow) -> bool:
+    return row.state in _FREE and row.responding and not row.drained and not row.flags & _AWAY

@@ -1,0 +1,272 @@
+"""The first attempt: from nothing to a submitted job with its intent on disk. (I/O)
+
+    folder, context, journal: created, opened, intended --> sbatch --> done
+                                                                   --> refused: no run is left
+                                                                   --> unknown: looked up by the token
+
+How it thinks. The intent with the token is on disk before sbatch is called, so the job is found by its token whatever
+dies after that. A clean refusal leaves nothing behind. Nothing is submitted a second time from here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from ftrun.supervisor.model.errors import UserError
+from ftrun.supervisor.store import journal, submission_context
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.submission import plan, sbatch_process
+
+__all__ = ["Run", "say"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ftrun.supervisor.submission.arguments import Asked
+
+_LOOK_UP_FOR_S = 25.0
+_ASKED = "Batch job submission failed"  # sbatch's words from the moment on when it talked to slurmctld
+_NOT_STARTED = 126
+_FEDERATED_ID_DIGITS = 8  # 67,108,863 is the highest id outside of a federation
+
+
+class Run:
+    """A run in the making: from the folder to the submitted job."""
+
+    __slots__ = ("asked", "home", "id", "job", "journal", "kept", "plan", "run_dir", "token")
+
+    def __init__(self, asked: Asked, home: str, run_dir: str) -> None:
+        self.asked = asked
+        self.home = home
+        self.run_dir = run_dir
+        self.id = os.path.basename(run_dir)
+        self.token = f"ftrun:{self.id}:{os.urandom(4).hex()}"
+        self.journal: journal.Journal | None = None
+        self.kept = asked.kept(self.id, self.token)
+        self.plan: plan.Plan | None = None
+        self.job = ""
+
+    def open(self) -> None:
+        """Context, journal, the attempt's folder, the file, and the intent: all on disk. Raises OSError."""
+        attempt_token = f"{self.token}:1"
+        self.plan = plan.plan(
+            self.kept,
+            self.asked.script,
+            self.asked.env,
+            run_dir=self.run_dir,
+            attempt=1,
+            token=attempt_token,
+            dependency=_dependency(self.asked, self.home),
+        )
+        if any(self.kept["settings"][key] for key in ("preflight", "rank-restart", "stage")):
+            _put_hooks(self.home)
+        submission_context.save(self.run_dir, self.kept, self.asked.raw_env, self.asked.script)
+        self.journal = journal.Journal.open_first(self.run_dir)
+        self.journal.append(
+            "run.created",
+            name=self.kept["job_name"],
+            token=self.token,
+            argv=self.kept["argv"],
+            settings=self.kept["settings"],
+            submitter={
+                "writer": store_run_dir.identity(),
+                "user": self.kept["user"],
+                "host": self.kept["host"],
+            },
+        )
+        if store_run_dir.open_attempt(self.run_dir, 1) is None:
+            raise UserError(f"run {self.id} was given up by a supervisor before it was submitted", 1)
+        self.journal.append("attempt.opened", attempt=1)
+        self.plan.write()
+        self.journal.append("submit.intended", attempt=1, token=attempt_token)
+
+    def submit(self) -> int:
+        """Call sbatch once and write down what came of it. Returns the exit status; `job` is "" where no job came of it."""
+        assert self.plan is not None
+        env = {key: value for key, value in self.asked.raw_env.items() if key != b"SBATCH_WAIT"}
+        stdin = os.open(self.plan.path, os.O_RDONLY) if self.plan.stdin else None
+        try:
+            ended = sbatch_process.run(self.asked.sbatch, self.plan.argv, env, stdin=stdin)
+        except OSError as error:
+            self.discard()
+            raise UserError(f"sbatch cannot be started: {error.strerror}", 126) from None
+        finally:
+            if stdin is not None:
+                os.close(stdin)
+        found = sbatch_process.job_id(ended.stdout) if ended.exit_code == 0 else None
+        if found is not None:
+            return self._done(*found)
+        return self._unclear(ended)
+
+    def _done(self, job: str, cluster: str, exit_code: int = 0) -> int:
+        assert self.journal is not None
+        self.job = job
+        try:
+            self.journal.append("submit.done", attempt=1, job=job, cluster=cluster)
+            store_run_dir.index(self.home, job, self.id)
+        except OSError as error:
+            say(
+                f"job {job} was submitted, but {self.run_dir} cannot be written ({error.strerror}); the supervisor finds it"
+            )
+        self.journal.close()
+        if len(job) >= _FEDERATED_ID_DIGITS and not self.asked.names_cluster:
+            from ftrun.supervisor.submission import cluster_client
+
+            if warning := cluster_client.may_leave(job, self.asked.env):
+                say(warning)
+        self.start_supervisor()
+        return exit_code
+
+    def _unclear(self, ended: sbatch_process.Ended) -> int:
+        """sbatch failed, or told no id (--quiet): find out what happened before anything else is said."""
+        from ftrun.slurm.client.errors import OutcomeUnknown
+        from ftrun.slurm.commands.answers import Call, sort_failure
+
+        stderr = ended.stderr.decode("utf-8", "replace")
+        error = sort_failure(Call.SUBMIT, stderr=stderr, exit_code=ended.exit_code)
+        if ended.exit_code and not ended.killed and not isinstance(error, OutcomeUnknown):
+            self.discard()
+            return ended.exit_code
+        # Words that nobody knows, before sbatch told that it had asked: one look is enough. After that, look for long.
+        asked = ended.killed or _ASKED in stderr or not stderr
+        job = self._looked_up(_LOOK_UP_FOR_S if asked else 0.0)
+        if job:
+            if ended.exit_code:
+                say(f"sbatch failed, but the job is there: {job} (run {self.id})")
+            return self._done(job, "", 130 if ended.interrupted else 0)
+        if job is not None and not asked:
+            self.discard()
+            return ended.exit_code
+        if ended.exit_code:
+            self._abandon(error.message)
+        else:
+            say(
+                f"sbatch told no job id and the job of run {self.id} is not to be seen yet; the supervisor looks for it"
+            )
+        self.start_supervisor()
+        return ended.exit_code
+
+    def _abandon(self, message: str) -> None:
+        """Nobody can tell whether there will be a job: should it appear, the supervisor cancels it."""
+        from ftrun.supervisor.store import attempt_dir
+
+        assert self.journal is not None
+        fault: dict[str, Any] = {"class": "scheduler"}
+        try:
+            attempt_dir.close(self.run_dir, 1, 0)  # a late job then ends before the user's script begins (P4)
+            self.journal.append("submit.unknown", attempt=1, message=message)
+            reason = f"the outcome of the submission is unknown: {message}"
+            self.journal.append("run.abandoned", attempt=1, reason=reason, **fault)
+        except OSError:
+            say(
+                f"{self.run_dir} cannot be written"
+            )  # the intent is there: a supervisor comes to the same end
+        say(f"no job of run {self.id} was found; should it still appear, it will be cancelled")
+
+    def _looked_up(self, patience_s: float) -> str | None:
+        """The id of the job that bears our token; "" where Slurm knows none in time, None where Slurm could not be asked."""
+        import time
+
+        from ftrun.slurm.client.errors import SlurmError
+        from ftrun.slurm.commands.cluster import CommandCluster
+
+        cluster = CommandCluster(self.asked.env)
+        give_up = time.monotonic() + patience_s
+        while True:
+            answer: str | None = None
+            with suppress(SlurmError):
+                rows = cluster.find(f"{self.token}:1")
+                if rows:
+                    return rows[0].raw_job_id or rows[0].job_id
+                answer = ""
+            if time.monotonic() >= give_up:
+                return answer
+            time.sleep(1.0)
+
+    def start_supervisor(self) -> None:
+        """Make sure that somebody looks after the run, unless that is somebody else's business."""
+        if self.asked.config.text("supervisor") != "auto":
+            return
+        from ftrun.supervisor.submission import start_supervisor as submission_start_supervisor
+
+        try:
+            submission_start_supervisor.ensure(self.home, self.asked.env | self._for_supervisor())
+        except OSError as error:
+            say(f"no supervisor could be started ({error.strerror}); start one: ftrun supervise")
+
+    def _for_supervisor(self) -> dict[str, str]:
+        """What this submission says of the supervisor that it starts."""
+        settings = self.asked.config
+        return {"FTRUN_SLURM_CLIENT": settings.text("slurm-client")} if settings.meant("slurm-client") else {}
+
+    def discard(self) -> None:
+        """Nothing came of it: no run is left behind."""
+        if self.journal is not None:
+            self.journal.close()
+        with suppress(OSError):  # a folder without a job does no harm; `ftrun prune` takes it
+            store_run_dir.discard_run(self.run_dir)
+
+
+def _put_hooks(home: str) -> None:
+    """The job may start before any supervisor, and its nodes need this at once: to be checked, or to be the parents of ranks."""
+    from ftrun.supervisor.store import node_tools
+
+    try:
+        node_tools.provide(home)
+    except OSError as error:
+        say(
+            f"{error.filename}: {error.strerror}; no node is checked before the script, no rank starts again alone, and no checkpoint is staged"
+        )
+
+
+def _dependency(asked: Asked, home: str) -> str | None:
+    """The user's dependency with the ids of our runs brought up to date; None where nothing changes."""
+    typed = asked.line.get("dependency") or asked.head[0].get("dependency")
+    if not typed:
+        return None
+    renamed = submission_context.map_jobs(typed, lambda job: _present_job(asked, home, job))
+    return renamed if renamed != typed else None
+
+
+def _present_job(asked: Asked, home: str, job: str) -> str:
+    """The job that a run has now, where `job` is one of its earlier ones, and no other job has that id by now."""
+    run_dir = store_run_dir.resolve(home, job)
+    if run_dir is None:
+        return job
+    try:
+        submitted = [
+            record["job"]
+            for record in journal.read_run(run_dir)
+            if record["kind"] == "submit.done" and record["job"]
+        ]
+    except (OSError, journal.JournalDamaged, journal.JournalTooNew):
+        return job
+    if job not in submitted[:-1] or _is_anothers(asked, run_dir, job):
+        return job
+    return str(submitted[-1])
+
+
+def _is_anothers(asked: Asked, run_dir: str, job: str) -> bool:
+    """Slurm shows a job of this id, and it is none of the run's. Asked in the rare case alone that an id would be replaced."""
+    from ftrun.slurm.client.errors import SlurmError
+    from ftrun.slurm.commands.cluster import CommandCluster
+    from ftrun.supervisor.model import events, job_rows
+    from ftrun.supervisor.model.states import IllegalEvent
+
+    try:
+        shown = CommandCluster(asked.env, timeout_s=10.0).jobs((job,)).values()
+        run = events.fold(os.path.basename(run_dir), journal.read_run(run_dir))
+    except (SlurmError, OSError, IllegalEvent):
+        return False
+    mine = [attempt for attempt in run.attempts if attempt.job == job]
+    return bool(shown) and not any(
+        job_rows.own(shown, one, user=run.submitter.get("user", "")) for one in mine
+    )
+
+
+def say(message: str) -> None:
+    """One line of ftrun's own, on stderr."""
+    print(f"ftrun: {message}", file=sys.stderr)

@@ -1,0 +1,298 @@
+"""Recovery inside the allocation, as a submission sees it: who may have it, what is refused, what the submitted file is told. (I/O)
+
+How it thinks. Whether a script can be started again in place depends on what was typed and on the settings, so all of it is checked
+before sbatch is called, and one line says what is wrong. The rules of the rungs are imported only where a setting asks for more than
+the defaults: most submissions do not.
+
+The folder that staged checkpoints are published to, looked at when a job is submitted.
+How it thinks. A wrong folder would be found by the first checkpoint, hours later and on a node. So who names one is told at once, in one line. A file system that does not
+answer is no reason not to submit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from ftrun.supervisor.config import settings
+from ftrun.supervisor.model.errors import SettingError, UserError
+from ftrun.supervisor.submission import collective_env, compile_cache, node_names, resize
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import Any
+
+    from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.config.sources import Config
+    from ftrun.supervisor.model.run import Attempt
+    from ftrun.supervisor.policy.policy_input import ClusterView
+    from ftrun.supervisor.signatures.catalog import Signature
+
+__all__ = [
+    "active",
+    "active_of",
+    "facts",
+    "fewer",
+    "known_signatures",
+    "outlives",
+    "ready",
+    "refuse",
+    "resized",
+    "spares_now",
+    "spares_of",
+    "with_agent",
+]
+
+
+def resized(
+    chosen: Mapping[str, Any],
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    fewer: int | None = None,
+    *,
+    size: int = 0,
+    exclude: Sequence[str] = (),
+    idle: Sequence[str] = (),
+    agent: bool = True,
+    cwd: str = "",
+) -> resize.Resized | None:
+    """The submission with its spares, for `size` nodes (0 = as many as the user says); None where it stays as it was typed.
+
+    `fewer` spares than the settings want, if given. Where the user named the nodes, those in `exclude` that none of `idle` can stand in for
+    are done without, as long as they are spares. `agent`: one can run beside the script; `cwd` is where it was submitted ("" = here). Raises SubmitImpossible.
+    """
+    wanted = int(chosen.get("spares", 0) or 0)
+    if not wanted:
+        equal = agent and outlives(chosen, "single") and _sized(chosen)
+        made = resize.resized(line, head, env, None, size=size, equal=equal) if size or equal else None
+        return made if made is not None and (equal or made.active != made.full) else None
+    number = wanted if fewer is None else min(fewer, wanted)
+    named = node_names.required(line, head, cwd)
+    if named and exclude:
+        usable = {*named, *idle} - {*exclude}
+        needed = resize.resized(line, head, env, 0).active
+        number = max(0, min(number, len(usable) - needed))
+    made = resize.resized(line, head, env, number, size=size, named=named)
+    if number < wanted and len(named) > made.active + number:
+        first = sorted(named, key=lambda node: node in exclude)[: made.active + number]
+        made.options["nodelist"] = ",".join(node for node in named if node in first)
+    return made
+
+
+def active(kept: Mapping[str, Any]) -> int:
+    """How many nodes the user asked for, where spares were added to them; 0 where none were."""
+    return int(kept.get("active", 0))
+
+
+def active_of(run_dir: str) -> int:
+    """The same of a run's kept context; 0 also where it cannot be read."""
+    from ftrun.supervisor.store import submission_context
+
+    try:
+        return active(submission_context.load(run_dir))
+    except submission_context.ContextError:
+        return 0
+
+
+def spares_of(chosen: Mapping[str, Any], attempt: Attempt) -> int:
+    """How many spares an attempt was submitted with."""
+    return int(chosen.get("spares", 0) if attempt.spares_asked is None else attempt.spares_asked)
+
+
+def spares_now(
+    chosen: Mapping[str, Any], before: Attempt, view: ClusterView, exclude: Collection[str], size: int = 0
+) -> int | None:
+    """How many spares the next attempt is submitted with, as many as the partition has room for; None where none were asked for.
+
+    `size` is how many nodes it uses; 0 = as many as `view` says. What is down or busy comes back, what is drained or left out does not. `before` was refused with them: none. Where Slurm does not
+    show the partition, as many as were asked for.
+    """
+    wanted = int(chosen.get("spares", 0))
+    if not wanted:
+        return None
+    if before.launch.end.state == "REFUSED":
+        return 0
+    if not view.partition:
+        return wanted
+    left = (view.available | view.lost) - set(exclude)
+    return max(0, min(wanted, len(left) - (size or view.nodes_needed)))
+
+
+def fewer(spares: int, wanted: int) -> str:
+    """What is told where an attempt gets fewer spares."""
+    return f"{spares} of {wanted} spares: the partition has no more nodes for this run"
+
+
+def with_agent(chosen: Mapping[str, Any], shape: str) -> bool:
+    """Whether an agent runs beside the script: where anything may be recovered inside the allocation."""
+    if shape != "single" or chosen.get("agent") == "never" or chosen["observe"] or not chosen["retries"]:
+        return False
+    if chosen.get("policy"):
+        from ftrun.supervisor.config.recovery_order import rungs_from
+
+        return rungs_from(chosen).in_place
+    words = str(chosen.get("recover", "")).split(",")
+    usable = {
+        "rank": bool(chosen.get("rank-restart")),
+        "step": True,
+        "swap": bool(chosen.get("spares")),
+        "companion": True,
+        "shrink": _sized(chosen),
+    }
+    return any(usable.get(word.strip(), False) for word in words)
+
+
+def outlives(chosen: Mapping[str, Any], shape: str) -> bool:
+    """Whether a job is to go on without a node that it lost: where that is what was asked for, by sizes or a companion."""
+    if not with_agent(chosen, shape):
+        return False
+    lists = (str(chosen.get("recover", "")), *map(str, chosen.get("policy") or ()))
+    if any("companion" in words for words in lists if words != _default()):
+        return True
+    return _sized(chosen) and any("shrink" in words for words in lists)
+
+
+def _sized(chosen: Mapping[str, Any]) -> bool:
+    return bool(chosen.get("nodes") or chosen.get("nodes-valid"))
+
+
+def facts(kept: Mapping[str, Any], shape: str, made: resize.Resized | None) -> dict[str, str]:
+    """What the submitted file says about recovery inside the allocation. Contexts of older versions have no agent."""
+    chosen = kept["settings"]
+    told = {
+        "agent": str(kept.get("python", "")) if with_agent(chosen, shape) else "",
+        "labels": chosen.get("srun-label", "never"),
+        "timeouts": collective_env.lines(chosen.get("timeouts", "never")),
+        "rejoin": "1" if chosen.get("rank-restart") else "",
+        "save_signal": chosen.get("save-signal", ""),
+        "stage": _staged(chosen),
+        **compile_cache.facts(kept, shape),
+    }
+    if made is not None and (chosen.get("spares") or told["agent"]):
+        told |= {
+            "spares": str(made.spares),
+            "active": str(made.active),
+            "active_tasks": str(made.active_tasks or ""),
+            "active_gpus": made.active_gpus,
+            "hidden": " ".join(made.hidden),
+        }
+    return told
+
+
+def _staged(chosen: Mapping[str, Any]) -> str:
+    """Where checkpoints are staged and published, and within what bounds, a line each. Contexts of older versions have none of it."""
+    if not chosen.get("stage"):
+        return ""
+    keys = (
+        "stage",
+        "stage-dir",
+        "stage-limit",
+        "stage-rate",
+        "stage-keep",
+        "stage-partner",
+        "stage-flush-timeout",
+    )
+    return "\n".join(str(chosen[key]) for key in keys)
+
+
+def refuse(config: Config, shape: str) -> None:
+    """Refuse settings of the ladder that cannot be meant for this job. Raises SettingError in one line that names the place."""
+    chosen = config.values
+    meant = {key for key in ("recover", "policy", "spares", "on-queue-timeout") if config.meant(key)}
+    if chosen["hang-min"] > chosen["hang-max"]:  # type: ignore[operator]
+        raise SettingError(
+            f"hang-min ({settings.show('hang-min', chosen['hang-min'])}) is longer than"
+            f" hang-max ({settings.show('hang-max', chosen['hang-max'])})"
+        )
+    if chosen["policy"] or any(
+        config.origin[key][0] != "default" for key in config.origin if key in _OF_RUNGS
+    ):
+        _refuse_rungs(config, meant)
+    if shape != "single" and "recover" in meant and chosen["recover"] not in ("resubmit", _default()):
+        what = "an array" if shape == "array" else "a heterogeneous job"
+        raise SettingError(f"recover: {what} recovers by a new submission only: recover=resubmit")
+    if shape != "single" and "on-queue-timeout" in meant:
+        raise SettingError(
+            "on-queue-timeout: arrays and heterogeneous jobs wait as Slurm lets them: leave it out"
+        )
+    if chosen["spares"] and "spares" in meant and not _may_swap(config, shape):
+        raise SettingError("spares: nothing would ever use them: " + _why_not(config, shape))
+
+
+def known_signatures() -> Mapping[str, Signature]:
+    """Every signature by its name, the site's own ones too, as a supervisor will know them. Raises CatalogError."""
+    import os
+
+    from ftrun.supervisor.signatures import catalog
+
+    return catalog.load([f for f in os.environ.get("FTRUN_CATALOG", "").split(":") if f]).by_id
+
+
+_IN_PLACE = ("rank", "step", "swap", "companion", "shrink")
+_OF_RUNGS = frozenset({"recover", *(f"{kind}-{rung}" for kind in ("budget", "limit") for rung in _IN_PLACE)})
+
+
+def _refuse_rungs(config: Config, meant: Collection[str]) -> None:
+    from ftrun.supervisor.config.recovery_order import rungs_from
+
+    rungs_from(config.values, signatures=known_signatures, meant=meant)
+
+
+def _may_swap(config: Config, shape: str) -> bool:
+    from ftrun.supervisor.config.recovery_order import rungs_from
+    from ftrun.supervisor.config.rungs import Rung
+
+    if not with_agent(config.values, shape):
+        return False
+    orders = rungs_from(config.values).orders.values()
+    return config.values["straggler"] == "swap" or any(Rung.SWAP in order for order in orders)
+
+
+def _why_not(config: Config, shape: str) -> str:
+    chosen = config.values
+    if shape != "single":
+        return "an array or a heterogeneous job recovers by a new submission only"
+    if not chosen["retries"] or chosen["observe"]:
+        return "retries=0 and observe start nothing again"
+    if chosen["agent"] == "never":
+        return "agent=never recovers nothing inside the allocation"
+    return f"swap is not in recover={chosen['recover']}"
+
+
+def _default() -> object:
+    return settings.SETTINGS["recover"].default
+
+
+PATIENCE_S = 5.0
+
+
+def ready(path: str, *, make: bool) -> None:
+    """See that `path` is a folder that this user may write to; `make` it, and those above it, where it is missing. Raises UserError (exit 2)."""
+    found: list[str] = []
+    looking = threading.Thread(
+        target=lambda: found.append(_wrong(os.path.expanduser(path), make=make)), daemon=True
+    )
+    looking.start()
+    looking.join(PATIENCE_S)
+    if found and found[0]:
+        raise UserError(f"stage: {found[0]}")
+
+
+def _wrong(path: str, *, make: bool) -> str:
+    """Why checkpoints cannot be published there; "" where they can."""
+    above = path
+    while not os.path.lexists(above) and above != os.path.dirname(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        return f"{above} is no folder: name one that all nodes see, such as /shared/me/run7/checkpoints"
+    if not os.access(above, os.W_OK | os.X_OK):
+        missing = "" if above == path else f", so {path} cannot be made"
+        return f"you may not write to {above}{missing}: name a folder that you may write to"
+    try:
+        if make:
+            os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        return f"{path} cannot be made: {error.strerror}"
+    return ""

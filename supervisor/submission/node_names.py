@@ -1,0 +1,137 @@
+"""What `--array` asks for: its tasks, and what Slurm tells each of them about the whole. (I/O)
+
+0-5%4      tasks 0 to 5, four at a time          1,3,5-9:2   tasks 1, 3, 5, 7, 9
+
+A later attempt is submitted with the failed tasks alone, and Slurm would tell them the count and the bounds of those. A
+script that splits its work by them would do other work than before, so it is told those of the whole.
+
+The nodes that a submission names: those to avoid beside the user's own, and stand-ins for named ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from ftrun.supervisor.model.errors import SubmitImpossible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ftrun.slurm.client.options import CommandLine
+
+__all__ = ["avoiding", "excluded", "limit", "narrowed", "required", "tasks", "told"]
+
+
+_PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_TASKS_MAX = 4_000_001  # Slurm's own bound of MaxArraySize
+
+
+def tasks(spec: str) -> tuple[int, ...]:
+    """The task numbers, sorted, each once; empty for what Slurm would refuse."""
+    found: set[int] = set()
+    for part in spec.partition("%")[0].strip().strip("[]").split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            return ()
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if last < first or not step or last >= _TASKS_MAX:
+            return ()
+        found.update(range(first, last + 1, step))
+    return tuple(sorted(found))
+
+
+def limit(spec: str) -> str:
+    """How many tasks may run at a time, as typed; "" for no limit."""
+    return spec.partition("%")[2].strip()
+
+
+def narrowed(spec: str, wanted: tuple[int, ...]) -> str:
+    """The same array with these tasks only."""
+    most = limit(spec)
+    return ",".join(map(str, wanted)) + (f"%{most}" if most else "")
+
+
+def told(spec: str) -> Mapping[str, str]:
+    """The variables by which Slurm tells a task about the whole array; empty for what is none."""
+    numbers = tasks(spec)
+    if not numbers:
+        return {}
+    step = re.search(r":(\d+)", spec)
+    return {
+        "SLURM_ARRAY_TASK_COUNT": str(len(numbers)),
+        "SLURM_ARRAY_TASK_MAX": str(numbers[-1]),
+        "SLURM_ARRAY_TASK_MIN": str(numbers[0]),
+        "SLURM_ARRAY_TASK_STEP": step[1] if step else "1",
+    }
+
+
+def required(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
+    """The nodes that a job of one part names by -w or -F. `cwd` is where it was submitted ("" = here). Raises SubmitImpossible where its file cannot be read."""
+    named, file = (line.get(name) or head[0].get(name) for name in ("nodelist", "nodefile"))
+    return _expanded(named, file, cwd)
+
+
+def excluded(line: CommandLine, head: Sequence[CommandLine], cwd: str = "") -> list[str]:
+    """The nodes that the user of a job of one part leaves out by -x. Raises SubmitImpossible where its file cannot be read."""
+    from ftrun.slurm.client import nodeset
+
+    return list(nodeset.expand(listed(line.get("exclude") or head[0].get("exclude") or "", cwd)))
+
+
+def _expanded(named: str | None, file: str | None, cwd: str) -> list[str]:
+    from ftrun.slurm.client import nodeset  # most submissions name no node
+
+    return list(nodeset.expand(listed(named or "", cwd) or (_from_file(file, cwd) if file else "")))
+
+
+def avoiding(
+    changed: CommandLine,
+    head: Sequence[CommandLine],
+    exclude: Sequence[str],
+    idle: Sequence[str],
+    cwd: str = "",
+) -> CommandLine:
+    """`--exclude` with these nodes beside the user's own; nodes that the user asked for by name are replaced.
+
+    A component of the script that names nodes of its own may get a part of the command line of its own.
+    """
+    from ftrun.slurm.client import nodeset
+    from ftrun.supervisor.submission.compose import said_of_each, with_room_for
+
+    own, named, files = (said_of_each(name, changed, head) for name in ("exclude", "nodelist", "nodefile"))
+    changed = with_room_for(changed, own, named, files)
+    for part in range(changed.components):
+        merged = ",".join(filter(None, (listed(own[part] or "", cwd), nodeset.fold(exclude))))
+        wanted = _expanded(named[part], files[part], cwd)
+        changed = changed.with_option("exclude", merged, part)
+        if set(wanted) & set(exclude):
+            changed = changed.with_option("nodelist", nodeset.fold(_substituted(wanted, exclude, idle)), part)
+    return changed
+
+
+def _substituted(wanted: Sequence[str], exclude: Sequence[str], idle: Sequence[str]) -> list[str]:
+    spares = [node for node in idle if node not in wanted and node not in exclude]
+    bad = [node for node in wanted if node in exclude]
+    if len(spares) < len(bad):
+        raise SubmitImpossible(
+            f"the job asks for {', '.join(bad)} by name (-w), which must be avoided, and no idle node can stand in"
+        )
+    return [spares.pop(0) if node in exclude else node for node in wanted]
+
+
+def listed(nodes: str, cwd: str = "") -> str:
+    """A node list as given to -w and -x: with a slash in it, it names a file of nodes. Raises SubmitImpossible."""
+    return _from_file(nodes, cwd) if "/" in nodes else nodes
+
+
+def _from_file(path: str, cwd: str) -> str:
+    """The names in a file of nodes, as sbatch reads it: lines, lists, `n1*2` for a name twice, `#` for a remark."""
+    try:
+        with open(os.path.join(cwd, path), encoding="utf-8") as stream:
+            lines = [text.partition("#")[0] for text in stream]
+    except OSError as error:
+        raise SubmitImpossible(f"the node list {path} cannot be read: {error.strerror}") from None
+    return ",".join(word.partition("*")[0] for word in " ".join(lines).split())

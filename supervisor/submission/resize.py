@@ -1,0 +1,205 @@
+"""A submission for n nodes rewritten for another number of them: for spares beyond n, or for a smaller size. (pure)
+
+How it thinks. One way serves both: the size that the script uses, and on top of it the spares, which it does not see. What counts for the
+whole job (--ntasks, --gpus) goes in proportion. A smaller size changes nothing else: Slurm itself tells the script of it. Where a job may become
+smaller while it runs, any of its nodes may be lost: all have the same share, as with spares.
+
+Spares. Slurm can add no node to a running job, so the nodes that may take another's place are asked for at once, with
+--no-kill, so that the job outlives a node. What counts for the whole job is then asked for in equal shares: Slurm deals out unequal ones where it may, and then not every node could take the place of every other. What counts for
+each node or task stays as it is. Licences belong to the work and not to the nodes, so they stay, too. The variables that come of ours are
+kept from the script, and those of the whole job show it the user's own numbers. How many nodes the user means must be
+plain from what was typed: a number that would have to be guessed is refused in one line that says what works.
+"""
+
+from __future__ import annotations
+
+from ftrun.supervisor.model.errors import SubmitImpossible
+
+__all__ = ["Resized", "chosen", "nodes_meant", "resized"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ftrun.slurm.client.options import CommandLine
+
+_COUNTED = "want a plain number of nodes: -N 4, or -n with --ntasks-per-node"
+_SHARES = ("node", "task", "socket")
+_SUFFIXES = {"k": 1024, "m": 1024 * 1024}
+
+
+class Resized:
+    """What a submission becomes: the options to put in (the user's own are replaced), and what the script is to see.
+
+    `full` is the number of nodes of the user, `active` how many of them the script uses this time, `spares` how many come on top.
+    `active_tasks` is the script's number of tasks (0 where none is known), `active_gpus` its --gpus ("" where there is none). `hidden` are
+    variables of Slurm that only our options made.
+    """
+
+    __slots__ = ("active", "active_gpus", "active_tasks", "full", "hidden", "options", "spares")
+
+    def __init__(self, full: int, active: int, spares: int) -> None:
+        self.full = full
+        self.active = active
+        self.spares = spares
+        self.active_tasks = 0
+        self.active_gpus = ""
+        self.hidden: list[str] = []
+        self.options: dict[str, str | None] = {"nodes": str(active + spares)}
+
+    def applied(self, line: CommandLine) -> CommandLine:
+        """The command line with the options in it."""
+        for name, value in self.options.items():
+            line = line.without(name).with_option(name, value)
+        return line
+
+
+def resized(
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    spares: int | None,
+    *,
+    size: int = 0,
+    named: Sequence[str] = (),
+    equal: bool = False,
+) -> Resized:
+    """The submission for `size` nodes (0 = as many as the user says) and so many spares; None: it is one that has no spares at all.
+
+    `equal`: it is to go on inside its job with fewer nodes, so that all have the same share. `named` are the nodes that the user requires by name. The arguments outweigh the variables, these the directives of the script, as in
+    sbatch. Raises SubmitImpossible.
+    """
+    what = "nodes" if spares is None else "spares"
+    _refuse_shape(what, line, head, env)
+    full, tasks, per_node = _meant(what, line, head, env)
+    made = Resized(full, size or full, spares or 0)
+    total = made.active + made.spares
+    if spares is not None and named and len(named) < total:
+        raise SubmitImpossible(
+            f"spares: the job names {len(named)} nodes (-w, -F); with --ft-spares={spares} it must name {total}"
+        )
+    made.active_tasks = (
+        _in_proportion(what, "--ntasks", tasks, full, made.active) if tasks else made.active * per_node
+    )
+    if tasks:
+        made.options["ntasks"] = str(_in_proportion(what, "--ntasks", tasks, full, total))
+    gpus = chosen("gpus", line, head, env, "SBATCH_GPUS")
+    if gpus:
+        made.active_gpus = _all_gpus(what, gpus, full, made.active)
+        made.options["gpus"] = _all_gpus(what, gpus, full, total)
+    if spares is not None or equal:
+        _in_equal_shares(made, line, head, env, share=tasks // full, per_node=per_node, gpus=gpus)
+    return made
+
+
+def _in_equal_shares(
+    made: Resized,
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    *,
+    share: int,
+    per_node: int,
+    gpus: str,
+) -> None:
+    """What lets any node take the place of any other, and the job outlive one."""
+    if not _given("no-kill", line, head, env, "SBATCH_NO_KILL"):
+        made.options["no-kill"] = None
+    if share:
+        made.options["ntasks-per-node"] = str(share)
+        made.hidden += [] if per_node else ["SLURM_NTASKS_PER_NODE"]
+    shared = any(_given(f"gpus-per-{of}", line, head, env, f"SBATCH_GPUS_PER_{of.upper()}") for of in _SHARES)
+    if gpus and not shared:
+        made.options["gpus-per-node"] = _all_gpus("nodes", gpus, made.full, 1)
+        made.hidden.append("SLURM_GPUS_PER_NODE")
+
+
+def _refuse_shape(what: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+    leave = f"leave --ft-{what} out"
+    if line.components > 1 or len(head) > 1:
+        raise SubmitImpossible(f"{what}: a heterogeneous job cannot have them: {leave}")
+    if chosen("array", line, head, env, "SBATCH_ARRAY_INX"):
+        raise SubmitImpossible(f"{what}: the tasks of an array cannot have them: {leave}")
+    if chosen("distribution", line, head, env, "SBATCH_DISTRIBUTION").startswith("arbitrary"):
+        raise SubmitImpossible(
+            f"{what}: --distribution=arbitrary ties tasks to nodes: leave one of the two out"
+        )
+
+
+def nodes_meant(line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> tuple[int, int]:
+    """(how many nodes the user means, how many tasks are on each of them; 0 = not said). Raises SubmitImpossible."""
+    full, tasks, per_node = _meant("nodes", line, head, env)
+    return full, per_node or tasks // full
+
+
+def _meant(
+    what: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
+) -> tuple[int, int, int]:
+    """(nodes, --ntasks, --ntasks-per-node) of the user; 0 = not said."""
+    tasks = _number(what, "ntasks", chosen("ntasks", line, head, env))
+    per_node = _number(what, "ntasks-per-node", chosen("ntasks-per-node", line, head, env))
+    return _nodes(what, chosen("nodes", line, head, env), tasks, per_node), tasks, per_node
+
+
+def _nodes(what: str, text: str, tasks: int, per_node: int) -> int:
+    """How many nodes the user means."""
+    if text:
+        digits, suffix = (text[:-1], text[-1].lower()) if text[-1].lower() in _SUFFIXES else (text, "")
+        first, dash, last = digits.partition("-")
+        if dash and first == last:
+            digits = first
+        if not digits.isascii() or not digits.isdigit() or not int(digits):
+            raise SubmitImpossible(f"{what} {_COUNTED}; not -N {text}")
+        return int(digits) * _SUFFIXES.get(suffix, 1)
+    if tasks and per_node and tasks % per_node == 0:
+        return tasks // per_node
+    if tasks and per_node:
+        raise SubmitImpossible(f"{what} {_COUNTED}; {tasks} tasks do not fill nodes of {per_node}")
+    raise SubmitImpossible(f"{what} {_COUNTED}")
+
+
+def _number(what: str, name: str, text: str) -> int:
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise SubmitImpossible(f"{what} want a plain number in --{name}; not {text!r}")
+    return int(text)
+
+
+def _in_proportion(what: str, name: str, number: int, full: int, nodes: int) -> int:
+    if number % full:
+        raise SubmitImpossible(
+            f"{what}: {name}={number} is no multiple of the {full} nodes, so another number of them has no share; "
+            f"take {number // full * full or full}, or say it for each node"
+        )
+    return number // full * nodes
+
+
+def _all_gpus(what: str, text: str, full: int, nodes: int) -> str:
+    """--gpus for so many nodes."""
+    return ",".join(_gpus(what, part, full, nodes) for part in text.split(","))
+
+
+def _gpus(what: str, part: str, full: int, nodes: int) -> str:
+    """One part of --gpus: a number, or TYPE:NUMBER. A type alone means one."""
+    kind, colon, count = part.rpartition(":")
+    if not colon and not part.isdigit():
+        kind, colon, count = part, ":", "1"
+    number = _in_proportion(what, "--gpus", _number(what, "gpus", count), full, nodes)
+    return f"{kind}{colon}{number}"
+
+
+def chosen(
+    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str = ""
+) -> str:
+    """The value that sbatch goes by; "" where there is none."""
+    own = line.get(name)
+    if own is None and variable:
+        own = env.get(variable)
+    return own if own is not None else (head[0].get(name) or "" if head else "")
+
+
+def _given(
+    name: str, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], variable: str
+) -> bool:
+    return line.has(name) or variable in env or any(part.has(name) for part in head)

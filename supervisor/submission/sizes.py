@@ -1,0 +1,150 @@
+"""Sizes of a run as a submission sees them: what is refused, and what each size tells its script. (pure)
+
+How it thinks. A run that goes on smaller at night must be one that was checked by day: that every size can be submitted in proportion,
+that the batch of the whole run can be kept at each of them, and that nothing ties the job to nodes by name. What does not fit is refused in one
+line that says what does. The full size is always the one that -N says, so that nobody reads two numbers that mean the same.
+
+`ftrun sbatch` imports this only where one of its settings is used.
+"""
+
+from __future__ import annotations
+
+from ftrun.supervisor.config import node_counts
+from ftrun.supervisor.config.node_counts import Sizes, sizes_of_settings
+from ftrun.supervisor.config.settings import SETTINGS
+from ftrun.supervisor.model.errors import SettingError, SubmitImpossible
+from ftrun.supervisor.submission import resize
+
+__all__ = ["facts", "refuse"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ftrun.slurm.client.options import CommandLine
+    from ftrun.supervisor.config.node_counts import Batch
+    from ftrun.supervisor.config.sources import Config
+
+
+def refuse(config: Config, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]) -> None:
+    """Refuse sizes and batches that this submission cannot have. Raises SettingError, SubmitImpossible.
+
+    What a layer says that was not written for one job is done where it can be.
+    """
+    chosen, known = config.values, sizes_of_settings(config.values)
+    shrinks = chosen["on-queue-timeout"] == "shrink" and config.meant("on-queue-timeout")
+    if shrinks and known is None:
+        raise SettingError("on-queue-timeout: shrink wants the sizes: --ft-nodes=MIN-MAX beside it")
+    _refuse_companion(config, line, head, env)
+    if known is not None:
+        _refuse_sizes(known, chosen, line, head, env)
+    elif chosen["replicas"] and not chosen["global-batch"]:
+        raise SettingError(
+            "replicas: nothing is reckoned with them: --ft-global-batch and --ft-micro-batch are missing"
+        )
+    _batch(known, chosen, line, head, env)
+
+
+def facts(
+    chosen: Mapping[str, Any],
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+    size: int,
+) -> dict[str, str]:
+    """What the submitted file says of its size (0 = the full one), from which each start reckons what it tells its script: see `compose`.
+    Raises SettingError, SubmitImpossible."""
+    known = sizes_of_settings(chosen)
+    batch = _batch(known, chosen, line, head, env)
+    full = resize.nodes_meant(line, head, env)[0]
+    at_once, whole = (batch.micro * batch.replicas, batch.whole) if batch is not None else (0, 0)
+    return {"sized": f"{size or full} {full} {known.unit if known is not None else 1} {at_once} {whole}"}
+
+
+def _refuse_companion(
+    config: Config, line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str]
+) -> None:
+    """Whoever names companions in a list of their own means them: then a node's share of the job must be known."""
+    said = config.text("recover")
+    if said == SETTINGS["recover"].default or not config.meant("recover"):
+        return
+    if "companion" not in (word.strip() for word in said.split(",")):
+        return
+    try:
+        resize.nodes_meant(line, head, env)
+    except SubmitImpossible:
+        raise SettingError(
+            "recover: companion cannot be used: it wants a plain number of nodes"
+            " (-N 4, or -n with --ntasks-per-node); or leave it out"
+        ) from None
+
+
+def _refuse_sizes(
+    known: Sizes,
+    chosen: Mapping[str, Any],
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+) -> None:
+    if any(resize.chosen(name, line, head, env) for name in ("nodelist", "nodefile")):
+        raise SettingError(
+            "nodes: the job names its nodes (-w, -F), so it cannot have fewer: leave one of the two out"
+        )
+    full = resize.resized(line, head, env, None, size=known.all[0]).full
+    if known.full != full:
+        said, right = "nodes", f"{min(known.all[0], full)}-{full}"
+        if not chosen["nodes"]:
+            said, right = (
+                "nodes-valid",
+                ",".join(map(str, sorted({*(n for n in known.all if n < full), full}))),
+            )
+        raise SettingError(
+            f"{said}: the largest size is {known.full}, and -N says {full}: --ft-{said}={right}"
+        )
+    if len(known.all) == 1:
+        said = "nodes" if chosen["nodes"] else "nodes-valid"
+        raise SettingError(
+            f"{said}: {full} is the only size, so the run could never go on with fewer: add a smaller one, or leave it out"
+        )
+    if chosen["observe"] or not chosen["retries"]:
+        raise SettingError("nodes: nothing would ever use them: retries=0 and observe start nothing again")
+
+
+def _batch(
+    known: Sizes | None,
+    chosen: Mapping[str, Any],
+    line: CommandLine,
+    head: Sequence[CommandLine],
+    env: Mapping[str, str],
+) -> Batch | None:
+    whole, micro = int(chosen.get("global-batch", 0)), int(chosen.get("micro-batch", 0))
+    if not whole and not micro:
+        return None
+    full, tasks = resize.nodes_meant(line, head, env)
+    per_node = _gpus_per_node(line, head, env, full, tasks) or tasks
+    return node_counts.batch_of(
+        known or Sizes((full,)), whole, micro, per_node, replicas=int(chosen.get("replicas", 0))
+    )
+
+
+def _gpus_per_node(
+    line: CommandLine, head: Sequence[CommandLine], env: Mapping[str, str], full: int, tasks: int
+) -> int:
+    """How many GPUs a node holds for this job, by whichever option says so; 0 where none does."""
+    for name, variable, share in (
+        ("gpus-per-node", "SBATCH_GPUS_PER_NODE", 1),
+        ("gpus-per-task", "SBATCH_GPUS_PER_TASK", tasks),
+    ):
+        if text := resize.chosen(name, line, head, env, variable):
+            return _counted(text) * share
+    if text := resize.chosen("gpus", line, head, env, "SBATCH_GPUS"):
+        return _counted(text) // full
+    wanted = resize.chosen("gres", line, head, env, "SBATCH_GRES").split(",")
+    return sum(_counted(part[4:]) for part in wanted if part == "gpu" or part.startswith("gpu:"))
+
+
+def _counted(text: str) -> int:
+    """8, a100:4, a100 (one), or several of them: how many in all."""
+    last = [part.rpartition(":")[2] for part in text.split(",")]
+    return sum(int(word) if word.isdigit() else 1 for word in last)

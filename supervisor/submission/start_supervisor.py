@@ -1,0 +1,101 @@
+"""Start a supervisor that outlives us, where none is alive. (I/O)
+
+`ftrun sbatch` goes through here, so this module imports next to nothing. A holder on this machine that lives is left alone.
+One on another host cannot be judged in a moment: then a challenger is started, which watches the lease for a while and
+ends by itself when the holder turns out to be alive.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ftrun.hooks.runtime.ownership import private_folders
+from ftrun.supervisor.store import run_dir
+
+__all__ = ["clean", "dies_at_logout", "ensure", "holder_alive_here"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# What belongs to one job or one submission and must not colour a process that serves all runs.
+_DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "FTRUN_")
+_KEPT = (
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "FTRUN_HOME",
+    "FTRUN_SITE_CONFIG",
+    "FTRUN_CRASH_AT",
+    "FTRUN_CATALOG",
+    "FTRUN_SLURM_CLIENT",
+    "FTRUN_PYSLURM_PYTHON",
+)
+
+
+def clean(env: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment a process that serves all runs may have: nothing of one job or one submission."""
+    return {k: v for k, v in env.items() if k in _KEPT or not k.startswith(_DROPPED_PREFIXES)}
+
+
+def holder_alive_here(home: str) -> bool:
+    """True when the present holder of the lease is a living process of this very machine."""
+    folder = os.path.join(home, "lease")
+    try:
+        epochs = [name for name in os.listdir(folder) if name.startswith("epoch-") and name[6:].isdigit()]
+    except OSError:
+        return False
+    if not epochs:
+        return False
+    newest = max(epochs, key=lambda name: int(name[6:]))
+    try:
+        with open(os.path.join(folder, "counter-" + newest[6:])) as stream:
+            if stream.read() == "released":
+                return False
+        writer = os.readlink(os.path.join(folder, newest))
+    except OSError:
+        return False
+    return run_dir.same_machine(writer) and not run_dir.provably_dead(writer)
+
+
+def dies_at_logout(files: Sequence[str] = ("/etc/systemd/logind.conf",)) -> bool:
+    """True where logind ends all processes of a user at logout (KillUserProcesses=yes): ours would be among them."""
+    if not os.path.isdir("/run/systemd/system"):
+        return False
+    for path in files:
+        try:
+            with open(path) as stream:
+                lines = [line.replace(" ", "").strip() for line in stream]
+        except OSError:
+            continue
+        if "KillUserProcesses=yes" in lines:
+            return True
+    return False
+
+
+def ensure(home: str, env: Mapping[str, str]) -> int:
+    """Start a detached supervisor unless one is alive here. Returns its pid, or 0. Raises OSError."""
+    if holder_alive_here(home):
+        return 0
+    if dies_at_logout():
+        print(
+            "ftrun: nothing will watch after logout, logind ends all processes; see: ftrun doctor --units",
+            file=sys.stderr,
+        )
+    if not os.path.isdir(home):
+        private_folders(home)
+    fit = clean(env) | {"FTRUN_HOME": home}
+    log = os.open(os.path.join(home, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        actions = [
+            (os.POSIX_SPAWN_DUP2, null, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ]
+        # -P: a re.py or json.py in the folder of the submission is the user's, not ours.
+        argv = [sys.executable, "-P", "-m", "ftrun.supervisor", "supervise", "--detached"]
+        return os.posix_spawn(sys.executable, argv, fit, file_actions=actions, setsid=True)
+    finally:
+        os.close(log)
+        os.close(null)

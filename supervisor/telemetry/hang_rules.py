@@ -1,0 +1,343 @@
+"""Does a start hang? (pure)
+
+How it thinks. Silence proves nothing (law P7): a healthy run is silent while it evaluates, saves or compiles, and some print a line in an hour. So
+silence only makes suspicious; stacks are asked for then, and a second witness must agree before a start is held to hang. How long the silence must
+be depends on how sure the witnesses are:
+
+| who agrees | threshold |
+|---|---|
+| every rank waits in a collective, and no stack moved in some pairs of samples in a row | `min_s`, ten median steps, or the usual gap |
+| the same where every rank waits for its accelerator, and that moves no memory, as it did before | the same |
+| the accelerators of all ranks are fully used and move no memory, and no stack moves | five times as long (five minutes) |
+| no processor, file, network or accelerator was used for five times `min_s`, but by ranks that wait in a collective | the same |
+| all stacks are the same in many samples, and all wait in a collective or for an accelerator | `max_s` and the usual gap |
+| beats were there and have stopped, and nothing speaks against it | the same |
+| all stacks are the same in many samples, wherever they are: one long call into C looks so, too | twice that |
+| a process waits in the kernel all the time, as for a file system that is gone, and no stack moves | twice that |
+| nobody (a silent log alone) | never |
+
+How many pairs are needed depends on the number of ranks: a single one is found at the same place by chance, many are not.
+
+**A fatal line is no witness** (P7). It shortens what the sure witnesses need (`after_fatal_line`: `fault-grace` takes the place of `min_s`, five steps that of
+ten, and warm-up and phases give less), and it ends nothing by itself. Where Slurm or a check of the node confirms the fault, silence of everything that
+can be seen is enough, for as long as `fault-grace` and the habit say.
+
+A stack that moved in the second half of the silence, files that are read or written, and (but for the first two rows) output that goes on are signs of
+life: they end nothing and keep the suspicion. An announced phase (evaluation, checkpoint, compiling, data) has an allowance of its own: three times
+its longest so far, `max_s` the first time. Before a habit is known (warm-up) everything gets `grace_s`. The run's own habit lengthens thresholds and
+never shortens them below `min_s`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model.types import State, Verdict
+from ftrun.supervisor.telemetry.liveness import (
+    HOLDS_S,
+    NEVER,
+    WARM_MOVES,
+    Activity,
+    History,
+    Rank,
+    Sight,
+    Stacks,
+    observe,
+)
+
+__all__ = [
+    "Activity",
+    "History",
+    "Limits",
+    "Rank",
+    "Sight",
+    "Stacks",
+    "after_fatal_line",
+    "behind",
+    "judge",
+    "limits_from",
+    "observe",
+]
+
+STEPS = 10.0  # median steps without one ...
+STEPS_FATAL = 5.0  # ... and after a fatal line
+WARM_UP_FATAL = 10.0  # times `fault-grace`: what a start gets after a fatal line while its pace is not known
+RUNS_OFF = 3.0  # times `min_s`: where all wait in a collective nothing else runs off for longer, however long the silence was before
+WORST = 5.0  # times `min_s`: what a start gets whose ranks do nothing at all, wherever they wait
+PHASE_TIMES = 3.0  # the longest so far of an announced phase
+UNSEEN_TIMES = 2.0  # from afar, where no activity is known
+SURE_PAIRS, SURE_ALONE = (
+    5,
+    7,
+)  # a fast loop may be met at the same line some times in a row: pairs, and so many more for one rank alone
+MANY_PAIRS, MANY_ALONE = 20, 60
+QUICK_S = 3.0  # between samples while nobody is seen to move
+STEADY_S, STEADY_FEW_S, FEW = (
+    30.0,
+    10.0,
+    8,
+)  # between those after them; of few ranks they are cheap, and prove less
+PAUSES_S = (
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    120.0,
+)  # after a sample that moved, or enough of those that did not
+ASK_FROM = 0.25  # of the threshold: stacks are asked for ...
+ASK_FROM_USUAL = 0.85  # ... of the usual gap ...
+ASK_FROM_ALLOWED = 0.125  # ... and of what a phase is allowed
+QUIET_FROM = 0.25
+LAG_S = 3.0  # beats are written once a second
+TOLD_MAX = 1024  # beats of more ranks are read and written too seldom to tell who stopped first
+NAMED_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. The settings hang-min, hang-max, hang-grace.
+
+    `afar`: whoever watches is not on the job's nodes. What rests on beats alone, or on stacks where nobody knows what is used, must last longer then, and
+    of a script that has shown neither step nor beat only sure witnesses are believed: it may be one that waits to be called.
+    `fatal`: the title of the fatal line that was seen and not survived; "" = none. `confirmed`: Slurm or a check of the node says the same.
+    """
+
+    min_s: float = 60.0
+    max_s: float = 1800.0
+    grace_s: float = 1800.0
+    afar: bool = False
+    fatal: str = ""
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What the witnesses say together."""
+
+    quiet_s: float
+    ask_s: float
+    fast_s: float
+    worst_s: float
+    allowed_s: float  # what the phase or the warm-up gives, 0 = nothing announced
+    most_s: float  # what weak witnesses need
+    talks: bool  # output goes on
+    idle_s: float  # for so long nothing was used; 0 = something is, or that is not known
+    unseen_times: float  # what is used is not known to whoever is not there
+    works: bool  # something that no hang does was seen
+    stirs: bool  # anything at all was seen of late
+    device_rests: bool
+    device_spins: bool
+    stuck_long: bool  # somebody waited in the kernel in all of it
+    frozen_long: bool  # no stack moved in the second half of the silence
+    sure_long: bool  # nor in the last minutes, and nothing works in them
+
+
+def limits_from(settings: Mapping[str, Any], *, from_afar: bool = False) -> Limits | None:
+    """What the settings say; None where hangs are not looked for. `from_afar`: for whoever is not on the job's nodes."""
+    if settings.get("hang", "auto") == "never":
+        return None
+    usual = Limits()
+    return Limits(
+        min_s=float(settings.get("hang-min", usual.min_s)),
+        max_s=max(float(settings.get("hang-max", usual.max_s)), float(settings.get("hang-min", usual.min_s))),
+        grace_s=float(settings.get("hang-grace", usual.grace_s)),
+        afar=from_afar,
+    )
+
+
+def after_fatal_line(
+    limits: Limits, title: str, end_wait_s: float, *, at_once: bool = False, confirmed: bool = False
+) -> Limits:
+    """The limits while a fatal line is not survived; no longer than `limits`.
+
+    `at_once`: the line is a verdict in itself, such as a device that left the bus: the warm-up gives nothing more.
+    """
+    warm_up_s = end_wait_s if at_once else WARM_UP_FATAL * end_wait_s
+    return replace(
+        limits,
+        min_s=min(limits.min_s, end_wait_s),
+        grace_s=min(limits.grace_s, warm_up_s),
+        fatal=title,
+        confirmed=confirmed,
+    )
+
+
+def judge(history: History, now_s: float, limits: Limits) -> Verdict:
+    """What to think of the start that `history` remembers. Cheap enough for every second."""
+    case = _case(history, history.at(now_s), limits)
+    quiet_s = case.quiet_s
+    if not history.counts:
+        return Verdict(State.HEALTHY, quiet_s, None, "not watched: suspended, or a log cannot be read")
+    if quiet_s < case.ask_s:
+        quiet = quiet_s >= QUIET_FROM * case.fast_s
+        state = State.QUIET if quiet else State.HEALTHY
+        return Verdict(state, quiet_s, None, _since(history, quiet_s, limits) if quiet else "it goes on")
+    threshold_s, why = _threshold(history, case, limits)
+    named = behind(history.ranks, history.witness.elsewhere)
+    wants = _sample_due(history, history.at(now_s))
+    if threshold_s is not None and quiet_s >= threshold_s:
+        return Verdict(State.HUNG, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named)
+    return Verdict(
+        State.SUSPECT, quiet_s, threshold_s, f"{_since(history, quiet_s, limits)}; {why}", named, wants
+    )
+
+
+def _case(history: History, at_s: float, limits: Limits) -> _Case:
+    moves, witness = history.moves, history.witness
+    quiet_s = at_s - moves.at_s
+    fast_s = max(limits.min_s, (STEPS_FATAL if limits.fatal else STEPS) * (moves.step_s or 0.0))
+    # Ranks are stopped for a moment when their stacks are taken: not at every line of a log that has few.
+    ask_s = max(ASK_FROM * fast_s, ASK_FROM_USUAL * moves.usual_s)
+    fast_s = max(fast_s, moves.usual_s)
+    if moves.kind in {"", "output"}:
+        fast_s = max(fast_s, min(limits.max_s, limits.grace_s) if limits.fatal else limits.max_s)
+    worst_s = max(fast_s, WORST * limits.min_s)
+    allowed_s = 0.0
+    if moves.count < WARM_MOVES:
+        allowed_s = max(limits.grace_s, fast_s if limits.fatal else worst_s)
+    elif history.phase:
+        learnt = history.learnt.get(history.phase)
+        allowed_s = max(worst_s, limits.max_s if learnt is None else PHASE_TIMES * learnt)
+    known = at_s - witness.knows_s <= HOLDS_S
+    known_gpu = at_s - witness.knows_gpu_s <= HOLDS_S
+    holds_s = min(HOLDS_S, limits.min_s)
+    resting = at_s - max(holds_s, 0.5 * quiet_s)  # what still runs off after a hang takes no longer than this
+    lately = max(resting, at_s - max(holds_s, RUNS_OFF * limits.min_s))
+    used_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.knows_from_s, moves.at_s)
+    stirred_s = max(witness.cpu_s, witness.io_s, witness.gpu_s, witness.moved_s)
+    rests = known_gpu and witness.gpu_s < lately
+    return _Case(
+        quiet_s=quiet_s,
+        ask_s=max(ask_s, ASK_FROM_ALLOWED * allowed_s),
+        fast_s=fast_s,
+        worst_s=worst_s,
+        allowed_s=allowed_s,
+        most_s=_most_s(history, allowed_s, limits),
+        talks=at_s - history.output_s < min(limits.min_s, 0.5 * quiet_s),
+        idle_s=at_s - used_s if known else 0.0,
+        unseen_times=UNSEEN_TIMES if limits.afar and not known else 1.0,
+        works=max(witness.io_s, witness.gpu_s) >= resting,
+        stirs=stirred_s >= resting,
+        device_rests=rests and (history.device_moves or not witness.spins),
+        device_spins=rests and witness.spins,
+        stuck_long=known and witness.free_s < resting,
+        frozen_long=witness.moved_s < resting,
+        sure_long=max(witness.moved_s, witness.io_s, witness.gpu_s) < lately,
+    )
+
+
+def _most_s(history: History, allowed_s: float, limits: Limits) -> float:
+    """What is given where witnesses are weak: the usual gap may be over when what takes long begins, and what is not known yet gets as much again."""
+    moves = history.moves
+    known_s = max(limits.max_s, allowed_s, 2.0 * moves.longest_s, 2.0 * history.before_s)
+    again_s = limits.max_s if history.phase or moves.count < WARM_MOVES else 0.0
+    return known_s + moves.usual_s + again_s
+
+
+def _pairs(least: int, alone: int, ranks: int) -> int:
+    return least + math.ceil(alone / max(1, ranks))
+
+
+def _threshold(history: History, case: _Case, limits: Limits) -> tuple[float | None, str]:
+    """How long the silence must be by what the witnesses say, and what they say. Times in seconds."""
+    witness, moves = history.witness, history.moves
+    least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
+    frozen = witness.frozen >= least
+    warm_s = case.allowed_s if moves.count < WARM_MOVES else 0.0
+    sure = frozen and case.sure_long and witness.steady >= least
+    if sure and (witness.waiting == "collective" or (witness.waiting == "device" and case.device_rests)):
+        where = (
+            "in a collective" if witness.waiting == "collective" else "for an accelerator that does nothing"
+        )
+        least_s = case.worst_s if history.phase and not limits.fatal else case.fast_s
+        return max(least_s, warm_s), f"every rank waits {where}, and no stack moves"
+    if case.talks:
+        return None, "output goes on without steps"
+    if (limits.confirmed or (limits.fatal and witness.ended)) and not case.stirs:
+        least_s = max(case.fast_s, warm_s, 2.0 * moves.longest_s)
+        what = "ranks have ended" if witness.ended else "its node is found bad"
+        return least_s, f"{what}, and nothing is seen to move"
+    if frozen and case.device_spins and case.sure_long:
+        return max(
+            case.worst_s, case.allowed_s
+        ), "accelerators spin without moving memory, and no stack moves"
+    return _weakly(history, case, limits, frozen and case.frozen_long)
+
+
+def _weakly(history: History, case: _Case, limits: Limits, frozen: bool) -> tuple[float | None, str]:
+    """The same, where nobody is seen to wait for the others."""
+    witness, moves = history.witness, history.moves
+    if limits.afar and moves.kind in {"", "output"}:
+        return None, "it has shown neither step nor beat"
+    moved = witness.moved_s > NEVER
+    if case.idle_s > HOLDS_S and (not moved or frozen):
+        still = "no processor, file or accelerator is used" + (", no stack moves" if witness.frozen else "")
+        rest_s = case.quiet_s - case.idle_s + WORST * limits.min_s
+        return max(case.worst_s, case.allowed_s, rest_s), still
+    if case.stuck_long and frozen:
+        return 2.0 * case.most_s, "a process waits in the kernel for a file system, and no stack moves"
+    if case.works:
+        return None, "files or accelerators are at work"
+    if witness.frozen >= _pairs(MANY_PAIRS, MANY_ALONE, witness.ranks) and case.frozen_long:
+        times = case.unseen_times * (1.0 if witness.waiting else 2.0)
+        return times * case.most_s, "all stacks were the same in many samples"
+    if moved:
+        return None, "stacks move: it works on something"
+    if moves.kind == "beats":
+        least_s = max(case.most_s, PHASE_TIMES * moves.longest_s)
+        return case.unseen_times * least_s, "the beats of all ranks have stopped"
+    return None, "nothing but silence speaks of a hang"
+
+
+def _sample_due(history: History, at_s: float) -> bool:
+    witness = history.witness
+    if not witness.samples:
+        return True
+    least = _pairs(SURE_PAIRS, SURE_ALONE, witness.ranks)
+    came = witness.waiting == "collective" and witness.steady <= 2  # once more: they may have come to stay
+    quick = witness.samples == 1 or came or 0 < witness.frozen < least
+    pause_s = QUICK_S if quick else PAUSES_S[min(witness.samples, len(PAUSES_S)) - 1]
+    if witness.frozen >= least:
+        pause_s = min(pause_s, STEADY_S if witness.ranks >= FEW else STEADY_FEW_S)
+    return at_s - witness.sampled_s >= pause_s
+
+
+def _since(history: History, quiet_s: float, limits: Limits) -> str:
+    what = {"beats": "no beat and no step", "steps": "no step", "output": "no output"}.get(
+        history.moves.kind, "no sign of life"
+    )
+    within = f" in {history.phase}" if history.phase else ""
+    after = f' after "{limits.fatal}"' if limits.fatal else ""
+    return f"{what}{within} for {quiet_s:.0f} s{after}"
+
+
+def behind(ranks: tuple[Rank, ...], elsewhere: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """Who is behind, most certain first: ranks that do not wait where the others do, ranks at a lower step, ranks that have not said that they
+    wait ("sync") where most have, ranks whose beat stopped earlier.
+
+    Nobody is named where it is half of all or more, nor by the beats of more than TOLD_MAX. Names are "rank 3 (node)", at most NAMED_MAX.
+    """
+    nodes = {rank.rank: rank.node for rank in ranks}
+    late: list[int] = list(elsewhere)
+    stepping = [rank for rank in ranks if rank.step is not None]
+    if not late and 1 < len(stepping) <= TOLD_MAX:
+        highest = max(rank.step or 0 for rank in stepping)
+        late = [rank.rank for rank in stepping if (rank.step or 0) < highest]
+        if not late:  # whoever has not come to where the others of its step wait for it
+            late = [rank.rank for rank in stepping if rank.phase != "sync"]
+        if not late or 2 * len(late) >= len(stepping):
+            last_s = sorted(rank.moved_s for rank in stepping)[len(stepping) // 2]
+            late = [rank.rank for rank in stepping if rank.moved_s < last_s - _lag_s(len(ranks))]
+        late = [] if 2 * len(late) >= len(stepping) else late
+    return tuple(
+        f"rank {rank} ({nodes[rank]})" if nodes.get(rank) else f"rank {rank}"
+        for rank in sorted(late)[:NAMED_MAX]
+    )
+
+
+def _lag_s(ranks: int) -> float:
+    """So far apart two ranks that stopped together may be seen to: beats of many ranks are read in turn, every few seconds."""
+    return LAG_S if ranks <= 32 else LAG_S + 5.0 * math.ceil(ranks / 256) + ranks / 512

@@ -1,0 +1,221 @@
+"""The beats of one start, as its ranks write them into a shared folder. (I/O)
+
+How it thinks. Each rank has one file of one line, written in place (`hooks.beat`). A file that cannot be read, or half of whose line is the one
+before, costs that look only. No clock of a node is compared with ours: a beat is as old as the time since its count was seen to move.
+
+A rank that stands still says where its stack is and what it has used. Once every rank has said so anew, that is a sample: together with the
+one before it tells whether anybody moved, what all wait in, and whether anything was used (`Stacks`, `Activity`). A rank of which
+nothing is heard makes no sample, for nobody knows what it does.
+
+At most `READ_MAX` files are read by one look, in turn, so that a look at thousands of ranks stays short.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from ftrun.slurm.records import dataclass
+from ftrun.supervisor.telemetry import liveness
+from ftrun.supervisor.telemetry.liveness import Activity, Rank, Stacks
+from ftrun.supervisor.telemetry.straggler import Sample
+
+__all__ = ["Beat", "BeatReader", "Pulse", "Still", "parse"]
+
+LINE_BYTES_MAX = 4096
+READ_MAX = 256
+LIST_EVERY_S = 5.0
+BUSY_SHARE = 0.05  # of a core
+BUSY_BYTES_S = 65536.0
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """What a rank says of itself while it stands still. `at_s`: the rank's own monotonic clock; `top`: its innermost frames."""
+
+    at_s: float
+    stack: str
+    top: str
+    cpu_s: float
+    io_bytes: int
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One rank's line. `told_s`: the time of the last call, by the node's clock (Unix seconds); own_s, own_n: see `hooks.beat`."""
+
+    rank: int
+    pid: int
+    host: str
+    step: int | None
+    phase: str
+    n: int
+    told_s: float
+    stack_signal: int
+    own_s: float
+    own_n: int
+    still: Still | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a look at all beats gives. `stacks` and `activity` are new at the looks that complete a sample, else None.
+
+    `readable`: files that were there before could be read; else their standing still says nothing of their ranks.
+    """
+
+    ranks: tuple[Rank, ...] = ()
+    stacks: Stacks | None = None
+    activity: Activity | None = None
+    readable: bool = True
+
+
+def parse(line: bytes) -> Beat | None:
+    """What a line says; None where it is not a whole one."""
+    try:
+        told: dict[str, Any] = json.loads(line)
+        still = told.get("still")
+        return Beat(
+            rank=int(told["rank"]),
+            pid=int(told["pid"]),
+            host=str(told["host"]),
+            step=None if told["step"] is None else int(told["step"]),
+            phase=str(told["phase"]),
+            n=int(told["n"]),
+            told_s=float(told["t"]),
+            stack_signal=int(told["stack_signal"]),
+            own_s=float(told["own_s"]),
+            own_n=int(told["own_n"]),
+            still=None if still is None else _still(still),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _still(told: dict[str, Any]) -> Still:
+    return Still(
+        at_s=float(told["at"]),
+        stack=str(told["stack"]),
+        top=str(told["top"]),
+        cpu_s=float(told["cpu_s"]),
+        io_bytes=int(told["io_bytes"]),
+        stuck=bool(told["stuck"]),
+    )
+
+
+class BeatReader:
+    """Reads one start's folder, look by look. The folder may not be there yet, or never come."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._names: list[str] = []
+        self._listed_s: float | None = None
+        self._next = 0
+        self._beats: dict[int, Beat] = {}
+        self._moved_s: dict[int, float] = {}
+        self._lives: dict[int, int] = {}  # what counts before the last restart of a rank amount to
+        self._sample: dict[int, Still] = {}
+        self._taken = 0
+
+    @property
+    def beats(self) -> tuple[Beat, ...]:
+        """The last beat of each rank, by rank."""
+        return tuple(self._beats[rank] for rank in sorted(self._beats))
+
+    def poll(self, now_s: float) -> Pulse:
+        """Read what is due. `now_s`: the caller's monotonic clock."""
+        if self._listed_s is None or now_s - self._listed_s >= LIST_EVERY_S:
+            self._listed_s = now_s
+            self._names = _ranks_in(self._folder) or self._names
+        read, gone = 0, 0
+        for name in self._due():
+            line = _line(os.path.join(self._folder, name))
+            read, gone = read + (line is not None), gone + (line is None)
+            beat = parse(line or b"")
+            if beat is not None and str(beat.rank) == name:
+                self._take(beat, now_s)
+        stacks, activity = self._complete()
+        ranks = tuple(
+            Rank(
+                one.rank,
+                one.host,
+                one.step,
+                self._lives[one.rank] + one.n,
+                one.phase,
+                self._moved_s[one.rank],
+            )
+            for one in self.beats
+        )
+        return Pulse(ranks, stacks, activity, readable=bool(read) or not gone)
+
+    def samples(self) -> tuple[Sample, ...]:
+        """What stragglers are found by: own time so far of each rank that measures it."""
+        return tuple(Sample(one.rank, one.host, one.own_s, one.own_n) for one in self.beats if one.own_n)
+
+    def _due(self) -> Iterable[str]:
+        count = min(READ_MAX, len(self._names))
+        due = [self._names[(self._next + place) % len(self._names)] for place in range(count)]
+        self._next = (self._next + count) % max(1, len(self._names))
+        return due
+
+    def _take(self, beat: Beat, now_s: float) -> None:
+        before = self._beats.get(beat.rank)
+        if before is None or (before.n, before.pid) != (beat.n, beat.pid):
+            self._moved_s[beat.rank] = now_s
+        lives = self._lives.setdefault(beat.rank, 0)
+        if before is not None and beat.n < before.n:  # another process, or the same one by exec
+            self._lives[beat.rank] = lives + before.n
+        self._beats[beat.rank] = beat
+
+    def _complete(self) -> tuple[Stacks | None, Activity | None]:
+        """A sample, once all ranks have told anew where they stand."""
+        live = {rank: beat.still for rank, beat in self._beats.items() if beat.phase != "done"}
+        now = {rank: still for rank, still in live.items() if still is not None}
+        if not now or len(now) < len(live) or len(self._beats) < len(self._names):
+            self._sample = {}
+            return None, None
+        before = self._sample
+        if any(rank in before and before[rank].at_s == one.at_s for rank, one in now.items()):
+            return None, None
+        self._sample = now
+        if before.keys() != now.keys():
+            return None, None
+        self._taken += 1
+        tops = {rank: one.top for rank, one in now.items()}
+        stacks = Stacks(
+            taken=self._taken,
+            moved=any(before[rank].stack != one.stack for rank, one in now.items()),
+            waiting=liveness.all_wait_in(tops),
+            elsewhere=liveness.elsewhere(tops),
+            ranks=len(now),
+        )
+        return stacks, _activity(before, now)
+
+
+def _activity(before: dict[int, Still], now: dict[int, Still]) -> Activity:
+    """Whoever waits in a collective may spin there: its processor says nothing about those it waits for."""
+    cpu = io = False
+    for rank, one in now.items():
+        passed_s = max(0.1, one.at_s - before[rank].at_s)
+        waits = liveness.waits_in(one.top) == liveness.COLLECTIVE
+        cpu = cpu or (not waits and one.cpu_s - before[rank].cpu_s > BUSY_SHARE * passed_s)
+        io = io or one.stuck or one.io_bytes - before[rank].io_bytes > BUSY_BYTES_S * passed_s
+    return Activity(cpu=cpu, io=io, stuck=any(one.stuck for one in now.values()))
+
+
+def _ranks_in(folder: str) -> list[str]:
+    try:
+        return sorted((name for name in os.listdir(folder) if name.isdigit()), key=int)
+    except OSError:
+        return []
+
+
+def _line(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(LINE_BYTES_MAX)
+    except OSError:
+        return None

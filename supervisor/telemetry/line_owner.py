@@ -1,0 +1,286 @@
+"""Whose line it is, where several jobs write into one log. (pure)
+
+How it thinks. A node that froze and thaws writes the last words of its old job into the file that a later attempt, or a stranger's
+job, writes too. Such a line is nobody's evidence. Slurm's own words name a job or a node at fixed places; a line that names another one there
+is another's. In any other place a name proves nothing: people print the ids of earlier jobs, and a true error may name a file server.
+
+Programs put the name of their host in front of their lines, as the host calls itself, which need not be Slurm's name for it. So such a
+name counts only where it is that of a node which an earlier launch of the run had and this one has not.
+
+srun says much without naming anybody ("Job step aborted"), or names a node that both jobs have. Its words come in bursts: an unbroken run
+of lines of srun, slurmstepd and ftrun. Whoever is named in a burst has said all of it, up to a line that is ours for certain.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from ftrun.slurm.client import nodeset
+from ftrun.slurm.records import dataclass, replace
+
+__all__ = [
+    "LABEL",
+    "NCCL_PREFIX",
+    "NOBODY_KNOWN",
+    "SYSLOG_PREFIX",
+    "Bursts",
+    "Judged",
+    "Ours",
+    "Whose",
+    "in_front",
+    "whose",
+]
+
+NCCL_PREFIX = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+SYSLOG_PREFIX = re.compile(
+    r"^(?:<\d+>|[\w./-]{1,80}:)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+"
+    # With a date that programs use, too, only the kernel's name makes it a system log.
+    r"|(?:\d{4}-\d\d-\d\d \S+|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\])(?= [\w.-]+ kernel\b))"
+    r" (?P<host>[\w.-]+) (?:kernel|[\w.-]+\[\d+\]|systemd|slurmd)\b"
+)
+# `n7: text`, as clush, pdsh and many a script put it; believed of nodes of the attempt only, since any word may stand there.
+LABEL = re.compile(r"(?P<host>[A-Za-z][\w.-]*): ")
+_PID_PREFIX = re.compile(r"^(?:\d+: )?\[(?P<host>[A-Za-z][\w.-]*):\d+\]")
+_SOURCE_PREFIX = re.compile(r"\b(?P<host>[A-Za-z][\w.-]*) \[\d+\]: \w+\.c:\d+")
+
+
+def in_front(text: str) -> list[str]:
+    """The names that may be those of the host on which `text` was printed: what programs and launchers put in front of their lines."""
+    forms = (NCCL_PREFIX, SYSLOG_PREFIX, _PID_PREFIX, _SOURCE_PREFIX)
+    found = [*(form.search(text) for form in forms), LABEL.match(text)]
+    return [match["host"] for match in found if match]
+
+
+LINE_CHARS = 400
+"""No name that counts stands further behind."""
+
+_WORDS = ("srun: ", "slurmstepd", "slurm_script", "*** JOB ", "*** STEP ")
+_NEEDLES = tuple(word.encode() for word in (*_WORDS, "ftrun: "))
+_LAUNCHER = re.compile(r"^.{0,80}?(?<![\w./-])(?:srun|slurmstepd(?:-(?P<node>[\w.-]+))?): ")
+_FTRUN = "ftrun: "
+_ENDED = re.compile(r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* (?:STEPD TERMINATED )?ON (?P<nodes>\S+) ")
+_SCRIPT = re.compile(r"/job0*(?P<job>\d+)(?:\.\d+)?/slurm_script\b")
+_ID = re.compile(r"\b(?:Step|Job)I[dD]=(?P<job>\d+)(?:[_+]\d+\((?P<raw>\d+)\))?|\b[Jj]ob (?P<plain>\d+)\b")
+_TASKS = re.compile(r"srun: error: (?P<nodes>[A-Za-z][\w.,\-\[\]]*): tasks? [\d\[]")
+_NODE = re.compile(
+    r"\b(?:Node failure on|failed on node|on host|[Pp]rolog hung on node) (?P<nodes>[A-Za-z][\w.,\-\[\]]*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """By what a launch's lines are told from others'.
+
+    `jobs` and `nodes` are all that it has, `() = unknown`; `other_jobs` and `other_nodes` are those of the run's other launches.
+    `several`: its job has parts with ids and nodes of their own, so that one which is not listed may be its own all the same.
+    """
+
+    jobs: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    other_jobs: frozenset[str] = frozenset()
+    other_nodes: frozenset[str] = frozenset()
+    several: bool = False
+
+    def having(self, jobs: Collection[str], nodes: Collection[str]) -> Ours:
+        """The same launch with these jobs and nodes too: companions join and leave."""
+        if self.jobs.issuperset(jobs) and self.nodes.issuperset(nodes):
+            return self
+        return replace(self, jobs=self.jobs.union(jobs), nodes=self.nodes.union(nodes))
+
+    def of_job(self, job: str) -> Whose:
+        """Whose a line is that names this job."""
+        if job in self.jobs:
+            return Whose.UNSAID if job in self.other_jobs else Whose.OURS
+        known = bool(self.jobs) and not self.several
+        return Whose.FOREIGN if known or job in self.other_jobs else Whose.UNSAID
+
+    def of_node(self, node: str) -> Whose:
+        """Whose a line is that names this node, as Slurm calls it."""
+        if node in self.nodes:
+            return Whose.UNSAID if node in self.other_nodes else Whose.OURS
+        known = bool(self.nodes) and not self.several
+        return Whose.FOREIGN if known or node in self.other_nodes else Whose.UNSAID
+
+    def of_host(self, host: str) -> Whose:
+        """Whose a line is in front of which a program put its host."""
+        names = {host, host.split(".", 1)[0]}
+        gone = bool(names & self.other_nodes) and not names & self.nodes
+        return Whose.FOREIGN if gone else Whose.UNSAID
+
+
+NOBODY_KNOWN = Ours()
+"""Nothing is known: every line counts."""
+
+
+class Whose(Enum):
+    """Who wrote a line."""
+
+    OURS = "ours"  # this launch, for certain
+    FOREIGN = "another's"  # another job, or another launch
+    UNSAID = "somebody's"  # the line does not say
+
+
+def whose(text: str, ours: Ours) -> Whose:
+    """Who wrote this line, by what it says itself."""
+    text = text[:LINE_CHARS]
+    if text.startswith(_FTRUN):  # it tells of earlier jobs, too
+        return Whose.UNSAID
+    found: list[Whose] = []
+    if any(word in text for word in _WORDS):
+        found = [ours.of_job(job) for job in _jobs(text)]
+        found += [ours.of_node(node) for node in _nodes(text)] if Whose.OURS not in found else []
+    if not found and ours.other_nodes:
+        found = [ours.of_host(host) for host in in_front(text)]
+    told = (one for one in (Whose.FOREIGN, Whose.OURS) if one in found)
+    return next(told, Whose.UNSAID)
+
+
+def _jobs(text: str) -> list[str]:
+    """The jobs that Slurm names where it says whose line it is."""
+    found = [match["job"] for match in (_ENDED.search(text), _SCRIPT.search(text)) if match]
+    if not found and _LAUNCHER.search(text):
+        found = [match["raw"] or match["job"] or match["plain"] for match in _ID.finditer(text)]
+    return found
+
+
+def _nodes(text: str) -> list[str]:
+    """The nodes that Slurm names there; it folds several into one list."""
+    ended, launcher = _ENDED.search(text), _LAUNCHER.search(text)
+    lists = [ended["nodes"] if ended else "", (launcher["node"] or "") if launcher else ""]
+    if launcher:
+        lists += [match["nodes"] for match in (_TASKS.search(text), _NODE.search(text)) if match]
+    return [node for folded in lists for node in _unfolded(folded.rstrip(".,-"))]
+
+
+def _unfolded(folded: str) -> Sequence[str]:
+    try:
+        return nodeset.expand(folded) if "[" in folded or "," in folded else [folded][: bool(folded)]
+    except ValueError:  # cut off, or no list at all
+        return ()
+
+
+class Judged(NamedTuple):
+    """What `Bursts.take` found: the indices of the lines that are another's; and whether those of the burst in front of them are, too."""
+
+    others: frozenset[int]
+    before: bool
+
+
+class Bursts:
+    """The bursts of one file. It is given whole lines in order; how they are cut into pieces changes nothing in the end."""
+
+    __slots__ = ("_another", "_offset", "begins", "ours")
+
+    def __init__(self, ours: Ours = NOBODY_KNOWN) -> None:
+        self.ours = ours
+        self._offset = 0  # of the next byte
+        self._another = False  # somebody else was named in the burst that is under way
+        self.begins: int | None = None  # where that burst begins; None = none is under way
+
+    def begin_anew(self, offset_bytes: int) -> None:
+        """What comes next stands at this offset, and goes on no burst."""
+        self._offset, self._another, self.begins = offset_bytes, False, None
+
+    def take(self, segments: bytes, places: Sequence[int], texts: Sequence[str]) -> Judged:
+        """Judge the lines at `places` (where they begin in `segments`, in order) that say `texts`."""
+        if self.ours == NOBODY_KNOWN:
+            return Judged(frozenset(), before=False)
+        told = [whose(text, self.ours) for text in texts]
+        others = {at for at, one in enumerate(told) if one is Whose.FOREIGN}
+        under_way, before = self.begins, False
+        asked = under_way is not None or any(_speaks(text[:LINE_CHARS]) for text in texts)
+        for begin, end, another in self._bursts(
+            segments,
+            _launchers(segments) if asked else _last_launchers(segments),
+            dict(zip(places, told, strict=True)),
+        ):
+            if another:
+                inside = range(bisect_left(places, begin), bisect_left(places, end))
+                others |= {at for at in inside if told[at] is not Whose.OURS}
+                before = before or (under_way is not None and self._offset + begin == under_way)
+        self._offset += len(segments)
+        return Judged(frozenset(others), before)
+
+    def _bursts(
+        self, segments: bytes, launchers: Iterable[tuple[int, int]], known: Mapping[int, Whose]
+    ) -> Iterator[tuple[int, int, bool]]:
+        """Each burst that these lines make: where it begins (in front of `segments`, where it is an earlier one that goes on)
+        and ends, and whether it is another's. `known` are lines that were judged already."""
+        begin = self.begins - self._offset if self.begins is not None else None
+        another, end = self._another, 0
+        for line, after in launchers:
+            if begin is None or segments[end:line].strip():
+                if begin is not None:
+                    yield begin, end, another
+                begin, another = line, False
+            one = known.get(line) or whose(_text(segments[line:after]), self.ours)
+            end = after
+            if one is Whose.OURS:
+                yield begin, line, another
+                begin, another = after, False
+            another = another or one is Whose.FOREIGN
+        if begin is not None:
+            yield begin, end, another
+        goes_on = begin is not None and not segments[end:].strip()
+        self.begins = self._offset + begin if begin is not None and goes_on else None
+        self._another = another and goes_on
+
+
+def _launchers(segments: bytes) -> Iterator[tuple[int, int]]:
+    """Where each line of Slurm's or ftrun's begins and ends."""
+    found: dict[int, int] = {}
+    for needle in _NEEDLES:
+        at = segments.find(needle)
+        while at >= 0:
+            begin, end = _line_around(segments, at)
+            found[begin] = end
+            at = segments.find(needle, end)
+    return (
+        (begin, found[begin]) for begin in sorted(found) if _speaks(_text(segments[begin : found[begin]]))
+    )
+
+
+def _last_launchers(segments: bytes) -> Iterator[tuple[int, int]]:
+    """The same of those at the very end, with nothing behind them: where nobody asks for a line, only a burst that may go on matters."""
+    found: list[tuple[int, int]] = []
+    end = len(segments)
+    while (last := _last_byte(segments, end)) >= 0:
+        begin, _ = _line_around(segments, last)
+        if not _speaks(_text(segments[begin:end])):
+            break
+        found.append((begin, end))
+        end = begin
+    return reversed(found)
+
+
+def _last_byte(segments: bytes, end: int) -> int:
+    """Where the last byte in front of `end` is that is not blank; -1 where there is none."""
+    last = end - 1
+    while last >= 0 and segments[last : last + 1].isspace():
+        last -= 1
+    return last
+
+
+def _line_around(segments: bytes, at: int) -> tuple[int, int]:
+    """Where the line of the byte at `at` begins, and where the next one does."""
+    begin = segments.rfind(b"\n", 0, at) + 1
+    begin = max(begin, segments.rfind(b"\r", begin, at) + 1)
+    newline = segments.find(b"\n", at)
+    end = len(segments) if newline < 0 else newline + 1
+    carriage = segments.find(b"\r", at, end)
+    return begin, end if carriage < 0 else carriage + 1
+
+
+def _speaks(text: str) -> bool:
+    """Slurm or ftrun says this."""
+    if not any(word in text for word in _WORDS):
+        return text.startswith(_FTRUN)
+    return any(form.search(text) for form in (_LAUNCHER, _ENDED, _SCRIPT))
+
+
+def _text(line: bytes) -> str:
+    return line[: 4 * LINE_CHARS].decode("utf-8", "replace")[:LINE_CHARS]

@@ -1,0 +1,513 @@
+"""What one start shows of its life, look by look: the memory that hangs are judged by. (pure)
+
+How it thinks. `observe` takes what a look saw and returns the memory after it; every look costs the same, however long the start runs.
+
+- **Watched time.** Only time that was watched counts: while the job runs, its logs could be read to their ends, and the looks came in time. A
+  suspended job, a stopped agent, a full hour's jump of a clock add nothing to anybody's silence.
+- **Movement.** The strongest sign a start has shown: its beats, else its steps, else (where neither was ever seen) its output. Gaps between
+  movements are its habit; the first few are warm-up. A further start, or a restart within one, begins anew.
+- **Phases.** A gap in which something long was announced is learnt for that phase and not for stepping. A phase ends with the next movement, so
+  one that was begun and never ended is forgotten with its start.
+- **Witnesses.** Stacks and activity are noted with the watched time at which they were seen; movement makes old ones worthless.
+- **Earlier starts.** How long phases took and the longest silence that a start came back from are kept over starts; other habits are not.
+
+What the tables of `ftrun-hook stacks` say together: who moved, what all wait in, what is used.
+How it thinks. Each node's table holds two looks at its ranks, some seconds apart, and what its accelerators told at both. A rank stood still where both
+looks are alike, and the last one of the sample before. What was used is counted from sample to sample, so that nothing between them is missed.
+
+- **Who spins says nothing.** A rank that waits in a collective may burn its processor; where others do not wait there, only theirs counts.
+- **Accelerators.** nvidia-smi's `utilization.memory` is the share of time in which memory was read or written, `utilization.gpu` that in which a kernel
+  ran (nvidia-smi --help-query-gpu). A kernel that waits in a collective runs all the time and moves nothing. Tools of other makers are not read: not known.
+- **What is missing is not known.** A node without a table, or without ranks, leaves open whether anybody moved or used anything.
+
+What a rank waits in, by the innermost frames of its stack.
+How it thinks. The innermost Python frames of a rank that waits for others are those of its framework's collectives; one that waits for its
+accelerator sits in a call that synchronises. A name alone says little (`wait`, `send`), so the file must be the framework's too. What is
+not known is work.
+
+Names: torch.distributed, torch.autograd, torch.cuda, Horovod, DeepSpeed and JAX, as their released sources name them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from types import MappingProxyType
+from typing import Any
+
+from ftrun.slurm.records import dataclass, replace
+
+__all__ = [
+    "COLLECTIVE",
+    "DEVICE",
+    "Activity",
+    "History",
+    "Moves",
+    "Rank",
+    "Seen",
+    "Sight",
+    "Stacks",
+    "all_wait_in",
+    "elsewhere",
+    "observe",
+    "sample_of",
+    "waits_in",
+]
+
+
+LOOK_S_MAX = 15.0  # two looks further apart than this were not a watch
+GAPS_KEPT = 64
+STEPPING = frozenset({"", "sync"})  # phases of a beat that are no phases
+DONE = "done"
+WARM_MOVES = 5  # so many movements until a habit is known
+NEVER = float("-inf")
+HOLDS_S = 30.0  # a witness of activity says nothing about later times
+BLIND_S = 300.0  # so long without a word on activity, and what was known before is forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank's last beat. `moved_s`: when its count moved last, by the clock of whoever reads it; `n` counts beats."""
+
+    rank: int
+    node: str
+    step: int | None
+    n: int
+    phase: str = ""
+    moved_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What the latest sample of stacks says, all ranks together. `taken` counts samples, so that each is used once.
+
+    `moved`: whether any rank's main stack differs from the sample before; None where that is not known for every rank.
+    `waiting`: what every rank waits in: "collective", "device" (for its accelerator), "" = not all of them wait so, or it is not known.
+    `ended`: the ranks of a node, and not of all nodes, have ended by themselves. `elsewhere`: ranks that do not wait where most do. `ranks`: of how many it tells; one rank is met at the same place by chance more easily than
+    many. `pairs`: how many comparisons it adds.
+    """
+
+    taken: int
+    moved: bool | None = None
+    waiting: str = ""
+    elsewhere: tuple[int, ...] = ()
+    ranks: int = 1
+    pairs: int = 1
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Whether any process of the start did something since the look before, on any node; None = not known.
+
+    `cpu`: more than a twentieth of a core for a rank, but for ranks that wait in a collective while others do not: they spin there, and say
+    nothing about those they wait for. `io`: more than 64 KiB/s went to or from files or the network (what a log or a tracker of experiments
+    writes is less), or a process waits in the kernel for them (state D). `gpu`: a device moves memory. `spins`: none does, and those of all
+    ranks are fully used, as by a kernel that waits in a collective. `stuck`: a process waits in the kernel (state D) now.
+    """
+
+    cpu: bool | None = None
+    io: bool | None = None
+    gpu: bool | None = None
+    spins: bool = False
+    stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look. `life` names the start (and what restarted within it): another text begins anew.
+
+    `steps_seen`, `growth`, `median_step_s`, `phase` are those of `WatchReport`; `readable` = all logs were read to their ends;
+    `running` = Slurm calls the job running, not suspended.
+    """
+
+    life: str = ""
+    steps_seen: int = 0
+    growth: float | None = None
+    median_step_s: float | None = None
+    phase: str = ""
+    readable: bool = True
+    running: bool = True
+    ranks: tuple[Rank, ...] = ()
+    stacks: Stacks | None = None
+    activity: Activity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What movement was seen. `kind`: "beats", "steps", "output" or "" = none yet. Times in watched seconds."""
+
+    kind: str = ""
+    count: int = 0
+    at_s: float = 0.0
+    gaps: tuple[float, ...] = ()  # the last few between movements, none of an announced phase
+    longest_s: float = 0.0
+    usual_s: float = 0.0  # twice the median gap, or somewhat more than nearly all of them
+    step_s: float | None = None  # the median step
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """What was seen besides movement since the last one. Times in watched seconds."""
+
+    taken: int = 0
+    samples: int = 0
+    sampled_s: float = NEVER
+    ranks: int = 1  # of the last sample
+    frozen: int = 0  # pairs of samples in a row in which nobody moved
+    waiting: str = ""
+    steady: int = 0  # samples in a row that waited alike
+    moved_s: float = NEVER
+    elsewhere: tuple[int, ...] = ()
+    ended: bool = False
+    cpu_s: float = NEVER
+    io_s: float = NEVER
+    gpu_s: float = NEVER
+    free_s: float = NEVER  # when nobody waited in the kernel
+    knows_s: float = NEVER  # when processor and files were both known ...
+    knows_from_s: float = NEVER  # ... and since when
+    knows_gpu_s: float = NEVER
+    spins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The memory. Made empty; `observe` returns the next one."""
+
+    life: str = ""
+    seen_s: float | None = None
+    counts: bool = False  # whether time since the last look counts
+    watched_s: float = 0.0
+    moves: Moves = field(default_factory=Moves)
+    steps_seen: int = 0
+    beats: int = 0
+    growth: float | None = None
+    output_s: float = 0.0
+    phase: str = ""
+    phase_s: float = 0.0
+    learnt: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # phase -> its longest
+    before_s: float = 0.0  # the longest silence that earlier starts came back from
+    device_moves: bool = False  # its devices were once seen to move memory
+    ranks: tuple[Rank, ...] = ()
+    witness: _Witness = field(default_factory=_Witness)
+
+    def at(self, now_s: float) -> float:
+        """The watched time now."""
+        if self.seen_s is None or not self.counts:
+            return self.watched_s
+        return self.watched_s + min(max(0.0, now_s - self.seen_s), LOOK_S_MAX)
+
+
+def observe(history: History, sight: Sight, now_s: float) -> History:
+    """The memory after one more look. `now_s`: any clock that does not jump, the same at all looks."""
+    watched_s = history.at(now_s)
+    if history.seen_s is None or sight.life != history.life:
+        history = History(
+            life=sight.life,
+            learnt=history.learnt,
+            before_s=max(history.before_s, history.moves.longest_s),
+            device_moves=history.device_moves,
+            growth=sight.growth,
+        )
+        history = replace(history, watched_s=watched_s, output_s=watched_s, moves=Moves(at_s=watched_s))
+        # What a log held before it was read for the first time is no movement now.
+        history = replace(history, steps_seen=sight.steps_seen, beats=_beats(sight))
+        if sight.steps_seen or _beats(sight):
+            history = replace(
+                history, moves=Moves(kind="beats" if _beats(sight) else "steps", at_s=watched_s)
+            )
+    counts = sight.running and sight.readable
+    history = replace(history, seen_s=now_s, counts=counts, watched_s=watched_s)
+    if not counts:
+        return history
+    history = _output(history, sight)
+    history = _movement(history, sight)
+    history = _phase(history, sight)
+    if sight.activity is not None and sight.activity.gpu and not history.device_moves:
+        history = replace(history, device_moves=True)
+    witness = _witnesses(history.witness, sight, watched_s)
+    return history if witness is history.witness else replace(history, witness=witness)
+
+
+def _beats(sight: Sight) -> int:
+    return sum(rank.n for rank in sight.ranks)
+
+
+def _output(history: History, sight: Sight) -> History:
+    if sight.growth == history.growth:
+        return history
+    return replace(history, growth=sight.growth, output_s=history.watched_s)
+
+
+def _movement(history: History, sight: Sight) -> History:
+    beats = _beats(sight)
+    stepped, beaten = sight.steps_seen != history.steps_seen, beats != history.beats
+    spoke = history.output_s == history.watched_s
+    if stepped or beaten or sight.ranks != history.ranks:
+        history = replace(history, steps_seen=sight.steps_seen, beats=beats, ranks=sight.ranks)
+    kind = history.moves.kind
+    if beaten and kind != "beats":
+        return _stronger(history, "beats", sight)
+    if stepped and kind not in {"beats", "steps"}:
+        return _stronger(history, "steps", sight)
+    if spoke and not kind:
+        return _stronger(history, "output", sight)
+    # Steps are movement too where there are beats: a loop that stopped calling them still trains.
+    moved = (
+        beaten or stepped if kind == "beats" else stepped if kind == "steps" else spoke and kind == "output"
+    )
+    return _moved(history, sight) if moved else history
+
+
+def _stronger(history: History, kind: str, sight: Sight) -> History:
+    """The first movement of a kind: what is known of a weaker kind's habit says nothing of this one's."""
+    moves = Moves(kind=kind, count=1, at_s=history.watched_s, step_s=sight.median_step_s)
+    return replace(history, moves=moves, phase="", witness=_forgotten(history.witness))
+
+
+def _moved(history: History, sight: Sight) -> History:
+    before = history.moves
+    gap_s = history.watched_s - before.at_s
+    learnt, gaps, longest_s = history.learnt, before.gaps, before.longest_s
+    if history.phase:
+        learnt = MappingProxyType({**learnt, history.phase: max(gap_s, learnt.get(history.phase, 0.0))})
+    elif before.count:
+        gaps = (*gaps[-GAPS_KEPT + 1 :], gap_s)
+        # What compiling took before the habit was known is none of it.
+        longest_s = max(longest_s, gap_s) if before.count >= WARM_MOVES else 0.0
+    moves = Moves(
+        kind=before.kind,
+        count=before.count + 1,
+        at_s=history.watched_s,
+        gaps=gaps,
+        longest_s=longest_s,
+        usual_s=_usual_s(gaps) if gaps is not before.gaps else before.usual_s,
+        step_s=sight.median_step_s if sight.median_step_s is not None else before.step_s,
+    )
+    return replace(history, moves=moves, learnt=learnt, phase="", witness=_forgotten(history.witness))
+
+
+def _usual_s(gaps: tuple[float, ...]) -> float:
+    ordered = sorted(gaps)
+    return max(2.0 * ordered[len(ordered) // 2], 1.5 * ordered[int(0.95 * (len(ordered) - 1))])
+
+
+def _phase(history: History, sight: Sight) -> History:
+    """The phase that was announced last and is not over: by the log, or by any rank's beat."""
+    training = [rank for rank in sight.ranks if rank.phase != DONE]
+    told = next((rank.phase for rank in training if rank.phase not in STEPPING), "") or sight.phase
+    if sight.ranks and not training:
+        told = DONE
+    if not told or told == history.phase:
+        return history
+    return replace(history, phase=told, phase_s=history.watched_s)
+
+
+def _forgotten(witness: _Witness) -> _Witness:
+    return _Witness(taken=witness.taken)
+
+
+def _witnesses(witness: _Witness, sight: Sight, watched_s: float) -> _Witness:
+    seen = sight.activity
+    if seen is not None:
+        known = seen.cpu is not None and seen.io is not None
+        begins = known and watched_s - witness.knows_s > BLIND_S
+        witness = replace(
+            witness,
+            cpu_s=watched_s if seen.cpu else witness.cpu_s,
+            io_s=watched_s if seen.io else witness.io_s,
+            gpu_s=watched_s if seen.gpu else witness.gpu_s,
+            free_s=witness.free_s if seen.stuck else watched_s,
+            knows_s=watched_s if known else witness.knows_s,
+            knows_from_s=watched_s if begins else witness.knows_from_s,
+            knows_gpu_s=watched_s if seen.gpu is not None else witness.knows_gpu_s,
+            spins=seen.spins if seen.gpu is not None else witness.spins,
+        )
+    stacks = sight.stacks
+    if stacks is None or stacks.taken == witness.taken:
+        return witness
+    frozen = witness.frozen + stacks.pairs if stacks.moved is False else 0
+    return replace(
+        witness,
+        taken=stacks.taken,
+        samples=witness.samples + 1,
+        sampled_s=watched_s,
+        ranks=stacks.ranks,
+        frozen=frozen,
+        waiting=stacks.waiting,
+        steady=witness.steady + stacks.pairs if stacks.waiting == witness.waiting else 1,
+        moved_s=watched_s if stacks.moved else witness.moved_s,
+        elsewhere=stacks.elsewhere,
+        ended=stacks.ended,
+    )
+
+
+COLLECTIVE, DEVICE = "collective", "device"
+_COLLECTIVE = re.compile(
+    r"\b(?:distributed/(?:distributed_c10d|rendezvous|\w*collectives\w*)|comm/(?:comm|torch|ccl)|torch/mpi_ops|horovod/\w+)\.py"
+    r"[:, \w\"]*?\b_?\w*(?:all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|all_?to_?all|gather|scatter|reduce|send|recv|wait"
+    r"|synchronize)\w*"
+)
+_DEVICE = re.compile(
+    r"\b(?:cuda/(?:__init__|streams)\.py[:, \w\"]*?\bsynchronize|autograd/(?:graph|__init__)\.py[:, \w\"]*?\b_?(?:engine_run_)?backward"
+    r"|npu/utils\.py[:, \w\"]*?\bsynchronize|(?:array|api)\.py[:, \w\"]*?\b(?:_value|block_until_ready))\b"
+)
+
+
+def waits_in(frames: str) -> str:
+    """What the rank waits in: "collective", "device" or "". `frames`: the innermost few, as "folder/file.py:function < ..." or faulthandler's lines."""
+    if _COLLECTIVE.search(frames):
+        return COLLECTIVE
+    return DEVICE if _DEVICE.search(frames) else ""
+
+
+def all_wait_in(frames: Mapping[int, str]) -> str:
+    """What all ranks wait in; "" where any of them does something else, or there are none."""
+    kinds = {waits_in(text) for text in frames.values()}
+    if not kinds or "" in kinds:
+        return ""
+    return COLLECTIVE if kinds == {COLLECTIVE} else DEVICE
+
+
+def elsewhere(frames: Mapping[int, str]) -> tuple[int, ...]:
+    """The ranks that do not wait in a collective where most others do, in order."""
+    kinds = {rank: waits_in(text) for rank, text in frames.items()}
+    if 2 * Counter(kinds.values())[COLLECTIVE] <= len(kinds):
+        return ()
+    return tuple(sorted(rank for rank, kind in kinds.items() if kind != COLLECTIVE))
+
+
+BUSY_SHARE = 0.05  # of a core, as for beats
+BUSY_BYTES_S = 65536.0
+_FRAME = re.compile(r"(.{1,200}) \((.{1,400}):\d+\)$")
+FULL, RESTS = 90.0, 1.0  # per cent of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is kept of a rank for the next sample. `at_s`: its node's clock; the sums are those of the rank and what it started."""
+
+    digest: str
+    at_s: float
+    cpu_s: float
+    size_bytes: float
+
+
+def sample_of(
+    tables: Mapping[str, object], before: Mapping[str, Seen], taken: int, *, exited: bool = False
+) -> tuple[Stacks, Activity, dict[str, Seen]]:
+    """What the tables say, node by node, and what the next sample needs of each rank.
+
+    `exited`: srun says that tasks ended by themselves. Where a node answers and has no rank, they have: its table is whole, and the others' tell.
+    """
+    seen: dict[str, Seen] = {}
+    tops: dict[int, str] = {}
+    busy: dict[int, bool] = {}
+    whole, moved, io, stuck = bool(tables), False, False, False
+    empty = {node for node, table in tables.items() if exited and _has_no_rank(table)}
+    for node, table in tables.items():
+        rows = _rows(table)
+        whole = whole and (bool(rows) or node in empty)
+        for row in rows:
+            key, now = f"{node}:{row.get('pid')}", _seen(row, table)
+            last = before.get(key)
+            seen[key] = now
+            whole = whole and bool(now.digest) and row.get("moved") is not None
+            moved = moved or row.get("moved") is True or (last is not None and last.digest != now.digest)
+            cpu, used = _use(row, table, now, last)
+            stuck = stuck or row.get("state") == "D"
+            io = io or used or row.get("state") == "D"
+            name = str(row.get("rank") or "")
+            rank = int(name) if name.isdigit() else -1 - len(tops)
+            tops[rank], busy[rank] = _top(row), cpu
+    gpu, spins = _accelerators(tables)
+    known = whole or None
+    stacks = Stacks(
+        taken=taken,
+        moved=True if moved else (False if whole and before else None),
+        waiting=all_wait_in(tops),
+        elsewhere=tuple(rank for rank in elsewhere(tops) if rank >= 0),
+        ranks=max(1, len(tops)),
+        pairs=2,
+        ended=0 < len(empty) < len(tables),
+    )
+    cpu = any(used for rank, used in busy.items() if waits_in(tops[rank]) != COLLECTIVE)
+    return (
+        stacks,
+        Activity(cpu=cpu or (known and cpu), io=io or (known and io), gpu=gpu, spins=spins, stuck=stuck),
+        seen,
+    )
+
+
+def _has_no_rank(table: object) -> bool:
+    return isinstance(table, Mapping) and table.get("ranks") == []
+
+
+def _rows(table: object) -> list[Mapping[str, Any]]:
+    rows = table.get("ranks") if isinstance(table, Mapping) else None
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _seen(row: Mapping[str, Any], table: object) -> Seen:
+    at_s = _number(table.get("at_s")) if isinstance(table, Mapping) else 0.0
+    return Seen(
+        str(row.get("digest") or ""), at_s, _number(row.get("cpu_all_s")), _number(row.get("bytes_all"))
+    )
+
+
+def _use(row: Mapping[str, Any], table: object, now: Seen, last: Seen | None) -> tuple[bool, bool]:
+    """Whether a rank used its processor, and files: between the looks, or since the sample before."""
+    took_s = _number(table.get("apart_s")) if isinstance(table, Mapping) else 0.0
+    spans = [(max(0.1, took_s), _number(row.get("cpu_s")), _number(row.get("bytes")))]
+    if last is not None and now.at_s > last.at_s > 0.0:
+        spans.append((now.at_s - last.at_s, now.cpu_s - last.cpu_s, now.size_bytes - last.size_bytes))
+    return (
+        any(cpu_s > BUSY_SHARE * passed_s for passed_s, cpu_s, _ in spans),
+        any(size_bytes > BUSY_BYTES_S * passed_s for passed_s, _, size_bytes in spans),
+    )
+
+
+def _top(row: Mapping[str, Any]) -> str:
+    """The innermost frames as `frames` reads them: the table tells "function (folder/file.py:line)"."""
+    top = row.get("top")
+    if not isinstance(top, list):
+        return ""
+    found = [_FRAME.match(str(one)) for one in top]
+    return " < ".join(f"{one[2]}:{one[1]}" for one in found if one)
+
+
+def _accelerators(tables: Mapping[str, object]) -> tuple[bool | None, bool]:
+    """Whether any accelerator moves memory (None: not known of all nodes), and whether those of all ranks are full without."""
+    moves, spins, known = False, bool(tables), bool(tables)
+    for table in tables.values():
+        looks = list(_looks(table))
+        if not looks:
+            known = False
+            continue
+        for devices in looks:
+            moves = moves or any(memory > RESTS for _, memory in devices)
+            full = sum(core >= FULL for core, _ in devices)
+            spins = spins and full >= min(len(devices), max(1, len(_rows(table))))
+    return True if moves else (False if known else None), known and spins and not moves
+
+
+def _looks(table: object) -> Iterator[list[tuple[float, float]]]:
+    """(utilisation, that of memory) of each device, look by look; nothing where one of them does not tell."""
+    told = table.get("accelerators") if isinstance(table, Mapping) else None
+    texts = told.get("nvidia-smi") if isinstance(told, Mapping) else None
+    for text in texts if isinstance(texts, list) else ():
+        devices = []
+        for line in str(text).splitlines():
+            parts = [part.strip() for part in line.split(",")]
+            try:
+                devices.append((float(parts[2]), float(parts[3])))
+            except (IndexError, ValueError):
+                return
+        if devices:
+            yield devices
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

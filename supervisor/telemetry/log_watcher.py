@@ -1,0 +1,327 @@
+"""What the logs of one launch tell: evidence and progress, live or afterwards. (I/O)
+
+How it thinks: `LogWatcher` gives each new piece of each file to that file's `LogFile` and puts the answers together.
+`report_of` puts whole files together: the evidence is the same, but for the times at which it was seen.
+A log that cannot be read makes no evidence, and the report says so: silence of a log that nobody can read means nothing.
+
+Which part of which file a launch, or one start of its script, wrote, and by what its lines are told from others'.
+How it thinks. A job that Slurm starts again appends to the log of its last launch, and the next attempt to that of the last
+one, where a person named one file for all; and so does a script that is started again inside one launch. Each start recorded how long its log
+was when it began; so its own text ends where a later one begins in the same file. A file that a later launch emptied or replaced holds nothing of the earlier.
+Behind that place a node of an earlier launch may write all the same, if it froze and thaws: `whose` tells its lines by the jobs and nodes in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import field
+from typing import cast
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.model.types import Evidence
+from ftrun.supervisor.signatures.catalog import Catalog
+from ftrun.supervisor.store import attempt_dir
+from ftrun.supervisor.store import run_dir as store_run_dir
+from ftrun.supervisor.store.attempt_dir import LaunchRecord
+from ftrun.supervisor.telemetry.divergence import Health
+from ftrun.supervisor.telemetry.line_owner import NOBODY_KNOWN, Ours
+from ftrun.supervisor.telemetry.log_file import Book, LogFile
+from ftrun.supervisor.telemetry.progress import Progress
+from ftrun.supervisor.telemetry.rank_map import Seats
+from ftrun.supervisor.telemetry.tail import READ_BYTES, LogPath, Piece, Tail, Tails
+
+__all__ = ["LogWatcher", "WatchReport", "later", "of_launch", "of_record", "of_start", "ours", "report_of"]
+
+
+COUNTED_BYTES = (
+    64 * 1024 * 1024
+)  # lines in front of the launch's text are counted up to here; beyond, `line` is 0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReport:
+    """All that is known after a poll. Times are the caller's clock (`now_s`).
+
+    `readable` = every log could be read at its last look; else `why_unreadable` names the first that could not.
+    `behind` = there is more to read than one poll reads. `seats` = who sits where, as the lines tell. `last_fresh_open_s` = when all logs were last opened anew.
+    `health` = what the losses in the log with the steps say.
+    `others` = the first line of each kind that another job wrote into the logs: it is no evidence.
+    `phase` = what the log with the steps, or else any other, announced last and goes on (`ProgressReader.phase`).
+    """
+
+    evidence: tuple[Evidence, ...]
+    new: tuple[Evidence, ...]
+    progress: Progress | None
+    median_step_s: float | None
+    last_growth_s: float | None
+    last_fresh_open_s: float | None
+    readable: bool
+    why_unreadable: str
+    behind: bool = False
+    seats: Seats = field(default_factory=Seats)
+    phase: str = ""
+    health: Health = field(default_factory=Health)
+    others: tuple[Evidence, ...] = ()
+
+
+class LogWatcher:
+    """Follows the logs of one launch. Two paths of one file (`-o` and `-e` alike) are followed once."""
+
+    def __init__(
+        self, paths: Sequence[LogPath], *, catalog: Catalog | None = None, ours: Ours = NOBODY_KNOWN
+    ) -> None:
+        self._tails = Tails(_distinct(paths))
+        self._book = Book(catalog, ours)
+        self._files = [LogFile(tail.log.path, self._book) for tail in self._tails.tails]
+        self._evidence: tuple[Evidence, ...] = ()
+        self._last_growth_s: float | None = None
+        self._last_fresh_open_s: float | None = None
+        self._steps_seen = 0
+        self._others: dict[str, tuple[str, int]] = {}  # what files without the steps announced, and where
+        self._over: set[tuple[str, tuple[str, int]]] = set()
+
+    def admit(self, jobs: Collection[str], nodes: Collection[str]) -> None:
+        """From now on the launch has these jobs and nodes, too. Of a launch of which nothing is known, nothing is known still."""
+        if self._book.ours != NOBODY_KNOWN:
+            self._book.ours = self._book.ours.having(jobs, nodes)
+
+    def poll(self, now_s: float, *, fresh: bool = False) -> WatchReport:
+        """Read what is new; `fresh` opens every log anew, as a judgement on a network file system needs."""
+        new: set[int] = set()
+        grown: set[int] = set()
+        for number, pieces in self._tails.round(fresh=fresh):
+            grown.add(number)
+            tail, file = self._tails.tails[number], self._files[number]
+            for piece in pieces:
+                before = _lines_before(tail, piece)
+                new |= file.take(piece, now_s, lines_before=before, behind=tail.more)
+        for number, file in enumerate(self._files):
+            if number not in grown and not self._tails.tails[number].more:
+                new |= file.rest(now_s)
+        if grown:
+            self._last_growth_s = now_s
+        if self._tails.tails and all(tail.fresh for tail in self._tails.tails):
+            self._last_fresh_open_s = now_s
+        return self._report(new)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._tails.close()
+
+    def _phase(self) -> str:
+        """What the leading file announced; of any other file, what no step of a later poll has ended."""
+        leading = _leading(self._files)
+        steps_seen = sum(file.progress.steps_seen for file in self._files if file.progress is not None)
+        stepped, self._steps_seen = steps_seen != self._steps_seen, steps_seen
+        others = {file.name: file.reader.announced for file in self._files if file is not leading}
+        if stepped:
+            self._over |= {(name, told) for name, told in others.items() if self._others.get(name) == told}
+        self._others = others
+        going = (told[0] for name, told in others.items() if told[0] and (name, told) not in self._over)
+        return (leading.reader.phase if leading is not None else "") or next(going, "")
+
+    def _report(self, new: set[int]) -> WatchReport:
+        if any(file.changed for file in self._files):
+            self._evidence = _all_evidence(self._files)
+        blind = next((tail for tail in self._tails.tails if not tail.readable), None)
+        why = "no log is known" if not self._files else f"{blind.log.path}: {blind.why}" if blind else ""
+        return WatchReport(
+            evidence=self._evidence,
+            new=tuple(one for one in self._evidence if one.order in new) if new else (),
+            progress=_all_progress(self._files),
+            median_step_s=_median_step_s(self._files),
+            last_growth_s=self._last_growth_s,
+            last_fresh_open_s=self._last_fresh_open_s,
+            readable=not why,
+            why_unreadable=why,
+            behind=self._tails.more,
+            seats=self._book.seats,
+            phase=self._phase(),
+            health=_health(self._files),
+            others=_others(self._files),
+        )
+
+
+def report_of(files: Sequence[LogFile], seats: Seats, why_unreadable: str = "") -> WatchReport:
+    """What `files`, read to their ends, tell together."""
+    evidence = _all_evidence(files)
+    return WatchReport(
+        evidence=evidence,
+        new=evidence,
+        progress=_all_progress(files),
+        median_step_s=None,
+        last_growth_s=None,
+        last_fresh_open_s=None,
+        readable=not why_unreadable,
+        why_unreadable=why_unreadable,
+        seats=seats,
+        health=_health(files),
+        others=_others(files),
+    )
+
+
+def _distinct(paths: Sequence[LogPath]) -> list[LogPath]:
+    found: dict[object, LogPath] = {}
+    names: set[str] = set()
+    for log in paths:
+        key: object = (log.dev, log.ino) if log.ino else log.path
+        if log.path not in names:
+            found.setdefault(key, log)
+        names.add(log.path)
+    return list(found.values())
+
+
+def _lines_before(tail: Tail, piece: Piece) -> int | None:
+    """Return how many lines lie in front of the first piece of a file: 0 at its beginning, None where it is too far."""
+    if piece.offset_bytes == 0:
+        return 0
+    if piece.generation > 0 or piece.offset_bytes != tail.log.start_offset_bytes:
+        return None
+    if piece.offset_bytes > COUNTED_BYTES:
+        return None
+    lines, left = 0, piece.offset_bytes
+    try:
+        with open(tail.log.path, "rb") as stream:
+            while left > 0 and (chunk := stream.read(min(left, READ_BYTES))):
+                lines += chunk.count(b"\n")
+                left -= len(chunk)
+    except OSError:
+        return None
+    return lines if left == 0 else None
+
+
+def _all_evidence(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
+    return tuple(sorted((one for file in files for one in file.evidence()), key=lambda one: one.order))
+
+
+def _others(files: Sequence[LogFile]) -> tuple[Evidence, ...]:
+    return tuple(one for file in files for one in file.others.values())
+
+
+def _leading(files: Sequence[LogFile]) -> LogFile | None:
+    """The file to believe about steps: the strongest counter, then the highest step, then the first by name."""
+    stepping = [
+        file
+        for file in sorted(files, key=lambda file: file.name)
+        if file.progress is not None and file.progress.step is not None
+    ]
+    return max(
+        stepping, key=lambda file: (file.reader.strength, cast("Progress", file.progress).step), default=None
+    )
+
+
+def _health(files: Sequence[LogFile]) -> Health:
+    """Of the file with the steps; where there is none, of the first by name that has losses."""
+    leading = _leading(files)
+    if leading is None:
+        known = (file.losses.health for file in sorted(files, key=lambda file: file.name))
+        return next((health for health in known if health != Health()), Health())
+    return leading.losses.health
+
+
+def _all_progress(files: Sequence[LogFile]) -> Progress | None:
+    """Put the files together: steps of the leading one, the furthest checkpoint, movement of all."""
+    files = sorted(files, key=lambda file: file.name)
+    known = [file.progress for file in files if file.progress is not None]
+    if not known:
+        return None
+    leading = _leading(files)
+    progress = known[0] if leading is None else cast("Progress", leading.progress)
+    saved = [one for one in known if one.checkpoint_step is not None or one.checkpoint_path]
+    best = max(
+        saved, key=lambda one: -1 if one.checkpoint_step is None else one.checkpoint_step, default=progress
+    )
+    losses = (one.loss for one in (progress, *known) if one.loss is not None)
+    return replace(
+        progress,
+        loss=next(losses, None),
+        checkpoint_step=best.checkpoint_step,
+        checkpoint_path=best.checkpoint_path,
+        steps_seen=sum(one.steps_seen for one in known),
+    )
+
+
+def _median_step_s(files: Sequence[LogFile]) -> float | None:
+    leading = _leading(files)
+    own = None if leading is None else leading.reader.median_step_s
+    if own is not None:
+        return own
+    return next((one for file in files if (one := file.reader.median_step_s) is not None), None)
+
+
+OTHERS_MAX = 64
+"""So many attempts back, jobs and nodes of earlier launches are known as another's; no node sleeps longer."""
+
+
+def later(run_dir: str, attempt: int, launch: int) -> LaunchRecord | None:
+    """The record of the first launch after this one, be it of a later attempt; None while there is none."""
+    with contextlib.suppress(OSError):  # a folder that cannot be read now tells of no later launch
+        for number in range(attempt, store_run_dir.latest_attempt(run_dir) + 1):
+            found = attempt_dir.launch_after(run_dir, number, launch if number == attempt else -1)
+            if found is not None:
+                return found
+    return None
+
+
+def of_launch(run_dir: str, attempt: int, launch: int) -> list[LogPath]:
+    """The logs of the newest start of one launch; [] where it left no record, or nothing of them is left."""
+    record = attempt_dir.last_start(run_dir, attempt, launch)
+    return of_record(record, later(run_dir, attempt, launch)) if record is not None else []
+
+
+def of_start(run_dir: str, attempt: int, launch: int, start: int) -> list[LogPath]:
+    """The logs of one start inside a launch, from its first byte to its last; [] where nothing of them is known or left."""
+    first = start == 1
+    record = attempt_dir.start_record(run_dir, attempt, launch, start)
+    record = attempt_dir.launch_record(run_dir, attempt, launch) if record is None and first else record
+    after = attempt_dir.start_record(run_dir, attempt, launch, start + 1) or later(run_dir, attempt, launch)
+    return of_record(record, after) if record is not None else []
+
+
+def ours(run_dir: str, attempt: int, launch: int) -> Ours:
+    """The jobs and nodes of one launch and those of the run's others; nothing where it left no record."""
+    record = attempt_dir.launch_record(run_dir, attempt, launch)
+    if record is None or not record.job:
+        return NOBODY_KNOWN
+    others: list[LaunchRecord] = []
+    latest = store_run_dir.latest_attempt(run_dir)
+    for number in range(max(1, latest - OTHERS_MAX), latest + 1):
+        found = attempt_dir.launch_after(run_dir, number, -1)
+        while found is not None:
+            others += [found] if (number, found.number) != (attempt, launch) else []
+            found = attempt_dir.launch_after(run_dir, number, found.number)
+    return Ours(
+        jobs=frozenset({record.job}),
+        nodes=frozenset(record.nodes),
+        other_jobs=frozenset(one.job for one in others if one.job),
+        other_nodes=frozenset(node for one in others for node in one.nodes),
+        several=record.several,
+    )
+
+
+def of_record(record: LaunchRecord, after: LaunchRecord | None = None) -> list[LogPath]:
+    """The logs that a launch recorded, up to where the launch `after` it begins in the same files. (pure)"""
+    out = LogPath(record.stdout, record.stdout_offset_bytes, record.stdout_dev, record.stdout_ino)
+    err = LogPath(record.stderr, record.stderr_offset_bytes, record.stderr_dev, record.stderr_ino)
+    logs = [out] if (out.dev, out.ino) == (err.dev, err.ino) else [out, err]
+    logs = [log for log in logs if log.path.startswith("/")]
+    return [log for log in (_ended(log, after) for log in logs) if log is not None]
+
+
+def _ended(log: LogPath, after: LaunchRecord | None) -> LogPath | None:
+    """`log` with its end; None where the later launch emptied or replaced the file. Inodes are compared without their devices,
+    which each host numbers for itself."""
+    if after is None:
+        return log
+    streams = (
+        (after.stdout, after.stdout_ino, after.stdout_offset_bytes),
+        (after.stderr, after.stderr_ino, after.stderr_offset_bytes),
+    )
+    for path, ino, end_bytes in streams:
+        if path != log.path or not ino or not log.ino:
+            continue
+        if ino != log.ino or end_bytes < log.start_offset_bytes:
+            return None
+        return LogPath(log.path, log.start_offset_bytes, log.dev, log.ino, end_bytes)
+    return log

@@ -1,0 +1,353 @@
+"""How far a training run is, read from what it prints. (pure)
+
+How it thinks: a line may show a counter. Counters differ in strength: the framework's own global step, then a line
+that says "step", one that says "iteration", a progress bar, and at last a place within an epoch. One log often has
+several kinds; the strongest one seen so far is *the* counter, and weaker ones are ignored from then on. Among bars the
+one with the largest total wins, since evaluation and loading draw bars too.
+
+- A place within an epoch becomes cumulative only where the epoch's length is known: by the line's own epoch number, or
+  because a bar that had reached its total starts again. Otherwise it is what it is: `step` stays at its maximum.
+- `step` is the highest step printed. A restart inside the log (three lines in a row that rise below the maximum) moves
+  the present place back, so that `steps_seen` goes on counting, but not `step`.
+- An epoch, a percentage, a port or a time is never a step: each form names what must stand around its number.
+- A line "saving ..." is a checkpoint once a line says "saved", or a higher step is printed. Where neither names a step (one file that
+  is always written anew), it is that of the highest step printed before it.
+- `phase` is what the last lines announced and no step has ended: only of text that is read as it is written, for it is old otherwise.
+
+Text arrives in pieces of any size; carriage returns end lines too. Of a line the first `LINE_BYTES` are looked at.
+
+The lines in which a run announces that something long begins: evaluation, compiling, preparing data.
+How it thinks. Such a line buys time: silence after it is judged by the habit of that phase. So a line too many costs a late detection and a line
+too few a false suspicion, and what merely looks like an announcement is one; settings, intervals and results are none. The end of a phase
+is the next step; a line that tells the end of it ends it sooner. Checkpoints are read where steps are (`steps.checkpoint`).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections import deque
+from collections.abc import Iterator
+from statistics import median
+
+from ftrun.slurm.records import dataclass, replace
+from ftrun.supervisor.telemetry import step_formats
+from ftrun.supervisor.telemetry.divergence import Losses, Seen
+
+__all__ = ["LINE_BYTES", "WORDS", "Progress", "ProgressReader", "announced"]
+
+
+# A line without any of these announces nothing.
+WORDS = (b"eval", b"Eval", b"alidat", b"ompil", b"okeniz", b"uilding", b"reprocess")
+
+_EVAL = re.compile(
+    rb"(?i)\b(?:evaluating|validating)\b|\b(?:start|begin|run|enter|launch|do)\w*\b[^=:]{0,40}\b(?:evaluation|validation|eval)\b"
+    rb"|^\W*(?:\[[^\]]*\]\W*)*(?:running )?(?:evaluation|validation|eval|validation dataloader \d+)\b[^=]{0,40}(?:\.\.\.|%\||\*{3}|$)"
+)
+_COMPILE = re.compile(
+    rb"(?i)\b(?:re)?compiling\b|\b(?:start|begin)\w*\b[^=:]{0,30}\bcompil|\bvery slow compile\b"
+)
+_DATA = re.compile(
+    rb"(?i)\btokenizing\b|\bpreprocessing\b|\bbuilding\b[^=:]{0,40}\b(?:ind(?:ex|ices)|datasets?|dataloaders?|vocab\w*|cache|mappings?)\b"
+    rb"|\brunning tokenizer on\b"
+)
+_OVER = re.compile(
+    rb"(?i)\b(?:finished|done|completed?|took|ended|elapsed|end of|compiled|failed|after|skip\w*|no)\b.{0,60}\b(?:eval|valid|compil|token|build|preproc)"
+    rb"|\b(?:eval|valid|compil|token|build|preproc)\w*\b.{0,60}\b(?:finished|done|completed?|took|ended|elapsed|succeeded|failed)\b"
+    rb"|\bcompiled\b.{0,60}\d"
+    rb"|\b(?:eval|val|valid|validation|evaluation)\w*[ _/](?:loss|acc\w*|score|ppl|perplexity|results?|metrics?)\b.{0,40}\d"
+)
+_SETTING = re.compile(
+    rb"(?i)\b(?:every|interval|strategy|will|would|enabled?|disabled?|should|frequency|iters|batch.size|if|error|warning)\b"
+    rb"|\beval\w*\s*[=:]\s*(?:true|false|none)\b|\b\w*eval\w*="
+)
+_FORMS = (("eval", _EVAL), ("compile", _COMPILE), ("data", _DATA))
+
+
+def announced(line: bytes) -> str | None:
+    """Which phase the line says begins: "eval", "compile" or "data"; "" where it says that one is over; None for any other line."""
+    if not any(word in line for word in WORDS):
+        return None
+    if _OVER.search(line):
+        return ""
+    if _SETTING.search(line):
+        return None
+    return next((phase for phase, form in _FORMS if form.search(line)), None)
+
+
+LINE_BYTES = 4096
+TIMES_KEPT = 101  # the median forgets how the run was long ago
+RESTART_LINES = 3  # ranks print a step or two apart; a restart is more than that
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where training is. `offset_bytes`: where in the file the last line with a step begins.
+
+    `step` is the highest printed (in the unit of the counter: steps, or samples where nothing else is printed);
+    `steps_seen` counts how often the counter moved, restarts included.
+    """
+
+    step: int | None = None
+    total: int | None = None
+    loss: float | None = None
+    checkpoint_step: int | None = None
+    checkpoint_path: str = ""
+    offset_bytes: int = 0
+    steps_seen: int = 0
+
+
+@dataclass(slots=True)
+class _Counter:
+    """The counter that is believed: its rank, and where it is."""
+
+    rank: tuple[int, int] = (0, 0)
+    present: int = -1  # the last place, after restarts
+    base: int = 0  # what epochs before this one add to a bar without an epoch
+    low: int = -1  # the last step of a row below the present place ...
+    low_rises: int = 0  # ... and how often that row rose
+
+
+class ProgressReader:
+    """Reads one log. The same bytes give the same `progress`, however they are cut; only times come from the caller."""
+
+    def __init__(self, *, start_offset_bytes: int = 0) -> None:
+        self._offset = start_offset_bytes  # of the first byte of the pending line
+        self._pending = b""  # at most LINE_BYTES of it
+        self._pending_bytes = 0
+        self._progress: Progress | None = None
+        self._counter = _Counter()
+        self._saving: tuple[int | None, str] | None = None
+        self._announced = ("", -1)  # a phase, and the offset of its line
+        self._advances = 0
+        self._last_s: float | None = None
+        self._look_s: float | None = None  # between the last two looks that saw steps
+        self._look_moved = 0
+        self._moved = 0
+        self._times: deque[float] = deque(maxlen=TIMES_KEPT)
+        self._losses = Losses()
+
+    @property
+    def progress(self) -> Progress | None:
+        """What whole lines have shown so far; None before the first step or checkpoint."""
+        return self._progress
+
+    @property
+    def advances(self) -> int:
+        """How often a step higher than all before it was printed; the first step of a counter is none."""
+        return self._advances
+
+    @property
+    def losses(self) -> Losses:
+        """What the losses printed so far say of the training."""
+        return self._losses
+
+    @property
+    def announced(self) -> tuple[str, int]:
+        """The phase that a line announced last ("" = it is over), and where that line begins; ("", -1) before any."""
+        return self._announced
+
+    @property
+    def phase(self) -> str:
+        """What was announced and goes on: "checkpoint", "eval", "compile", "data", or "" while steps are made."""
+        if self._saving is not None:
+            return "checkpoint"
+        phase, offset_bytes = self._announced
+        return phase if self._progress is None or offset_bytes > self._progress.offset_bytes else ""
+
+    @property
+    def strength(self) -> int:
+        """How far the counter can be trusted: higher is better, 0 = no counter yet."""
+        return self._counter.rank[0]
+
+    @property
+    def median_step_s(self) -> float | None:
+        """The usual seconds per step, by the clock of the caller; None before the third look that saw steps."""
+        return median(self._times) if len(self._times) > 1 else None
+
+    def feed(self, chunk: bytes, now_s: float, *, behind: bool = False) -> None:
+        """Read on. `now_s` is when the bytes came, any clock; `behind` says that they are old, so that no time is learnt."""
+        self._moved = 0
+        text = chunk.replace(b"\r", b"\n")
+        first = text.find(b"\n")
+        if first < 0:
+            self._keep(text)
+            return
+        self._keep(text[:first])
+        self._line(self._pending, self._offset)
+        if not behind:
+            self._announce(self._pending, self._offset)
+        last = text.rfind(b"\n")
+        body = self._offset + self._pending_bytes - first  # the offset of text[0]
+        for start, line in _candidates(text, first + 1, last):
+            self._telling(line, body + start)
+        if not behind:
+            for start, line in _last_with(WORDS, text, first + 1, last):
+                self._announce(line, body + start)
+        self._offset = body + last + 1
+        self._pending = b""
+        self._pending_bytes = 0
+        self._keep(text[last + 1 :])
+        self._learn(now_s, behind=behind)
+
+    def flush(self) -> None:
+        """The text is over: the last line needs no newline."""
+        self._line(self._pending, self._offset)
+        self._offset += self._pending_bytes
+        self._pending = b""
+        self._pending_bytes = 0
+
+    def at_rest(self) -> tuple[Progress | None, int, Seen]:
+        """What (`progress`, `advances`, `losses.seen`) would be if the text ended here; changes nothing."""
+        if step_formats.may_tell(self._pending):
+            before, counter, losses = dict(self.__dict__), copy.copy(self._counter), self._losses.copy()
+            self.flush()
+            shown = self._progress, self._advances, self._losses.seen
+            self.__dict__.update(before)
+            self._counter, self._losses = counter, losses
+            return shown
+        return self._progress, self._advances, self._losses.seen
+
+    def begin_anew(self, offset_bytes: int = 0) -> None:
+        """The file was truncated or replaced: what was read stays true, offsets count from here on."""
+        self.flush()
+        self._offset = offset_bytes
+        self._announced = ("", -1)
+
+    def _keep(self, part: bytes) -> None:
+        self._pending_bytes += len(part)
+        room = LINE_BYTES - len(self._pending)
+        if room > 0 and part:
+            self._pending += part[:room]
+
+    def _line(self, line: bytes, offset_bytes: int) -> None:
+        if step_formats.may_tell(line):
+            self._telling(line, offset_bytes)
+
+    def _announce(self, line: bytes, offset_bytes: int) -> None:
+        phase = announced(step_formats.plain(line))
+        if phase is not None:
+            self._announced = (phase, offset_bytes)
+
+    def _telling(self, line: bytes, offset_bytes: int) -> None:
+        seen, said, saved = step_formats.told(step_formats.plain(line))
+        loss = said if said is not None and math.isfinite(said) else None
+        if seen is not None and seen.rank >= self._counter.rank:
+            self._count(seen, loss, offset_bytes)
+        elif loss is not None and self._progress is not None:
+            self._progress = replace(self._progress, loss=loss)
+        if said is not None:
+            self._losses.note(said, self._progress.step if self._progress is not None else None)
+        if saved is not None:
+            self._save(saved)
+
+    def _count(self, seen: step_formats.Seen, loss: float | None, offset_bytes: int) -> None:
+        counter = self._counter
+        before = self._progress or Progress()
+        loss = before.loss if loss is None else loss
+        step, total = seen.step, seen.total
+        if seen.rank > counter.rank:
+            self._counter = _Counter(rank=seen.rank, present=step)
+            self._last_s = None
+            # Another counter has another unit: what was counted before says nothing about this one.
+            self._progress = replace(
+                before,
+                step=step,
+                total=total,
+                loss=loss,
+                offset_bytes=offset_bytes,
+                steps_seen=before.steps_seen + 1,
+            )
+            return
+        if seen.restarts and total is not None:
+            if step < counter.present - counter.base >= total:
+                counter.base += total
+            step += counter.base
+        moved = self._move(step)
+        highest = max(step, -1 if before.step is None else before.step)
+        if before.step is not None and step > before.step:
+            self._advances += 1
+            self._settle_saving()
+            before = self._progress or before
+        self._progress = Progress(  # not `replace`: this is the one line that every step costs
+            step=highest,
+            total=before.total if total is None else total,
+            loss=loss,
+            checkpoint_step=before.checkpoint_step,
+            checkpoint_path=before.checkpoint_path,
+            offset_bytes=offset_bytes,
+            steps_seen=before.steps_seen + (moved > 0),
+        )
+
+    def _move(self, step: int) -> int:
+        """Return how many steps the counter went on with this line."""
+        counter = self._counter
+        moved = 0
+        if step >= counter.present:
+            moved = step - counter.present
+            counter.present, counter.low, counter.low_rises = step, -1, 0
+        else:
+            counter.low_rises = counter.low_rises + 1 if step > counter.low else 1
+            counter.low = step
+            if counter.low_rises >= RESTART_LINES:
+                counter.present, counter.low, counter.low_rises = step, -1, 0
+                moved = 1
+        self._moved += moved
+        return moved
+
+    def _save(self, saved: step_formats.Saved) -> None:
+        if not saved.done:
+            self._saving = (saved.step, saved.path)
+            return
+        step, path = saved.step, saved.path
+        if self._saving is not None:
+            step = self._saving[0] if step is None else step
+            path = path or self._saving[1]
+        self._saving = (step, path)
+        self._settle_saving()
+
+    def _settle_saving(self) -> None:
+        if self._saving is None:
+            return
+        step, path = self._saving
+        self._saving = None
+        if step is None and self._progress is not None:
+            step = self._progress.step
+        self._progress = replace(self._progress or Progress(), checkpoint_step=step, checkpoint_path=path)
+
+    def _learn(self, now_s: float, *, behind: bool) -> None:
+        """Times are as coarse as the looks: the steps since the look before share the time between the two."""
+        if behind:
+            self._last_s = None
+        elif self._moved and now_s == self._last_s:
+            self._look_moved += self._moved
+            if self._look_s is not None:
+                self._times[-1] = self._look_s / self._look_moved
+        elif self._moved:
+            self._look_s = None if self._last_s is None else now_s - self._last_s
+            self._look_moved = self._moved
+            if self._look_s is not None:
+                self._times.append(self._look_s / self._moved)
+            self._last_s = now_s
+
+
+def _candidates(text: bytes, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (start, line) of the lines of text[first:last] that may tell something, in order."""
+    starts: set[int] = set()
+    for word in step_formats.WORDS:
+        at = text.find(word, first, last)
+        while at >= 0:
+            starts.add(max(first, text.rfind(b"\n", first, at) + 1))
+            end = text.find(b"\n", at, last)
+            at = text.find(word, end, last) if end >= 0 else -1
+    for start in sorted(starts):
+        end = text.find(b"\n", start)
+        yield start, text[start : min(end, start + LINE_BYTES)]
+
+
+def _last_with(words: tuple[bytes, ...], text: bytes, first: int, last: int) -> list[tuple[int, bytes]]:
+    """The last line of text[first:last] with each of the words as (start, line), in order."""
+    places = {text.rfind(word, first, last) for word in words} - {-1}
+    starts = sorted({max(first, text.rfind(b"\n", first, at) + 1) for at in places})
+    return [(start, text[start : min(text.find(b"\n", start), start + LINE_BYTES)]) for start in starts]

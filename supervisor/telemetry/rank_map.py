@@ -1,0 +1,108 @@
+"""Who sits where, as the lines of launchers and libraries tell it. (pure)
+
+How it thinks. A rank is a number until a line names it together with a host; then every later line of that rank names a machine. Such
+lines come by the thousand, so they are no evidence of anything: signatures of the role `seat` find them, and what they say goes into one
+map. The first that says something of a rank is believed; a rank that two lines put on two hosts is on neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ftrun.slurm.records import replace
+from ftrun.supervisor.model.types import Topology
+
+__all__ = ["SEATS_MAX", "Seats"]
+
+SEATS_MAX = 1 << 16
+"""So many ranks and addresses are remembered; more than any machine has."""
+
+NOTED_MAX = 16 * SEATS_MAX
+"""So many are looked at: a log that seats everybody again in each line is read on, but not believed on."""
+
+_NCCL_HOST = re.compile(r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+_WORLD = re.compile(r"\bn[rR]anks (\d{1,7})\b")
+_NOWHERE = ""
+
+
+@dataclass(slots=True)
+class Seats:
+    """The map as it grows: rank -> host, rank -> device on it, address -> host."""
+
+    hosts: dict[int, str] = field(default_factory=dict)
+    devices: dict[int, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    noted: int = 0
+    world: int = 0  # the size of the largest communicator seen
+
+    def note(self, text: str, captures: Mapping[str, str]) -> None:
+        """Take up what one line says; `captures` are those of its signature (host, rank, device, pci, ip)."""
+        host = captures.get("host") or _prefix_host(text)
+        if not host or len(self.hosts) + len(self.addresses) >= SEATS_MAX or self.noted >= NOTED_MAX:
+            return
+        ranks = _ranks(captures.get("rank", "")) if self._of_world(text) else ()
+        self.noted += 1 + len(ranks)
+        for rank in ranks:
+            known = self.hosts.setdefault(rank, host)
+            if known not in {host, _NOWHERE} and known.split(".")[0] != host.split(".")[0]:
+                self.hosts[rank] = _NOWHERE
+            device = captures.get("pci") or captures.get("device")
+            if device:
+                self.devices.setdefault(rank, device)
+        address = captures.get("ip")
+        if address:
+            known = self.addresses.setdefault(address, host)
+            if known != host:
+                self.addresses[address] = _NOWHERE
+
+    def _of_world(self, text: str) -> bool:
+        """Whether the ranks in this line are those of the whole job: NCCL counts anew in each of its communicators."""
+        size = int(found[1]) if (found := _WORLD.search(text)) else self.world
+        if size > self.world:
+            self.world = size
+            self.hosts.clear()
+            self.devices.clear()
+        return size == self.world
+
+    def added_to(self, topology: Topology) -> Topology:
+        """`topology` with what was learnt; what it knows stays, and hosts that are not of the attempt are left out."""
+        ranks = {rank: node for rank, host in self.hosts.items() if (node := _node(host, topology))}
+        addresses = {ip: node for ip, host in self.addresses.items() if (node := _node(host, topology))}
+        # Said to be in two places, by a library and by the task number of one of several steps: no later line may settle that.
+        contested = {rank: _NOWHERE for rank, host in self.hosts.items() if host == _NOWHERE}
+        return replace(
+            topology,
+            rank_node={**contested, **ranks, **topology.rank_node},
+            address_node={**addresses, **topology.address_node},
+            rank_device={
+                **{rank: device for rank, device in self.devices.items() if rank in ranks},
+                **topology.rank_device,
+            },
+        )
+
+
+def _node(host: str, topology: Topology) -> str | None:
+    if not host:
+        return None
+    return topology.node_of(host) if topology.nodes else host
+
+
+def _prefix_host(text: str) -> str:
+    found = _NCCL_HOST.search(text)
+    return found["host"] if found else ""
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    """`3`, or srun's `4-7,9`."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            return ()
+        low, high = int(first), int(last or first)
+        if high - low >= SEATS_MAX - len(ranks):
+            return ()
+        ranks += range(low, high + 1)
+    return tuple(ranks)

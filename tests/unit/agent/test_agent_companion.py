@@ -1,0 +1,183 @@
+"""Companions asked for: what of it is no question to Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.slurm.client.cluster import ClusterFacts
+from ftrun.slurm.commands.spanning import Span
+from ftrun.supervisor.agent import companion_jobs
+from ftrun.supervisor.agent.batch_channel import Talk
+from ftrun.supervisor.agent.companion_jobs import FAILED, HERE, Companion, hopeless
+from ftrun.supervisor.agent.companion_prefetch import NOTHING, Apart
+from ftrun.supervisor.agent.context import Desk, Where
+from ftrun.supervisor.config.node_counts import Pool
+from ftrun.supervisor.model.events import fold
+from ftrun.supervisor.submission import companion_form
+from tests.fake_slurm.cluster import MemoryCluster
+from tests.fake_slurm.engine import Engine
+
+
+@pytest.mark.parametrize(
+    ("reason", "waits"),
+    [
+        ("AssocMaxJobsLimit", False),
+        ("QOSMaxNodePerUserLimit", False),
+        ("AssocGrpNodeLimit", False),
+        ("PartitionTimeLimit", False),
+        ("JobHeldAdmin", False),
+        ("JobHeldUser", False),
+        ("launch failed requeued held", False),
+        ("Resources", True),
+        ("Priority", True),
+        ("None", True),
+        ("ReqNodeNotAvail, UnavailableNodes:n3", True),
+    ],
+)
+def test_what_waits_for_the_main_jobs_own_end_is_not_waited_for(reason: str, waits: bool) -> None:
+    """Limits of users, accounts and QOS, what never resolves, and what a site or a person holds; busy nodes are waited for."""
+    assert (hopeless(reason) == "") is waits
+
+
+def test_a_companion_that_did_not_come_is_paid_for_once() -> None:
+    """The same incident is decided twice, first for a companion and then for what stands below: one fault, one retry, and one state of things before it."""
+    place = {"attempt": 1, "job": "7", "launch": 0, "start": 1}
+    found = {
+        "incident": "1.0.1",
+        "spent": {"node": 1},
+        "retries": 1,
+        "class": "node",
+        "reason": "a node was lost",
+        "nodes": [],
+    }
+    kinds = [
+        ("run.created", {"settings": {"nodes": "2-3"}}),
+        ("attempt.opened", {}),
+        ("submit.done", {}),
+        ("job.started", {"nodes": ["a", "b", "c"]}),
+        ("start.begun", {"nodes": ["a", "b", "c"]}),
+        ("start.diagnosed", {"incident": "1.0.1", "diagnosis": {"class": "node", "signature": "", "title": "", "nodes": ["b"]}, "step": 3}),
+        ("start.decided", {**found, "rung": "companion", "used": {"companion": 1}}),
+        ("start.decided", {**found, "rung": "shrink", "used": {"companion": 1, "shrink": 1}}),
+    ]  # fmt: skip
+    run = fold(
+        "x", ({"kind": kind, "at": float(at), "data": data, **place} for at, (kind, data) in enumerate(kinds))
+    )
+
+    (incident,) = run.incidents
+    assert (run.retries, run.spent) == (1, {"node": 1})
+    assert run.rungs == {"companion": 1, "shrink": 1}
+    assert incident.decision["kind"] == "shrink"
+    assert incident.decided_at_s == 6.0
+    assert incident.before is not None
+    assert (incident.before.spent, incident.before.retries) == ({}, 0)
+
+
+# ---------------------------------------------------------------------- where no start can lie in two jobs
+
+
+class _Fabric(MemoryCluster):
+    """A virtual Slurm with four nodes, whose configuration names this fabric."""
+
+    def __init__(self, switch: str) -> None:
+        super().__init__(Engine({"main": ["n0", "n1", "n2", "n3"]}))
+        self._switch = switch
+
+    def facts(self) -> ClusterFacts:
+        return replace(super().facts(), switch=self._switch)
+
+
+def _desk(folder: Path, *, calls: bool = True, no_span: str = "", switch: str = "switch/none") -> Desk:
+    """The desk of a launch whose first start is over."""
+    talk = folder / "talk"
+    talk.mkdir()
+    if calls:
+        (talk / "calls.1").write_text("1700000000 4711 -N2 train\n")
+    if no_span:
+        (talk / "nospan.1").write_text(no_span + "\n")
+    where = Where(str(folder), str(folder), 1, 0, "7", "", "n0", ("n0", "n1"))
+    return Desk(where, Talk(str(talk)), None, _Fabric(switch), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({}, ""),
+        ({"calls": False}, "starts nothing by srun"),
+        ({"no_span": "--mpi=pmi2 needs one world"}, "--mpi=pmi2 needs one world"),
+        ({"switch": "switch/hpe_slingshot"}, "keys of its own"),
+        ({"switch": "switch/nvidia_imex"}, "keys of its own"),
+    ],
+)
+def test_what_cannot_lie_in_two_jobs_is_known_before_anybody_asks(
+    tmp_path: Path, what: dict[str, Any], words: str
+) -> None:
+    """No srun, an srun that needs one world of processes, a fabric that gives each job its keys; all others may."""
+    told = Apart(_desk(tmp_path, **what)).against(1, end_s=None, limit_s=300.0)
+    assert words in told if words else told == ""
+
+
+def test_a_job_whose_time_is_nearly_up_asks_for_nobody(tmp_path: Path) -> None:
+    """What would come at the end of the wait would have no time left."""
+    desk = _desk(tmp_path)
+    now_s = desk.clock.now_s()
+    assert "of the job's time" in Apart(desk).against(1, end_s=now_s + 310, limit_s=300.0)
+    assert Apart(desk).against(1, end_s=now_s + 600, limit_s=300.0) == ""
+
+
+def test_a_first_start_over_both_jobs_that_comes_to_nothing_is_the_last_one(tmp_path: Path) -> None:
+    """With all its nodes well and not one step; one that made steps, or lost a node, proves nothing."""
+    desk = _desk(tmp_path)
+    desk.spans = (Span("8", ("n2",)),)
+    both = ("n0", "n2")
+    for nodes, step, well in ((("n0", "n1"), None, True), (both, None, False)):
+        apart = Apart(desk)
+        apart.note(nodes, step, well=well)
+        assert apart.against(1, end_s=None, limit_s=300.0) == ""
+    apart.note(both, None, well=True)
+    assert apart.against(1, end_s=None, limit_s=300.0) == NOTHING
+    worked = Apart(desk)
+    worked.note(both, 5, well=True)
+    worked.note(both, None, well=True)
+    assert worked.against(1, end_s=None, limit_s=300.0) == ""
+
+
+class _Refusing:
+    """Companions of which the pool has none."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def take(self, count: int, exclude: set[str]) -> None:
+        return None
+
+    def end_waiting(self, why: str) -> None:
+        pass
+
+    def ask(
+        self, count: int, exclude: set[str], left_s: float | None, why: str, *, pool: Pool | None
+    ) -> Companion:
+        self.asked.append(str(pool or ""))
+        return (
+            Companion(FAILED, reason="Requested time limit is invalid")
+            if pool
+            else Companion(HERE, 2, ("n2",))
+        )
+
+
+def test_what_the_pool_refuses_is_asked_of_the_jobs_own_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition may allow less time, or its reservation not this user: the other nodes are not given back for that."""
+    desk, asked = _desk(tmp_path), _Refusing()
+    monkeypatch.setattr(companion_jobs, "fit", lambda *_, **__: {})
+    monkeypatch.setattr(companion_form, "idle", lambda *_: frozenset({"n2", "n3"}))
+    wanted = companion_jobs.Wanted(None, 1, frozenset(), None, desk.clock.mono_s() + 60.0, "n1 is lost")  # type: ignore[arg-type]
+    found = companion_jobs.join(desk, asked, {"pool": "partition:spares"}, wanted)  # type: ignore[arg-type]
+
+    assert found.nodes == ("n2",)
+    assert asked.asked == ["partition:spares", ""]

@@ -1,0 +1,115 @@
+"""Laws of reading an end: what Slurm calls the end of a job may be that of a start that never ran the script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.slurm.client.cluster import JobState
+from ftrun.supervisor.model import types
+from ftrun.supervisor.store import run_dir
+from tests.fake_slurm import faults
+from tests.unit.lives import Life
+
+
+def place(life: Life) -> Path:
+    return Path(run_dir.attempt_dir(life.run_dir, 1))
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    """A run whose first attempt trains."""
+    life = Life(tmp_path, backoff=1.0)
+    life.until("running")
+    life.live(2)
+    return life
+
+
+def second_start(life: Life) -> None:
+    """What batch.sh does when it finds the launch started by another start."""
+    (place(life) / "lost.0").write_text("job=1\n")
+    life.exit(1)
+
+
+@pytest.mark.parametrize("written", ["", "code=137\nsignal=9\n", "code=143\nsignal=0\n"])
+def test_a_refused_second_start_is_nobodys_failure(life: Life, written: str) -> None:
+    """The first start was lost with its node or removed by Slurm; the next attempt is submitted, and Slurm is told as the cause."""
+    if written:
+        (place(life) / "exit.0").write_text(written)
+    second_start(life)
+    life.live(60)
+    (incident,) = life.run.incidents
+
+    assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
+    assert types.STARTED_TWICE == life.run.attempts[0].launch.end.reason
+    assert life.run.attempts[0].launch.over
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_second_start_that_slurmd_refused_is_told_by_its_time(life: Life, watched: bool) -> None:
+    """slurmctld removed the first start, slurmd refused the second for it: no script ran, no line of it says so, but one launch has two times of start."""
+    life.say("slurm_script: line 6: 29897 Killed                  sleep 300")
+    faults.crash_controller(life.engine, lose_last=0, rewind=[life.launches[-1].job.number])
+    life.engine.set_controller("up")
+    while len(life.launches) < 2:  # with and without a look at the queue in between
+        (life.live if watched else life.engine.advance)(1.0)
+    life.exit(1)
+    life.live(60)
+    (incident,) = life.run.incidents
+
+    assert (2, "scheduler", ()) == (life.attempt.number, incident.fault, incident.nodes)
+    assert types.STARTED_TWICE == life.run.attempts[0].launch.end.reason
+
+
+def test_a_launch_that_was_started_once_is_judged_by_its_end(life: Life) -> None:
+    """Without another time of start a job that left no record of its end is not excused."""
+    life.exit(1)
+    life.live(60)
+
+    assert "unknown" == life.run.incidents[0].fault
+
+
+def test_a_second_start_does_not_undo_a_good_end(life: Life) -> None:
+    """The script had come to its end when the controller forgot it."""
+    (place(life) / "exit.0").write_text("code=0\nsignal=0\n")
+    second_start(life)
+    life.until("finished", 60)
+
+    assert 1 == life.attempt.number
+
+
+def test_a_second_start_does_not_excuse_the_script(life: Life) -> None:
+    """What the first start died of is what the run died of."""
+    life.say("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'nope'")
+    (place(life) / "exit.0").write_text("code=1\nsignal=0\n")
+    second_start(life)
+    life.until("stopped", 60)
+
+    assert "config" == life.run.final_class
+
+
+def test_a_closed_attempt_that_exits_0_has_not_finished(life: Life) -> None:
+    """A job that found its attempt closed never ran the script, so its exit code is no verdict of the script's."""
+    (place(life) / "claim.1").symlink_to("closed.9")
+    life.exit(0)
+    life.live(60)
+
+    assert 2 == life.attempt.number
+    assert types.CLOSED == life.run.attempts[0].launch.end.reason
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_job_that_another_cluster_took_is_not_made_again(tmp_path: Path, started: bool) -> None:
+    """A sibling of a federation started it: a second one here would run beside it. The run stops, and says what happened."""
+    life = Life(tmp_path, backoff=1.0)
+    if started:
+        life.until("running")
+    (job,) = life.engine.jobs.values()
+    life.engine.end(job, JobState.REVOKED)
+    life.until("stopped", 120)
+
+    assert (1, 1) == (life.attempt.number, len(life.engine.jobs))
+    (incident,) = life.run.incidents
+    assert ("cancelled", "slurm.revoked") == (incident.fault, incident.signature)
+    assert "another cluster of its federation" in life.run.final_reason
