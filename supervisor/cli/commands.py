@@ -99,7 +99,7 @@ COMMANDS: Mapping[str, Command] = {
         "Let a project's ftrun.toml run, read and write something.",
     ),
     "completion": Command(
-        "ftrun.supervisor.cli.complete",
+        "ftrun.supervisor.cli.completion",
         "completion",
         "Print the code that lets a shell complete ftrun's commands, options and runs.",
     ),

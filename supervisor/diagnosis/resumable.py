@@ -47,7 +47,7 @@ def find(
     if not pattern:
         return Usable()
     reasons = {os.path.join(cwd, path): why for path, why in _reasons(run).items()}
-    if settings.get("checkpoint-verify") != "quick":
+    if settings.get("checkpoint-verify") != "structure":
         path = by_rule(settings, run, cwd, more=more, without=without)
         fresh = bool(settings.get("checkpoint-fresh"))
         left = [] if path or fresh else checkpoints.complete(pattern, cwd=cwd)

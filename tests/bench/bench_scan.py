@@ -37,8 +37,9 @@ AIM_LOAD_MS = 20.0
 PEAK_CODE = """
 import os, sys
 from pathlib import Path
-from ftrun.supervisor import signatures, tail
+from ftrun.supervisor.signatures import catalog as signatures
 from ftrun.supervisor.signatures.scanner import Scanner
+from ftrun.supervisor.telemetry import tail
 peak = lambda: next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
 before = peak()
 scanner, at = Scanner(signatures.load()), 0
@@ -50,7 +51,8 @@ print(before, peak())
 """
 LOAD_CODE = """
 import time
-from ftrun.supervisor import scan, signatures
+from ftrun.supervisor.signatures import catalog as signatures
+from ftrun.supervisor.signatures import scanner as scan
 began = time.process_time()
 scan.Scanner(signatures.load())
 print(time.process_time() - began)

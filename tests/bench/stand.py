@@ -28,7 +28,8 @@ __all__ = ["Stand", "stand", "until"]
 SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 FORKS = """
 import os, sys
-from ftrun.supervisor import submit_cli, first, spawn
+from ftrun.supervisor.cli import sbatch as submit_cli
+from ftrun.supervisor.submission import first_attempt, start_supervisor
 for words in sys.stdin.read().splitlines():
     pid = os.fork()
     if not pid:

@@ -248,7 +248,7 @@ class Start:
     def _pick(self) -> Selection:
         """What batch.sh is told of the run's checkpoints, by its file or by the agent, and what it finds."""
         composed = (self.folder / "submitted" / "train.sh").read_bytes()
-        told = {key: _word(composed, key) for key in ("skip", "poison", "had", "fresh", "judge")}
+        told = {key: _word(composed, key) for key in ("skip", "poison", "had", "fresh", "verify")}
         if self.number > 1 and self.inside is not None:
             told |= {"skip": "\n".join(self.inside.added), "poison": "\n".join(self.inside.poison)}
             told["had"] = told["had"] or ("1" if self.inside.had else "")
@@ -258,12 +258,12 @@ class Start:
             aside=tuple(told["skip"].splitlines()),
             poisons=(
                 *diverged.from_lines(told["poison"]),
-                *(() if told["judge"] != "quick" else noted_poisons(self.world.run_dir)),
+                *(() if told["verify"] != "structure" else noted_poisons(self.world.run_dir)),
             ),
             had=bool(told["had"]),
             fresh=bool(told["fresh"]),
             run_dir=self.world.run_dir,
-            by_rule=told["judge"] != "quick",
+            by_rule=told["verify"] != "structure",
         )
 
     # ------------------------------------------------------------------ training

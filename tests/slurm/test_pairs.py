@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slurm
 # On n1 every chunk of a stream costs a pause, as on a link that loses packets.
 WORKER = """
 import os, socket, sys, time
-from ftrun.hooks import main, throughput
+from ftrun.hooks import main
+from ftrun.hooks.health import pair_test
 
 def pour(connection, seconds):
     end = time.monotonic() + seconds
@@ -28,7 +29,7 @@ def pour(connection, seconds):
         time.sleep(0.1)
 
 if os.environ["SLURMD_NODENAME"] == "n1":
-    throughput._pour = pour
+    pair_test._pour = pour
 sys.exit(main.main(["pairs", *sys.argv[1:]]))
 """
 # Well below what a node that is merely busy shows.

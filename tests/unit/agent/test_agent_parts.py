@@ -511,7 +511,7 @@ def test_calls_of_srun_are_counted_by_their_processes(tmp_path: Path) -> None:
 def test_the_agent_is_light() -> None:
     """It loads none of the libraries that only commands need, and stays below 60 MB with everything in use."""
     code = (
-        "import sys; from ftrun.supervisor import agent, signatures; from ftrun.supervisor.telemetry.log_watcher import LogWatcher, LogPath;"
+        "import sys; from ftrun.supervisor.agent import main; from ftrun.supervisor.signatures import catalog as signatures; from ftrun.supervisor.telemetry.log_watcher import LogWatcher, LogPath;"
         "w = LogWatcher([LogPath('/dev/null')], catalog=signatures.load()); w.poll(1.0);"
         "heavy = {'typer', 'rich', 'structlog', 'paramiko', 'asyncio'} & {m.split('.')[0] for m in sys.modules};"
         # ru_maxrss would tell of the process that this one was forked from, too.

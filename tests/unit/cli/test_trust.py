@@ -359,7 +359,7 @@ def test_what_is_said_closer_by_needs_no_trust(tmp_path: Path) -> None:
     assert "on-give-up (runs), pre-hook (runs)" in world.load().untrusted
     left = load(cwd, world.env | {"FTRUN_PRE_HOOK": "mine"}, own=[("on-give-up", "")])
     assert ("", "", "mine") == (left.untrusted, left["on-give-up"], left["pre-hook"])
-    assert "sets pre-hook (runs):" in load(cwd, world.env, script=["--on-stop=x"]).untrusted
+    assert "sets pre-hook (runs):" in load(cwd, world.env, script=["--on-give-up=x"]).untrusted
 
 
 # ---------------------------------------------------------------- the command and its records
@@ -514,7 +514,7 @@ def test_no_module_of_ours_is_started_with_the_working_folder_on_its_path() -> N
         "hooks/ranks/fence_daemon.py",
         "hooks/staging/daemon.py",
     }
-    root = Path(sources.__file__).resolve().parents[1]
+    root = Path(sources.__file__).resolve().parents[2]
     starts = []
     for path in sorted(
         found for room in ("supervisor", "hooks", "slurm") for found in (root / room).rglob("*")

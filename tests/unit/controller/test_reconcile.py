@@ -36,7 +36,7 @@ def test_the_context_knows_no_feature() -> None:
     """What takes the context is not imported by it, nor by what it is made of, be it for types alone."""
     features, context = set(), {"run_context", "services", "observations", "launch_state", "timers"}
     used: dict[str, set[str]] = {}
-    for path in (ROOT / "supervisor").glob("*.py"):
+    for path in (ROOT / "supervisor").rglob("*.py"):
         names = {
             part
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

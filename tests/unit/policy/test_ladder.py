@@ -129,7 +129,7 @@ def test_one_dead_process_starts_again_alone_where_it_may_join() -> None:
     assert move(case(F.UNKNOWN), replace(dead, dead_rank=None)).rung is Rung.STEP
     assert move(case(F.NETWORK, nodes=("n2",)), dead).rung is Rung.STEP
     assert move(case(F.HANG), dead).rung is Rung.STEP
-    assert move(case(F.UNKNOWN), dead, ladder=rungs(rejoin=False)).rung is Rung.STEP
+    assert move(case(F.UNKNOWN), dead, ladder=rungs(rank_restart=False)).rung is Rung.STEP
 
 
 def test_a_spare_stands_where_the_bad_node_stood() -> None:

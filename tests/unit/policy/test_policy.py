@@ -363,7 +363,10 @@ def test_what_ran_and_left_no_record_is_not_tried_again() -> None:
         "not resubmitted: /home/ann/.ftrun/runs/r was never seen from the nodes"
     )
     assert (
-        "finish" == rule(diagnosis(F.HEALTHY), unseen="/r", attempt={"end_state": "COMPLETED"}).decision.kind
+        "finish"
+        == rule(
+            diagnosis(F.HEALTHY), unseen="/r", attempt={"launch": Launch(end=End("COMPLETED"))}
+        ).decision.kind
     )
 
 

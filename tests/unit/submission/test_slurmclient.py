@@ -63,7 +63,7 @@ def test_who_asks_once_loads_nothing_of_it(tmp_path: Path) -> None:
     """Neither a submission nor a poll by the commands pays for the second way."""
     code = (
         "import sys, ftrun.supervisor.submission.plan, ftrun.supervisor.submission.first_attempt, ftrun.slurm.commands.cluster, ftrun.supervisor.submission.cluster_client as s;"
-        "from ftrun.supervisor import config;"
+        "from ftrun.supervisor.config import sources as config;"
         f"c = config.load({str(tmp_path)!r}, {{'HOME': {str(tmp_path)!r}, 'FTRUN_SLURM_CLIENT': 'commands'}});"
         "s.open_cluster(c, {}, timeout_s=1, tell=print);"
         "print(*[name for name in sys.modules if 'native' in name or 'pyslurm' in name])"
