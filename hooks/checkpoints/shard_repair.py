@@ -27,7 +27,7 @@ from ftrun.hooks.checkpoints.file_check import check_file
 from ftrun.hooks.checkpoints.inspection import inspect
 from ftrun.hooks.checkpoints.layouts import layout_of
 from ftrun.hooks.checkpoints.listing import DeadlinePassed, Tree, list_tree, map_parallel
-from ftrun.hooks.checkpoints.model import (  # fmt: skip
+from ftrun.hooks.checkpoints.model import (
     COMPLETE,
     EMPTY,
     QUICK,

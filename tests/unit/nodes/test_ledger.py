@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.supervisor.config import home
+from ftrun.supervisor.config import home as config_home
 from ftrun.supervisor.model.node_entry import Entry
 from ftrun.supervisor.nodes import ledger
 from ftrun.supervisor.store import journal, run_dir
@@ -141,7 +141,7 @@ def test_a_compaction_that_was_cut_off_harms_nobody(tmp_path: Path, monkeypatch:
 
     for name in ("write_atomically", "unlink"):
         with monkeypatch.context() as cut:
-            cut.setattr(home if name == "write_atomically" else os, name, _dies)
+            cut.setattr(config_home if name == "write_atomically" else os, name, _dies)
             with pytest.raises(KeyboardInterrupt):
                 ledger.compact(str(tmp_path), NOW, 400 * DAY)
         assert everything == _ids(tmp_path)
