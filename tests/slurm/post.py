@@ -34,7 +34,7 @@ from ftrun.supervisor.store import journal, lease, node_tools
 from ftrun.supervisor.store import run_dir as store_run_dir
 
 FTRUN = (sys.executable, "-m", "ftrun.supervisor")
-QUICK = "poll = 1\nlog-quiet = 1\nsettle-max = 3\nend-wait = 0.2\nbackoff = 1\nexclude-cap = '50%'\n"
+QUICK = "poll = 1\nlog-quiet = 1\nlog-quiet-max = 3\nfault-grace = 0.2\nbackoff = 1\nexclude-cap = '50%'\n"
 PATIENCE_S = 240.0  # only what hangs takes so long, however loaded the machine is
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 OFF_THE_BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid=8123, name=python, GPU has fallen off the bus"
