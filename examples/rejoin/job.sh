@@ -2,5 +2,5 @@
 #SBATCH --job-name=rejoin
 #SBATCH --ntasks=4
 #SBATCH --time=10
-#FTRUN --rejoin
+#FTRUN --rank-restart
 srun python3 train.py 400 "$SLURM_SUBMIT_DIR"

@@ -5,7 +5,7 @@
 #SBATCH --job-name=torchft
 #SBATCH --nodes=3 --ntasks-per-node=1
 #SBATCH --output=torchft.log
-#FTRUN --rejoin
+#FTRUN --rank-restart
 
 address=$(getent hosts "$(hostname)" | awk '{ print $1; exit }')
 port=${FTRUN_MASTER_PORT:-29510}
