@@ -1,4 +1,6 @@
-"""The zipapp that nodes run: what is packed, how it starts, its compiled cache, the shell around it. (pure)
+"""The zipapp that nodes run: its content, entry point and bytecode cache, and the shell scripts of a job.
+(pure)
 
-Imports hooks.runtime.
+`zipapp` builds it, `entry` is its `__main__`, `shell` assembles the scripts. Imports hooks.runtime; `zipapp`
+also `checks.thresholds`.
 """
