@@ -46,7 +46,7 @@ PAUSE_S = (
 ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
 SPARED_WORDS = frozenset(
-    {"ftrun.supervisor", "ftrun.supervisor.agent.main"}
+    {"ftrun.supervisor", "ftrun.supervisor.agent"}
 )  # behind -m: a supervisor may be started inside a job
 
 
