@@ -1,5 +1,4 @@
-"""The processes of this node from /proc: state, owner, environment, open files, and the priority of ours.
-(I/O)
+"""Processes of this node from /proc: state, owner, environment, open files; our own priority. (I/O)
 
 Reading the command line, maps or environment of a hung process may hang; `stat` and `status` do not. So only
 those two are read directly, and a child process reads environments: it announces each process first, and is
