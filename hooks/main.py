@@ -1,8 +1,8 @@
-"""`ftrun-hook`: what a node runs; standard library only, Python 3.9. (I/O)
+"""`ftrun-hook`, the command that nodes run: standard library only, Python 3.9. (I/O)
 
-How it thinks: a hook stands inside a job or a prolog.  Its own mistake must never cost a healthy job, so an
-internal error prints one line and exits 0.  Only wrong usage exits 2: that is found by whoever configures
-the hook, before any job depends on it.
+A hook runs inside a job or a prolog, and a defect in it must never cost a healthy job. So an internal error
+prints one line and exits 0. Only wrong usage exits 2: the administrator who configures the hook sees it
+before any job depends on it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from ftrun.hooks.runtime.host import UsageError
 
 __all__ = ["COMMANDS", "main"]
 
-# Sub-command -> (module, function taking the remaining arguments and returning an exit status, help).
-# Each module is imported only when its command is called.
+# Command -> (module, its function: remaining arguments -> exit status, help). A module is imported only when its command is called.
 COMMANDS = {
-    "check": ("ftrun.hooks.checks.cmd_check", "main", "look at this node and say what is wrong with it"),
+    "check": ("ftrun.hooks.checks.cmd_check", "main", "check this node and report what is wrong with it"),
     "preflight": ("ftrun.hooks.health.preflight", "main", "check this node before a job's script starts"),
-    "after": ("ftrun.hooks.health.post_failure", "main", "check this node after a job on it has failed"),
-    "watch": ("ftrun.hooks.health.node_monitor", "main", "look after this node while a job runs on it"),
+    "post-failure-check": (
+        "ftrun.hooks.health.post_failure",
+        "main",
+        "check this node after a job on it has failed",
+    ),
+    "watch": ("ftrun.hooks.health.node_monitor", "main", "monitor this node while a job runs on it"),
     "staging-daemon": (
         "ftrun.hooks.staging.daemon",
         "main",
@@ -30,25 +33,29 @@ COMMANDS = {
     "guard": (
         "ftrun.hooks.ranks.fence_daemon",
         "main",
-        "end ranks of an earlier start as soon as they show on this node",
+        "kill ranks of an earlier start as soon as they appear on this node",
     ),
-    "sweep": ("ftrun.hooks.ranks.kill_stale", "main", "end what earlier starts of a run left on this node"),
-    "stacks": ("ftrun.hooks.ranks.stacks", "main", "write down what the ranks on this node are doing"),
-    "rank": ("ftrun.hooks.ranks.rank_wrapper", "main", "run one rank that may be started again alone"),
-    "prolog": ("ftrun.hooks.health.prolog", "main", "Slurm's Prolog: no job begins on a node that is bad"),
-    "epilog": ("ftrun.hooks.health.epilog", "main", "Slurm's Epilog: how a job left this node"),
+    "sweep": ("ftrun.hooks.ranks.kill_stale", "main", "kill what earlier starts of a run left on this node"),
+    "stacks": ("ftrun.hooks.ranks.stacks", "main", "record what the ranks on this node are doing"),
+    "rank": ("ftrun.hooks.ranks.rank_wrapper", "main", "run one rank that can be restarted alone"),
+    "prolog": ("ftrun.hooks.health.prolog", "main", "Slurm's Prolog: keep jobs off a bad node"),
+    "epilog": ("ftrun.hooks.health.epilog", "main", "Slurm's Epilog: check how a job left this node"),
     "health": (
         "ftrun.hooks.health.health_check",
         "main",
-        "Slurm's HealthCheckProgram: look at this node now and then",
+        "Slurm's HealthCheckProgram: check this node periodically",
     ),
     "install": (
         "ftrun.hooks.health.install",
         "main",
-        "copy the hooks to a folder for Slurm to call, and print its lines",
+        "copy the hooks to a folder for Slurm to call, and print the lines for slurm.conf",
     ),
-    "pick": ("ftrun.hooks.checkpoints.cmd_pick", "main", "say which checkpoint a start is to load, and why"),
-    "deepen": (
+    "pick": (
+        "ftrun.hooks.checkpoints.cmd_pick",
+        "main",
+        "choose the checkpoint that a start loads, and say why",
+    ),
+    "verify-checkpoint": (
         "ftrun.hooks.checkpoints.cmd_verify",
         "main",
         "read a run's newest checkpoint to its end, in the background",
@@ -56,7 +63,7 @@ COMMANDS = {
     "receive": (
         "ftrun.hooks.staging.partner_server",
         "main",
-        "take a staged checkpoint's part from another node",
+        "receive a staged checkpoint's part from another node",
     ),
     "cache": (
         "ftrun.hooks.compile_cache.cmd",
@@ -71,17 +78,30 @@ COMMANDS = {
     "restore": (
         "ftrun.hooks.staging.restore",
         "main",
-        "make the folder that a start on this node resumes from",
+        "build the folder that a start on this node resumes from",
     ),
-    "pairs": ("ftrun.hooks.health.pair_test", "main", "try the network between the nodes of a job, in pairs"),
+    "pair-test": (
+        "ftrun.hooks.health.pair_test",
+        "main",
+        "test the network between the nodes of a job, in pairs",
+    ),
     "version": ("ftrun.hooks.version", "main", "print the version and the Python it runs on"),
 }
 
+ALIASES = {
+    "after": "post-failure-check",
+    "deepen": "verify-checkpoint",
+    "keep": "staging-daemon",
+    "pairs": "pair-test",
+}
+"""Former names. Jobs that an older version submitted call a newer zip application by them; the help does not show them."""
+
 AS_THE_USER = frozenset({"prolog", "epilog", "health", "install", "rank", "guard", "staging-daemon"})
-"""What has another umask than 077: for root, whose files others read, or above processes and checkpoints of the user's own."""
+"""Commands that keep the caller's umask: root runs them and others read their files, or the user's own processes inherit it.
+All others get 077."""
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130  # as a shell tells of SIGINT
+EXIT_INTERRUPTED = 130  # what a shell reports for SIGINT
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -90,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _help()
         return 0 if arguments else EXIT_USAGE
-    name = "version" if arguments[0] == "--version" else arguments[0]
+    name = "version" if arguments[0] == "--version" else ALIASES.get(arguments[0], arguments[0])
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
         print(f"ftrun-hook: no such command: {name}; there are: {known}", file=sys.stderr)
@@ -106,10 +126,10 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001  fails open: a mistake here must not end a healthy job
+    except Exception as error:  # noqa: BLE001  fail open: a defect here must not end a healthy job
         kind = type(error).__name__
         print(f"ftrun-hook: {name} gave up, the job goes on: {kind}: {error}", file=sys.stderr)
         return 0
@@ -119,9 +139,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _help() -> None:
-    print("usage: ftrun-hook COMMAND [ARGS]\n\nRuns on the nodes of a job.  Commands:\n")
+    print("usage: ftrun-hook COMMAND [ARGS]\n\nRuns on the nodes of a job. Commands:\n")
     for name, (_, _, line) in COMMANDS.items():
-        print(f"  {name:<14} {line}")
+        print(f"  {name:<18} {line}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 def main(arguments: list[str]) -> int:
     """Print one JSON line: version of ftrun (null in a bare copy), Python, interpreter, node."""
-    del arguments  # takes none; further words are left to later versions
+    del arguments  # no arguments yet; others are left to later versions
     try:
         version = metadata.version("ftrun")
     except metadata.PackageNotFoundError:

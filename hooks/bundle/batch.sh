@@ -764,11 +764,13 @@ _ft_post_watch() {
         trap - EXIT
         _ft_i=
         trap 'kill "$_ft_i"; exit 0' USR2
-        for _ft_k in 1 2 3 4 5; do # a supervisor that starts with the job may not have put anything there yet
-            sleep "${_ft_watch#* }" &
+        _ft_nap=${_ft_watch#* } _ft_k=0
+        while [ "$_ft_k" -le 120 ]; do # a supervisor that starts with the job may install the tools later: look again each second
+            sleep "$_ft_nap" &
             _ft_i=$!
             wait "$_ft_i"
             _ft_find_hook && break
+            _ft_nap=1 _ft_k=$((_ft_k + 1))
         done
         _ft_on_nodes watch --period "${_ft_watch% *}" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"}
     ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
@@ -795,7 +797,7 @@ _ft_look_after() {
     _ft_i=`date +%s 2>/dev/null`
     [ $((_ft_i - _ft_since)) -ge 5 ] 2>/dev/null || return
     _ft_is_ended_by_others && return
-    ( trap - EXIT; _ft_on_nodes after --since "$_ft_since" --start "$_ft_no" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
+    ( trap - EXIT; _ft_on_nodes post-failure-check --since "$_ft_since" --start "$_ft_no" --settings "$_ft_checks" ${FTRUN_WATCH_ROOT:+--root "$FTRUN_WATCH_ROOT"} ) </dev/null >/dev/null 2>&1 4<&- 5<&- 6<&- 7<&- 8>&- 9<&- &
     _ft_watcher=$!
     _ft_sit_through 72
 }

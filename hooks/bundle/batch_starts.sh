@@ -381,18 +381,19 @@ _ft_post_guard() {
         _ft_left=${_ft_watch#* }
         _ft_left=${_ft_left%%.*}
         _ft_left=${_ft_left:-30}
-        for _ft_k in 1 2 3 4 5; do # a supervisor that starts with the job may not have put anything there yet
-            _ft_n=0
-            while [ "$_ft_n" -lt "$_ft_left" ] && [ -z "$_ft_keep" ]; do
-                sleep 1 &
-                _ft_i=$!
-                wait "$_ft_i"
-                _ft_n=$((_ft_n + 1))
-                [ "$_ft_n" -ge 5 ] && [ -e "$_ft_talk/calls.1" ] && break
-            done
-            _ft_find_hook && break
-            [ -z "$_ft_keep" ] || sleep 1
+        _ft_n=0
+        # Wait until the watch is due, or the script has called srun; not at all where checkpoints are staged. Then look for the tools
+        # once a second for two minutes: a supervisor that starts with the job may install them later.
+        while [ "$_ft_n" -le $((_ft_left + 120)) ]; do
+            if [ -n "$_ft_keep" ] || [ "$_ft_n" -ge "$_ft_left" ] || { [ "$_ft_n" -ge 5 ] && [ -e "$_ft_talk/calls.1" ]; }; then
+                _ft_find_hook && break
+            fi
+            sleep 1 &
+            _ft_i=$!
+            wait "$_ft_i"
+            _ft_n=$((_ft_n + 1))
         done
+        [ "$_ft_n" -lt "$_ft_left" ] || _ft_n=$_ft_left # the watch is due
         _ft_note_mpi
         set -- guard --attempt-folder "$_ft_place" --launch "$_ft_launch" ${_ft_keep:+--keep "$_ft_keep"}
         [ -n "$_ft_watch" ] || _ft_on_nodes "$@" --watch-after 1000000000 --

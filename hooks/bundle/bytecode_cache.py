@@ -1,10 +1,13 @@
-"""The node side compiled once for each kind of Python, in a file beside the packed one. (I/O)
+"""The zipapp's modules compiled once for each Python, in a cache file beside the zipapp. (I/O)
 
-How it thinks. To compile its hundred modules takes longer than all that they do, and all the nodes of a job would do it at the same moment. So whoever is first
-leaves them, compiled, beside the packed file, named after it and after the interpreter; the others load from there. It is believed only where it belongs to
-whoever owns the packed file, this user or root, where nobody else may write it, and where it was made from this very file: it bears the file's SHA-256. Where
-anything about it is amiss, the sources are there. A process
-reads the table in front, and of each module the code when it imports it: a guard needs a few of them, and it sits beside the ranks for days.
+Compiling its hundred modules takes longer than running them, and all nodes of a job would do it at the same
+moment. So the first process writes the compiled modules to a file beside the zipapp, named after the zipapp
+and the interpreter, and the others load from there. The file is trusted only if it belongs to the owner of
+the zipapp (this user or root), no other user may write it, and it carries the zipapp's SHA-256. Otherwise the
+sources in the zipapp are used.
+
+A process reads the table at the front, and the code of a module when it imports it: the fence daemon needs
+few modules, and it runs beside the ranks for days.
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ STALE_S = 60.0
 
 
 def path(packed: str) -> str:
-    """Where the compiled file of a packed one lies; another release of Python has another."""
+    """The path of the cache file of a zipapp; each release of Python has its own."""
     return f"{packed}.{sys.implementation.cache_tag}-{sys.hexversion:08x}"
 
 
 def load_or_make(packed: str) -> bool:
-    """Take the modules from the compiled file, made first where there is none: by a child, since what that takes in memory is not given back."""
+    """Load modules from the cache file from now on; create it first if it is missing.
+
+    A child process creates it, since an interpreter does not give that memory back.
+    """
     if load(packed):
         return True
     try:
@@ -51,7 +57,7 @@ def load_or_make(packed: str) -> bool:
 
 
 def load(packed: str) -> bool:
-    """Take the modules from the compiled file from now on. False where there is none that can be believed."""
+    """Load modules from the cache file from now on. False if there is none that can be trusted."""
     try:
         owner = os.stat(packed)
         descriptor = os.open(path(packed), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -75,12 +81,14 @@ def load(packed: str) -> bool:
 
 
 def _head(digest: bytes, all_bytes: int, index: bytes) -> bytes:
-    """What stands in front: a file that was cut off, or of another packed one, must not be taken for ours."""
+    """The header: it exposes a truncated file, and one made from another zipapp."""
     return MAGIC + b"%s %08x %016x %08x\n" % (digest, zlib.crc32(index), all_bytes, len(index))
 
 
 def _digest(packed: str) -> bytes:
-    """The SHA-256 of a packed file, by the interpreter's own module: hashlib loads OpenSSL, which takes longer and holds more than all else here."""
+    """The SHA-256 of a zipapp, by the built-in module: hashlib loads OpenSSL, which takes more time and
+    memory than all else here.
+    """
     known: Any = None
     for name in ("_sha2", "_sha256", "hashlib"):
         try:
@@ -93,9 +101,9 @@ def _digest(packed: str) -> bytes:
 
 
 class _Finder:
-    """Finds and loads what is in a table: a part of the import system.
+    """An import finder and loader for the modules of a cache file.
 
-    `table`: name -> (whether it is a package, where its code lies behind `start`, how long that is, its CRC).
+    `table`: name -> (whether it is a package, offset of its code behind `start`, its length, its CRC).
     """
 
     def __init__(
@@ -106,7 +114,7 @@ class _Finder:
         self._table = table
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> Optional[ModuleSpec]:
-        """How a module is loaded; None for one that is none of ours, or is damaged: then the packed one is taken."""
+        """The spec of a module; None for a foreign or damaged one: then the zipapp's source is used."""
         if name not in self._table:
             return None
         is_package, offset, size_bytes, checksum = self._table[name]
@@ -119,19 +127,19 @@ class _Finder:
         place = os.path.join(self._packed, *name.split("."))
         spec = ModuleSpec(
             name,
-            self,  # type: ignore[arg-type]  # it has what the import system calls
+            self,  # type: ignore[arg-type]  # it has the methods that the import system calls
             origin=f"{place}/__init__.py" if is_package else f"{place}.py",
             loader_state=code,
         )
         if is_package:
-            spec.submodule_search_locations = [place]  # for what is damaged
+            spec.submodule_search_locations = [place]  # for damaged modules
         return spec
 
     def create_module(self, _spec: ModuleSpec) -> None:
-        """An ordinary one."""
+        """The default module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the code of a module in it."""
+        """Run a module's code in it."""
         spec: Any = module.__spec__
         code: CodeType = marshal.loads(spec.loader_state)  # noqa: S302  our own
         spec.loader_state = None
@@ -139,7 +147,9 @@ class _Finder:
 
 
 def make(packed: str) -> bool:
-    """Compile what is packed, into the file beside it. False where it is not ours, another makes it now, or it cannot be written."""
+    """Compile a zipapp into the cache file. False if the zipapp is not ours, another process is at it, or the
+    file cannot be written.
+    """
     import contextlib
     import time
     import zipfile
@@ -167,7 +177,7 @@ def make(packed: str) -> bool:
 
 
 def _content(digest: bytes, modules: dict[str, tuple[bool, bytes]]) -> bytes:
-    """Head, table, and the code of all modules one behind the other."""
+    """Header, table, and the code of all modules, one after the other."""
     table, offset = {}, 0
     for name, (is_package, code) in modules.items():
         table[name] = (is_package, offset, len(code), zlib.crc32(code))

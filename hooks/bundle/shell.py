@@ -1,6 +1,6 @@
-"""The texts that ftrun submits, as they are installed: what opens an attempt, what stands before srun, what holds a companion. (I/O)
+"""The shell scripts that ftrun submits, assembled: batch.sh, the srun shim, and the companion's script. (I/O)
 
-They are put together once, when this module is imported: what is common to two of them, and what is long, stands in a file of its own.
+They are assembled once, at import. Long parts, and parts that two scripts share, have files of their own.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BATCH_SH: bytes = (
     .replace(b"#ftrun-stage#\n", _read("batch_stage.sh"))
     .replace(b"#ftrun-nodes#\n", _NODES)
 )
-"""batch.sh, its `#!` line included, with its parts in their places."""
+"""batch.sh with its `#!` line and all its parts."""
 
 COMPANION_SH: bytes = _read("companion.sh").replace(b"#ftrun-nodes#\n", _NODES)
-"""The script of a job that holds nodes for another one, its `#!` line included."""
+"""The script of a companion job, which holds nodes for another one, with its `#!` line."""
 
 SHIM_SH: bytes = _read("shim.sh").replace(b"#ftrun-runner#\n", _RUNNER)
-"""What stands in front of Slurm's srun in a job that recovers inside its allocation."""
+"""The shim in front of Slurm's srun, in a job that recovers inside its allocation."""
 
 SPAN_SH: bytes = _read("shim_span.sh")
-"""What it reads in a start that spans several jobs."""
+"""The part of the shim for a start that spans several jobs."""

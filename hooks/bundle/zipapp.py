@@ -1,8 +1,9 @@
-"""The node side as one file: a zip application that any Python 3.9 runs where no ftrun is installed. (I/O)
+"""Builds the zipapp: the node side as one file, for any Python 3.9 without an installed ftrun. (I/O)
 
-How it thinks. A node may have nothing of ours, and a supervisor may be newer than what a node has.  So what runs on a node is made
-where the supervisor runs, from its own sources, and named by their hash: two versions lie side by side, and a job that started with
-one keeps it.  The bytes are the same whoever makes them and when, so makers that meet replace a file by itself.
+A node may have no ftrun, and a supervisor may be newer than what a node has. So the supervisor builds the
+node side from its own sources and names it by their hash: two versions can coexist, and a job keeps the one
+that it started with. The bytes do not depend on who builds them or when, so concurrent builders replace a
+file by itself.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ UNPACKED = (
     "ssh/config.py",
     "ssh/known_hosts.py",
 )
-"""What a node never runs: the opening of an attempt is in the submitted file, and the others run beside the supervisor."""
+"""Files that nodes never run: the scripts are in the submitted file, the others run beside the supervisor."""
 
 ENTRY = "bundle/entry.py"
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file knows
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that a zip file can express
 FILE_MODE = 0o100644 << 16
 FOLDER_MODE = (0o40755 << 16) | 0x10
 
-# One line without single quotes, for any login shell.  120 is what a Python that is too old ends with.
+# One line without single quotes, for any login shell. Status 120 means that a Python is too old.
 REMOTE = (
     "exec /bin/sh -c '"
     "for p in python3 python3.13 python3.12 python3.11 python3.10 python3.9 /usr/libexec/platform-python; do "
@@ -55,8 +56,8 @@ REMOTE = (
     "done; echo no Python 3.9 or newer >&2; exit 127'"
 )
 
-# Read as the first line of stdin: the rest of it is a line of JSON and the packed hooks, which are kept in memory, so that a node
-# whose disks are full or gone can still be looked at, and nothing of ours is left behind.
+# Read as the first line of stdin. Behind it come a line of JSON and the packed hooks, which stay in memory:
+# so a node whose disks are full or gone can still be checked, and no file is left behind.
 LOADER = """
 import json, os, sys
 told = json.loads(sys.stdin.buffer.readline())
@@ -77,10 +78,11 @@ sys.exit(main.main(told["argv"] + ["--settings", settings]))
 
 
 def archive(home: str) -> str:
-    """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, made where it does not exist yet or is not this user's work.
+    """Return the path of `<home>/tools/ftrun-hook-<version>-<hash>.<sha256>.pyz`, built if it is missing or
+    may be another user's work.
 
-    `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises OSError where the folder
-    cannot be written.
+    `python3 PATH check ...` is `ftrun-hook check ...` on a node with Python 3.9 and nothing else. Raises
+    OSError if the folder cannot be written.
     """
     sources = dict(_sources())
     folder, name = os.path.join(home, "tools"), f"ftrun-hook-{_version()}-{_hash(sources)}."
@@ -95,7 +97,7 @@ def archive(home: str) -> str:
 
 
 def _is_sound(path: str) -> bool:
-    """Whether a packed file is this user's alone, and what its name says: nodes run no other."""
+    """Whether a zipapp belongs to this user alone and matches the hash in its name: nodes run no other."""
     if distrust(path):
         return False
     with open(path, "rb") as stream:
@@ -103,13 +105,13 @@ def _is_sound(path: str) -> bool:
 
 
 def content(sources: dict[str, bytes] | None = None) -> bytes:
-    """The bytes of the zip application: the same for the same sources. `sources`: what lies in hooks/, by path."""
+    """The bytes of the zipapp: the same for the same sources. `sources`: the files of hooks/, by path."""
     told = dict(_sources()) if sources is None else dict(sources)
     main = told.pop(ENTRY)
     facts = f"ftrun-{_version()}.dist-info/METADATA"
     files = {
         "__main__.py": main,
-        # A package of its own: what is installed on the node under this name is not looked at.
+        # A package of its own: an ftrun installed on the node is not used.
         "ftrun/__init__.py": b"",
         **{f"ftrun/hooks/{name}": source for name, source in told.items()},
         facts: f"Metadata-Version: 2.1\nName: ftrun\nVersion: {_version()}\n".encode(),
@@ -118,7 +120,9 @@ def content(sources: dict[str, bytes] | None = None) -> bytes:
 
 
 def sent(arguments: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """What the command REMOTE reads: the hooks, the arguments of `ftrun-hook check`, and thresholds by check over the node's own."""
+    """The input of the command REMOTE: the hooks, the arguments of `ftrun-hook check`, and thresholds by
+    check over the node's own.
+    """
     head = json.dumps({"argv": list(arguments), "settings": settings, "site": SITES_OWN})
     return f"exec({LOADER!r})\n{head}\n".encode() + content()
 
@@ -129,7 +133,7 @@ def _zipped(files: dict[str, bytes]) -> bytes:
         with zipfile.ZipFile(stream, "w") as packed:
             for name in sorted({*files, *folders}):
                 row = zipfile.ZipInfo(name, EPOCH)
-                row.create_system = 3  # Unix, wherever it is made
+                row.create_system = 3  # Unix, wherever it is built
                 row.external_attr = FOLDER_MODE if name in folders else FILE_MODE
                 row.compress_type = zipfile.ZIP_DEFLATED
                 packed.writestr(row, files.get(name, b""))
@@ -138,7 +142,7 @@ def _zipped(files: dict[str, bytes]) -> bytes:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    """What lies in hooks/ and runs on a node, by its path there."""
+    """The files of hooks/ that run on a node, by path."""
     top = os.path.dirname(os.path.dirname(__file__))
     for folder, below, names in os.walk(top):
         below[:] = sorted(name for name in below if name != "__pycache__")
@@ -151,7 +155,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 
 def _hash(sources: dict[str, bytes]) -> str:
-    """12 hexadecimal digits for what is packed; not of the packed bytes, which another zlib makes otherwise."""
+    """12 hexadecimal digits of the sources; not of the packed bytes, which depend on the version of zlib."""
     digest = hashlib.sha256()
     for name in sorted(sources):
         digest.update(f"{name}\0{len(sources[name])}\0".encode() + sources[name])
@@ -166,7 +170,7 @@ def _version() -> str:
 
 
 def _put(path: str, packed: bytes) -> None:
-    """Write a file whole or not at all, for this user alone."""
+    """Write a file atomically, for this user alone."""
     descriptor, draft = tempfile.mkstemp(prefix=".ftrun-hook-", dir=os.path.dirname(path))
     try:
         with os.fdopen(descriptor, "wb") as stream:

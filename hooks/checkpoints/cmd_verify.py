@@ -1,4 +1,4 @@
-"""`ftrun-hook deepen`: reads a run's newest checkpoint to its end while the run runs, so that the next start knows more than its structure. (I/O)
+"""`ftrun-hook verify-checkpoint`: reads a run's newest checkpoint to its end while the run runs, so that the next start knows more than its structure. (I/O)
 
 How it thinks. Checksums lie in most checkpoints, and to compare them costs a read of everything: minutes that no start has, and that a running run has plenty of. So
 one process on one node takes the checkpoint that the next start would take, as soon as it has stood still for a minute, and reads it with a child of
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ftrun-hook deepen",
+        prog="ftrun-hook verify-checkpoint",
         description="Read a run's newest checkpoint to its end, in the background, once.",
     )
     parser.add_argument("--run-dir", required=True, help="the run's folder, where what was found is kept")

@@ -1,10 +1,10 @@
-"""`ftrun-hook pairs`: started on every node at once, tries the network between them in pairs and names the node that is ill. (I/O)
+"""`ftrun-hook pair-test`: started on every node at once, tries the network between them in pairs and names the node that is ill. (I/O)
 
 How it thinks. Each worker opens a port for tests and says on a board where it is; the first node of the list leads: it waits for the others, says who is tried with whom
 (pairing.py), and again for the second round, and tells the verdict. A node that does not come is left out, and nothing is held against it by that: its
 worker may not have been started. Every wait has an end, so a worker that dies costs its own tries only; if the leader dies there is no verdict.
 
-Started by `srun --ntasks-per-node=1 ftrun-hook pairs --folder DIR`, or over SSH with `--node` and `--nodes`; without a shared folder `--board HOST:PORT` names an address of
+Started by `srun --ntasks-per-node=1 ftrun-hook pair-test --folder DIR`, or over SSH with `--node` and `--nodes`; without a shared folder `--board HOST:PORT` names an address of
 the first node, where it keeps the notes (the token in FTRUN_PAIRS_TOKEN keeps strangers out).
 
 Which nodes are tried with which, and what the tries say of each node, in two rounds.
@@ -337,7 +337,7 @@ def main(arguments: list[str]) -> int:
     try:
         verdict = Worker(board, me, nodes, words).run(address)
     except OSError as error:
-        print(f"ftrun-hook: pairs: {words.board or words.folder}: {error}", file=sys.stderr)
+        print(f"ftrun-hook: pair-test: {words.board or words.folder}: {error}", file=sys.stderr)
     finally:
         if keeper:  # until the others have read the verdict
             absent = verdict["absent"] if verdict else ()
@@ -477,7 +477,7 @@ def _print(verdict: Optional[Mapping[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(verdict))
     elif verdict is None:
-        print("ftrun-hook: pairs: the nodes did not find together: no verdict", file=sys.stderr)
+        print("ftrun-hook: pair-test: the nodes did not all meet: no verdict", file=sys.stderr)
     else:
         for node, one in findings(verdict).items():
             print(f"{one.severity:<9} {node}: {one.message}")
@@ -522,12 +522,12 @@ def _address(node: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook pairs --help` tells more")
+        raise UsageError(f"{message}; `ftrun-hook pair-test --help` tells more")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="ftrun-hook pairs",
+        prog="ftrun-hook pair-test",
         description="Try the network between the nodes; start it on each of them at once.",
     )
     parser.add_argument("--nodes", default="", metavar="LIST", help="all nodes (default: those of the job)")

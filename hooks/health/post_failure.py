@@ -1,4 +1,4 @@
-"""`ftrun-hook after`: the fast checks of a node whose job has just failed, as a report in the attempt's folder. (I/O)
+"""`ftrun-hook post-failure-check`: the fast checks of a node whose job has just failed, as a report in the attempt's folder. (I/O)
 
 How it thinks. The job's processes may still be there, and its port and its memory with them: what a node must have *before* a job is
 not asked, only what says that the node itself is broken. The report is written before the time is up, with `unknown` for what did not answer.
@@ -51,11 +51,13 @@ def main(arguments: list[str]) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise UsageError(f"{message}; `ftrun-hook after --help` tells more")
+        raise UsageError(f"{message}; `ftrun-hook post-failure-check --help` tells more")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="ftrun-hook after", description="Check this node after a job on it has failed.")
+    parser = _Parser(
+        prog="ftrun-hook post-failure-check", description="Check this node after a job on it has failed."
+    )
     parser.add_argument(
         "--root", default="/", help="look below this folder, for drills; {node} in it is the node's name"
     )

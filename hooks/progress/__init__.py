@@ -1,1 +1,1 @@
-"""The heartbeat that training code may send: `from ftrun.hooks import beat`. (pure)"""
+"""The heartbeat API of training code: `from ftrun.hooks import beat`. (pure)"""

@@ -1,30 +1,37 @@
-"""A training loop tells where it is: `from ftrun.hooks import beat`, then `beat(step)` once a step. (I/O)
+"""The heartbeat of a training loop: `from ftrun.hooks import beat`, then `beat(step)` once a step. (I/O)
 
     from ftrun.hooks import beat
-    beat(step)                         # in each step; a plain number
-    beat(step, phase="eval")           # before something long: "eval", "checkpoint", "compile", "data", or a word of your own
-    beat(step, phase="sync")           # optional: own work of this step is done, others are waited for from here on
-    beat.save_wanted()                 # True once for each wish for a checkpoint
-    beat.done()                        # training is over, what follows is no hang
+    beat(step)                  # in each step; a plain number
+    beat(step, phase="eval")    # before something long: "eval", "checkpoint", "compile", "data", or your own word
+    beat(step, phase="sync")    # optional: this rank's own work of the step is done, it waits for others now
+    beat.save_wanted()          # True once for each requested checkpoint
+    beat.done()                 # training is over, silence from here on is no hang
 
-How it thinks. Training must never wait for this. So a call only notes numbers (under a microsecond), and a thread of this process does
-the rest once a second: it writes the last call into `$FTRUN_BEAT_DIR/<rank>`, in place and of one length, for that is the cheapest
-thing that can be done to a file that many nodes see. Nothing raises: a folder that is missing, full or read-only costs the beats, and
-a file system that stands still stops only the thread. In jobs of more than 512 ranks each of them writes more rarely, up to every 15 s.
+Training must never wait for this. So a call only stores numbers (under a microsecond), and a thread of this
+process does the rest once a second: it overwrites the line in `$FTRUN_BEAT_DIR/<rank>` in place, which is the
+cheapest update of a file that many nodes see. Nothing raises: a folder that is missing, full or read-only
+costs the beats, and a file system that hangs stops only the thread. In jobs of more than 512 ranks each rank
+writes less often, down to every 15 s.
 
-- **Whose beat.** The rank is RANK, else OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID: mpirun and torchrun hand on SLURM_PROCID of whoever
-  started them. A forked child (a loader of data) whose parent beats is silent while the parent lives.
-- **Fencing.** `$FTRUN_ATTEMPT_DIR/current` names the present start. A process whose FTRUN_START_TOKEN is a lower one is left over from an
-  earlier start - its node was frozen, or out of reach - and ends itself with 143 before it can write over its successor's checkpoints;
-  FTRUN_FENCE=off keeps it. What cannot be read ends nobody, nor does another job's folder, inherited by `sbatch` within a job.
-- **Stacks.** faulthandler listens to a signal that nobody here uses, named in the file as `stack_signal` (0: none), and writes to
-  `$FTRUN_BEAT_DIR/<rank>.stack`. A program that replaces this one by exec listens no longer and would die of the signal: whoever sends it
-  looks first whether the pid catches it (SigCgt in /proc/PID/status). FTRUN_STACK_SIGNAL=off keeps all signals free.
-- **Own time.** Ranks of one collective all step at the pace of the slowest. Seconds between `beat(step)` and `beat(step, phase="sync")` are
-  a rank's own; their sum `own_s` over `own_n` steps tells a straggler from those who wait for it, whatever the nodes' clocks say.
-- **Standing still.** When no call came for STILL_S the thread adds what a watcher needs to tell a long evaluation from a hang: where the
-  training thread is (a digest of its Python stack and its innermost frames), and the processor time and bytes of this process and its children.
-- **Saving.** Ranks see a wish at different steps: let one of them ask `save_wanted` and tell the others, as with any decision.
+- **Rank.** RANK, else OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID, because mpirun and torchrun pass on the
+  SLURM_PROCID of the task that started them. A forked child (a data loader) of a beating process is silent
+  while its parent lives.
+- **Fencing.** `$FTRUN_ATTEMPT_DIR/current` names the present start. A process with a lower FTRUN_START_TOKEN
+  is left over from an earlier start, because its node was frozen or out of reach. It exits with 143 before it
+  can overwrite its successor's checkpoints; FTRUN_FENCE=off disables this. A link that cannot be read ends no
+  process, nor does the folder of another job, inherited by `sbatch` within a job.
+- **Stacks.** faulthandler listens to an unused signal, named in the file as `stack_signal` (0: none), and
+  writes to `$FTRUN_BEAT_DIR/<rank>.stack`. A program that replaces this one by exec no longer listens and
+  would die of the signal, so a sender first checks that the pid catches it (SigCgt in /proc/PID/status).
+  FTRUN_STACK_SIGNAL=off leaves all signals free.
+- **Own time.** All ranks of a collective step at the pace of the slowest. The seconds between `beat(step)` and
+  `beat(step, phase="sync")` are a rank's own; their sum `own_s` over `own_n` steps tells a straggler from the
+  ranks that wait for it, independent of the nodes' clocks.
+- **No progress.** After STILL_S without a call the thread adds what distinguishes a long evaluation from a
+  hang: where the training thread is (a digest of its Python stack and its innermost frames), and the
+  processor time and bytes of this process and its children.
+- **Saving.** Ranks see a save request at different steps: let one rank call `save_wanted` and broadcast the
+  answer, as with any decision.
 """
 
 from __future__ import annotations
@@ -43,38 +50,40 @@ __all__ = ["beat", "done", "save_wanted"]
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 EVERY_S = 1.0
-RANKS_EVERY_S = 512  # so many ranks may write in a second
+RANKS_EVERY_S = 512  # all ranks together write at most so often in a second
 EVERY_S_MAX = 15.0
-LINE_BYTES = 640  # each line has this length, so that a shorter one leaves nothing of a longer one
+LINE_BYTES = 640  # every line has this length, so that a shorter one overwrites a longer one completely
 FENCED = 143
 DONE_WITHIN_S = 1.0
 STILL_S = 5.0
 FRAMES_MAX = 64
 TOP_CHARS = 160
 CHILDREN_MAX = 64
-FIRST_SIGNAL = 8  # above SIGRTMIN: the first few are used by libraries of threads and fabrics
+FIRST_SIGNAL = 8  # above SIGRTMIN: libraries of threads and fabrics use the first few
 
 _clock = time.monotonic
 
 
 class _Heart:
-    """What one process has to tell. Written by the training loop, read by the thread; no lock, each field is whole."""
+    """The state of one process. The training loop writes it, the thread reads it; no lock, since each field
+    is written atomically.
+    """
 
     def __init__(self, parent: int = 0) -> None:
-        self.parent = parent  # the process that beats already, of which this one is a fork
+        self.parent = parent  # the beating process of which this one is a fork
         self.thread: Any = None
-        self.refused_s: Optional[float] = None  # when no thread could be started
+        self.refused_s: Optional[float] = None  # when the thread could not be started
         self.turn = [
             True
-        ]  # who takes it out starts the thread: of two, the one would write over what the other told last
+        ]  # whoever pops it starts the thread: two threads would overwrite each other's beats
         self.step: Any = None
         self.phase = ""
         self.n = 0
         self.at_s = 0.0
-        self.began_s = 0.0  # of the step under way, 0 = not in a step
+        self.began_s = 0.0  # start of the current step, 0 = not in a step
         self.own_s = 0.0
         self.own_n = 0
-        self.ident = 0  # of the thread that trains
+        self.ident = 0  # id of the training thread
         self.asks = False
         self.wish = ""
         self.answered = ""
@@ -86,7 +95,7 @@ _heart = _Heart()
 
 
 def beat(step: object = None, phase: str = "") -> None:
-    """Tell that training is at `step`, and in which phase ("" = stepping). Never raises, never waits."""
+    """Report that training is at `step`, and in which phase ("" = stepping). Never raises, never waits."""
     heart = _heart
     now_s = _clock()
     if not phase:
@@ -104,7 +113,7 @@ def beat(step: object = None, phase: str = "") -> None:
 
 
 def save_wanted() -> bool:
-    """Whether a checkpoint is asked for that this process was not told of yet. As fresh as the last look, a second ago."""
+    """Whether a checkpoint is requested that this process was not told of yet. At most a second old."""
     heart = _heart
     heart.asks = True
     if heart.thread is None:
@@ -117,7 +126,7 @@ def save_wanted() -> bool:
 
 
 def done() -> None:
-    """Training is over: from here on silence is no hang. Waits a second at most until that is written."""
+    """Training is over: silence is no hang from here on. Waits at most a second for that to be written."""
     heart = _heart
     beat(heart.step, "done")
     if heart.thread is not None and heart.thread is not True and heart.thread.is_alive():
@@ -127,7 +136,7 @@ def done() -> None:
 
 
 def _start(heart: _Heart) -> None:
-    """Start the thread; where there is nothing to write to, note that for good."""
+    """Start the thread; without a folder to write to, remember that for good."""
     if not any(os.environ.get(name) for name in ("FTRUN_BEAT_DIR", "FTRUN_RUN_DIR")):
         heart.thread = True
         return
@@ -137,7 +146,7 @@ def _start(heart: _Heart) -> None:
         return
     try:
         heart.turn.pop()
-    except IndexError:  # another thread of the training is about to
+    except IndexError:  # another thread of the training is starting it
         return
     import threading
 
@@ -146,7 +155,7 @@ def _start(heart: _Heart) -> None:
     thread = threading.Thread(target=_Scribe(heart).work, name="ftrun-beat", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no more threads, or the interpreter ends
+    except RuntimeError:  # no more threads, or the interpreter is exiting
         heart.refused_s = _clock()
         heart.turn.append(True)
         return
@@ -165,7 +174,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class _Scribe:
-    """The thread's side: writes beats, looks for wishes, and ends a process that is of an earlier start."""
+    """Runs in the thread: writes beats, reads save requests, and ends a process of an earlier start."""
 
     def __init__(self, heart: _Heart) -> None:
         env = os.environ
@@ -185,7 +194,7 @@ class _Scribe:
         self.told_s = 0.0
 
     def work(self) -> None:
-        """Go on until the process ends."""
+        """Run until the process ends."""
         if not self._is_ours():
             return
         fenced = self.token and self.attempt and os.environ.get("FTRUN_FENCE", "") != "off"
@@ -240,7 +249,7 @@ class _Scribe:
             try:
                 os.pwrite(place, line, 0)
             finally:
-                os.close(place)  # a network file system shows others what was closed
+                os.close(place)  # a network file system publishes a file at close
             self.told_n = n
         except FileNotFoundError:
             _make(self.folder)
@@ -259,7 +268,7 @@ class _Scribe:
             os._exit(FENCED)
 
     def _listen(self) -> None:
-        """Let faulthandler write all stacks into a file of ours at a signal that nobody else uses."""
+        """Let faulthandler write all stacks into a file of ours at an unused signal."""
         if not self.folder or os.environ.get("FTRUN_STACK_SIGNAL", "") == "off":
             return
         import faulthandler
@@ -276,7 +285,7 @@ class _Scribe:
 
 
 def _where(ident: int) -> dict[str, Any]:
-    """Where the training thread is: `stack` differs when it has moved on, `top` are its innermost frames."""
+    """Where the training thread is: `stack` changes when it moves, `top` are its innermost frames."""
     import zlib
 
     frame: Any = sys._current_frames().get(ident)  # noqa: SLF001 - the documented way to another thread's stack
@@ -294,7 +303,9 @@ def _where(ident: int) -> dict[str, Any]:
 
 
 def _used() -> dict[str, Any]:
-    """Processor seconds and bytes read and written, by this process and its children; `stuck` = one waits in the kernel for a file."""
+    """Processor seconds and bytes read and written, of this process and its children; `stuck` = one waits in
+    the kernel for I/O.
+    """
     cpu_ticks, size_bytes, stuck = 0, 0, False
     waiting, seen = [os.getpid()], 0
     while waiting and seen < CHILDREN_MAX:
@@ -326,7 +337,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _free_signal() -> int:
-    """A real-time signal that this process neither catches, ignores nor blocks; 0 where there is none."""
+    """A real-time signal that this process neither catches, ignores nor blocks; 0 without one."""
     import signal
 
     used = 0
@@ -340,13 +351,13 @@ def _free_signal() -> int:
 
 
 def _value(path: str, name: str, sep: str = "=") -> str:
-    """The value of a `name=value` line; "" where there is none, or no such file."""
+    """The value of a `name=value` line; "" without one, or without the file."""
     lines = _read(path).splitlines()
     return next((line[len(name) + 1 :].strip() for line in lines if line.startswith(name + sep)), "")
 
 
 def _first_line(path: str) -> str:
-    """What a wish says; a wish without words is one all the same. "" = there is none."""
+    """The text of a save request, "now" for an empty one. "" = there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.readline(256).strip() or "now"
@@ -357,7 +368,7 @@ def _first_line(path: str) -> str:
 def _whole(step: Any) -> Optional[int]:
     try:
         return operator.index(step)
-    except (TypeError, ValueError, RuntimeError):  # a tensor may raise what it likes
+    except (TypeError, ValueError, RuntimeError):  # a tensor may raise any of these
         return int(step) if isinstance(step, float) and step == step // 1 else None
 
 
@@ -373,7 +384,7 @@ def _make(folder: str) -> None:
 
 
 def _say(text: str) -> None:
-    """To stderr, where it takes the words at once: nobody waits for a full pipe."""
+    """Write to stderr if that does not block: never wait for a full pipe."""
     import select
 
     try:
@@ -386,7 +397,9 @@ def _say(text: str) -> None:
 
 
 class Beat(ModuleType):
-    """This module: `beat(step)` calls its function of that name, however the module was imported."""
+    """This module as a callable: `beat(step)` calls its function of that name, however the module was
+    imported.
+    """
 
     save_wanted: Callable[[], bool]
     done: Callable[[], None]

@@ -1,5 +1,5 @@
-"""The ranks of a run on one node: killing stale ones, fencing later ones, a parent for each, and their stacks. (pure)
+"""Ranks on one node: kill stale ones, fence later ones, a parent for each, and their stacks. (pure)
 
-Entry points: `kill_stale`, `fence_daemon`, `rank_wrapper`, `stacks` (`ftrun-hook sweep|guard|rank|stacks`). May import of hooks the runtime, the compile
-caches and staging.
+Entry points: `kill_stale`, `fence_daemon`, `rank_wrapper`, `stacks` (`ftrun-hook sweep|guard|rank|stacks`).
+Of hooks it may import runtime, compile_cache and staging.
 """

@@ -1,13 +1,14 @@
-"""`ftrun-hook guard`: no rank of an earlier start lives on this node for longer than a second. (I/O)
+"""`ftrun-hook guard`, the fence daemon: no rank of an earlier start survives a second on this node. (I/O)
 
-How it thinks. A node that was frozen, or cut off, wakes with ranks that go on writing, seconds before Slurm's own daemon ends them. So this process
-sleeps beside them and wakes with them: once a second it reads the link `current` in the attempt's folder, and when that names another
-start, or the attempt is closed, it ends at once, by KILL, what is of an earlier one: a rank that is asked to leave may write a last checkpoint. A link
-that cannot be read, and a folder that is gone, say nothing.
+A node that was frozen or cut off wakes up with ranks that continue to write, seconds before Slurm's own
+daemon ends them. This process sleeps beside them and wakes with them. Once a second it reads the link
+`current` in the attempt's folder. When that names another start, or the attempt is closed, it sends KILL to
+all processes of earlier starts at once: a rank that gets TERM may write a last checkpoint. A link that cannot
+be read, or a folder that is gone, changes nothing.
 
-It holds next to nothing: whatever must be imported is imported by a child that looks, kills, and is gone; a child that hangs in the kernel
-is left behind. The watch over the node, which begins later, can be its child, and the staging daemon too, so that all need one step of
-Slurm.
+It uses almost no memory: a child process imports what it needs, kills, and exits; a child that hangs in the
+kernel is abandoned. The node monitor, which begins later, and the staging daemon can run as its children, so
+that all of them need one step of Slurm.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ __all__ = ["FenceDaemon", "main"]
 
 PERIOD_S = 1.0
 AGAIN_S = (1.0, 5.0, 30.0)
-"""After a change: a process that was being forked, or hung, at the first look is found by a later one."""
+"""Repeat after a change: a later look finds a process that was being forked, or hung, at the first one."""
 CHILD_S = 20.0
-LEAVE_S = 1.0  # how long its children are waited for when it is asked to leave
-KEEP_LEAVE_S = 25.0  # the staging daemon gives back memory
+LEAVE_S = 1.0  # how long it waits for its children when it is told to exit
+KEEP_LEAVE_S = 25.0  # the staging daemon has to free memory
 GIVES_UP = 3
 USAGE = (
     "usage: ftrun-hook guard --attempt-folder FOLDER --launch N [--node NAME] [--job ID] [--keep KEEP WORDS, ONE A LINE]\n"
@@ -51,7 +52,7 @@ class FenceDaemon:
         self.child, self._child_until_s = 0, 0.0
 
     def look(self, now_s: float) -> bool:
-        """One look at the time `now_s` (monotonic). True where a child was sent to end processes."""
+        """Read `current` at the time `now_s` (monotonic). True if a child was started to kill processes."""
         self._collect(now_s)
         token = self._current()
         if token and token != self._seen:
@@ -65,7 +66,7 @@ class FenceDaemon:
 
     def _current(self) -> str:
         try:
-            # Opening the folder makes a network file system ask anew what is in it.
+            # Opening the folder makes a network file system revalidate its content.
             place = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 return os.readlink("current", dir_fd=place)
@@ -75,13 +76,13 @@ class FenceDaemon:
             return ""
 
     def _send(self) -> None:
-        """A child that imports what it needs, ends what must end, notes it, and is gone."""
+        """Fork a child that imports what it needs, kills what must end, records it, and exits."""
         self.child, self._child_until_s = os.fork(), time.monotonic() + CHILD_S
         if self.child:
             return
         try:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-                signal.signal(number, signal.SIG_IGN)  # it is gone in seconds, and finishes what it began
+                signal.signal(number, signal.SIG_IGN)  # it exits within seconds, and finishes what it began
             _end(self.folder, self._seen, self.job, self.node, self.launch)
         finally:
             os._exit(0)
@@ -98,7 +99,9 @@ class FenceDaemon:
 
 
 def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
-    """The child's part. What was ended is one line of JSON in `guarded.<launch>.<node>` of the attempt's folder."""
+    """Runs in the child. What it killed becomes one line of JSON in `guarded.<launch>.<node>` of the
+    attempt's folder.
+    """
     import json
 
     from ftrun.hooks.ranks import kill_stale
@@ -110,7 +113,7 @@ def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
             job,
             os.environ.get("SLURM_CLUSTER_NAME", ""),
         )
-    except UsageError:  # a link that is no token
+    except UsageError:  # the link is no token
         return
     swept = kill_stale.kill_stale(here, 0.0)
     if swept.killed or swept.left:
@@ -121,11 +124,11 @@ def _end(folder: str, token: str, job: str, node: str, launch: str) -> None:
         os.close(number)
 
 
-# ---------------------------------------------------------------------- the life of a guard
+# ---------------------------------------------------------------------- the daemon
 
 
 class _Words:
-    """The command line, read by hand: argparse would be a fifth of the memory."""
+    """The command line, parsed by hand: argparse would be a fifth of the memory."""
 
     folder = ""
     launch = "0"
@@ -167,9 +170,9 @@ def _is_seconds(text: str) -> bool:
 
 
 class _Child:
-    """A process of the guard's: its command's name and words, when it begins, its pid (0: it does not run).
+    """A child process: its command, arguments, due time and pid (0: not running).
 
-    `again`: it is started again when it ends, unless it says by GIVES_UP that there is no use.
+    `again`: restart it when it ends, unless it exits with GIVES_UP.
     """
 
     def __init__(self, name: str, words: list[str], due_s: Optional[float], *, again: bool = False) -> None:
@@ -177,7 +180,7 @@ class _Child:
         self.pause_s = AGAIN_S[0]
 
     def tend(self, now_s: float) -> None:
-        """Start it when it is time; take its end."""
+        """Start it when it is due; reap it."""
         if self.due_s is not None and now_s >= self.due_s:
             self.due_s = None
             flags = [
@@ -202,7 +205,9 @@ class _Child:
 
 
 def main(arguments: list[str]) -> int:
-    """FenceDaemon until the job ends. Always 0: what a step of ours returns must not be what Slurm remembers of the job."""
+    """Run until the job ends. Always 0: the status of this step must not become what Slurm records for the
+    job.
+    """
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
@@ -226,18 +231,18 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_done(keep: _Child) -> bool:
-    """Somebody ends the job, and the staging daemon has published what it could."""
+    """Whether the job is ending and the staging daemon has published what it could."""
     return _Ending.asked and not keep.pid
 
 
 class _Ending:
-    """Whether somebody ends the job, for the handler of signals."""
+    """Whether the job is ending; set by the signal handler."""
 
     asked = False
 
 
 def _hold_back(guard: FenceDaemon, watch: _Child, keep: _Child, caches: PeriodicMerge) -> None:
-    """Leave without a word when asked to, the watch first; signals that are meant for the job's own steps do nothing here."""
+    """Exit silently when told to, the node monitor first; ignore signals meant for the job's own steps."""
 
     def leave(number: int, _frame: object) -> None:
         caches.stop()
@@ -248,7 +253,7 @@ def _hold_back(guard: FenceDaemon, watch: _Child, keep: _Child, caches: Periodic
             if number != signal.SIGUSR2 and keep.pid:
                 keep.again, _Ending.asked = False, True
                 return
-            # What was ended is still noted.
+            # A child that is killing processes still records what it killed.
             for pid, limit_s in ((watch.pid, LEAVE_S), (guard.child, LEAVE_S), (keep.pid, KEEP_LEAVE_S)):
                 give_up_s = time.monotonic() + limit_s
                 while pid and time.monotonic() < give_up_s and not os.waitpid(pid, os.WNOHANG)[0]:

@@ -1,10 +1,13 @@
-"""`ftrun-hook sweep`: ends what earlier starts of a run left on this node. (I/O)
+"""`ftrun-hook sweep`: kills what earlier starts of a run left on this node. (I/O)
 
-How it thinks. Ranks of an earlier start may still write: the node was frozen, a launcher died before its children, somebody called setsid. They
-are found by what they carry (`starts`), of this user only, and ended: TERM, a short grace, KILL; one that is stopped gets KILL at once, since
-it must not wake. Then it is looked again, because a process may have forked meanwhile. Whose number another process has by now is left alone.
+Ranks of an earlier start may still write: the node was frozen, a launcher died before its children, a program
+called setsid. They are identified by their environment (`runtime.start_processes`), among this user's
+processes only, and get TERM, a short grace, KILL. A stopped one gets KILL at once, since it must not wake up.
+Then the sweep looks again, because a process may have forked meanwhile. A pid that another process has by now
+is left alone.
 
-A process that does not answer (`processes.environments`) is known by its kin. What cannot die is told.
+A process whose environment cannot be read in time (`procfs.environments`) is attributed by its relatives.
+Processes that cannot die are reported.
 """
 
 from __future__ import annotations
@@ -37,27 +40,26 @@ from ftrun.hooks.runtime.start_processes import (
 __all__ = ["KillReport", "end", "here_of", "kill_stale", "main", "of_starts"]
 
 USUAL_GRACE_S = 1.0
-LAUNCHER_S = 0.3  # an srun that waits for a lost node hears no TERM; one that is killed leaves a process that ends its step
-DEATH_S = 1.0  # how long a KILL may take
+# an srun that waits for a lost node ignores TERM; if killed, it leaves a process that ends its step
+LAUNCHER_S = 0.3
+DEATH_S = 1.0  # how long a process may take to die after KILL
 ROUNDS_MAX = 8
-PAUSE_S = (
-    0.02  # after a kill it is looked twice: while a process becomes another program it has no environment
-)
+PAUSE_S = 0.02  # look twice after a kill: during exec a process has no environment
 ENVIRONMENT_BYTES_MAX = 1 << 20
 SPARED_NAMES = ("slurmstepd", "slurmd", "sackd")
 SPARED_WORDS = frozenset(
-    {"ftrun.supervisor", "ftrun.supervisor.agent.main"}
+    {"ftrun.supervisor", "ftrun.supervisor.agent"}
 )  # behind -m: a supervisor may be started inside a job
 
 
 class KillReport:
-    """What became of the processes of earlier starts: pids that are gone, and those that would not die with state and name."""
+    """The outcome: pids that are gone, and processes that did not die."""
 
     def __init__(self, killed: Sequence[int], left: Sequence[Process]) -> None:
         self.killed, self.left = list(killed), list(left)
 
     def told(self, node: str) -> dict[str, object]:
-        """As the line that is printed."""
+        """The line that is printed."""
         line: dict[str, object] = {
             "node": node,
             "killed": self.killed,
@@ -69,7 +71,7 @@ class KillReport:
 
 
 def here_of(folder: str, token: str, job: str, cluster: str) -> Here:
-    """The present start. Raises UsageError where folder or token is none."""
+    """The present start. Raises UsageError for a folder or token that is none."""
     place, number = place_of(os.path.abspath(folder)), token_of(token)
     if place is None:
         raise UsageError(f"{folder} is no folder of an attempt: RUN/attempts/NUMBER")
@@ -80,7 +82,9 @@ def here_of(folder: str, token: str, job: str, cluster: str) -> Here:
 
 
 def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
-    """All processes of this user that belong to a start of any run: never ours, our ancestors', or Slurm's own."""
+    """All processes of this user that belong to a start of any run, without this process, its ancestors and
+    Slurm's own.
+    """
     processes = listed()
     told: dict[int, Optional[Start]] = dict.fromkeys(processes)
     spared, spared_tops = _lineage(os.getpid(), processes), set()
@@ -99,7 +103,7 @@ def of_starts(here: Here) -> dict[int, tuple[Process, Start]]:
 
 
 def kill_stale(here: Here, grace_s: float = USUAL_GRACE_S) -> KillReport:
-    """End every process of an earlier start on this node. With a grace of 0 nobody is asked to leave first."""
+    """Kill every process of an earlier start on this node. With a grace of 0 there is no TERM first."""
     jobs = _Jobs(here)
     killed: set[int] = set()
     undying: dict[int, Process] = {}
@@ -120,7 +124,7 @@ def kill_stale(here: Here, grace_s: float = USUAL_GRACE_S) -> KillReport:
 
 
 def end(victims: Sequence[Process], grace_s: float) -> list[Process]:
-    """TERM, a grace, KILL. Returns those that are still there."""
+    """TERM, a grace, KILL. Returns the processes that are still alive."""
     if grace_s > 0:
         for one in victims:
             _signal(one, signal.SIGKILL if one.state in "Tt" else signal.SIGTERM)
@@ -135,7 +139,7 @@ def end(victims: Sequence[Process], grace_s: float) -> list[Process]:
 
 
 def _signal(one: Process, number: signal.Signals) -> None:
-    """To this very process: its number may have gone to another since it was read."""
+    """Send a signal to this very process: its pid may have been reused since it was read."""
     with contextlib.suppress(OSError):
         holder = os.pidfd_open(one.pid) if hasattr(os, "pidfd_open") else -1
         try:
@@ -151,7 +155,7 @@ def _signal(one: Process, number: signal.Signals) -> None:
 
 
 def _outlived(victims: Sequence[Process], limit_s: float) -> list[Process]:
-    """Those that are still there when all are gone, or the time is up."""
+    """Wait until all are gone or time is up; return those that are still alive."""
     give_up, pause_s = time.monotonic() + limit_s, 0.002
     while True:
         there = [found for found in map(_now, victims) if found is not None]
@@ -162,7 +166,7 @@ def _outlived(victims: Sequence[Process], limit_s: float) -> list[Process]:
 
 
 def _now(one: Process) -> Optional[Process]:
-    """The same process now; None where it is dead, or its number another's."""
+    """The process now; None if it is dead or its pid was reused."""
     tail = _text(f"/proc/{one.pid}/stat").rpartition(")")[2].split()
     if len(tail) < 20 or tail[0] in "ZX" or int(tail[19]) != one.began:
         return None
@@ -170,14 +174,14 @@ def _now(one: Process) -> Optional[Process]:
 
 
 class _Jobs:
-    """The Slurm jobs that claimed the earlier attempts of a run, read when they are asked for."""
+    """The Slurm jobs that claimed the earlier attempts of a run, read on demand."""
 
     def __init__(self, here: Here) -> None:
         self._runs = here.runs
         self._known: dict[int, frozenset[str]] = {}
 
     def of(self, attempt: int) -> frozenset[str]:
-        """The numbers of the jobs of one attempt."""
+        """The job ids of one attempt."""
         if attempt not in self._known:
             self._known[attempt] = frozenset(self._read(attempt))
         return self._known[attempt]
@@ -201,7 +205,7 @@ def _text(path: str) -> str:
 
 
 def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
-    """A process and those above it."""
+    """A process and its ancestors."""
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
@@ -214,7 +218,7 @@ def _lineage(pid: int, processes: dict[int, Process]) -> set[int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Sweep, print one line, and return 0."""
+    """Kill, print one line, and return 0."""
     import argparse
 
     class Parser(argparse.ArgumentParser):
@@ -252,7 +256,7 @@ def main(arguments: list[str]) -> int:
         own = workspace.job_folder(words.attempt_folder)
         workspace.clear_dead(os.path.dirname(own), own)
     if os.path.exists(os.path.join(words.attempt_folder, "..", "..", "caches", "where")):
-        from ftrun.hooks.compile_cache import cmd  # only where the next start is told of caches
+        from ftrun.hooks.compile_cache import cmd  # only if the next start uses compile caches
 
         cmd.mend(words.attempt_folder)
     return 0

@@ -1,12 +1,14 @@
-"""`ftrun-hook rank`: the parent of one rank that may be started again alone, while the others wait for it. (I/O)
+"""`ftrun-hook rank`: the parent of one rank that can be restarted alone while the others wait for it. (I/O)
 
-How it thinks. Slurm sees this process as the task, and must see nothing else than the rank itself would show: the same exit status or signal,
-stdin and stdout untouched, every signal as often. Slurm signals every process of a step, so what comes from it has reached the rank already; what
-anybody else sends to this process alone is handed on. The rank leads a process group of its own, as a task does, unless it sits at a terminal.
+Slurm sees this process as the task, and must see exactly what the rank itself would show: the same exit
+status or signal, stdin and stdout untouched, each signal as often. Slurm signals every process of a step, so
+its signals have reached the rank already; this process forwards those that another sender sends to it alone.
+The rank leads a process group of its own, as a task does, unless it runs on a terminal.
 
-When the rank ends abnormally, this is written into a folder that the agent watches, and its answer awaited for a minute: `again` or `end`. No
-answer, an answer that cannot be read, a start that is no longer the present one, or a signal that asks for the job's end: it
-ends as the rank did. The memory and the pids of all other ranks stay, and so does the connection of this task to Slurm.
+When the rank ends abnormally, the wrapper writes a file into a folder that the agent watches and waits up to
+a minute for the answer, `again` or `end`. Without an answer, with one that cannot be parsed, in a start that
+is no longer the present one, or after a signal that asks for the job's end, it exits as the rank did. The
+memory and the pids of all other ranks stay, and so does the task's connection to Slurm.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ ALL = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class End:
-    """How the rank ended: an exit status, or a signal (0: none); `ran` is False where the command could not be started."""
+    """How the rank ended: exit status, or signal (0: none); `ran` is False if the command could not be
+    started.
+    """
 
     def __init__(self, status: int, *, ran: bool = True) -> None:
         self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
@@ -45,12 +49,12 @@ class End:
 
     @property
     def is_abnormal(self) -> bool:
-        """Whether it is worth a question."""
+        """Whether to ask the agent."""
         return self.ran and (self.code != 0 or self.signal != 0)
 
 
 class Parent:
-    """One rank: starts it, hands signals on, and asks when it died."""
+    """Runs one rank: starts it, forwards signals, and asks the agent when it dies."""
 
     def __init__(self, folder: str, command: list[str], wait_s: float) -> None:
         self.folder, self.command, self.wait_s = folder, command, wait_s
@@ -61,7 +65,7 @@ class Parent:
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
 
     def run(self) -> End:
-        """Until the rank ended for good."""
+        """Run until the rank has ended for good."""
         while True:
             end = self.last = self._once()
             if not end.is_abnormal or self.told_to_end or not self._may_go_on(end):
@@ -69,10 +73,10 @@ class Parent:
             self.restarts += 1
 
     def wait_out(self) -> End:
-        """After a mistake of ours: the rank's end, without any more questions."""
+        """After a defect of ours: wait for the rank's end, and ask no more."""
         if self.pid:
             return End(os.waitpid(self.pid, 0)[1])
-        if self.last is None:  # it could not even be started as a child
+        if self.last is None:  # not even a child could be started
             self._become(2)
         return self.last
 
@@ -82,7 +86,7 @@ class Parent:
         if self.pid == 0:
             self._become(writer)
         os.close(writer)
-        failed = os.read(reader, 1) != b""  # returns when the command runs: the other end closes by itself
+        failed = os.read(reader, 1) != b""  # returns when the command runs: exec closes the other end
         os.close(reader)
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -92,7 +96,7 @@ class Parent:
             self._take(signal.sigwaitinfo(ALL))
 
     def _become(self, writer: int) -> NoReturn:
-        """The child's part: a rank as it would be without a parent."""
+        """Runs in the child: become the rank as it would be without a parent."""
         try:
             if not os.isatty(0):
                 os.setpgid(0, 0)
@@ -116,7 +120,7 @@ class Parent:
             os._exit(1)
 
     def _take(self, told: Optional[signal.struct_siginfo]) -> None:
-        """One signal that came to this process."""
+        """Handle one signal to this process."""
         if told is None or told.si_signo == signal.SIGCHLD:
             return
         self.told_to_end |= told.si_signo in JOBS_END
@@ -124,7 +128,7 @@ class Parent:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, told.si_signo)
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ asking the agent
 
     def _may_go_on(self, end: End) -> bool:
         """Ask, and wait for the answer."""
@@ -143,13 +147,13 @@ class Parent:
         return False
 
     def _tell(self, end: End) -> str:
-        """Write how the rank ended, whole, under the next free number; returns the name."""
+        """Write atomically how the rank ended, under the next free number; returns the name."""
         import json
 
         for place in (
             os.path.dirname(self.folder),
             self.folder,
-        ):  # never more: a run's folder that was removed stays so
+        ):  # no parents: a removed run folder stays removed
             with contextlib.suppress(FileExistsError):
                 os.mkdir(place, 0o700)
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
@@ -174,9 +178,9 @@ class Parent:
             os.unlink(draft)
 
     def _answer(self, name: str) -> str:
-        """The first word of the answer; "" while there is none."""
+        """The first word of the answer; "" without one."""
         try:
-            # Opening the folder makes a network file system ask anew what is in it.
+            # Opening the folder makes a network file system revalidate its content.
             place = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             return ""
@@ -202,18 +206,20 @@ class Parent:
 
 
 def _reached_all(told: signal.struct_siginfo) -> bool:
-    """Whether a signal went to the rank as well: from Slurm, from a terminal, or from where no number of ours reaches."""
+    """Whether a signal reached the rank as well: from Slurm, from a terminal, or from outside our pid
+    namespace.
+    """
     if told.si_pid == 0:
         return True
     try:
         with open(f"/proc/{told.si_pid}/comm", encoding="utf-8", errors="replace") as stream:
             return stream.read().startswith("slurm")
-    except OSError:  # who sent it is gone; Slurm's daemon stays
+    except OSError:  # the sender is gone; Slurm's daemon stays
         return False
 
 
 def _environment() -> dict[bytes, bytes]:
-    """As this process was given it: Python itself adds LC_CTYPE where there is no locale."""
+    """The environment this process was started with: Python itself adds LC_CTYPE without a locale."""
     try:
         with open("/proc/self/environ", "rb") as stream:
             words = stream.read().split(b"\0")
@@ -223,7 +229,7 @@ def _environment() -> dict[bytes, bytes]:
 
 
 def _die_with_parent() -> None:
-    """Slurm takes this process's end for the task's, so the rank must not outlive it."""
+    """Slurm takes the end of this process for the task's, so the rank must not outlive it."""
     try:
         import ctypes
 
@@ -237,12 +243,12 @@ def _host() -> str:
 
 
 def _leave(end: End) -> NoReturn:
-    """End as the rank ended."""
+    """Exit as the rank did."""
     if end.signal:
         import resource
 
         try:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core is the rank's
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core dump is the rank's
             signal.signal(end.signal, signal.SIG_DFL)
         except (OSError, ValueError):
             pass  # KILL needs no handler
@@ -253,21 +259,21 @@ def _leave(end: End) -> NoReturn:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank and end as it ended."""
+    """Run one rank and exit as it did."""
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
     folder, command, wait_s = _words(arguments)
     try:
         with open("/proc/self/comm", "w", encoding="ascii") as stream:
-            stream.write("ftrun-rank")  # whoever signals processes by name means the rank
+            stream.write("ftrun-rank")  # tools that signal processes by name mean the rank
     except OSError:
         pass
     sys.stdout = sys.stderr = None  # nothing of ours is ever flushed into the rank's output
     parent = Parent(folder, command, wait_s)
     try:
         end = parent.run()
-    except Exception:  # noqa: BLE001  whatever breaks here, the task ends as its rank does
+    except Exception:  # noqa: BLE001  whatever fails here, the task ends as its rank does
         end = parent.wait_out()
     _leave(end)
 

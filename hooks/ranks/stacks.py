@@ -1,26 +1,33 @@
-"""`ftrun-hook stacks`: writes down what the ranks of the present start are doing on this node. (I/O)
+"""`ftrun-hook stacks`: records what the ranks of the present start are doing on this node. (I/O)
 
-How it thinks. When training stands still, the first question is who waits where, and a rank must survive the question. The stack of a Python rank
-comes from py-spy where it is installed and may look; else from faulthandler, by the signal that the rank itself registered (`hooks/beat`) and only if it
-still catches it, since any other signal could end it; what the kernel says of each thread is always added. It is looked twice, some
-seconds apart: a rank whose digest, processor time and bytes did not change stands still. What hangs in the kernel answers nobody, so every question has
-a time limit, and what came in is written.
+When training stands still, the first question is which rank waits where, and the rank must survive the
+question. The stack of a Python rank comes from py-spy if it is installed and permitted; else from
+faulthandler, by the signal that the rank itself registered (`progress.beat`), and only if it still catches
+that signal, since any other could end it. The state of each thread in the kernel is always added. Two looks
+are taken, some seconds apart: a rank whose digest, processor time and bytes did not change stands still. A
+process that hangs in the kernel does not answer, so every question has a time limit, and what came in is
+written.
 
-NCCL's Flight Recorder is asked by the named pipe of a rank, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank + `.pipe`, which PyTorch makes where that
-variable is set and the recorder is on (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_ the same).
+NCCL's Flight Recorder is triggered by the named pipe of a rank, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` + rank +
+`.pipe`, which PyTorch creates if that variable is set and the recorder is on
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, `DumpPipe`, 2.3 and later; torch_npu: TORCH_HCCL_ the
+same).
 
-Which processes are ranks. A step holds shells, launchers, ranks, and what ranks start (loaders of data, compilers). A rank is the first process from above
-that is neither a go-between (a shell, srun, mpirun, our own parent of a rank) nor above processes with another rank than its own, as
-torchrun is. What a rank started has its rank in the environment as well, and is none itself.
+Which processes are ranks: a step contains shells, launchers, ranks, and children of ranks (data loaders,
+compilers). A rank is the topmost process that is neither a launcher (a shell, srun, mpirun, our rank wrapper)
+nor the ancestor of processes with another rank, as torchrun is. A child of a rank has the rank in its
+environment as well, and is none itself.
 
-Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI), RANK_ID (MindSpore), SLURM_PROCID (srun).
+Names of ranks: RANK (torchrun, deepspeed), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI),
+RANK_ID (MindSpore), SLURM_PROCID (srun).
 
-Stacks as text. A rank that hangs shows the same callers twice; one that only spins changes the line of its innermost function and no other. So
-the digest of a stack is made of file and function of every frame, and of the line of all but the innermost; addresses, the names of threads and
-their states are left out.
+Digests of stacks: a rank that hangs shows the same callers twice; one that only spins changes the line of its
+innermost function and no other. So a digest covers file and function of every frame, and the line of all but
+the innermost; addresses, thread names and thread states are left out.
 
-Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, `    wait (threading.py:320)`); faulthandler of Python 3.9 to 3.14
-(`Thread 0x... (most recent call first):`, `  File "threading.py", line 320 in wait`): the main thread comes last.
+Formats: py-spy 0.3 and 0.4, `dump` (`Thread 41 (idle): "MainThread"`, ` wait (threading.py:320)`);
+faulthandler of Python 3.9 to 3.14 (`Thread 0x... (most recent call first):`, ` File "threading.py", line 320
+in wait`): the main thread comes last.
 """
 
 from __future__ import annotations
@@ -80,7 +87,9 @@ GO_BETWEENS = frozenset(
 
 
 def name_of(told: Mapping[str, str]) -> tuple[str, str]:
-    """The variable that names a process's rank, and the rank; ("", "") where there is none. A batch script is no task 0."""
+    """The variable that names a process's rank, and the rank; ("", "") without one. A batch script is not
+    task 0.
+    """
     for name in NAMES:
         if told.get(name, "").isdigit():
             return name, told[name]
@@ -90,7 +99,9 @@ def name_of(told: Mapping[str, str]) -> tuple[str, str]:
 
 
 def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str]]) -> list[int]:
-    """The pids of the ranks among the processes of one start on one node, at most 64. `told`: pid -> its variables."""
+    """The pids of the ranks among the processes of one start on one node, at most 64. `told`: pid -> its
+    variables.
+    """
     below: dict[int, list[int]] = {}
     for pid, one in sorted(members.items()):
         below.setdefault(one.parent, []).append(pid)
@@ -109,7 +120,7 @@ def ranks_of(members: Mapping[int, Process], told: Mapping[int, Mapping[str, str
 
 
 def _others_below(pid: int, below: Mapping[int, list[int]], names: Mapping[int, tuple[str, str]]) -> bool:
-    """Whether a process is above one that has another rank."""
+    """Whether a process has a descendant with another rank."""
     waiting, seen = list(below.get(pid, [])), {pid}
     while waiting:
         one = waiting.pop()
@@ -132,7 +143,11 @@ _FAULT_FRAME = re.compile(r'^ {2}File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
 
 class Frame(NamedTuple):
-    """One call, innermost first in a stack. `file` with its folder: a name such as `functional.py` alone says nothing; `line` is 0 where it is not known."""
+    """One call, innermost first in a stack.
+
+    `file` includes its folder, since a name such as `functional.py` alone says nothing; `line` is 0 if
+    unknown.
+    """
 
     function: str
     file: str
@@ -143,7 +158,7 @@ class Frame(NamedTuple):
 
 
 def main_of_pyspy(text: str, pid: int) -> tuple[Frame, ...]:
-    """The main thread of a dump of py-spy, innermost frame first; () where there is none."""
+    """The main thread of a py-spy dump, innermost frame first; () without one."""
     threads: list[tuple[bool, list[Frame]]] = []
     for line in text.splitlines():
         head = _PYSPY_THREAD.match(line)
@@ -157,7 +172,7 @@ def main_of_pyspy(text: str, pid: int) -> tuple[Frame, ...]:
 
 
 def main_of_faulthandler(text: str) -> tuple[Frame, ...]:
-    """The main thread of what faulthandler wrote once; () where there is none."""
+    """The main thread of one faulthandler output; () without one."""
     frames: list[Frame] = []
     for line in text.splitlines():
         if _FAULT_THREAD.match(line):
@@ -175,7 +190,7 @@ def _short(path: str) -> str:
 
 
 def digest(frames: Sequence[Frame]) -> str:
-    """Twelve letters: equal for two looks at a process that did not move; "" for no frames."""
+    """Twelve letters, equal for two looks at a process that did not move; "" without frames."""
     if not frames:
         return ""
     inner = frames[0]
@@ -190,7 +205,7 @@ def digest(frames: Sequence[Frame]) -> str:
 
 
 class Rank:
-    """One rank of this node: its process, its variables, and what was seen of it at each look."""
+    """One rank of this node: its process, its variables, and the result of each look."""
 
     def __init__(self, process: Process, told: Mapping[str, str], below: Sequence[int] = ()) -> None:
         self.process, self.told, self.below = process, told, below
@@ -199,7 +214,7 @@ class Rank:
         self.text = ""
 
     def row(self) -> dict[str, Any]:
-        """As it stands in the table of the node."""
+        """The rank's row in the node's table."""
         first, last = self.looks[0], self.looks[-1]
         digests = [one["digest"] for one in self.looks]
         cpu_s, moved_bytes = last["cpu_s"] - first["cpu_s"], last["bytes"] - first["bytes"]
@@ -212,9 +227,10 @@ class Rank:
 
 
 def _moved(looks: Sequence[Mapping[str, Any]], cpu_s: float, moved_bytes: int) -> Optional[bool]:
-    """Whether a rank was elsewhere at the second look; None where that cannot be told.
+    """Whether a rank was elsewhere at the second look; None if that is unknown.
 
-    The kernel knows no functions: for it a rank that computes is always in the same place, so only one that does nothing stands still.
+    The kernel knows no functions: for it a rank that computes is always in the same place, so only an idle
+    one stands still.
     """
     first, last = looks[0], looks[-1]
     if first["source"] != last["source"] or len(looks) < 2:
@@ -233,7 +249,10 @@ def ranks_here(here: Here, node: str) -> list[Rank]:
 
 
 def ranks_of_task(folder: str, token: str, job: str, node: str) -> list[Rank]:
-    """The ranks of a task of an array on this node: it has no starts that could be fenced, so the environment alone tells who is its own."""
+    """The ranks of an array task on this node.
+
+    A task has no starts that could be fenced, so the environment alone identifies its processes.
+    """
     processes = listed()
     told = {pid: variables(text) for pid, text, _ in environments(sorted(processes))}
     names = {folder, os.path.realpath(folder)}
@@ -248,7 +267,7 @@ def ranks_of_task(folder: str, token: str, job: str, node: str) -> list[Rank]:
 
 
 def _below(pid: int, members: Mapping[int, Process]) -> list[int]:
-    """What a rank started, as loaders of data: they work for it."""
+    """The descendants of a rank, such as data loaders: they work for it."""
     found = [pid]
     for one in found:
         found += [child for child, told in members.items() if told.parent == one and child not in found]
@@ -256,8 +275,8 @@ def _below(pid: int, members: Mapping[int, Process]) -> list[int]:
 
 
 def _top(pid: int, members: Mapping[int, Process]) -> int:
-    """The process above this one that Slurm itself started: it knows on which node it is, what mpirun starts may not."""
-    for _ in members:  # at most as often as there are any
+    """The topmost ancestor that Slurm itself started: it knows its node; children of mpirun may not."""
+    for _ in members:  # at most as many steps as processes
         pid = members[pid].parent if members[pid].parent in members else pid
     return pid
 
@@ -268,7 +287,9 @@ def _is_of(node: str, told: Mapping[str, str]) -> bool:
 
 
 def taken(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, Any]:
-    """Look twice at these ranks, and at the accelerators between. Returns what stands in the node's table beside its name."""
+    """Look twice at these ranks, and at the accelerators in between. Returns the node's table, without its
+    name.
+    """
     began_s = time.monotonic()
     machine = Machine("/", began_s + limit_s)
     _look(machine, ranks)
@@ -289,7 +310,9 @@ def taken(ranks: Sequence[Rank], apart_s: float, limit_s: float) -> dict[str, An
 
 
 def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
-    """One look at all ranks side by side: py-spy, then faulthandler for whom py-spy could not see, and the kernel's word."""
+    """One look at all ranks in parallel: py-spy, faulthandler for those that py-spy could not see, and the
+    kernel's state.
+    """
     texts: dict[int, tuple[str, str]] = {}
     if machine.tool("py-spy"):
         with ThreadPoolExecutor(AT_ONCE) as several:
@@ -314,7 +337,7 @@ def _look(machine: Machine, ranks: Sequence[Rank]) -> None:
 
 
 def _pyspy(machine: Machine, rank: Rank) -> str:
-    """A dump of py-spy; "" where it may not look, or does not end in time."""
+    """A py-spy dump; "" if it is not permitted or does not end in time."""
     try:
         done = machine.run(["py-spy", "dump", "--pid", str(rank.pid)], PYSPY_S)
     except NoAnswer:
@@ -326,7 +349,7 @@ def _pyspy(machine: Machine, rank: Rank) -> str:
 
 
 def _faults(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
-    """pid -> what faulthandler wrote at its signal, of those ranks that registered one and catch it."""
+    """Pid -> what faulthandler wrote at its signal, for ranks that registered one and catch it."""
     waiting: dict[int, tuple[str, int]] = {}
     for rank in ranks:
         place, number = _registered(machine, rank)
@@ -350,11 +373,11 @@ def _faults(machine: Machine, ranks: Sequence[Rank]) -> dict[int, str]:
 
 
 def _registered(machine: Machine, rank: Rank) -> tuple[str, int]:
-    """Where this very process writes its stacks, and at which signal; ("", 0) where it does not."""
+    """The file to which this very process writes its stacks, and the signal for it; ("", 0) without one."""
     folder = rank.told.get("FTRUN_BEAT_DIR", "")
     if not folder or not rank.rank:
         return "", 0
-    # The number that the rank itself knows: in a container it may be another than ours.
+    # The pid that the rank itself sees: in a container it may differ from ours.
     numbers = re.search(r"^NSpid:.*?(\d+)$", machine.peek(f"/proc/{rank.pid}/status") or "", re.MULTILINE)
     own = int(numbers[1]) if numbers else rank.pid
     for name in {rank.rank, rank.told.get("SLURM_PROCID", "")}:
@@ -367,7 +390,7 @@ def _registered(machine: Machine, rank: Rank) -> tuple[str, int]:
 
 
 def _catches(machine: Machine, pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal: without one it would die of it."""
+    """Whether a process handles a signal: without a handler the signal would kill it."""
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", machine.peek(f"/proc/{pid}/status") or "", re.MULTILINE)
     return 0 < number <= 64 and caught is not None and bool(int(caught[1], 16) & (1 << (number - 1)))
 
@@ -388,11 +411,11 @@ def _since(place: str, start: int) -> str:
         return ""
 
 
-# ---------------------------------------------------------------------- the kernel's word
+# ---------------------------------------------------------------------- the state in the kernel
 
 
 class _Kernel(NamedTuple):
-    """What /proc says of one process: its main thread, its counters, and a line for each thread."""
+    """The state of one process in /proc: its main thread, and a line for each thread."""
 
     state: str
     wchan: str
@@ -418,7 +441,7 @@ def _kernel(machine: Machine, pid: int) -> _Kernel:
 
 
 def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
-    """Processor time, and bytes from and to files, of a rank and of what it started."""
+    """Processor time, and bytes read and written, of a rank and its descendants."""
     ticks = moved = 0
     for pid in (rank.pid, *rank.below):
         fields = (machine.peek(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
@@ -429,7 +452,7 @@ def _used(machine: Machine, rank: Rank) -> dict[str, Any]:
 
 
 def _thread(machine: Machine, pid: int, task: str) -> str:
-    """A line for one thread, and its stack in the kernel where that may be read."""
+    """A line for one thread, and its kernel stack if that may be read."""
     place = f"/proc/{pid}/task/{task}"
     fields = (machine.peek(f"{place}/stat") or "").rpartition(")")[2].split()
     name, call = (
@@ -450,13 +473,13 @@ def _wchan(machine: Machine, place: str) -> str:
 
 
 def _ask_recorder(rank: Rank) -> list[str]:
-    """Ask for a dump by the pipes of a rank; returns those that somebody listens to."""
+    """Request a dump through the pipes of a rank; returns those that have a reader."""
     asked = []
     for name in PIPES:
         stem = rank.told.get(name, "")
         if not stem or not rank.rank:
             continue
-        # As the rank itself sees it: it may be in a container.
+        # The path in the rank's own root: it may be in a container.
         inside = f"/proc/{rank.pid}/" + (f"root{stem}" if stem.startswith("/") else f"cwd/{stem}")
         with contextlib.suppress(OSError):
             pipe = os.open(f"{inside}{rank.rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -469,7 +492,7 @@ def _ask_recorder(rank: Rank) -> list[str]:
 
 
 def _accelerators(machine: Machine, found: dict[str, list[str]]) -> None:
-    """Tool -> what it says of use and power, look by look."""
+    """Append to `found`: tool -> its output on utilisation and power, one text for each look."""
     for tool, words in ACCELERATORS.items():
         if machine.tool(tool):
             with contextlib.suppress(NoAnswer):
@@ -521,7 +544,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _written(folder: str, node: str, table: Mapping[str, Any], ranks: Sequence[Rank]) -> Optional[str]:
-    """Why something could not be written; None where all was."""
+    """Why something could not be written; None if all was."""
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         for rank in ranks:

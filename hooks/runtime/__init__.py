@@ -1,4 +1,4 @@
-"""Access to the host: commands with deadlines, /proc, mounts, ownership of files, forms of reports. (pure)
+"""Access to the host: commands with deadlines, /proc, mounts, ownership of files, state between calls. (pure)
 
-Imports nothing else of hooks.
+Start with `host.Machine` (commands and files under a deadline) and `procfs`. Imports no other room of hooks.
 """

@@ -1,9 +1,12 @@
-"""The far end of a connection: what is open to it, and the talk with a command there. (I/O)
+"""The far end of a connection: a command's input and output, and direct byte streams between nodes. (I/O)
 
-A connection of its own between two nodes, for the bytes of files.
-How it thinks. A step's output reaches srun over connections that the step's node opens to the node of srun, so that way is open, and the step knows the address. The sender, who has started the step,
-listens there for the one caller that knows a word which was told within the step's own talk; everybody else is turned away. What comes is as plain as with sbcast or srun, and is believed by
-the sums that are told in the talk.
+`Ways` closes connections in order, `talk` feeds a remote command and collects its output.
+
+`Listener` and `call` make a direct connection for file contents. The output of a step reaches srun over
+connections that the step's node opens to the node of srun, so that direction is known to be open, and the
+step knows the address. The sender, which started the step, listens there and accepts only the caller that
+presents the secret it received over the step's own output; it drops all other callers. The stream is as plain
+as that of sbcast or srun; the receiver verifies it by checksums exchanged over the step.
 """
 
 from __future__ import annotations
@@ -39,29 +42,29 @@ OUTPUT_BYTES_MAX = 1 << 20
 PIECE = 1 << 15
 POLL_S = 0.25
 LEFTOVERS_S = 0.5
-"""How long output is taken from what a command that ended has left behind."""
+"""How long `talk` still reads output of processes that an ended command left behind."""
 
 
 class Refused(Exception):
-    """The way is there, and we may not go it: a host key, a login."""
+    """The host is reachable but refuses us: host key or login."""
 
 
 class Lost(Exception):
-    """The way is not there."""
+    """The host cannot be reached."""
 
 
 def left_s(give_up_s: float) -> float:
-    """What is left until a monotonic time, in seconds, and never nothing at all, which would mean no limit."""
+    """Seconds until a monotonic time; never 0, which would mean "no limit"."""
     return max(0.001, give_up_s - time.monotonic())
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong, without numbers and classes where there are words."""
+    """The error as text, without errno and class name where it has a message."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class Ways:
-    """Connections and processes to close, in the order they must be."""
+    """Connections and processes to close, in reverse order of opening."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +72,7 @@ class Ways:
         self._closed = False
 
     def add(self, close: Callable[[], object]) -> None:
-        """Remember how to close something; at once where all was closed before."""
+        """Register something to close; it is closed at once if `close` was called already."""
         with self._lock:
             if not self._closed:
                 self._open.append(close)
@@ -77,7 +80,7 @@ class Ways:
         close()
 
     def close(self) -> None:
-        """Close all, the last first."""
+        """Close all, the last one first."""
         with self._lock:
             self._closed = True
             todo, self._open = self._open, []
@@ -87,7 +90,7 @@ class Ways:
 
 
 def piped(command: str, ways: Ways) -> socket.socket:
-    """The near end of a ProxyCommand, whose input and output are one socket; `ways` ends it. Raises OSError."""
+    """Start a ProxyCommand and return a socket that is its stdin and stdout; `ways` ends it. Raises OSError."""
     ours, theirs = socket.socketpair()
     ways.add(ours.close)
     with theirs:
@@ -109,10 +112,10 @@ def piped(command: str, ways: Ways) -> socket.socket:
 
 
 def talk(channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up_s: float) -> Optional[int]:
-    """Send `stdin` to a command and gather what it prints in `texts` (stdout, stderr) until it ends.
+    """Send `stdin` to a command and collect what it prints in `texts` (stdout, stderr) until it ends.
 
-    Returns its exit code, -1 where a signal ended it or the connection broke, None when time is up. What goes beyond
-    OUTPUT_BYTES_MAX is read and forgotten.
+    Returns its exit code, -1 if a signal ended it or the connection broke, None when time is up. Output
+    beyond OUTPUT_BYTES_MAX is read and dropped.
     """
     waker = select.poll()
     waker.register(channel.fileno(), select.POLLIN)
@@ -130,7 +133,7 @@ def talk(channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up
         if ended and (channel.eof_received or channel.closed or time.monotonic() > leave_s):
             return int(channel.recv_exit_status())
         if ended:
-            # What the command has left behind may hold its output open for ever.
+            # Processes that the command left behind may hold its output open forever.
             leave_s = min(leave_s, time.monotonic() + LEFTOVERS_S)
         if not rest or ended:
             waker.poll(1000 * min(POLL_S, left_s(give_up_s)))
@@ -138,7 +141,7 @@ def talk(channel: Any, stdin: bytes, texts: tuple[bytearray, bytearray], give_up
 
 
 def _taken(channel: Any, texts: tuple[bytearray, bytearray]) -> bool:
-    """Take what is there; whether there was any."""
+    """Read what is available; True if there was anything."""
     got = False
     ways = ((channel.recv_ready, channel.recv), (channel.recv_stderr_ready, channel.recv_stderr))
     for text, (ready, take) in zip(texts, ways):
@@ -149,7 +152,7 @@ def _taken(channel: Any, texts: tuple[bytearray, bytearray]) -> bool:
 
 
 def _sent(channel: Any, rest: memoryview) -> int:
-    """How much of the rest went out, or need not: a command that reads no more may still end well."""
+    """How many bytes were sent; all of them if the command has closed its input, since it may still end well."""
     try:
         return int(channel.send(rest[:PIECE]))
     except socket.timeout:
@@ -165,7 +168,9 @@ def _close_at_end(channel: Any, rest: memoryview) -> None:
 
 
 class Lane:
-    """A channel through another host, as the socket of a connection. Its end is no news where that host has gone first."""
+    """A channel through another host, as the socket of a connection. It ignores errors on closing: that host
+    may be gone already.
+    """
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -174,7 +179,7 @@ class Lane:
         return getattr(self._channel, name)
 
     def close(self) -> None:
-        """Close it, as far as there is somebody to tell."""
+        """Close the channel, ignoring errors."""
         with contextlib.suppress(EOFError, OSError):
             self._channel.close()
 
@@ -184,7 +189,7 @@ SECRET_BYTES = 32
 
 
 def address_of_srun() -> str:
-    """Where the srun is that started this process, as this node reaches it; "" where it was none."""
+    """The address, as seen from this node, of the srun that started this process; "" if none did."""
     return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
 
 
@@ -198,7 +203,7 @@ class Listener:
         self.secret = secrets.token_hex(SECRET_BYTES // 2)
 
     def answer(self, limit_s: float) -> socket.socket:
-        """The connection of the caller that knows the word. Raises OSError where none comes."""
+        """Accept the caller that knows the secret. Raises OSError if none connects in time."""
         give_up_s = time.monotonic() + limit_s
         while True:
             self._server.settimeout(max(0.01, give_up_s - time.monotonic()))
@@ -213,12 +218,12 @@ class Listener:
             caller.close()
 
     def close(self) -> None:
-        """Nobody else is listened to."""
+        """Stop listening."""
         self._server.close()
 
 
 def call(address: str, port: int, secret: str, limit_s: float) -> socket.socket:
-    """The other end of it, whose limit is `limit_s`. Raises OSError."""
+    """Connect to a `Listener` and present the secret, within `limit_s`. Raises OSError."""
     line = socket.create_connection((address, port), timeout=CALL_S)
     line.settimeout(limit_s)
     line.sendall(secret.encode())

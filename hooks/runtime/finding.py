@@ -1,11 +1,12 @@
-"""What a check of a node says, and what a check is made of. (pure)
+"""Findings of node checks, and what a check consists of. (pure)
 
-How it thinks. A check is two functions: `probe` fetches text and numbers from the machine and judges nothing; `judge` turns them
-into findings and touches nothing, so that every real output of every tool can be a test. What a check needs and does not find makes it
-skipped, with the reason; what it cannot read in time is unknown, which is no verdict on the node. Only `bad` keeps a job away.
+A check is two functions. `probe` fetches text and numbers from the machine and decides nothing; `judge` turns
+them into findings and does no I/O, so that real output of any tool can serve as a test. A check whose tool or
+device is missing is skipped, with the reason. Data that cannot be read in time give `unknown`, which is no
+verdict on the node. Only `bad` keeps a job away.
 
-A check makes its findings with `bad`, `degraded` and their like, and names neither itself nor, where it is its own, the class of a
-fault: the catalogue adds both.
+A check builds its findings with `bad`, `degraded` and the like. It names neither itself nor its own fault
+class: the catalogue adds both.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ __all__ = [
 ]  # fmt: skip
 
 OK = "ok"
-NOTE = "note"  # worth a line; nothing is done about it
-SKIPPED = "skipped"  # what it needs is not here
-UNKNOWN = "unknown"  # it could not be found out: a tool that failed, a file that did not answer in time
-DEGRADED = "degraded"  # the node works and is worse than it should be
+NOTE = "note"  # for information only; no action
+SKIPPED = "skipped"  # what the check needs is not on this node
+UNKNOWN = "unknown"  # could not be determined: a tool failed or a file did not answer in time
+DEGRADED = "degraded"  # the node works, but worse than it should
 BAD = "bad"  # no job should run here
 SEVERITIES = (OK, SKIPPED, NOTE, UNKNOWN, DEGRADED, BAD)
-"""From nothing to worst."""
+"""From best to worst."""
 
 TIERS = ("fast", "recheck", "burn-in")
-"""All fast ones together take at most 15 s, the recheck ones 5 minutes."""
+"""All fast checks together take at most 15 s, the recheck ones 5 minutes."""
 
 
 class Finding(NamedTuple):
-    """One fact that a check found. `fault` is a fault class ("" for ok, note and skipped), `device` a PCI address, index, port or mount."""
+    """One fact that a check found.
+
+    `fault` is a fault class ("" for ok, note and skipped); `device` a PCI address, index, port or mount.
+    """
 
     check: str
     severity: str
@@ -49,7 +53,7 @@ class Finding(NamedTuple):
 
 
 OWN_FAULT = "own"
-"""Stands in a finding for the fault class of the check that made it."""
+"""Placeholder in a finding for the fault class of the check that made it."""
 
 
 def finding(
@@ -62,7 +66,7 @@ def finding(
     evidence: tuple[str, ...] = (),
     fault: str = OWN_FAULT,
 ) -> Finding:
-    """A finding of a check that is named later; `fault` counts only where something is bad or degraded."""
+    """A finding whose check is filled in later; `fault` is kept only for bad and degraded."""
     blamed = fault if severity in (BAD, DEGRADED) else ""
     return Finding("", severity, message, blamed, device, evidence, value, unit)
 
@@ -75,19 +79,20 @@ skipped = partial(finding, SKIPPED)
 unknown = partial(finding, UNKNOWN)
 
 Thresholds = Mapping[str, Any]
-"""The settings of a check by name, over its defaults."""
+"""A check's settings by name; they override its defaults."""
 Probe = Callable[["Machine", Thresholds], Any]
 Judge = Callable[[Any, Thresholds], Sequence[Finding]]
 Functions = Mapping[str, "tuple[Probe, Judge]"]
-"""What a file of checks offers: name of the check -> its probe and its judge."""
+"""What a file of checks exports: name of the check -> its probe and its judge."""
 
 
 class Check(NamedTuple):
     """A check of one thing.
 
-    `needs` names commands and absolute paths without which it is skipped, `limit_s` bounds probe and judgement together,
-    `thresholds` are the defaults of what a site may set. `probe(machine, thresholds)` returns what `judge(facts, thresholds)` takes;
-    `judge` returns at least one finding. `file` is the module below `hooks/checks` that holds both, "" for a check that is no file's.
+    `needs` names commands and absolute paths without which it is skipped. `limit_s` bounds probe and judge
+    together. `thresholds` are the defaults of what a site may set. `probe(machine, thresholds)` returns what
+    `judge(facts, thresholds)` takes; `judge` returns at least one finding. `file` is the module below
+    `hooks/checks` that holds both, "" for none.
     """
 
     name: str
@@ -103,5 +108,5 @@ class Check(NamedTuple):
 
 
 def worst(findings: Sequence[Finding]) -> str:
-    """The worst severity among findings; "ok" for none."""
+    """The worst severity among findings; "ok" if there are none."""
     return max((one.severity for one in findings), key=SEVERITIES.index, default=OK)

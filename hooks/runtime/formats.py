@@ -1,10 +1,10 @@
-"""Amounts of bytes as people write them: 8G, 500M, 40%. (pure)
+"""Amounts of bytes (8G, 500M, 40%) and Slurm's node lists (`n[01-03,7],gpu5`). (pure)
 
-How it thinks. A unit is a power of 1024, whichever way it is spelled (G, GB, GiB). A percentage is one of whatever whoever reads it
-reckons with, such as the memory of a node.
+A unit is a power of 1024, however it is spelled (G, GB, GiB). The caller says what a percentage refers to,
+such as the memory of a node.
 
-Slurm's lists of nodes, `n[01-03,7],gpu5`, as single names.
-How it thinks. Widths are kept (n01 is not n1), several brackets in one name multiply, and what is no list is refused rather than guessed.
+In node lists widths are kept (n01 is not n1), several brackets in one name multiply, and text that is no list
+is refused, not guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
 def amount_of(text: str, whole_bytes: int) -> int:
-    """The bytes that `text` means, a percentage being one of `whole_bytes`. Raises ValueError where it means none."""
+    """The bytes that `text` means; a percentage refers to `whole_bytes`. Raises ValueError."""
     words = text.strip()
     if not words.endswith("%"):
         return bytes_of(words)
@@ -38,7 +38,7 @@ def bytes_of(text: str) -> int:
     if unit not in _POWERS:
         raise ValueError(f"{text!r} has no unit that is known")
     size = float(digits) * 1024.0 ** _POWERS[unit]
-    if not 0 <= size < 2.0**60:  # also what is no number
+    if not 0 <= size < 2.0**60:  # also refuses NaN
         raise ValueError(f"{text!r} is no size")
     return int(size)
 
@@ -49,7 +49,9 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
 
 
 def expand(text: str) -> list[str]:
-    """The names in a list, in its order, each once. Raises ValueError for what is no list, or names more than NODES_MAX."""
+    """The names in a list, in order, without duplicates. Raises ValueError for text that is no list or names
+    more than NODES_MAX.
+    """
     names: dict[str, None] = {}
     at = 0
     words = text.strip()

@@ -1,10 +1,11 @@
-"""The machine that a check looks at: commands and files, each with a deadline. (I/O)
+"""The machine that a check examines: commands and files, each read with a deadline. (I/O)
 
-How it thinks. A sick machine does not answer: a command hangs on a lost device, a file on a dead mount. So nothing is read without a
-time limit, and what may hang in the kernel is asked by a child process that can be left behind; or, in a process that can be left
-behind itself, by a thread, which costs a twentieth. What only some checks need is imported when it is needed: all the nodes of a job begin at once.
+A sick machine does not answer: a command hangs on a lost device, a file on a dead mount. So nothing is read
+without a time limit. What may hang in the kernel is read by a child process that can be abandoned; in a
+process that can itself be abandoned a thread does it, which costs a twentieth. Modules that only some checks
+need are imported late, because all nodes of a job start at the same moment.
 
-The one error of a hook that is not swallowed.
+`UsageError` is the only error of a hook that is not swallowed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class NoAnswer(Exception):
 
 
 class Output(NamedTuple):
-    """What a command left behind; `code` is None when it was ended at its deadline."""
+    """The result of a command; `code` is None if it was killed at its deadline."""
 
     code: Optional[int]
     out: str
@@ -47,10 +48,11 @@ class Output(NamedTuple):
 
 
 class Machine:
-    """This machine. `root` ("/" but for tests) is where /proc, /sys and /etc are looked for; `deadline_s` is monotonic.
+    """This machine.
 
-    `shelf` is a folder where checks that run side by side leave what a slow command said, so that it is asked once. `disposable`: this
-    process may itself be left behind with whatever hangs in it, as nobody waits for its end.
+    `root` ("/" except in tests) is where /proc, /sys and /etc are; `deadline_s` is monotonic. `shelf` is a
+    folder where checks that run in parallel cache answers of slow commands. `disposable`: this process may be
+    abandoned itself with whatever hangs in it.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Machine:
         return os.path.join(self.root, name.lstrip("/"))
 
     def tool(self, name: str) -> Optional[str]:
-        """The full path of a command: from PATH or the usual places of drivers; None where it is not installed."""
+        """The full path of a command, from PATH or the usual folders of drivers; None if it is not installed."""
         if "/" in name:
             return name if _is_command(name) else None
         folders = [*os.environ.get("PATH", os.defpath).split(":"), *USUAL_PATH.split(":")]
@@ -79,13 +81,15 @@ class Machine:
         return next(filter(_is_command, paths), None)
 
     def left_s(self, limit_s: float) -> float:
-        """`limit_s`, or what is left of the check's own time."""
+        """`limit_s`, or what is left of the check's own time if that is less."""
         if self._deadline_s is None:
             return limit_s
         return max(0.0, min(limit_s, self._deadline_s - time.monotonic()))
 
     def run(self, argv: Sequence[str], limit_s: float = 10.0) -> Output:
-        """Run a command in English with a deadline. Raises NoAnswer where it cannot be started or does not end in time."""
+        """Run a command under LC_ALL=C with a deadline. Raises NoAnswer if it cannot be started or does not
+        end in time.
+        """
         env = {**os.environ, "LC_ALL": "C", "LANG": "C"}
         path = self.tool(argv[0])
         if path is None:
@@ -113,7 +117,7 @@ class Machine:
         return Output(child.returncode, _text(out), _text(err))
 
     def once(self, argv: Sequence[str], limit_s: float = 10.0) -> Output:
-        """As `run`, but whoever asks the same on the same shelf gets the first answer, be it that there was none."""
+        """As `run`, memoised per `shelf`; failures are cached too."""
         if not self._shelf:
             return self.run(argv, limit_s)
         answer = self.shared("\0".join(argv), lambda: self._answered(argv, limit_s), limit_s, argv[0])
@@ -122,7 +126,7 @@ class Machine:
         return Output._make(answer)
 
     def shared(self, question: str, ask: Callable[[], Any], limit_s: float, about: str) -> Any:
-        """What `ask` answers (plain data, as JSON has it), or has answered to who asked the same on the same shelf. Raises NoAnswer."""
+        """The answer of `ask` (plain data, as in JSON), memoised per `shelf`. Raises NoAnswer."""
         leaf = self._leaf(question)
         if leaf is None:
             return ask()
@@ -138,10 +142,10 @@ class Machine:
         return json.loads(told)
 
     def _leaf(self, question: str) -> Optional[int]:
-        """The open file that holds the answer to a question, or will; None where there is no shelf."""
+        """The open cache file for a question; None without a shelf."""
         if not self._shelf:
             return None
-        import zlib  # hashlib takes as long as all other imports together
+        import zlib  # importing hashlib takes as long as all other imports together
 
         name = f"{zlib.crc32(question.encode()):08x}{zlib.adler32(question.encode()):08x}{len(question)}"
         try:
@@ -156,13 +160,17 @@ class Machine:
             return str(error)
 
     def read(self, name: str, limit_s: float = 2.0) -> Optional[str]:
-        """The text of a small file; None where there is none or it may not be read. Raises NoAnswer where it hangs."""
+        """The text of a small file; None if it does not exist or may not be read. Raises NoAnswer if it
+        hangs.
+        """
 
         answer = self.ask(lambda: _whole(self.path(name)), limit_s, name)
         return None if answer is None else _text(answer)
 
     def read_all(self, names: Sequence[str], limit_s: float = 3.0) -> dict[str, str]:
-        """The texts of many small files, stripped; one that cannot be read is missing. Raises NoAnswer where one hangs."""
+        """The texts of many small files, stripped, without those that cannot be read. Raises NoAnswer if one
+        hangs.
+        """
 
         def contents() -> bytes:
             told = {}
@@ -176,23 +184,26 @@ class Machine:
         return texts
 
     def names(self, name: str) -> list[str]:
-        """The names in a folder, sorted; [] where there is none. For /proc and /sys, which do not hang."""
+        """The sorted names in a folder; [] if there is none. For /proc and /sys, which do not hang."""
         try:
             return sorted(os.listdir(self.path(name)))
         except OSError:
             return []
 
     def peek(self, name: str) -> Optional[str]:
-        """As `read`, but without a child of its own: for the many small files of /proc and /sys, which do not hang."""
+        """As `read`, but without a child process: for the many small files of /proc and /sys, which do not
+        hang.
+        """
         try:
             return _text(_whole(self.path(name)))
         except OSError:
             return None
 
     def ask(self, question: Callable[[], bytes], limit_s: float, about: str) -> Optional[bytes]:
-        """The answer of a function that may hang in the kernel, asked in a child process; None where it raises OSError.
+        """The answer of a function that may hang in the kernel, run in a child process; None if it raises
+        OSError.
 
-        Raises NoAnswer when the time is up; a child that cannot be killed is left to the kernel.
+        Raises NoAnswer when time is up; a child that cannot be killed is left to the kernel.
         """
         answer = self.ask_all({about: question}, limit_s)[about]
         if isinstance(answer, NoAnswer):
@@ -202,7 +213,7 @@ class Machine:
     def ask_all(
         self, questions: Mapping[str, Callable[[], bytes]], limit_s: float
     ) -> dict[str, Union[bytes, NoAnswer, None]]:
-        """As `ask`, many side by side: by what was asked about, its answer, None, or the NoAnswer of one that hangs."""
+        """As `ask` for many keys in parallel: key -> answer, None, or the NoAnswer of one that hangs."""
         if self._disposable:
             return _by_threads(questions, self.left_s(limit_s))
         readers: dict[int, str] = {}
@@ -228,7 +239,7 @@ class Machine:
 
 
 def _kept(leaf: int, answer: Any) -> bytes:
-    """Write an answer for whoever asks next; where there is no room for it, they ask themselves."""
+    """Write an answer to the cache file; without space for it the others ask themselves."""
     told = json.dumps(answer).encode()
     try:
         written = os.write(leaf, told)
@@ -260,7 +271,7 @@ def _by_threads(
     for about, lock in waiting.items():
         if not lock.acquire(timeout=max(0.0, give_up - time.monotonic())):
             answers[about] = NoAnswer(f"{about} did not answer within {limit_s:g} s")
-    return answers.copy()  # one that comes later must not change it
+    return answers.copy()  # a late answer must not change it
 
 
 def _put(
@@ -269,11 +280,11 @@ def _put(
     about: str,
     lock: _thread.LockType,
 ) -> None:
-    """A thread's part: the answer into `answers`, None for an error as a child that dies of it says nothing."""
+    """Runs in a thread: store the answer, or None for any error, as a child that dies says nothing either."""
     answer = None
     try:
         answer = question()
-    except Exception as error:  # noqa: BLE001  a mistake of ours is told as one of a child would be: not at all
+    except Exception as error:  # noqa: BLE001  a defect of ours is handled as in a child: no answer
         if not isinstance(error, OSError):
             os.write(2, f"ftrun-hook: {about}: {type(error).__name__}: {error}\n".encode())
     finally:
@@ -286,7 +297,7 @@ def _is_command(path: str) -> bool:
 
 
 def _answer(question: Callable[[], bytes], writer: int) -> None:
-    """The child's part: write `+` and the answer, or `-`, and leave without any cleaning up."""
+    """Runs in the child: write `+` and the answer, or `-`, and exit without cleanup."""
     try:
         told = b"+" + question()
     except OSError:
@@ -321,7 +332,7 @@ def _received(readers: Mapping[int, str], limit_s: float) -> dict[str, Union[byt
 
 
 def _let_go(child: Popen[bytes]) -> None:
-    """Close our ends and wait a moment; a child in the kernel's hands is not waited for."""
+    """Close our ends and wait a moment; a child that hangs in the kernel is abandoned."""
     from subprocess import TimeoutExpired
 
     for stream in (child.stdout, child.stderr):
@@ -333,7 +344,9 @@ def _let_go(child: Popen[bytes]) -> None:
 
 
 def _whole(path: str) -> bytes:
-    """All of a file, in pieces: a file of /proc/sys refuses to be read by megabytes. Without a stream, for there are thousands of them."""
+    """The whole file, read in pieces, since /proc/sys refuses large reads. No stream object: there are
+    thousands of files.
+    """
     pieces, left = [], OUTPUT_BYTES_MAX
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -353,4 +366,4 @@ def _text(content: bytes) -> str:
 
 
 class UsageError(Exception):
-    """A hook was called wrongly: the message says what is wrong and how to mend it, in one line."""
+    """A hook was called wrongly: the message says in one line what is wrong and how to fix it."""

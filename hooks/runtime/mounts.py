@@ -1,8 +1,8 @@
-"""What is mounted on this node, and asking many mounts at once. (I/O)
+"""The mounts of this node, and questions to many mounts at once. (I/O)
 
-How it thinks. A mount that hangs holds whoever touches it in the kernel, for ever; so each is touched by a child of its own, all at the
-same time, and the table of mounts is read from /proc, which never touches them. A question answers with its errno, for that is what
-tells a stale handle from a dead server.
+A hung mount blocks any process that touches it in the kernel, forever. So a child process touches each mount,
+all in parallel, and the table of mounts is read from /proc, which never touches them. A question returns its
+errno, since that distinguishes a stale handle from a dead server.
 
 Format of /proc/mounts: fstab(5) and proc(5); blanks in a path are written as octal.
 """
@@ -43,14 +43,14 @@ NETWORK_KINDS = frozenset(
         "wekafs",
     ]
 )
-# Of FUSE only what is known to be remote: sandboxes and desktops mount much else by it.
+# Only FUSE types known to be remote: sandboxes and desktops mount many others.
 NETWORK_FUSE = (
     "ceph", "curvefs", "dfuse", "gcsfuse", "glusterfs", "goofys", "juicefs", "JuiceFS", "mountpoint-s3", "rclone", "s3fs", "sshfs",
 )  # fmt: skip
 
 
 class Mount(NamedTuple):
-    """One line of /proc/mounts: what is mounted, where, the kind of file system, and its options."""
+    """One line of /proc/mounts: source, target, type of file system, and options."""
 
     source: str
     target: str
@@ -59,7 +59,9 @@ class Mount(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """What came of touching a path: seconds it took, the errno (0 for none), or that it hung. `text` is the question's own answer."""
+    """The result of touching a path: seconds taken, errno (0 for none), or that it hung. `text` is the
+    answer.
+    """
 
     took_s: float
     errno: int = 0
@@ -68,12 +70,12 @@ class Touch(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The error in words, with its name."""
+        """The error message with its errno name."""
         return f"{os.strerror(self.errno)} ({errno.errorcode.get(self.errno, self.errno)})"
 
 
 def table(machine: Machine) -> tuple[Mount, ...]:
-    """What is mounted for this process, in order. Raises NoAnswer where /proc is not there."""
+    """The mounts of this process, in order. Raises NoAnswer without /proc."""
     text = machine.peek("/proc/self/mounts") or machine.peek("/proc/mounts")
     if text is None:
         raise NoAnswer("/proc/mounts cannot be read")
@@ -81,7 +83,7 @@ def table(machine: Machine) -> tuple[Mount, ...]:
 
 
 def parsed(text: str) -> tuple[Mount, ...]:
-    """The mounts of a text in the format of /proc/mounts; lines that are cut are left out."""
+    """The mounts in a text in the format of /proc/mounts; truncated lines are skipped."""
     rows = [line.split(" ") for line in text.splitlines()]
     return tuple(
         Mount(_plain(row[0]), _plain(row[1]), row[2], tuple(row[3].split(",")))
@@ -95,20 +97,20 @@ def _plain(word: str) -> str:
 
 
 def is_network(mount: Mount) -> bool:
-    """Whether its data come from another machine."""
+    """Whether the data come from another machine."""
     family, _, kind = mount.kind.partition(".")
     return mount.kind in NETWORK_KINDS or (family == "fuse" and kind.startswith(NETWORK_FUSE))
 
 
 def holder(mounts: Sequence[Mount], path: str) -> Optional[Mount]:
-    """The mount that a path lies on: the deepest one, and of several on one place the last."""
+    """The mount that a path lies on: the deepest one, and of several at the same target the last."""
     whole = os.path.normpath(path)
     over = [one for one in mounts if whole == one.target or whole.startswith(one.target.rstrip("/") + "/")]
     return max(reversed(over), key=lambda one: len(one.target)) if over else None
 
 
 def watched(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
-    """The paths to look at: those named, else every network file system that is mounted."""
+    """The paths to check: those given, else every mounted network file system."""
     named = list(thresholds["paths"])
     return named or sorted({one.target for one in table(machine) if is_network(one)})
 
@@ -116,7 +118,7 @@ def watched(machine: Machine, thresholds: Mapping[str, Any]) -> list[str]:
 def asked(
     machine: Machine, paths: Sequence[str], question: Callable[[str], str], limit_s: float
 ) -> dict[str, Touch]:
-    """Ask a question of each path, side by side; what an OSError says is part of the answer."""
+    """Ask a question of each path in parallel; an OSError is part of the answer."""
     answers = machine.ask_all({path: _timed(question, path) for path in paths}, limit_s)
     return {path: _touch(answer, limit_s) for path, answer in answers.items()}
 

@@ -1,9 +1,9 @@
-"""The report of a node, as it comes back from one: believed in its form, and in nothing else. (I/O)
+"""Reports of nodes in an attempt's folder, `nodes/<kind>.<launch>.<node>.json`: read and written. (I/O)
 
-The reports of nodes in an attempt's folder: `nodes/<kind>.<launch>.<node>.json`.
-How it thinks. The folder lies on a file system that all nodes share, and may be gone: a run's folder that was removed stays removed, so
-no more than `nodes` itself is ever made. A reader sees a whole report or none. What a sick node can say is bounded: one file a kind, and so
-many findings in it, worst first.
+A reader checks the form of a report and trusts nothing else in it. The folder lies on a shared file system
+and may be gone: a removed run folder stays removed, so a writer creates `nodes` at most. A reader sees a
+whole report or none. What a sick node can write is bounded: one file for each kind, and a limited number of
+findings in it, worst first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["FINDINGS_MAX", "SCHEMA", "parsed", "path", "put", "write"]
 
 
 SCHEMA = 1
-"""Of the report of a node; a reader leaves a newer one alone."""
+"""Version of the report; readers skip a newer one."""
 
 
 def parsed(text: str) -> Optional[dict[str, Any]]:
-    """The last line of `text` as a report (see `runner.report_of`); None where it is none, or one of another schema."""
+    """The last line of `text` as a report (see `runner.report_of`); None if it is none, or of another schema."""
     try:
         report = json.loads(text.rstrip().rpartition("\n")[2])
     except (ValueError, RecursionError):
@@ -49,12 +49,12 @@ TEXT_CHARS = 400
 
 
 def path(folder: str, kind: str, launch: int, node: str) -> str:
-    """Where the report of one node lies; `folder` is the attempt's `nodes`."""
+    """The path of one node's report; `folder` is the attempt's `nodes`."""
     return os.path.join(folder, f"{kind}.{launch}.{node}.json")
 
 
 def put(folder: str, launch: int, report: Mapping[str, Any]) -> None:
-    """Write a report (see `runner.report_of`) whole or not at all. Raises OSError."""
+    """Write a report (see `runner.report_of`) atomically. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     write(
@@ -64,7 +64,7 @@ def put(folder: str, launch: int, report: Mapping[str, Any]) -> None:
 
 
 def write(final: str, table: Mapping[str, Any]) -> None:
-    """Write a table as JSON whole or not at all; each path has one writer. Raises OSError."""
+    """Write a table as JSON atomically; each path has one writer. Raises OSError."""
     draft = os.path.join(os.path.dirname(final), f".{os.path.basename(final)}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -73,7 +73,7 @@ def write(final: str, table: Mapping[str, Any]) -> None:
 
 
 def _bounded(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # What is well is compared across nodes; what was skipped is nowhere read again and goes first.
+    # Findings that are ok are compared across nodes; skipped ones are read nowhere and are dropped first.
     worst_first = sorted(
         findings, key=lambda one: (one["severity"] == SKIPPED, -SEVERITIES.index(one["severity"]))
     )

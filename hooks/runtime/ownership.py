@@ -1,8 +1,9 @@
 """Who could have written a file or a folder, and folders that only this user can enter. (I/O)
 
-What another user of the same machine can write must never be run, read as settings, or be followed as a link. As git's safe.directory and
-sshd's StrictModes do, a path counts where it belongs to this user or to root and nobody else may write it. A group counts as this user's
-alone by the custom of naming it after them. A guard holds this module for days, so it imports next to nothing.
+A file that another user of the same machine can write must never be run, read as settings, or followed as a
+link. As with git's safe.directory and sshd's StrictModes, a path is trusted if it belongs to this user or
+root and no other user may write it. A group counts as private to this user by the convention that it has the
+user's name. The fence daemon keeps this module loaded for days, so it imports almost nothing.
 """
 
 from __future__ import annotations
@@ -62,19 +63,27 @@ if len(sys.argv) > 2:
     import zipimport
     exec(zipimport.zipimporter(path).get_code("__main__"), {"__name__": "__main__"})
 """
-"""For `python3 -IS -c RUNNER FILE [WORDS]`: runs a packed node side with its words, or only looks where there are none, if nobody else can have written
-it. Its folder and it belong to this user or root and nobody else may write them, and it has the SHA-256 that its name ends with. 120: this Python is too
-old, 121: the file is not run. Written without single quotes, for shells."""
+"""For `python3 -IS -c RUNNER FILE [ARGS]`: runs a zipapp with its arguments if no other user can have written
+it; without arguments it only checks.
+
+The file and its folder must belong to this user or root, no other user may write them, and the file must have
+the SHA-256 that its name ends with. Exit status 120: this Python is too old, 121: the file is not run.
+Written without single quotes, for shells.
+"""
 
 
 class NotPrivate(OSError):
-    """A folder that should be this user's alone is somebody else's, a link, or cannot be closed to others. One line: what is wrong, and the mend."""
+    """A folder that should be private belongs to another user, is a link, or cannot be closed to others. One
+    line with the fix.
+    """
 
 
 def distrust(path: str, *, uid: Optional[int] = None, follow: bool = False) -> str:
-    """Why what lies at `path` may be somebody else's work; "" where only `uid` (default: this user) and root can have written it.
+    """Why another user may have written what lies at `path`; "" if only `uid` (default: this user) and root
+    can have.
 
-    A link is distrusted unless `follow`; then what it points to counts. A file that cannot be looked at is distrusted, too.
+    A link is distrusted unless `follow`; then its target counts. A file that cannot be examined is
+    distrusted, too.
     """
     try:
         fact = os.stat(path) if follow else os.lstat(path)
@@ -84,7 +93,7 @@ def distrust(path: str, *, uid: Optional[int] = None, follow: bool = False) -> s
 
 
 def distrust_status(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
-    """The same for what was opened already: `fact` is its fstat, so nobody can put another file in its place meanwhile."""
+    """The same for an open file: `fact` is its fstat, so no other file can take its place meanwhile."""
     user = os.geteuid() if uid is None else uid
     if stat.S_ISLNK(fact.st_mode):
         return f"{path} is a symbolic link"
@@ -99,7 +108,9 @@ def distrust_status(path: str, fact: os.stat_result, *, uid: Optional[int] = Non
 
 
 def stranger(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> str:
-    """Why what `fact` is of belongs to neither `uid` (default: this user) nor root, whoever may write it; "" where it does."""
+    """Why a file belongs to neither `uid` (default: this user) nor root, whoever may write it; "" if it does.
+    `fact` is its status.
+    """
     user = os.geteuid() if uid is None else uid
     if fact.st_uid in (user, 0):
         return ""
@@ -107,7 +118,7 @@ def stranger(path: str, fact: os.stat_result, *, uid: Optional[int] = None) -> s
 
 
 def is_private_group(group: int, uid: Optional[int] = None) -> bool:
-    """Whether a group has nobody but root, or nobody but this user, by the custom of naming it after them."""
+    """Whether a group contains only root, or only this user, by the convention that it has the user's name."""
     if group == 0:
         return True
     import grp
@@ -122,7 +133,7 @@ def is_private_group(group: int, uid: Optional[int] = None) -> bool:
 
 
 def is_own_folder(path: str) -> bool:
-    """Whether it is a folder, no link to one, and this user's."""
+    """Whether `path` is a folder of this user and no link."""
     try:
         fact = os.lstat(path)
     except OSError:
@@ -131,9 +142,11 @@ def is_own_folder(path: str) -> bool:
 
 
 def private_folder(path: str) -> str:
-    """Make the folder, or take the one that is there: this user's, mode 0700 whatever the umask, no link. Return `path`. Raises NotPrivate, OSError.
+    """Create the folder, or check the existing one: this user's, mode 0700 whatever the umask, no link.
+    Returns `path`.
 
-    A folder of this user that others could enter is closed to them; whoever must not use what lay in it until then looks first.
+    Raises NotPrivate, OSError. A folder of this user that others could enter is closed to them; a caller that
+    must not use its earlier content checks first.
     """
     try:  # noqa: SIM105
         os.mkdir(path, 0o700)
@@ -146,7 +159,7 @@ def private_folder(path: str) -> str:
         )
     if fact.st_uid != os.geteuid():
         raise NotPrivate(f"{path} belongs to {_user_name(fact.st_uid)}: remove it or name another folder")
-    if stat.S_IMODE(fact.st_mode) != 0o700:  # by its descriptor: nobody can put a link there meanwhile
+    if stat.S_IMODE(fact.st_mode) != 0o700:  # by descriptor: no link can take its place meanwhile
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fchmod(descriptor, 0o700)
@@ -156,9 +169,10 @@ def private_folder(path: str) -> str:
 
 
 def private_folders(path: str) -> str:
-    """The same, and each folder that leads to it and is missing is made so, too. Return `path`. Raises NotPrivate, OSError.
+    """As `private_folder`, and missing parents are created private as well. Returns `path`. Raises
+    NotPrivate, OSError.
 
-    os.makedirs gives its mode to the last folder alone, and leaves those above it to the umask.
+    os.makedirs gives its mode to the last folder alone, and leaves the parents to the umask.
     """
     above = os.path.dirname(path)
     if above and not os.path.isdir(above):
@@ -167,7 +181,9 @@ def private_folders(path: str) -> str:
 
 
 def exposed(folder: str, *, uid: Optional[int] = None) -> str:
-    """Why others could put another folder in the place of `folder`, which is there: one that leads to it is theirs, or everybody's to write and not sticky."""
+    """Why others could replace the existing `folder`: a parent is theirs, or world-writable without the
+    sticky bit; "" if they cannot.
+    """
     path = os.path.realpath(folder)
     while path != os.path.dirname(path):
         path = os.path.dirname(path)

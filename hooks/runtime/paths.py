@@ -1,7 +1,8 @@
-"""Every path that ftrun writes, reads or runs: whose it is, who may look into it, and what looks at it before it is used. (pure)
+"""Every path that ftrun writes, reads or runs: owner, largest mode, and what checks it before use. (pure)
 
-How it thinks. One table, since what is written down once is asked about everywhere: a test walks over all files that commands made, under every umask, and
-each belongs to one row and has no more than its mode; another tries each row that others could have put there first. A new path without a row fails.
+One table, and tests check it. One walks all files that the commands created, under every umask: each must
+match a row and have no more than its mode. Another tries each row that other users could have put there
+first. A new path without a row fails.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ OWN, SHARED = "below a folder of the user's own", "a place that others write to"
 class Row(NamedTuple):
     """One kind of path.
 
-    `where`: from one of the roots {home}, {tmp}, {cache-base}, {stage-dir}, {sandbox}; * is within a name, ** whatever lies below as well. `mode`: what it
-    may have at most, folders of `**` with the right to enter. `use`: "run", "read" or "write" by us; `lies`: who else could have put something there;
-    `asked`: what looks at owner and mode, "" where the folder above it is asked about.
+    `where`: starts with a root ({home}, {tmp}, {cache-base}, {stage-dir}, {sandbox}); * matches within a
+    name, ** anything below as well. `mode`: the most it may have; folders of `**` also get the right to
+    enter. `use`: "run", "read" or "write" by ftrun. `lies`: who else could have put something there. `asked`:
+    the function that checks owner and mode, "" if the folder above is checked.
     """
 
     name: str
@@ -78,7 +80,7 @@ ROWS = (
         SHARED,
         "compile_cache.node.ensure_private",
     ),
-    # By the user's umask: nobody else gets there.
+    # By the user's umask: other users cannot get there.
     Row("what frameworks compiled", "{cache-base}/ftrun-<uid>/cache-*/**", 0o777, "run"),
     Row(
         "user's folder for staging",
@@ -112,11 +114,11 @@ ROWS = (
     Row("socket of a sandbox", "{sandbox}/run/munge.sock*", 0o777, "run"),
     Row("daemons' own files", "{sandbox}/(run|state|spool|mysql)/**", 0o755, "run"),
 )
-"""First match counts: what is more particular stands first."""
+"""The first match counts: specific rows stand first."""
 
 
 def row_of(path: str, roots: Iterable[tuple[str, str]]) -> Optional[Row]:
-    """The row of a path, None where there is none. `roots`: the name of each root, as "home", and its folder."""
+    """The row of a path, None without one. `roots`: name of each root, such as "home", and its folder."""
     for name, folder in roots:
         if path == folder or path.startswith(f"{folder}/"):
             short = f"{{{name}}}{path[len(folder) :]}"

@@ -1,21 +1,20 @@
-"""The processes of this node as /proc tells them. (I/O)
+"""Processes of this node from /proc: state, owner, environment, open files; our own priority. (I/O)
 
-How it thinks. Reading a process's command line or maps may hang on a process that hangs; `stat` and `status` do not, so no more is read.
-What a process does now is seen from two readings with a pause between them. A large node has thousands of processes: `status` is read only of those that matter.
+Reading the command line, maps or environment of a hung process may hang; `stat` and `status` do not. So only
+those two are read directly, and a child process reads environments: it announces each process first, and is
+abandoned when it does not come back. A large node has thousands of processes, so `status` is read only of
+those that matter. What a process is doing shows from two readings with a pause between.
 
-Fields of /proc/PID/stat: proc(5). The name stands in parentheses and may hold anything, so the fields are counted from the last one.
+`writers` finds files that are open for writing below a folder. The links of /proc/PID/fd of a hung process
+can be read, and cost a microsecond each. For the few that point below the folder, /proc/PID/fdinfo tells
+whether the file is open for writing (`flags` as in open(2), in octal). A process in another mount namespace
+may show the same path for another file: the device number tells them apart.
 
-Processes of this node: whose they are, what environment they have, and which priority ours take.
-A process that hangs in the kernel may hold whoever reads its environment. So a child reads, says which one it
-begins with, and is left behind when it does not come back.
+Fields of /proc/PID/stat: proc(5). The name is in parentheses and may contain anything, so fields are counted
+from the last parenthesis.
 
 Checked against: /proc of Linux 6.1; the cgroup paths of Slurm 22.05 and later, `.../job_<id>/step_<id>/...`
 in both hierarchies.
-
-Who of this user has files below a folder open for writing.
-How it thinks. The links of /proc/PID/fd can be read of a process that hangs, and cost a microsecond each. Of the few that point below the folder the flags
-tell whether the file was opened to be written: /proc/PID/fdinfo, whose `flags` are those of open(2), in octal (proc(5)). A process in another mount
-namespace may show the same path for a file elsewhere: the device tells them apart. Raises nothing but for the folder itself.
 """
 
 from __future__ import annotations
@@ -61,9 +60,11 @@ KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
 
 
 class Process(NamedTuple):
-    """One process: its state's letter, CPU time in ticks, when it began (ticks since boot: with the pid, its identity).
+    """One process: the letter of its state, CPU time in ticks, and its start time (ticks since boot: with the
+    pid, its identity).
 
-    `switches`: how often it gave the processor away, which it cannot do while it hangs; `parent` the pid of whoever must wait for it.
+    `switches`: how often it gave up the processor, which a hung process cannot do; `parent`: the pid of the
+    process that must reap it.
     """
 
     pid: int
@@ -78,15 +79,16 @@ class Process(NamedTuple):
 
 
 def listed(machine: Machine) -> dict[int, Process]:
-    """All processes by pid; those that end meanwhile are left out."""
+    """All processes by pid, without those that end meanwhile."""
     found = (known(machine, one) for one in glanced(machine).values())
     return {one.pid: one for one in found if one is not None}
 
 
 def glanced(machine: Machine, *, first: bool = False) -> dict[int, Process]:
-    """As `listed`, in a third of the time: `uid` is -1 and `switches` 0, for `known` to tell of those that matter.
+    """As `listed`, in a third of the time: `uid` is -1 and `switches` 0 until `known` fills them in.
 
-    `first`: the first look of checks that run side by side, which have it in common. Raises NoAnswer where that takes too long.
+    `first`: use the first listing that checks running in parallel share. Raises NoAnswer if listing takes too
+    long.
     """
 
     def all_of_them() -> list[Process]:
@@ -103,14 +105,14 @@ def glanced(machine: Machine, *, first: bool = False) -> dict[int, Process]:
 
 
 def again_all(machine: Machine, before: Iterable[Process]) -> dict[int, Process]:
-    """These processes a moment later, glanced at; those that ended meanwhile are left out."""
+    """The same processes a moment later, from `stat` only; those that ended meanwhile are left out."""
     folder = machine.path("/proc")
     found = (_glanced(f"{folder}/{one.pid}/stat", str(one.pid)) for one in before)
     return {one.pid: one for one in found if one is not None}
 
 
 def known(machine: Machine, one: Process) -> Optional[Process]:
-    """The same process with uid and switches; None where it has ended."""
+    """The same process with uid and switches; None if it has ended."""
     status = machine.peek(f"/proc/{one.pid}/status") or ""
     uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
     switches = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)
@@ -120,7 +122,7 @@ def known(machine: Machine, one: Process) -> Optional[Process]:
 
 
 def again(machine: Machine, one: Process) -> Optional[Process]:
-    """The process now, known; None where it has ended and its number is free or another's."""
+    """The process now, with uid and switches; None if it has ended or its pid was reused."""
     now = _process(machine, str(one.pid))
     return known(machine, now) if now is not None and now.began == one.began else None
 
@@ -130,7 +132,7 @@ def _process(machine: Machine, pid: str) -> Optional[Process]:
 
 
 def _glanced(path: str, pid: str) -> Optional[Process]:
-    """From one read of one file: it is shorter than that, and there are thousands."""
+    """Parsed from one read of one file: the file is short, and there are thousands."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -152,18 +154,18 @@ def _glanced(path: str, pid: str) -> Optional[Process]:
 
 
 READ_S = 1.0
-HUNG_MAX = 8  # processes whose environment does not answer, after which no more are asked
+HUNG_MAX = 8  # stop after so many processes whose environment cannot be read in time
 ENVIRONMENT_BYTES_MAX = 1 << 20
-NICE = 10  # a tenth of a core where all are busy
+NICE = 10  # a tenth of a core if all are busy
 NICE_IDLE = 19
 BEST_EFFORT, IDLE = (
     (2 << 13) | 7,
     3 << 13,
-)  # the last place of the one class of ioprio_set(2), and the other class
+)  # the lowest priority of the best-effort class of ioprio_set(2), and the idle class
 
 
 class Owner(NamedTuple):
-    """`job` is "" for a process that no Slurm job holds; `state` is the letter of /proc (R, S, D, Z ...)."""
+    """`job` is "" for a process outside Slurm jobs; `state` is the letter of /proc (R, S, D, Z ...)."""
 
     pid: int
     uid: int
@@ -173,13 +175,13 @@ class Owner(NamedTuple):
 
 
 def owner(machine: Machine, pid: int) -> Optional[Owner]:
-    """Who owns a process; None where it is gone or hidden from this user."""
+    """The owner of a process; None if it is gone or hidden from this user."""
     status = machine.read(f"/proc/{pid}/status")
     return owner_from(pid, status, machine.read(f"/proc/{pid}/cgroup") or "") if status else None
 
 
 def owner_from(pid: int, status: str, cgroup: str) -> Optional[Owner]:
-    """The same from the text of both files."""
+    """The same, parsed from the text of both files."""
     uid = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
     if not uid:
         return None
@@ -196,7 +198,7 @@ def owner_from(pid: int, status: str, cgroup: str) -> Optional[Owner]:
 
 
 def listed_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int, start_processes.Process]:
-    """The living processes of one user (default: ours) by pid, threads of the kernel left out."""
+    """The living processes of one user (default: ours) by pid, without kernel threads."""
     own = os.getuid() if uid is None else uid
     found = {}
     for name in os.listdir(root):
@@ -218,9 +220,9 @@ def listed_processes(root: str = "/proc", uid: Optional[int] = None) -> dict[int
 
 
 def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[int, str, str]]:
-    """pid, environment, command line of each; one that hangs is left out.
+    """Pid, environment and command line of each process; those that hang are left out.
 
-    So is, unless `empty`, one that may not be read or has no environment.
+    Unless `empty`, so are those that may not be read or have no environment.
     """
     waiting, hung = list(pids), 0
     while waiting and hung < HUNG_MAX:
@@ -230,7 +232,7 @@ def environments(pids: Iterable[int], *, empty: bool = False) -> Iterator[tuple[
             if text or empty:
                 yield pid, text, words
         hung += done < len(waiting)
-        waiting = waiting[done + 1 :]  # the one behind the last answer holds its reader
+        waiting = waiting[done + 1 :]  # the reader hangs on the process behind the last answer
 
 
 def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
@@ -256,7 +258,7 @@ def _read_in_child(pids: Sequence[int]) -> Iterator[tuple[int, str, str]]:
 
 
 def _answer(pids: Sequence[int], writer: int) -> None:
-    """The child's part: a line for each process."""
+    """Runs in the child: a line for each process."""
     try:
         with os.fdopen(writer, "wb") as stream:
             for pid in pids:
@@ -276,10 +278,11 @@ def _text(path: str) -> str:
 
 
 def come_last(*, idle: bool = False) -> None:
-    """A low priority for the processor, and the lowest for disks (ioprio_set(2)).
+    """Lower our priority: nice 10 for the processor, the lowest of the best-effort class for disks
+    (ioprio_set(2)).
 
-    Not the very lowest: beside a trainer that keeps all cores busy that would be a hundredth of one, and what
-    is staged would never get out. `idle`: the very lowest of both, for what nobody waits for.
+    Nice 19 would leave a hundredth of a core beside a trainer that keeps all cores busy, and staged
+    checkpoints would never be published. `idle`: the very lowest of both, for work that no process waits for.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE_IDLE if idle else NICE)
@@ -293,14 +296,16 @@ def come_last(*, idle: bool = False) -> None:
 
 
 class Writer(NamedTuple):
-    """A process by its number and when it began (ticks since boot), which together nobody else has."""
+    """A process by pid and start time (ticks since boot), which together are unique."""
 
     pid: int
     began: int
 
 
 def writers(folder: str) -> dict[str, set[Writer]]:
-    """Path of a file below `folder` -> the processes of this user that have it open for writing."""
+    """Path of a file below `folder` -> the processes of this user that have it open for writing. Raises
+    OSError for `folder` only.
+    """
     found: dict[str, set[Writer]] = {}
     device = os.stat(folder).st_dev
     own, below = os.getuid(), folder.rstrip("/") + "/"
@@ -321,7 +326,9 @@ def writers(folder: str) -> dict[str, set[Writer]]:
 
 
 def _written(pid: str, number: str, below: str, device: int) -> str:
-    """The file below a folder that a descriptor writes to; "" for any other, as for one of this name that another container sees."""
+    """The file below a folder that a descriptor writes to; "" for any other, such as a file of the same name
+    in another container.
+    """
     try:
         path = os.readlink(f"/proc/{pid}/fd/{number}")
         if not path.startswith(below) or path.endswith(" (deleted)"):
@@ -336,7 +343,7 @@ def _written(pid: str, number: str, below: str, device: int) -> str:
 
 
 def began(pid: int) -> int:
-    """When a process began, in ticks since boot; 0 where it is gone."""
+    """The start time of a process in ticks since boot; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             fields = stream.read(4096).rpartition(")")[2].split()
@@ -346,12 +353,12 @@ def began(pid: int) -> int:
 
 
 def is_alive(writer: Writer) -> bool:
-    """Whether that very process is still there."""
+    """Whether that very process still exists."""
     return writer.began != 0 and began(writer.pid) == writer.began
 
 
 def space() -> int:
-    """The number of the namespace that this process's number belongs to; 0 where it cannot be told."""
+    """The number of the pid namespace of a process; 0 if it cannot be read."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -1,11 +1,12 @@
-"""The job of a prolog or epilog, as the environment that Slurm gives them tells it. (pure)
+"""The job of a prolog or epilog, from the environment that Slurm sets for them. (pure)
 
-How it thinks. Whether a job may be failed for a device depends on whether it has that device. A job without one is never failed for any;
-a job with some of the node's devices is looked at for these. Names that no other process can have (UUIDs) are taken
-before numbers, since Slurm counts devices by its own list and a tool may count them otherwise.
+A job may be failed for a device only if it uses that device. A job without devices is never failed for one; a
+job with some of the node's devices is checked for these. Unique names (UUIDs) come before numbers, since
+Slurm numbers devices by its own list and a tool may number them otherwise.
 
-Checked against: the environment of Prolog and Epilog on Slurm 22.05 (SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES,
-ZE_AFFINITY_MASK are all there for a job with a GPU, none for a job without); slurm.conf(5), "PROLOG AND EPILOG SCRIPTS".
+Checked against: the environment of Prolog and Epilog on Slurm 22.05 (SLURM_JOB_GPUS, CUDA_VISIBLE_DEVICES,
+ROCR_VISIBLE_DEVICES, ZE_AFFINITY_MASK are all set for a job with a GPU, none for a job without);
+slurm.conf(5), "PROLOG AND EPILOG SCRIPTS".
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ NO_DEVICE = frozenset({"", "NoDevFiles", "none", "None", "-1", "void"})
 
 
 class Job:
-    """`id` is "" outside a job; `uid` is -1 where it is not told; `devices` as CUDA_VISIBLE_DEVICES writes them, "" for none.
+    """A Slurm job. `id` is "" outside a job, `uid` -1 if unknown, `devices` in the form of
+    CUDA_VISIBLE_DEVICES, "" for none.
 
     No NamedTuple: every job of the node would wait for the import of typing.
     """

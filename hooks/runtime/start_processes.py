@@ -1,17 +1,17 @@
-"""Which start of which run a process belongs to, by its environment and its kin. (pure)
+"""Which start of which run a process belongs to, from its environment and its relatives. (pure)
 
-How it thinks. Every start of a user's script has a token, `<launch>.<start>`, that its processes carry in their environment together with the
-attempt's folder. Only a token that is lower than the given one belongs to an earlier start: what is higher is a later start, and whoever asks
-about it is late himself. A job submitted from inside a run inherits that run's variables, so the number of the Slurm job must fit as well.
+Every start of a user's script has a token, `<launch>.<start>`; both numbers only grow. Its processes carry
+the token and the attempt's folder in their environment. A process belongs to an earlier start only if its
+token is lower than the present one: if it is higher, the caller itself is out of date. A job submitted from
+inside a run inherits that run's variables, so the Slurm job id must match as well. A network file system with
+a cache may show a reader the start *before* its own for a minute; so only a later token, or the word that the
+attempt is closed, proves that a start is over.
 
-A process may have lost its environment (`env -i`; a program that writes its title over it). It belongs where its nearest ancestor belongs that
-still says so, else where the rest of its process group or of its Slurm step belongs, if they agree. A group whose leader lives and says
-nothing is nobody's: it may be the batch script's, where an old srun is a guest. The batch step holds the scripts of all starts
-and what looks after them, so it says nothing either.
-
-The tokens of starts: which one comes after which.
-How it thinks. A token is `<launch>.<start>`; both count up. Who reads which start is the present one may be shown, by a network file system that
-keeps what it saw, the one *before* his own for a minute. So only a later token, or the word that the attempt is closed, says that a start is over.
+A process may have lost its environment (`env -i`; a program that overwrites it with its title). It belongs to
+the start of its nearest ancestor that still has one, else to that of the rest of its process group or Slurm
+step, if they agree. A group whose leader lives and has no token is not attributed: it may be the batch
+script's own, which an old srun shares. The batch step holds the scripts of all starts and ftrun's own
+processes, so it decides nothing either.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ __all__ = [
 
 
 CLOSED = "closed"
-"""Stands in `current` of an attempt of which nothing may run any more."""
+"""Content of `current` in an attempt that is closed: nothing of it may run any more."""
 
 
 def token_of(text: str) -> Optional[tuple[int, int]]:
-    """`<launch>.<start>` as numbers, None for anything else."""
+    """`<launch>.<start>` as numbers, None for any other text."""
     launch, dot, start = text.strip().partition(".")
     return (int(launch), int(start)) if dot and _is_number(launch) and _is_number(start) else None
 
 
 def is_over(token: str, current: str) -> bool:
-    """Whether the start of `token` is over, by what the attempt calls its present one. What makes no sense says nothing."""
+    """Whether the start of `token` is over, given `current`, the attempt's present one. Text that is no token
+    proves nothing.
+    """
     own, now = token_of(token), token_of(current)
     if own is None:
         return False
@@ -54,7 +56,7 @@ def is_over(token: str, current: str) -> bool:
 
 
 class Process(NamedTuple):
-    """One process of a node as /proc tells it; `began` is in ticks since boot and makes, with the pid, its identity."""
+    """One process of a node from /proc; `began` (ticks since boot) and the pid together are its identity."""
 
     pid: int
     parent: int
@@ -66,7 +68,9 @@ class Process(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What the environment of a process says: run folder, attempt, (launch, start), Slurm's job and cluster, and the name of the user's hook."""
+    """The start in a process's environment: run folder, attempt, (launch, start), Slurm's job and cluster,
+    and the user hook's name.
+    """
 
     run: str
     attempt: int
@@ -77,7 +81,9 @@ class Start(NamedTuple):
 
 
 class Here:
-    """The present start: the spellings of the run's folder, attempt, token (None: the attempt is closed), Slurm's job and cluster."""
+    """The present start: spellings of the run folder, attempt, token (None: the attempt is closed), Slurm's
+    job and cluster.
+    """
 
     __slots__ = ("attempt", "cluster", "job", "runs", "token")
 
@@ -88,17 +94,19 @@ class Here:
         self.job, self.cluster = job, cluster
 
     def is_mine(self, one: Start) -> bool:
-        """Whether a process is of this attempt's job and of the user's script, whichever start it belongs to."""
+        """Whether a process belongs to this attempt's job and the user's script, in any start."""
         if not self.job or one.run not in self.runs or one.attempt != self.attempt or one.job != self.job:
             return False
         return not one.hook and (not one.cluster or not self.cluster or one.cluster == self.cluster)
 
     def is_present(self, one: Start) -> bool:
-        """Whether a process is of the present start."""
+        """Whether a process belongs to the present start."""
         return self.is_mine(one) and one.token == self.token
 
     def is_earlier(self, one: Start, jobs_of: Callable[[int], Iterable[str]]) -> bool:
-        """Whether a process is of an earlier start. `jobs_of`: the Slurm jobs that claimed an earlier attempt of this run."""
+        """Whether a process belongs to an earlier start. `jobs_of`: the Slurm jobs that claimed an earlier
+        attempt of this run.
+        """
         if one.attempt == self.attempt:
             return self.is_mine(one) and (self.token is None or one.token < self.token)
         if one.hook or one.run not in self.runs or one.attempt > self.attempt:
@@ -114,7 +122,7 @@ def variables(environment: str) -> dict[str, str]:
 
 
 def start_of(told: Mapping[str, str]) -> Optional[Start]:
-    """The start that these variables name; None where they name none, or a task of an array, which has no starts."""
+    """The start that these variables name; None without one, as for a task of an array, which has no starts."""
     place, token = place_of(told.get("FTRUN_ATTEMPT_DIR", "")), token_of(told.get("FTRUN_START_TOKEN", ""))
     job = told.get("SLURM_JOB_ID", "")
     if place is None or token is None or not job:
@@ -123,13 +131,13 @@ def start_of(told: Mapping[str, str]) -> Optional[Start]:
 
 
 def place_of(folder: str) -> Optional[tuple[str, int]]:
-    """The run's folder and the number of the attempt, from the path of an attempt's folder."""
+    """Run folder and number of the attempt, from the path of an attempt's folder."""
     run, found, number = folder.rstrip("/").rpartition("/attempts/")
     return (run, int(number)) if found and run and _is_number(number) else None
 
 
 def job_of_claim(content: str) -> str:
-    """The Slurm job in a claim, `<cluster>.<job>.<restart>.<token>`; "" for one that is closed or anything else."""
+    """The Slurm job in a claim, `<cluster>.<job>.<restart>.<token>`; "" for a closed one or any other text."""
     words = content.rsplit(".", 3)
     return words[1] if len(words) == 4 and _is_number(words[1]) and words[0] != CLOSED else ""
 
@@ -147,7 +155,9 @@ def step_of(cgroup: str, job: str) -> str:
 def kin(
     processes: Mapping[int, Process], told: Mapping[int, Optional[Start]], steps: Mapping[int, str]
 ) -> dict[int, Start]:
-    """The start of every process that has one: by its own word, or by its kin. `steps`: pid -> step of Slurm, "" for none."""
+    """The start of every process that has one, from its own environment or its relatives. `steps`: pid ->
+    step of Slurm, "" for none.
+    """
     found = {pid: one for pid, one in told.items() if one is not None}
     led = [pid for pid in found if pid in processes and _is_led(processes[pid].group, processes, told)]
     groups = _agreed((processes[pid].group, found[pid]) for pid in led)
@@ -177,12 +187,12 @@ def _ancestors_word(
 
 
 def _is_led(group: int, processes: Mapping[int, Process], told: Mapping[int, Optional[Start]]) -> bool:
-    """Whether a group's leader is gone, or is itself of a start."""
+    """Whether a group's leader is gone or belongs to a start itself."""
     return group not in processes or told.get(group) is not None
 
 
 def _agreed(words: Iterable[tuple[object, Start]]) -> dict[object, Start]:
-    """What all of one group say, where they say the same."""
+    """Key -> start, for the keys whose members all agree."""
     found: dict[object, Start] = {}
     torn = set()
     for key, one in words:

@@ -1,13 +1,14 @@
-"""What the hooks of a node keep between their runs, in a folder of their own: reports, counters, when jobs began, a log. (I/O)
+"""State that the hooks of a node keep between calls: reports, counters, start times of jobs, a log. (I/O)
 
-How it thinks. Nothing here is needed: a folder that is full, read-only or missing costs comparisons and never a job. So each reading
-answers "nothing known" for whatever it cannot make out, and each writing may fail in silence. What was kept before a reboot is not
-believed: counters begin anew. What every prolog reads and writes is lines of text: a job waits while json is imported.
+This state is optional: with a full, read-only or missing folder comparisons are lost, and no job. A read
+returns "nothing known" for anything that it cannot parse, and a write may fail silently. State from before a
+reboot is ignored, since counters start anew. What every prolog reads and writes is plain lines of text: a job
+waits while json is imported.
 
-Counters that only grow: what came in between two readings.
-How it thinks. A counter tells what happened since the driver was loaded, which may be a year; only its growth says how things are now.
-Whoever has an older reading (the watcher, the prolog) gives it as `before`; without one, two readings a moment apart are compared.
-A counter that has fallen was reset or has gone round, and says nothing.
+Counters (`over_time`, `grown`) only grow, and may have counted since the driver was loaded a year ago; only
+the growth describes the present. The node monitor and the prolog pass an older reading as `before`; otherwise
+two readings a moment apart are compared. A counter that decreased was reset or wrapped around, and says
+nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ JOB_KEPT_S = 30 * 86_400.0
 
 
 class Kept:
-    """The folder `path`; it is made at the first writing."""
+    """The state folder `path`, created at the first write."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def lines(self, name: str) -> list[str]:
-        """The lines that were kept under a name since the node was started; [] for none."""
+        """The lines stored under a name since boot; [] without any."""
         try:
             boot, *lines = self._text(name).splitlines()
         except (OSError, ValueError):
@@ -44,7 +45,7 @@ class Kept:
         return lines if boot == _boot() else []
 
     def keep(self, name: str, *lines: str) -> None:
-        """Keep lines; a reader sees the old ones or the new ones."""
+        """Store lines atomically."""
         self._put(name, "\n".join((_boot(), *lines)) + "\n")
 
     def _text(self, name: str) -> str:
@@ -63,7 +64,7 @@ class Kept:
             return
 
     def read(self, name: str) -> dict[str, Any]:
-        """The object that was kept under a name since the node was started; {} for nothing."""
+        """The object stored under a name since boot; {} without one."""
         import json
 
         try:
@@ -73,36 +74,36 @@ class Kept:
         return table if isinstance(table, dict) and table.pop("boot", None) == _boot() else {}
 
     def write(self, name: str, kept: dict[str, Any]) -> None:
-        """Keep an object as JSON, with the boot in it."""
+        """Store an object as JSON, with the boot id in it."""
         import json
 
         self._put(name + ".json", json.dumps({**kept, "boot": _boot()}) + "\n")
 
     def begin(self, job: str) -> None:
-        """A job begins on this node."""
+        """Record the start of a job on this node."""
         if job.isdigit():
             self.keep(f"jobs/{job}", f"{time.time():.3f}")
 
     def began_s(self, job: str) -> Optional[float]:
-        """When a job began here (seconds of the epoch); None where no prolog saw it."""
+        """When a job began here (epoch seconds); None if no prolog recorded it."""
         return _number(self.lines(f"jobs/{job}")) if job.isdigit() else None
 
     def end(self, job: str) -> None:
-        """A job is over on this node."""
+        """Forget a job that has ended."""
         if job.isdigit():
             _remove(os.path.join(self.path, "jobs", job))
 
     def note_health(self, ill: list[str]) -> None:
-        """A health check has just found these checks bad."""
+        """Record the checks that the latest health check found bad."""
         self.keep("health", f"{time.time():.3f}", *ill)
 
     def health(self) -> tuple[Optional[float], list[str]]:
-        """When the last health check was (seconds of the epoch; None: never), and what it found bad."""
+        """Time of the last health check (epoch seconds; None: never), and what it found bad."""
         lines = self.lines("health")
         return _number(lines), lines[1:]
 
     def forget_old(self) -> None:
-        """Remove what was kept of jobs whose epilog never came."""
+        """Remove records of jobs whose epilog never ran."""
         folder = os.path.join(self.path, "jobs")
         try:
             paths = [os.path.join(folder, name) for name in os.listdir(folder)]
@@ -113,7 +114,7 @@ class Kept:
             _remove(path)
 
     def log(self, *lines: str) -> None:
-        """Append lines to the log of the hooks; the one before is kept when it grows too long."""
+        """Append lines to the hooks' log; a log that is too long is rotated, and one older log kept."""
         path = os.path.join(self.path, LOGS)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = "".join(f"{stamp} {' '.join(line.split())}\n" for line in lines)
@@ -156,7 +157,7 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class Growth(NamedTuple):
-    """Two readings of device -> counter -> count, and the seconds between them (0: not known)."""
+    """Two readings of device -> counter -> count, and the seconds between them (0: unknown)."""
 
     before: Counts
     after: Counts
@@ -176,6 +177,6 @@ def over_time(read: Callable[[], Counts], thresholds: Mapping[str, Any]) -> Grow
 
 
 def grown(growth: Growth, device: str) -> dict[str, int]:
-    """By how much each counter of a device has grown, where it has."""
+    """The increase of each counter of a device that has grown."""
     before, after = growth.before.get(device, {}), growth.after.get(device, {})
     return {name: count - before[name] for name, count in after.items() if count > before.get(name, count)}

@@ -1,6 +1,6 @@
-"""Tells the staging daemon of this node that there is something to look at: a byte through a named pipe in the job's folder. (I/O)
+"""Wakes the staging daemon of this node: a byte through a named pipe in the job's folder. (I/O)
 
-How it thinks. The staging daemon looks now and then in any case; who pokes it only spares the wait. So nothing that fails here matters to anybody.
+The staging daemon polls anyway; a wakeup only saves the wait. So every error here is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BYTES = 1 << 16
 
 
 def poke(base: str) -> None:
-    """Something is done in the job's folder `base`; where nobody listens nothing happens."""
+    """Wake the daemon that listens in the job's folder `base`; without one nothing happens."""
     with contextlib.suppress(OSError):
         descriptor = os.open(_path(base), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -26,18 +26,18 @@ def poke(base: str) -> None:
 
 
 class Ear:
-    """Of the one who is poked."""
+    """The listening end."""
 
     def __init__(self, base: str) -> None:
         self._descriptor = -1
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(_path(base), 0o600)
-            # Open for writing as well: so it has no end when the last one who poked is gone.
+            # Open for writing as well: otherwise the pipe reports its end when the last writer closes it.
             self._descriptor = os.open(_path(base), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wait(self, limit_s: float) -> None:
-        """Until somebody pokes, so many seconds at most."""
+        """Wait for a wakeup, at most `limit_s`."""
         if self._descriptor < 0:
             time.sleep(limit_s)
         elif select.select([self._descriptor], [], [], limit_s)[0]:

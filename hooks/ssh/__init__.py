@@ -1,4 +1,4 @@
 """Commands on many nodes over SSH, with the user's own configuration. (pure)
 
-Start with `pool`. Imports hooks.runtime and hooks.bundle.
+Start with `pool`. Of hooks it imports runtime, bundle and checks.
 """

@@ -1,9 +1,10 @@
-"""What a user's SSH configuration says about a host, for connections without a terminal. (I/O)
+"""The user's SSH configuration for a host, for connections without a terminal. (I/O)
 
-How it thinks. The files are read as `ssh` reads them: the user's, then the machine's, and the first value counts.  The reader of the
-blocks is paramiko's, handed in by whoever has imported it; it knows no `Include`, so included files are put in their place first. What it
-does not understand (`Match exec`, newer words) `ssh -G` is asked for, host by host: that is slower, and as right as ssh itself. A file that
-another user could have written is refused, as ssh refuses the user's: its ProxyCommand would run as this user.
+The files are read as `ssh` reads them: the user's, then the machine's, and the first value counts. paramiko
+parses the blocks (the caller passes its parser in); it does not know `Include`, so included files are
+inserted first. For words that it does not know (`Match exec`, newer ones) `ssh -G` is called for each host,
+which is slower and as exact as ssh. A file that another user could have written is refused, as ssh refuses
+the user's own: its ProxyCommand would run as this user.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ _RUNS_COMMANDS = re.compile(r"^\s*match\b.*\bexec\b", re.IGNORECASE | re.MULTILI
 
 
 class Hop(NamedTuple):
-    """One SSH server and how to get there. `strict`: an unknown host key is refused; `jump`, `command`: "" for none."""
+    """One SSH server and how to reach it.
+
+    `strict`: refuse an unknown host key; `jump`, `command`: "" for none.
+    """
 
     host: str
     port: int
@@ -53,31 +57,36 @@ class Hop(NamedTuple):
 
 
 class Config:
-    """The configuration in `path`, or by default the user's and the machine's; `read` makes an object with `lookup(host)` of its text.
+    """The configuration in `path`, by default the user's and the machine's; `read` parses text into an object
+    with `lookup(host)`.
 
-    Raises OSError where `path` cannot be read, or a file is not this user's own.
+    Raises OSError if `path` cannot be read, or a file may be another user's work.
     """
 
     def __init__(self, path: str, read: Callable[[str], Any]) -> None:
         self._path = path
         self._read = None
         text = files_text(path)
-        if _RUNS_COMMANDS.search(text) is None:  # the library would run them without a limit
-            with contextlib.suppress(Exception):  # its own errors: words that it does not know
+        if _RUNS_COMMANDS.search(text) is None:  # the library would run them without a time limit
+            with contextlib.suppress(Exception):  # the library's own errors: words that it does not know
                 self._read = read(text)
 
     def hop(self, name: str) -> Hop:
-        """How to get to a host, or to one of a ProxyJump (user@host:port). Raises ValueError where the configuration cannot be followed."""
+        """How to reach a host, or one of a ProxyJump (user@host:port). Raises ValueError for a configuration
+        that cannot be applied.
+        """
         user, host, port = parts_of(name)
         told = None
         if self._read is not None:
-            with contextlib.suppress(Exception):  # the same, found when a host is looked up
+            with contextlib.suppress(Exception):  # the same errors, when a host is looked up
                 told = self._read.lookup(host)
         return hop_of(host, _told_by_ssh(host, self._path) if told is None else told, port, user)
 
 
 def _told_by_ssh(host: str, path: str) -> dict[str, Any]:
-    """What `ssh -G` says about a host: the last value of each word, and all identity files. Raises ValueError."""
+    """The output of `ssh -G` for a host: the last value of each word, and all identity files. Raises
+    ValueError.
+    """
     command = ["ssh", "-G", *(["-F", path] if path else []), "--", host]
     try:
         done = subprocess.run(
@@ -99,7 +108,9 @@ def _told_by_ssh(host: str, path: str) -> dict[str, Any]:
 
 
 def files_text(ssh_config: str = "") -> str:
-    """The text of the configuration with what it includes: of `ssh_config` alone, or by default the user's and the machine's."""
+    """The text of the configuration with its includes: of `ssh_config` alone, or by default the user's and
+    the machine's.
+    """
     if ssh_config:
         return "\n".join(_lines(ssh_config, must=True))
     own = [*_lines(os.path.expanduser(USER_FILE)), "Host *"]
@@ -107,7 +118,9 @@ def files_text(ssh_config: str = "") -> str:
 
 
 def hop_of(name: str, told: Mapping[str, Any], port: str = "", user: str = "") -> Hop:
-    """How to get to `name`, given what its blocks say, in small letters; port and user of a ProxyJump go before. ValueError for a bad port."""
+    """How to reach `name`, from its lower-case configuration; port and user of a ProxyJump take precedence.
+    ValueError for a bad port.
+    """
     host = str(told.get("hostname") or name)
     number = int(port or told.get("port") or 22)
     listed = [os.path.expanduser(path) for path in told.get("identityfile") or () if path.lower() != "none"]
@@ -133,7 +146,9 @@ def hop_of(name: str, told: Mapping[str, Any], port: str = "", user: str = "") -
 
 
 def parts_of(text: str) -> tuple[str, str, str]:
-    """User, host and port of `host`, `user@host:port`, `[address]:port` or a bare address of IPv6; "" for what is not said."""
+    """User, host and port of `host`, `user@host:port`, `[address]:port` or a bare IPv6 address; "" for
+    missing parts.
+    """
     user, _, rest = text.rpartition("@")
     if rest.startswith("["):
         host, _, port = rest[1:].partition("]")
@@ -143,7 +158,7 @@ def parts_of(text: str) -> tuple[str, str, str]:
 
 
 def public_half(path: str) -> list[bytes]:
-    """The public half of a key file, from the file beside it; [] where there is none."""
+    """The public half of a key file, from the file beside it; [] without one."""
     try:
         with open(path if path.endswith(".pub") else f"{path}.pub", encoding="utf-8") as stream:
             return [base64.b64decode(stream.read().split()[1])]
@@ -152,7 +167,7 @@ def public_half(path: str) -> list[bytes]:
 
 
 def known_hosts_of(paths: Sequence[str]) -> KnownHosts:
-    """The keys in these files; one that cannot be read holds none."""
+    """The keys in these files; files that cannot be read are skipped."""
     lines: list[str] = []
     for path in paths:
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
@@ -168,7 +183,7 @@ def _filled(path: str, host: str) -> str:
 
 
 def _lines(path: str, *, must: bool = False, deep: int = 0) -> Iterator[str]:
-    """The lines of a file with included ones in place; a block goes on behind what was included in it."""
+    """The lines of a file with its includes in place; the enclosing block continues after an include."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             why = ownership.distrust_status(path, os.fstat(stream.fileno()))

@@ -1,8 +1,9 @@
-"""Which host keys a user's files hold for a host, as OpenSSH reads them. (pure)
+"""The host keys in a user's known_hosts files, as OpenSSH reads them. (pure)
 
-How it thinks. A line counts for a host if one of its patterns matches and none of its negated ones does; a hashed name is one pattern.
-What is marked `@revoked` is remembered, too: such a key is refused whatever else is known. Certificates of an authority are not read,
-so a host that shows nothing else is unknown, which is refused, never trusted.
+A line counts for a host if one of its patterns matches and none of its negated ones does; a hashed name is
+one pattern. Keys marked `@revoked` are kept: such a key is refused whatever else is known. Certificate
+authorities are not supported, so a host that shows only a certificate is unknown, which is refused, never
+trusted.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ from typing import NamedTuple
 __all__ = ["Keys", "KnownHosts"]
 
 HASHED = "|1|"  # HMAC-SHA1 with a salt, the only kind there is
-RSA = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # one kind of key, two ways to sign by it
+RSA = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # one kind of key, two kinds of signature
 PATTERN_LETTERS = frozenset("*?!")
 
 
 class Keys(NamedTuple):
-    """The keys of a host, each as (type, base64), in the order of the files; and those that nobody may show any more."""
+    """The keys of a host, each as (type, base64), in the order of the files, and its revoked ones."""
 
     trusted: tuple[tuple[str, str], ...]
     revoked: frozenset[tuple[str, str]]
 
     def preferred(self, offered: Iterable[str]) -> tuple[str, ...]:
-        """Kinds of host key to ask for: those that are known first, since a host may have others that are not."""
+        """The kinds of host key to request, known kinds first, since a host may have others as well."""
         kinds = {name for kind, _ in self.trusted for name in RSA.get(kind, (kind,))}
         return tuple(sorted(offered, key=lambda name: name not in kinds))
 
     def objection(self, shown: tuple[str, str], strict: bool) -> str:
-        """Why a key that a host shows is refused; "" where it is not. `strict`: one of a host without any is refused."""
+        """Why a presented key is refused; "" if it is accepted. `strict`: refuse the key of a host without
+        any known key.
+        """
         if shown in self.revoked:
             return "its host key is marked as revoked"
         if shown in self.trusted:
@@ -53,7 +56,7 @@ class _Line(NamedTuple):
 
 
 class KnownHosts:
-    """The lines of known_hosts files: plain names are looked up, the rest is tried one by one."""
+    """The lines of known_hosts files: plain names are indexed, patterns and hashes are tried one by one."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._plain: dict[str, list[_Line]] = {}
@@ -62,7 +65,9 @@ class KnownHosts:
             self._add(line)
 
     def keys(self, host: str, port: int = 22) -> Keys:
-        """The keys for a host as it is connected to; for another port than 22 those of the bare name where it has none."""
+        """The keys for a host and port; for another port than 22 those of the bare name if it has none of its
+        own.
+        """
         bare = host.lower()
         if port == 22:
             return self._of(bare)

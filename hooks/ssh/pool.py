@@ -1,12 +1,12 @@
-"""Commands on many nodes over SSH, by paramiko: bounded in number, time and output, and without a password. (I/O)
+"""Commands on many nodes over SSH with paramiko: bounded in number, time and output, without passwords. (I/O)
 
-How it thinks. A node is visited by a thread of its own, and the one that started it waits for it no longer than the visit may take:
-a name server, an agent or a server that hangs costs one node its answer and nobody else's.  What cannot be reached says nothing about
-the node, only about the way to it, so `unreachable` is no verdict.  Host keys are checked against the user's own files, and who is not
-known is refused: what is sent and believed here may decide where jobs run.  Hosts that others are reached through (ProxyJump) are
-connected to once and shared, since a thousand logins at one host look like an attack.
+Each node gets a thread, and the caller waits for it no longer than its limits: a name server, agent or server
+that hangs costs one node its answer and no other. A failed connection says nothing about the node, only about
+the way to it, so `unreachable` is no verdict. Host keys are checked against the user's own files, and unknown
+hosts are refused: what is sent and believed here may decide where jobs run. Connections to jump hosts
+(ProxyJump) are opened once and shared, since a thousand logins at one host look like an attack.
 
-A command that is given up is left to its node: SSH has no way to end it there that every server knows.
+An abandoned command continues on its node: SSH has no way to end it that every server supports.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ __all__ = ["ANSWERED", "REFUSED", "TIMEOUT", "UNREACHABLE", "Answer", "NodeRepor
 ANSWERED, UNREACHABLE, REFUSED, TIMEOUT = "answered", "unreachable", "refused", "timeout"
 
 GRACE_S = 1.0
-"""What a visit may take beyond its limits before it is left alone."""
+"""How long a connection may exceed its limits before it is abandoned."""
 WHY_CHARS = 300
 START_S = 10.0
 """Sending the hooks, starting Python, and loading the checks, on a busy node."""
 
 
 class Answer(NamedTuple):
-    """What came back from a node. `state`: answered (the command ended: `exit_code`, -1 for by a signal), unreachable (no connection, or it broke),
-    refused (host key or login), timeout (connected, and the command did not end). `why`: one line, "" for answered.
+    """The answer of a node.
+
+    `state`: answered (the command ended: `exit_code`, -1 for a signal), unreachable (no connection, or it
+    broke), refused (host key or login), timeout (connected, and the command did not end). `why`: one line, ""
+    for answered.
     """
 
     node: str
@@ -54,7 +57,9 @@ class Answer(NamedTuple):
 
 
 class NodeReport(NamedTuple):
-    """What the checks said of a node: `report` as `ftrun-hook check --json` prints it, or None and `why` there is none."""
+    """The checks' result for a node: `report` as `ftrun-hook check --json` prints it, or None and `why` there
+    is none.
+    """
 
     node: str
     state: str
@@ -64,8 +69,10 @@ class NodeReport(NamedTuple):
 
 
 class Probes:
-    """Runs commands on nodes. `ssh_config`: a file in place of ~/.ssh/config and /etc/ssh/ssh_config; at most `at_once` nodes at a
-    time; `connect_s` until logged in, `run_s` for the command, both in seconds and for each node.
+    """Runs commands on nodes.
+
+    `ssh_config`: a file in place of ~/.ssh/config and /etc/ssh/ssh_config; at most `at_once` nodes in
+    parallel; for each node, `connect_s` limits the login and `run_s` the command, in seconds.
     """
 
     def __init__(
@@ -83,9 +90,10 @@ class Probes:
         stdin: bytes = b"",
         told: Callable[[Answer], None] = lambda _answer: None,
     ) -> dict[str, Answer]:
-        """Run one command, by the login shell, on each node; `stdin` is what it reads. Calls `told` as answers come in.
+        """Run one command in the login shell of each node, with `stdin` as its input. Calls `told` for each
+        answer as it arrives.
 
-        Returns an answer for every node, in the order given. Raises OSError where `ssh_config` cannot be read.
+        Returns an answer for every node, in the order given. Raises OSError if `ssh_config` cannot be read.
         """
         order = list(dict.fromkeys(nodes))
         site = _Site(self.ssh_config)
@@ -115,7 +123,7 @@ class Probes:
                 if not overdue:
                     continue
                 answer = overdue[0].given_up()
-            # A visit that was given up may still speak; nobody listens.
+            # An abandoned thread may still answer; its answer is dropped.
             if living.pop(answer.node, None) is not None:
                 yield answer
 
@@ -130,9 +138,11 @@ def checked(
     names: Sequence[str] = (),
     told: Callable[[NodeReport], None] = lambda _report: None,
 ) -> dict[str, NodeReport]:
-    """Run the checks of a tier (or those named) on nodes that need a Python 3.9 and nothing else; what is sent stays in memory there.
+    """Run the checks of a tier (or those named) on nodes that need only Python 3.9; what is sent stays in
+    memory there.
 
-    `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion the reports name; the probes' `run_s` is raised to what the tier may take.
+    `settings`: thresholds by check, over the node's own in /etc/ftrun; `kind`: the occasion that the reports
+    name. The pool's `run_s` is raised to the time limit of the tier.
     """
     ways = probes or Probes()
     budget_s = BUDGETS_S[tier]
@@ -156,17 +166,17 @@ def _report_of(answer: Answer) -> NodeReport:
     if report is None:
         words = answer.stderr.strip().splitlines() or [f"exit code {answer.exit_code}, and no report"]
         return NodeReport(answer.node, ANSWERED, None, answer.took_s, words[-1][:WHY_CHARS])
-    # A node does not choose under which name it is judged.
+    # The caller names the node in the report, not the node itself.
     return NodeReport(answer.node, ANSWERED, {**report, "node": answer.node}, answer.took_s, "")
 
 
 class _Site:
-    """What the visits of one run share: the configuration, known hosts, keys, and the hosts that are gone through."""
+    """What the connections of one run share: configuration, known hosts, keys, and jump hosts."""
 
     def __init__(self, config_path: str) -> None:
         import paramiko
 
-        # What goes wrong is told by the answer; the library would print tracebacks.
+        # The answer carries the error; the library would print tracebacks.
         logging.getLogger("paramiko").setLevel(logging.CRITICAL)
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         self.config = config.Config(config_path, paramiko.SSHConfig.from_text)
@@ -184,7 +194,7 @@ class _Site:
             return self._known[paths]
 
     def key(self, path: str) -> Any:
-        """The private key in a file, read once; None where it is not there or needs a pass phrase."""
+        """The private key in a file, read once; None if it is missing or needs a pass phrase."""
         import paramiko
 
         with self._lock:
@@ -196,7 +206,9 @@ class _Site:
             return self._keys[path]
 
     def jump(self, spec: str, give_up_s: float, through: tuple[str, ...]) -> Any:
-        """The connection to the last host of a ProxyJump, made once for all who go through it. Lost or Refused as the first time."""
+        """The connection to the last host of a ProxyJump, opened once and shared. Raises Lost or Refused as
+        the first time.
+        """
         if spec in through:
             raise Refused("ProxyJump goes in circles")
         with self._lock:
@@ -230,7 +242,7 @@ def _connected(
     jump: Optional[str] = None,
     through: tuple[str, ...] = (),
 ) -> Any:
-    """A connection to a host, logged in. `jump` takes the place of the configured ProxyJump. Raises Lost or Refused."""
+    """A connection to a host, logged in. `jump` replaces the configured ProxyJump. Raises Lost or Refused."""
     import paramiko
 
     try:
@@ -311,7 +323,7 @@ def _log_in(transport: Any, hop: config.Hop, site: _Site, ways: Ways, give_up_s:
 
 
 def _keys(hop: config.Hop, site: _Site, ways: Ways) -> Iterator[Any]:
-    """The keys to try: of the agent those named in the configuration first, then its others, then files."""
+    """The keys to try: those of the agent that the configuration names, the agent's others, then files."""
     import paramiko
 
     held: tuple[Any, ...] = ()
@@ -327,7 +339,7 @@ def _keys(hop: config.Hop, site: _Site, ways: Ways) -> Iterator[Any]:
 
 
 class _Visit:
-    """One node's visit, in a thread of its own."""
+    """The connection to one node, in a thread of its own."""
 
     def __init__(self, node: str, site: _Site, limits: Probes, command: str, stdin: bytes) -> None:
         self.node = node
@@ -338,13 +350,13 @@ class _Visit:
         self._in = False
 
     def start(self, inbox: queue.SimpleQueue[Answer]) -> None:
-        """Begin; one answer will be put into `inbox`, unless something hangs."""
+        """Start; one answer will be put into `inbox`, unless something hangs."""
         threading.Thread(
             target=lambda: inbox.put(self._answer()), name=f"ssh {self.node}", daemon=True
         ).start()
 
     def given_up(self) -> Answer:
-        """The answer of a visit that hangs; its connection is closed."""
+        """The answer for a connection that hangs; closes it."""
         threading.Thread(target=self._ways.close, daemon=True).start()
         if self._in:
             return self._said(TIMEOUT, why=f"no end within {self._limits.run_s:g} s")
@@ -360,7 +372,7 @@ class _Visit:
             return self._said(REFUSED, why=str(error))
         except Lost as error:
             return self._said(UNREACHABLE, why=str(error))
-        except Exception as error:  # noqa: BLE001  a mistake of ours or of the library is no verdict on a node
+        except Exception as error:  # noqa: BLE001  a defect of ours or of the library is no verdict on a node
             return self._said(UNREACHABLE, why=f"{type(error).__name__}: {error}")
         finally:
             self._ways.close()

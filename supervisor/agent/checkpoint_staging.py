@@ -7,7 +7,7 @@ nodes are asked to make their view of it. A view that is there on all of them wi
 
 A set that a start failed to load, or that a diverged training wrote, counts here as little as it does on disk.
 
-The agent's child that reads the newest checkpoint to its end while the run runs (`ftrun-hook deepen`).
+The agent's child that reads the newest checkpoint to its end while the run runs (`ftrun-hook verify-checkpoint`).
 How it thinks. The agent is the one process of a run that is certain to be on one node only, as long as the job runs; a supervisor may sit on a login node, where nobody wants
 hundreds of gigabytes to be read. So it begins the reader with the first start and forgets it: the reader looks after itself, ends with the agent, and what it found lies
 in the run's folder. Only where starts set other checkpoints aside is it begun anew. A reader that cannot be begun costs nothing but its findings.
@@ -375,7 +375,7 @@ class Deep:
         if not pattern or self._begin is None or self._settings.get("checkpoint-verify") == "name":
             return
         words = (
-            "deepen",
+            "verify-checkpoint",
             *(
                 "--run-dir",
                 self._run_dir,

@@ -111,7 +111,8 @@ class Checks:
     def _line(self) -> str:
         where, started = self._desk.where, self._started
         root = os.environ.get("FTRUN_WATCH_ROOT", "")
-        words = ["after", "--folder", os.path.join(where.place, "nodes"), "--launch", str(where.launch)]
+        words = ["post-failure-check", "--folder", os.path.join(where.place, "nodes")]
+        words += ["--launch", str(where.launch)]
         words += ["--start", str(started.number), "--since", f"{started.launch.started_s or 0.0:.0f}"]
         words += ["--settings", str(self._settings.get("checks", "")), *(["--root", root] if root else [])]
         return node_line(where.home, [*words, "--within", f"{WITHIN_S:g}"], told=CHECKED)

@@ -139,7 +139,7 @@ class Injector:
 
     def kill_agent(self) -> None:
         """SIGKILL to the agent of this drill."""
-        end_processes(_ours(self.home, b"ftrun.supervisor.agent.main"), signal.SIGKILL)
+        end_processes(_ours(self.home, b"ftrun.supervisor.agent"), signal.SIGKILL)
 
     def kill_staging_daemons(self) -> None:
         """SIGKILL to every staging daemon of this drill."""

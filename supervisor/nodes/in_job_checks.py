@@ -96,7 +96,7 @@ def paired(nodes: Sequence[str], *, home: str, job: str, env: Mapping[str, str])
     try:
         command = [
             *_step(job, nodes, packed),
-            "pairs",
+            "pair-test",
             "--json",
             "--folder",
             place,

@@ -181,7 +181,7 @@ def _ours(here: Stand) -> dict[str, list[int]]:
                 continue
             if pid == here.supervisor():
                 found["supervisor"].append(pid)
-            elif b"ftrun.supervisor.agent.main" in words:
+            elif b"ftrun.supervisor.agent" in words:
                 found["agent"].append(pid)
             elif any(word.endswith(b".pyz") for word in words[:6]) and b"srun" not in words[0]:
                 kind = "guard" if b"guard" in words[:8] else "watch" if b"watch" in words[:8] else ""

@@ -30,7 +30,7 @@ def pour(connection, seconds):
 
 if os.environ["SLURMD_NODENAME"] == "n1":
     pair_test._pour = pour
-sys.exit(main.main(["pairs", *sys.argv[1:]]))
+sys.exit(main.main(["pair-test", *sys.argv[1:]]))
 """
 # Well below what a node that is merely busy shows.
 LIMITS = ("--seconds", "1", "--limit", "120", "--share", "0.02", "--slower", "100000", "--json")

@@ -230,7 +230,7 @@ def test_the_reader_keeps_to_its_rate_and_to_one_file_at_a_time(tmp_path: Path, 
 def test_the_reader_ends_with_whoever_began_it_and_comes_last(tmp_path: Path, run_dir: Path) -> None:
     """Nobody is left behind: not the reader, nor what it reads with; both are as nice as can be."""
     saved(tmp_path, 10)
-    line = f"{sys.executable} -m ftrun.hooks.main deepen --run-dir {run_dir} --cwd {tmp_path} --glob '{PATTERN}' --rate 1 --still 0 & echo $!; read x"
+    line = f"{sys.executable} -m ftrun.hooks.main verify-checkpoint --run-dir {run_dir} --cwd {tmp_path} --glob '{PATTERN}' --rate 1 --still 0 & echo $!; read x"
     with subprocess.Popen(
         ["/bin/sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as shell:

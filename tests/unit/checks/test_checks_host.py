@@ -359,7 +359,7 @@ def test_after_a_failure_a_boot_under_the_script_is_found(tmp_path: Path) -> Non
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "uptime").write_text("300.00 500.00\n")
     folder = tmp_path / "nodes"
-    words = ["after", "--folder", str(folder), "--node", "n4", "--root", str(tmp_path)]
+    words = ["post-failure-check", "--folder", str(folder), "--node", "n4", "--root", str(tmp_path)]
     worst = {}
     for since_s in (time.time() - 3600, time.time() - 200):
         assert 0 == main([*words, "--since", str(since_s)])

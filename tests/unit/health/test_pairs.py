@@ -159,7 +159,7 @@ def _started(node: int, folder: Path, *, slow: bool = False) -> subprocess.Popen
         f"127.0.0.{node + 1}",
     ]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-    command = [sys.executable, *how, "pairs", "--json", *place, *GENTLE]
+    command = [sys.executable, *how, "pair-test", "--json", *place, *GENTLE]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean)
 
 
@@ -198,7 +198,7 @@ def _in_threads(nodes: list[str], rest: list[str], started: list[str]) -> dict[s
 
     def work(node: str) -> None:
         done[node] = main(
-            ["pairs", "--nodes", ",".join(nodes), "--node", node, "--address", "127.0.0.1", *rest]
+            ["pair-test", "--nodes", ",".join(nodes), "--node", node, "--address", "127.0.0.1", *rest]
         )
 
     threads = [threading.Thread(target=work, args=(node,)) for node in started]
@@ -244,7 +244,7 @@ def test_workers_that_do_not_find_together_give_no_verdict(
     rest = ["--board", f"127.0.0.1:{_free_port()}", *GENTLE, "--meet", "0.3"]
 
     assert {"n1": 3} == _in_threads(["n0", "n1"], rest, ["n1"])
-    assert capsys.readouterr().err.startswith("ftrun-hook: pairs: 127.0.0.1:")
+    assert capsys.readouterr().err.startswith("ftrun-hook: pair-test: 127.0.0.1:")
     keeper = Notes("127.0.0.1", 0, "right")
     stranger = SocketBoard("127.0.0.1", keeper.port, "wrong", 0.1)
     assert {} == stranger.notes("")
@@ -262,5 +262,5 @@ def test_wrong_usage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["--nodes", "n0,n1", "--node", "n0", "--board", "nowhere"],
         ["--nodes", "n0,n1", "--node", "n0", "--board", "127.0.0.1:4000"],  # and no token
     ):
-        assert 2 == main(["pairs", *words])
+        assert 2 == main(["pair-test", *words])
     assert 4 == len(capsys.readouterr().err.splitlines())
