@@ -16,7 +16,7 @@ EVERYBODY = ""
 
 
 class Stale(Exception):
-    """The view of the world is too old to act on: look again first."""
+    """The view of the snapshot is too old to act on: look again first."""
 
 
 class Lead(Protocol):

@@ -25,10 +25,10 @@ PINGED_LATE_S = 15.0  # Slurm pings three times in SlurmdTimeout, and takes its 
 _GIVEN_UP = frozenset({"down", "error", "fail"})
 
 
-def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> policy_input.ClusterView:
+def cluster_view(ctx: RunContext, snapshot: ClusterSnapshot) -> policy_input.ClusterView:
     """What the policy may know of the cluster now. Raises SlurmError where Slurm cannot be heard: then nothing is decided yet."""
-    assert world.nodes is not None
-    row = ctx.row(world)
+    assert snapshot.nodes is not None
+    row = ctx.row(snapshot)
     try:
         partitions = ctx.services.cluster.partitions()
         rights = ctx.services.cluster.rights()
@@ -37,10 +37,10 @@ def cluster_view(ctx: RunContext, world: ClusterSnapshot) -> policy_input.Cluste
     names = _partition(ctx, row).split(",")
     return policy_input.ClusterView.of(
         partitions,
-        world.nodes,
+        snapshot.nodes,
         rights,
         names=names,
-        lost=_lost(ctx, world),
+        lost=_lost(ctx, snapshot),
         nodes_needed=_nodes_needed(ctx, row),
         nodes_least=queue.least(ctx.run, sizes_of_settings(ctx.settings)),
         may_ask=bool(ctx.settings.get("site-spool")),
@@ -65,25 +65,25 @@ def _partition(ctx: RunContext, row: JobRow | None) -> str:
     return next((name for name in told if name), "")
 
 
-def _lost(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
+def _lost(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """The nodes of the attempt that Slurm has given up, or has not heard for long: a controller that has just come back
     calls every node silent for some seconds, and that is no node's fault."""
-    assert world.nodes is not None
+    assert snapshot.nodes is not None
     silent, found = ctx.observations.silent, []
     for node in ctx.attempt.reach:
-        row = world.nodes.get(node)
+        row = snapshot.nodes.get(node)
         if row is None or row.responding:
             silent.stop(node)
-        elif silent[node].held_s(world.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
+        elif silent[node].held_s(snapshot.mono_s) >= SILENT_FOR_S or row.state in _GIVEN_UP:
             found.append(node)
     return tuple(found)
 
 
-def lost_by_then(ctx: RunContext, world: ClusterSnapshot) -> tuple[str, ...]:
+def lost_by_then(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
     """The lost nodes less those that Slurm gave up so long after the job's end that they still lived then. Both times are Slurm's."""
-    assert world.nodes is not None
+    assert snapshot.nodes is not None
     end_s, timeout_s = ctx.attempt.launch.end.slurm_at_s, ctx.services.facts().slurmd_timeout_s
-    rows = {node: world.nodes[node] for node in _lost(ctx, world) if node in ctx.attempt.used}
+    rows = {node: snapshot.nodes[node] for node in _lost(ctx, snapshot) if node in ctx.attempt.used}
     alive_s = timeout_s + timeout_s / 3 + PINGED_LATE_S  # before Slurm gives a node up, at most
     return tuple(
         node

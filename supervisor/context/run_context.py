@@ -149,19 +149,19 @@ class RunContext:
 
     # ------------------------------------------------------------------ the present launch
 
-    def row(self, world: ClusterSnapshot) -> JobRow | None:
+    def row(self, snapshot: ClusterSnapshot) -> JobRow | None:
         """This attempt's job in the last look, its tasks or components seen as one, if it is really ours."""
-        return job_rows.combined(self.rows(world))
+        return job_rows.combined(self.rows(snapshot))
 
-    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
+    def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
         """Every row of this attempt's submission. A row that bears another token has got our id anew."""
         attempt, seen = self.attempt, self.observations
-        if seen.own is None or seen.own[0] is not world.families or seen.own[1] is not attempt:
-            family = world.families.get(attempt.job, ())
+        if seen.own is None or seen.own[0] is not snapshot.families or seen.own[1] is not attempt:
+            family = snapshot.families.get(attempt.job, ())
             seen.learn(family, attempt.token)
             user = self.run.submitter.get("user", "")
             own = job_rows.own(family, attempt, seen.known_as, seen.submitted_s, user=user)
-            seen.own = world.families, attempt, own
+            seen.own = snapshot.families, attempt, own
         return seen.own[2]
 
     def started_again(self, row: JobRow) -> bool:

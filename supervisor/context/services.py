@@ -1,7 +1,7 @@
 """What all runs of one supervisor share: cluster, clock, lease, and the one way to carry out an effect. (I/O)
 
 An effect is intent, act, fact: the intent is journalled and synced, the lease is proven, the act is done once, the
-fact is journalled. `Services.act` stands between: it refuses to act on a view of the world that is older than
+fact is journalled. `Services.act` stands between: it refuses to act on a view of the snapshot that is older than
 `STALE_AFTER_S`, and it is the place where tests cut the supervisor down (FTRUN_CRASH_AT=<effect>:before|after[:n] or
 record:after[:kind][:n]).
 """
@@ -91,9 +91,9 @@ class Services:
             self._catalog = signatures_catalog.load(extra)
         return self._catalog
 
-    def act(self, name: str, world: ClusterSnapshot, deed: Callable[[], T]) -> T:
+    def act(self, name: str, snapshot: ClusterSnapshot, deed: Callable[[], T]) -> T:
         """Do one effect that the journal has announced. Raises LeaseLost, Stale, or what the deed raises."""
-        self.fresh(world)
+        self.fresh(snapshot)
         self.prove()
         self.crash(f"{name}:before")
         result = deed()
@@ -105,10 +105,10 @@ class Services:
         self.uncalled.discard(request.token)
         return self.cluster.submit(request)
 
-    def fresh(self, world: ClusterSnapshot) -> None:
+    def fresh(self, snapshot: ClusterSnapshot) -> None:
         """Who stood still looks again before anything more is decided or done (P8). Raises Stale."""
-        if self.clock.mono_s() - world.mono_s > STALE_AFTER_S:
-            raise Stale(f"seen at {world.mono_s:.0f} s")
+        if self.clock.mono_s() - snapshot.mono_s > STALE_AFTER_S:
+            raise Stale(f"seen at {snapshot.mono_s:.0f} s")
 
     def prove(self, *, within_s: float = 0.0) -> None:
         """Before each effect: that we still lead; for a record a proof of the last moments suffices. Raises LeaseLost."""

@@ -46,20 +46,20 @@ def verdict(ctx: RunContext) -> str:
     return LOST if any(one.given_up for one, _ in _last(kept)) else NOTHING
 
 
-def with_ended_job(ctx: RunContext, world: ClusterSnapshot) -> ClusterSnapshot:
+def with_ended_job(ctx: RunContext, snapshot: ClusterSnapshot) -> ClusterSnapshot:
     """The look with the rows of a job that Slurm has forgotten and accounting knows the end of."""
     attempt = ctx.run.attempt
-    if attempt is None or not attempt.job or world.jobs is None:
-        return world
-    if ctx.row(world) is not None:
+    if attempt is None or not attempt.job or snapshot.jobs is None:
+        return snapshot
+    if ctx.row(snapshot) is not None:
         ctx.services.accounting.forget(attempt.job)
-        return world
+        return snapshot
     rows = ctx.services.accounting.known(attempt.job)
     kept = _own(ctx, rows)
     if not _stands_in(kept):
-        return world
+        return snapshot
     shown = tuple(_row(one, launch, attempt.token) for one, launch in _last(kept))
-    return replace(world, families={**world.families, attempt.job: shown})
+    return replace(snapshot, families={**snapshot.families, attempt.job: shown})
 
 
 def exit_of(ctx: RunContext, job: str, launch: int) -> Mapping[str, int]:

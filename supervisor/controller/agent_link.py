@@ -68,47 +68,47 @@ class _Script:
     batch_host: str = ""  # as Slurm names it, where nothing of the script is seen
 
 
-def in_charge(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def in_charge(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """The agent of the present launch lives, or is about to begin: nobody else acts inside its allocation."""
-    return _lives(ctx, world) if ctx.attempt.launch.inside else _begins(ctx, world)
+    return _lives(ctx, snapshot) if ctx.attempt.launch.inside else _begins(ctx, snapshot)
 
 
-def _begins(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _begins(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """batch.sh has started an agent a moment ago, which has journalled nothing yet."""
     attempt = ctx.attempt
     if attempt.launch.no_agent or not attempt.launch.claim_seen or attempt.launch.end.at_s is not None:
         return False
-    if ctx.observations.per_launch(_Agent).begins.held_s(world.mono_s) >= OPENS_WITHIN_S:
+    if ctx.observations.per_launch(_Agent).begins.held_s(snapshot.mono_s) >= OPENS_WITHIN_S:
         return False
     folder = run_dir.attempt_dir(ctx.run_dir, attempt.number)
     return os.path.exists(os.path.join(folder, f"agent.{attempt.launch.number}.log"))
 
 
-def _lives(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _lives(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if agent.moved_s is None:
-        agent.moved_s = world.mono_s
-    if agent.pulse_looked.due(world.mono_s, PULSE_EVERY_S):
+        agent.moved_s = snapshot.mono_s
+    if agent.pulse_looked.due(snapshot.mono_s, PULSE_EVERY_S):
         path = os.path.join(_folder(ctx), f"pulse.{attempt.launch.number}")
         found = run_dir.content(path, 64) or b""
         if found and found != agent.pulse:
-            agent.pulse, agent.moved_s = found, world.mono_s
-    return world.mono_s - agent.moved_s < STILL_FOR_S
+            agent.pulse, agent.moved_s = found, snapshot.mono_s
+    return snapshot.mono_s - agent.moved_s < STILL_FOR_S
 
 
-def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False) -> None:
+def note_absence(ctx: RunContext, snapshot: ClusterSnapshot, *, over: bool = False) -> None:
     """Say once why nothing is restarted inside this launch: batch.sh started an agent that never wrote anything, or it is dead. `over`: the launch is."""
     attempt, agent = ctx.attempt, ctx.observations.per_launch(_Agent)
     if (
         attempt.launch.no_agent
         or not attempt.launch.claim_seen
-        or (attempt.launch.inside and (over or _lives(ctx, world)))
+        or (attempt.launch.inside and (over or _lives(ctx, snapshot)))
     ):
         agent.lacking.stop()
         return
     if not over:
-        waited_s = agent.lacking.held_s(world.mono_s)
-        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(world.mono_s, LOOK_EVERY_S):
+        waited_s = agent.lacking.held_s(snapshot.mono_s)
+        if waited_s < OPENS_WITHIN_S or not agent.log_looked.due(snapshot.mono_s, LOOK_EVERY_S):
             return
     if attempt.launch.inside:
         ctx.record("agent.absent", why="the agent beside the script shows no sign of life any more")
@@ -124,7 +124,7 @@ def note_absence(ctx: RunContext, world: ClusterSnapshot, *, over: bool = False)
         ctx.record("agent.absent", why=f"the agent beside the script has not begun its work{words}")
 
 
-def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def end_if_headless(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """End a job that goes on without the node of its batch script, whose agent died with it: nobody runs the script any more.
 
     Slurm takes a lost node out of a job with `--no-kill`, be it the first one, and leaves the job RUNNING to its time limit.
@@ -139,30 +139,30 @@ def end_if_headless(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> Non
     )
     host = record.host if record is not None and record.host in attempt.nodes else ""
     if not attempt.launch.claim_seen:
-        host = _batch_host(ctx, world)
-    if not host or not row.nodes or host in row.nodes or in_charge(ctx, world):
+        host = _batch_host(ctx, snapshot)
+    if not host or not row.nodes or host in row.nodes or in_charge(ctx, snapshot):
         script.headless.stop()
         return
-    node = (world.nodes or {}).get(host)
+    node = (snapshot.nodes or {}).get(host)
     if node is not None and node.responding:
         life = (seen.start, seen.steps_seen, None if attempt.launch.inside else seen.growth_seen_s)
         if script.life != life:
             script.life = life
-            script.headless.restart(world.mono_s)
-        if script.headless.held_s(world.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
+            script.headless.restart(snapshot.mono_s)
+        if script.headless.held_s(snapshot.mono_s) < (STILL_FOR_S if attempt.launch.inside else SILENT_FOR_S):
             return
     ending.intend(ctx, f"{host} was lost, which the batch script ran on: {WITHOUT_SCRIPT}")
 
 
-def _batch_host(ctx: RunContext, world: ClusterSnapshot) -> str:
+def _batch_host(ctx: RunContext, snapshot: ClusterSnapshot) -> str:
     """The node that the script of a job was to begin on, by what Slurm says: asked for where nothing of the script is seen for long. Raises SlurmError.
 
     A node may be lost before the script has written anything: then no record tells its name.
     """
     script = ctx.observations.per_launch(_Script)
-    if script.unclaimed.held_s(world.mono_s) < UNCLAIMED_FOR_S:
+    if script.unclaimed.held_s(snapshot.mono_s) < UNCLAIMED_FOR_S:
         return ""
-    if script.host_asked.due(world.mono_s, UNCLAIMED_FOR_S):
+    if script.host_asked.due(snapshot.mono_s, UNCLAIMED_FOR_S):
         details = ctx.services.cluster.details(ctx.attempt.job)
         script.batch_host = details.batch_host if details is not None else ""
     return script.batch_host

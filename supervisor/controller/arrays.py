@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["all_went_well", "causes", "judged", "note_failed", "tasks_of", "wanted"]
 
 
-def note_failed(ctx: RunContext, world: ClusterSnapshot) -> None:
+def note_failed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Slurm forgets the failed tasks of a long array before its last one ends; the journal does not. Raises OSError."""
-    ended = job_rows.failed_tasks(ctx.rows(world), ctx.attempt.ended_tasks)
+    ended = job_rows.failed_tasks(ctx.rows(snapshot), ctx.attempt.ended_tasks)
     failed = sorted(set(ended) - set(ctx.attempt.failed_tasks))
     if failed:
         ctx.record("tasks.failed", tasks=failed, states={str(task): ended[task] for task in failed})

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["note", "settle", "usable"]
 
 
-def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
+def note(ctx: RunContext, snapshot: ClusterSnapshot) -> Sign | None:
     """Journal that the training of the last start had diverged, once; its agent may have done so. Returns the sign, None where it was healthy."""
     report, attempt = ctx.observations.report, ctx.attempt
     if report is None or attempt.submission != "done" or not ctx.settings.get("checkpoint"):
@@ -63,7 +63,7 @@ def note(ctx: RunContext, world: ClusterSnapshot) -> Sign | None:
             ctx.run_dir,
             name=name,
             resumed_from=attempt.launch.start.resume_from,
-            now_s=world.now_s,
+            now_s=snapshot.now_s,
         )
         ctx.record("checkpoint.poisoned", **divergence.facts(found, spoilt))
         leave(ctx.run_dir, ctx.run.poisoned)
@@ -85,39 +85,39 @@ class _Clocks:
     requeued_unseen: Stopwatch = field(default_factory=Stopwatch)
 
 
-def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
+def settle(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One look at a launch that is over. Decides once the log is quiet."""
     agent_link.copy_journal(ctx)  # what an agent decided comes first
     attempt = ctx.attempt
-    if attempt.submission != "refused" and not _quiet(ctx, world):
+    if attempt.submission != "refused" and not _quiet(ctx, snapshot):
         return
-    if attempt.launch.requeued and ctx.row(world) is None and not _unseen_for_long(ctx, world):
+    if attempt.launch.requeued and ctx.row(snapshot) is None and not _unseen_for_long(ctx, snapshot):
         return  # whether Slurm has started it again decides what may be done
-    if not observe.visit_is_over(ctx, world):
+    if not observe.visit_is_over(ctx, snapshot):
         return
     attempt = exit_status.of_last_start(ctx.attempt)
     attempt = graceful_stop.seen_through(ctx, exit_status.as_logged(attempt, ctx.observations.evidence))
     incident = exit_status.incident_id(attempt)
-    facts = _facts(ctx, world, attempt, incident)
+    facts = _facts(ctx, snapshot, attempt, incident)
     diagnosis = diagnose(facts)
     _note_loading(ctx, diagnosis)
-    found, loads = note(ctx, world), usable(ctx)
+    found, loads = note(ctx, snapshot), usable(ctx)
     checkpoint = newer_checkpoint(ctx, loads.path)
     case = policy_input.Case(
         run=agent_events.uncounted(ctx.run, incident),
         attempt=attempt,
         diagnosis=diagnosis,
-        cluster=cluster_view(ctx, world),
+        cluster=cluster_view(ctx, snapshot),
         limits=policy_input.limits_from(ctx.settings),
-        now_s=world.now_s,
+        now_s=snapshot.now_s,
         step=ctx.observations.step if found is None or found.step is None else found.step,
         checkpoint=checkpoint,
         diverged=divergence.words(found),
         older=loads.back,
         stuck=loads.stuck,
         own=loads.own,
-        running_again=_running_again(ctx, world),
-        common=node_history.common_cause(ctx, diagnosis, world.now_s),
+        running_again=_running_again(ctx, snapshot),
+        common=node_history.common_cause(ctx, diagnosis, snapshot.now_s),
         unseen=ctx.run_dir if _unseen(ctx) else "",
     )
     if attempt.submission == "done":
@@ -135,25 +135,28 @@ def settle(ctx: RunContext, world: ClusterSnapshot) -> None:
             first_evidence_at_s=first,
         )
     ruling = decide.decide(case)
-    _carry(ctx, world, case, ruling, incident)
+    _carry(ctx, snapshot, case, ruling, incident)
 
 
-def _facts(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
+def _facts(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, incident: str) -> Facts:
     """All that is known of the end; of one whose cause stays unknown, with the last lines of its logs."""
-    lost = lost_by_then(ctx, world) if attempt.submission == "done" else ()
-    facts = gather_facts.of_end(ctx, world, attempt, incident, topology=topology(ctx), lost=lost)
+    lost = lost_by_then(ctx, snapshot) if attempt.submission == "done" else ()
+    facts = gather_facts.of_end(ctx, snapshot, attempt, incident, topology=topology(ctx), lost=lost)
     return gather_facts.with_last_words(ctx, facts, diagnose(facts))
 
 
-def _unseen_for_long(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    if ctx.observations.per_launch(_Clocks).requeued_unseen.held_s(world.mono_s) < missing_jobs.ABSENT_FOR_S:
+def _unseen_for_long(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    if (
+        ctx.observations.per_launch(_Clocks).requeued_unseen.held_s(snapshot.mono_s)
+        < missing_jobs.ABSENT_FOR_S
+    ):
         return False
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _running_again(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _running_again(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Slurm has started the job that it requeued."""
-    row = ctx.row(world)
+    row = ctx.row(snapshot)
     return (
         ctx.attempt.launch.requeued
         and row is not None
@@ -164,7 +167,7 @@ def _running_again(ctx: RunContext, world: ClusterSnapshot) -> bool:
 
 def _carry(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     case: policy_input.Case,
     ruling: policy_input.Ruling,
     incident: str,
@@ -189,7 +192,7 @@ def _carry(
     if decision.kind in ("resubmit", "keep"):
         ctx.record("decided", **data)
         return
-    finish.end_run(ctx, world, decision, data)
+    finish.end_run(ctx, snapshot, decision, data)
 
 
 def _unseen(ctx: RunContext) -> bool:
@@ -208,15 +211,15 @@ def _unseen(ctx: RunContext) -> bool:
     return attempt.launch.end.at_s - attempt.launch.running_seen_at_s > 60.0
 
 
-def _quiet(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    observe.note_launch(ctx, world)
+def _quiet(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    observe.note_launch(ctx, snapshot)
     seen, settings = ctx.observations, ctx.settings
-    waited = seen.per_start(observe.EndedScript).log_quiet.held_s(world.mono_s)
-    report = observe.watch(ctx, world, fresh=True)
+    waited = seen.per_start(observe.EndedScript).log_quiet.held_s(snapshot.mono_s)
+    report = observe.watch(ctx, snapshot, fresh=True)
     if waited >= float(settings.get("log-quiet-max", 10.0)):
         return True
-    quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else world.mono_s - waited
-    quiet_for = min(waited, world.mono_s - quiet_since)
+    quiet_since = seen.growth_seen_s if seen.growth_seen_s is not None else snapshot.mono_s - waited
+    quiet_for = min(waited, snapshot.mono_s - quiet_since)
     if report is None:  # no log to wait for: only Slurm and the exit record speak
         quiet_for = waited
     return quiet_for >= float(settings.get("log-quiet", 2.0))

@@ -89,29 +89,29 @@ def unwanted(run: Run, attempt: Attempt, one: Companion, held: Collection[str] =
     return ""
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Note what is gone, and end what nobody wants. Raises SlurmError, Stale, OSError (journal)."""
     for place in [_place(*found) for found in _left(ctx.run)]:
         # Whatever is noted of one makes the run anew.
         attempt, one = next(found for found in _left(ctx.run) if _place(*found) == place)
         if one.job and _clocks(ctx).indexed[one.job].first():
             run_dir.index(ctx.services.home, one.job, ctx.run.id)
-        row = _row(world, one)
+        row = _row(snapshot, one)
         held = row.nodes if row is not None else ()
-        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, world, one)
+        why = unwanted(ctx.run, attempt, one, held) or _kept(ctx, snapshot, one)
         if one.job:
-            _follow(ctx, world, attempt, one, why)
+            _follow(ctx, snapshot, attempt, one, why)
         elif why:
-            _search(ctx, world, attempt, one)
+            _search(ctx, snapshot, attempt, one)
 
 
-def _kept(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> str:
+def _kept(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> str:
     """Its agent has given it back and Slurm still has it: the agent's scancel was lost, and nothing else may reach it."""
     kept = _clocks(ctx).kept
     if one.state not in ("ending", "ended"):
         kept.stop(one.mark)
         return ""
-    lasts = kept[one.mark].held_s(world.mono_s) >= AGAIN_EVERY_S
+    lasts = kept[one.mark].held_s(snapshot.mono_s) >= AGAIN_EVERY_S
     return "nobody wants it any more" if lasts else ""
 
 
@@ -126,68 +126,68 @@ def _place(attempt: Attempt, one: Companion) -> tuple[int, int, int]:
     return attempt.number, one.launch, one.number
 
 
-def _row(world: ClusterSnapshot, one: Companion) -> JobRow | None:
-    return next((row for row in world.families.get(one.job, ()) if row.job_id == one.job), None)
+def _row(snapshot: ClusterSnapshot, one: Companion) -> JobRow | None:
+    return next((row for row in snapshot.families.get(one.job, ()) if row.job_id == one.job), None)
 
 
-def _follow(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
-    row = _row(world, one)
+def _follow(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+    row = _row(snapshot, one)
     if row is None:
-        if _away(ctx, world, one):
+        if _away(ctx, snapshot, one):
             _note(ctx, "gone", attempt, one, state="", reason="Slurm does not know it any more")
         return
     _clocks(ctx).away.stop(one.mark)
-    if not _is_it(ctx, world, one, row):
+    if not _is_it(ctx, snapshot, one, row):
         _note(ctx, "gone", attempt, one, state="", reason=f"job {one.job} is another one by now")
     elif row.state.ended:
-        if not _twins(ctx, world, one):
+        if not _twins(ctx, snapshot, one):
             _note(ctx, "gone", attempt, one, state=row.state.value)
     elif why:
         if row.nodes and not one.nodes:  # whoever starts next must know where it was
             _note(ctx, "here", attempt, one, nodes=list(row.nodes))
         if row.state is not JobState.COMPLETING:
-            _end(ctx, world, attempt, one, why)
+            _end(ctx, snapshot, attempt, one, why)
 
 
-def _away(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
+def _away(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     """It is really gone: two answers far enough apart lack it, and its mark finds nothing alive. Raises SlurmError."""
-    if _clocks(ctx).away[one.mark].held_s(world.mono_s) < ABSENT_FOR_S:
+    if _clocks(ctx).away[one.mark].held_s(snapshot.mono_s) < ABSENT_FOR_S:
         return False
     cluster = ctx.services.cluster
     return cluster.ping() and all(row.state.ended for row in cluster.find(one.mark))
 
 
-def _twins(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
+def _twins(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     """Another job bears its mark, which nobody knows: sbatch was heard twice by a controller that answered late. It is cancelled, now and then
     until it is gone. Raises SlurmError."""
     cluster = ctx.services.cluster
     living = [row for row in cluster.find(one.mark) if bears(row.comment, one.mark) and not row.state.ended]
     twins = {base_id(row.raw_job_id or row.job_id) for row in living} - {one.job}
-    if twins and _clocks(ctx).twins[one.mark].due(world.mono_s, AGAIN_EVERY_S):
+    if twins and _clocks(ctx).twins[one.mark].due(snapshot.mono_s, AGAIN_EVERY_S):
         for job in sorted(twins):
-            ctx.services.act("companion", world, functools.partial(cluster.cancel, job))
+            ctx.services.act("companion", snapshot, functools.partial(cluster.cancel, job))
     return bool(twins)
 
 
-def _is_it(ctx: RunContext, world: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
+def _is_it(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion, row: JobRow) -> bool:
     if bears(row.comment, one.mark):
         return True
-    own = ctx.row(world) if ctx.run.attempt is not None else None
+    own = ctx.row(snapshot) if ctx.run.attempt is not None else None
     known = ctx.attempt.known_as or ((own.user, own.name) if own is not None else ())
     rewritten = "ftrun:" not in row.comment and ":companion:" not in row.comment
     return rewritten and (row.user, row.name) == known
 
 
-def _end(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
+def _end(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion, why: str) -> None:
     ended = _clocks(ctx).ended[one.mark]
-    if one.state == "ended" and not ended.due(world.mono_s, AGAIN_EVERY_S):
+    if one.state == "ended" and not ended.due(snapshot.mono_s, AGAIN_EVERY_S):
         return
     if one.state not in ("ending", "ended"):
-        ctx.services.fresh(world)
+        ctx.services.fresh(snapshot)
         _note(ctx, "ended.intended", attempt, one, reason=why)
-    ended.last_s = world.mono_s
+    ended.last_s = snapshot.mono_s
     try:
-        ctx.services.act("companion", world, lambda: ctx.services.cluster.cancel(one.job))
+        ctx.services.act("companion", snapshot, lambda: ctx.services.cluster.cancel(one.job))
     except RefusedForGood as error:
         told = f"companion job {one.job} cannot be ended: {error.message}"
         if told not in ctx.run.warnings:
@@ -197,11 +197,11 @@ def _end(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Compani
         _note(ctx, "ended", attempt, one, reason=why)
 
 
-def _search(ctx: RunContext, world: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
+def _search(ctx: RunContext, snapshot: ClusterSnapshot, attempt: Attempt, one: Companion) -> None:
     """Its sbatch was announced and nobody noted an answer: it is found by its mark, or was never made. Raises SlurmError."""
     clocks = _clocks(ctx)
-    since_s = clocks.searched[one.mark].held_s(world.mono_s)
-    if not clocks.asked[one.mark].due(world.mono_s, FIND_EVERY_S):
+    since_s = clocks.searched[one.mark].held_s(snapshot.mono_s)
+    if not clocks.asked[one.mark].due(snapshot.mono_s, FIND_EVERY_S):
         return
     found = [row for row in ctx.services.cluster.find(one.mark) if bears(row.comment, one.mark)]
     if found:

@@ -38,7 +38,7 @@ class _Clocks:
     moved: Intervals = field(default_factory=Intervals)  # attempt whose job the dependents are to wait for
 
 
-def hold(ctx: RunContext, world: ClusterSnapshot) -> None:
+def hold(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Before an end that is ours: hold what waits for this attempt's job. Not where a person cancels: that end is meant."""
     if ctx.run.wish == "cancel":
         return
@@ -49,7 +49,7 @@ def hold(ctx: RunContext, world: ClusterSnapshot) -> None:
             return
         ctx.record("dependents.held", jobs=sorted(waiting), waits=waiting, since=since)
     for job in _still_they(ctx, ctx.attempt.dependents_held):
-        _try(ctx, world, "hold", job, partial(cluster.hold, job))
+        _try(ctx, snapshot, "hold", job, partial(cluster.hold, job))
 
 
 def _still_they(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
@@ -58,21 +58,21 @@ def _still_they(ctx: RunContext, jobs: Iterable[str]) -> list[str]:
     return still_same(ctx.services.cluster, jobs, since)
 
 
-def move(ctx: RunContext, world: ClusterSnapshot) -> None:
+def move(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Once attempt n has a job: what still waits for an earlier one waits for this one from now on."""
     attempt = ctx.attempt if ctx.run.attempt else None
     if attempt is None or attempt.number == 1 or attempt.dependents_moved or not attempt.job:
         return
     if ctx.run.state not in (State.QUEUED, State.RUNNING, State.SUSPECT):
         return
-    if not ctx.observations.per_launch(_Clocks).moved[attempt.number].due(world.mono_s, AGAIN_AFTER_S):
+    if not ctx.observations.per_launch(_Clocks).moved[attempt.number].due(snapshot.mono_s, AGAIN_AFTER_S):
         return
     moved: set[str] = set()
     who = f"what waits for {ctx.run.id}"
     try:
         for old in _earlier_jobs(ctx):
-            moved |= _move_from(ctx, world, old)
-        moved |= _release(ctx, world)
+            moved |= _move_from(ctx, snapshot, old)
+        moved |= _release(ctx, snapshot)
     except (Unreachable, OutcomeUnknown) as error:
         ctx.services.unseen(error.message, who=who, run=ctx.run.id)
         return
@@ -80,10 +80,10 @@ def move(ctx: RunContext, world: ClusterSnapshot) -> None:
     ctx.record("dependents.moved", jobs=sorted(moved), to=attempt.job)
 
 
-def release(ctx: RunContext, world: ClusterSnapshot) -> None:
+def release(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """The run is over: what was held for a next attempt meets the end as it is."""
     if _held(ctx.run):
-        ctx.record("dependents.moved", jobs=sorted(_release(ctx, world)), to="")
+        ctx.record("dependents.moved", jobs=sorted(_release(ctx, snapshot)), to="")
 
 
 def are_left(run: Run) -> bool:
@@ -102,7 +102,7 @@ def _earlier_jobs(ctx: RunContext) -> list[str]:
     return sorted({a.job for a in earlier[since:] if a.job} - {ctx.attempt.job})
 
 
-def _move_from(ctx: RunContext, world: ClusterSnapshot, old: str) -> set[str]:
+def _move_from(ctx: RunContext, snapshot: ClusterSnapshot, old: str) -> set[str]:
     """Also what was held: Slurm may call its dependency fulfilled by now, so it is set anew from what was written down."""
     cluster, new = ctx.services.cluster, ctx.attempt.job
     written = {job: text for a in ctx.run.attempts if a.job == old for job, text in a.dependents_held.items()}
@@ -111,7 +111,7 @@ def _move_from(ctx: RunContext, world: ClusterSnapshot, old: str) -> set[str]:
     done = set()
     for job, text in sorted({**written, **live}.items()):
         deed = partial(cluster.set_dependency, job, submission_context.replace_job(text, old, new))
-        if _try(ctx, world, "dependency", job, deed):
+        if _try(ctx, snapshot, "dependency", job, deed):
             done.add(job)
     return done
 
@@ -123,19 +123,19 @@ def _is_anothers(ctx: RunContext, old: str) -> bool:
     return bool(shown) and not any(own(shown, attempt, user=user) for attempt in mine)
 
 
-def _release(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
+def _release(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
     cluster = ctx.services.cluster
     return {
         job
         for job in _still_they(ctx, sorted(_held(ctx.run)))
-        if _try(ctx, world, "release", job, partial(cluster.release, job))
+        if _try(ctx, snapshot, "release", job, partial(cluster.release, job))
     }
 
 
-def _try(ctx: RunContext, world: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]) -> bool:
+def _try(ctx: RunContext, snapshot: ClusterSnapshot, name: str, job: str, deed: Callable[[], None]) -> bool:
     """One effect on a dependent. False where Slurm refused it, which is told. Raises Unreachable, OutcomeUnknown."""
     try:
-        ctx.services.act(name, world, deed)
+        ctx.services.act(name, snapshot, deed)
     except (RefusedForGood, RefusedForNow) as error:
         told = {"hold": "held", "dependency": "moved to the new attempt", "release": "released"}[name]
         ctx.record(

@@ -48,7 +48,7 @@ ANSWERED_WITHIN_S = 7200.0  # a credential lives for an hour; after two nobody a
 SETTING = "site-spool"
 
 
-def request_drains(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
+def request_drains(ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any]) -> None:
     """Leave a request for every node that the decision wants the operator to drain. Raises LeaseLost, Stale."""
     for node in decision.get("ask", ()):
         incident = str(decision.get("incident", ""))
@@ -56,12 +56,12 @@ def request_drains(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[st
         if not before:
             request_id = secrets.token_hex(16)
             ctx.record("drain.asked", step="intended", id=request_id, node=node, incident=incident)
-            _leave(ctx, world, request_id, decision, node=node)
+            _leave(ctx, snapshot, request_id, decision, node=node)
         elif before[-1][1]["step"] == "intended":
-            _leave(ctx, world, before[-1][0], decision, node=node)
+            _leave(ctx, snapshot, before[-1][0], decision, node=node)
 
 
-def request_priority(ctx: RunContext, world: ClusterSnapshot) -> None:
+def request_priority(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Leave a request for the job that waits, where another one was lost with a broken node. Raises LeaseLost, Stale."""
     run, attempt = ctx.run, ctx.attempt
     last = run.incidents[-1] if run.incidents else None
@@ -75,14 +75,14 @@ def request_priority(ctx: RunContext, world: ClusterSnapshot) -> None:
     if not before:
         request_id = secrets.token_hex(16)
         ctx.record("raise.asked", step="intended", id=request_id, node="", job_id=attempt.job, lost=lost.job)
-        _leave(ctx, world, request_id, decision, lost=lost.job)
+        _leave(ctx, snapshot, request_id, decision, lost=lost.job)
     elif before[-1][1]["step"] == "intended":
-        _leave(ctx, world, before[-1][0], decision, lost=lost.job)
+        _leave(ctx, snapshot, before[-1][0], decision, lost=lost.job)
 
 
 def _leave(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     request_id: str,
     decision: Mapping[str, Any],
     *,
@@ -90,9 +90,9 @@ def _leave(
     lost: str = "",
 ) -> None:
     kind = "raise.asked" if lost else "drain.asked"
-    put = partial(_put, ctx, request_id, world.now_s, decision, node=node, lost=lost)
+    put = partial(_put, ctx, request_id, snapshot.now_s, decision, node=node, lost=lost)
     try:
-        ctx.services.act("ask", world, put)
+        ctx.services.act("ask", snapshot, put)
     except SlurmError as error:
         ctx.record(kind, step="failed", id=request_id, node=node, why=error.message)
     except OSError as error:
@@ -175,7 +175,9 @@ class _Tries:
     of: Counter[str] = field(default_factory=Counter)
 
 
-def drain_decided(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str, Any] | None = None) -> None:
+def drain_decided(
+    ctx: RunContext, snapshot: ClusterSnapshot, decision: Mapping[str, Any] | None = None
+) -> None:
     """Drain what the decision names (that of the run, unless another is given) and is not drained yet, or ask who may.
 
     Raises SlurmError where it is worth another look.
@@ -184,11 +186,11 @@ def drain_decided(ctx: RunContext, world: ClusterSnapshot, decision: Mapping[str
     for node in decided.get("drain", ()):
         tries = ctx.observations.per_launch(_Tries).of[node]
         if node not in ctx.run.drained and tries < TRIES_MAX:
-            _drain(ctx, world, node, decided, last=tries + 1 >= TRIES_MAX)
-    request_drains(ctx, world, decided)
+            _drain(ctx, snapshot, node, decided, last=tries + 1 >= TRIES_MAX)
+    request_drains(ctx, snapshot, decided)
 
 
-def drain_for_agent(ctx: RunContext, world: ClusterSnapshot) -> None:
+def drain_for_agent(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """What the agent of the present launch wants drained, while the job goes on without those nodes. Raises SlurmError."""
     attempt, refused = ctx.attempt, ctx.run.undrained
     if ctx.watch_only:
@@ -196,25 +198,25 @@ def drain_for_agent(ctx: RunContext, world: ClusterSnapshot) -> None:
     for incident in ctx.run.incidents:
         if incident.inside and (incident.attempt, incident.launch) == (attempt.number, attempt.launch.number):
             left = [n for n in incident.decision.get("drain", ()) if (incident.id, n) not in refused]
-            drain_decided(ctx, world, {**incident.decision, "drain": left})
+            drain_decided(ctx, snapshot, {**incident.decision, "drain": left})
 
 
 def _drain(
-    ctx: RunContext, world: ClusterSnapshot, node: str, decision: Mapping[str, Any], *, last: bool
+    ctx: RunContext, snapshot: ClusterSnapshot, node: str, decision: Mapping[str, Any], *, last: bool
 ) -> None:
-    row = (world.nodes or {}).get(node)
+    row = (snapshot.nodes or {}).get(node)
     if row is not None and row.drained and row.reason.startswith(f"ftrun: {ctx.run.id} "):
         ctx.record("drain.done", node=node, reason=row.reason)  # this run did it, and could not say so
         return
     tries = ctx.observations.per_launch(_Tries).of
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.now_s))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(snapshot.now_s))
     reason = f"ftrun: {ctx.run.id} {decision.get('signature') or decision.get('class')} {stamp}"
     ctx.record("drain.intended", node=node, reason=reason)
     tries[node] += 1
     try:
-        if _full(ctx, world):
+        if _full(ctx, snapshot):
             raise RefusedForGood("the drain cap was reached in the meantime")
-        ctx.services.act("drain", world, partial(ctx.services.cluster.drain, node, reason))
+        ctx.services.act("drain", snapshot, partial(ctx.services.cluster.drain, node, reason))
     except SlurmError as error:
         if not isinstance(error, RefusedForGood) and not last:
             raise
@@ -225,8 +227,8 @@ def _drain(
         ctx.record("drain.done", node=node, reason=reason)
 
 
-def _full(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _full(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """As many nodes as may be bear ftrun's drains by now, whoever drained them. Raises SlurmError."""
-    fresh = dataclasses.replace(world, nodes=dict(ctx.services.cluster.nodes()))
+    fresh = dataclasses.replace(snapshot, nodes=dict(ctx.services.cluster.nodes()))
     view = cluster_view(ctx, fresh)
     return view.ftrun_drains >= policy_input.limits_from(ctx.settings).drains(len(view.partition))

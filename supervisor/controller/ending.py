@@ -37,26 +37,26 @@ def intend(ctx: RunContext, reason: str) -> None:
     ctx.record("end.intended", reason=reason)
 
 
-def carry_out(ctx: RunContext, world: ClusterSnapshot) -> None:
+def carry_out(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Carry out an announced end: dependents are held first, then the job is cancelled.
 
     It is looked at once more just before: what somebody ends already is not ended by us, and a person's cancel that came
     between the announcement and ours must count as that (P5). Raises SlurmError.
     """
-    dependents.hold(ctx, world)
+    dependents.hold(ctx, snapshot)
     if not ctx.attempt.cancel_intended:
         families = job_rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
-        row = ctx.row(replace(world, families=families))
+        row = ctx.row(replace(snapshot, families=families))
         if row is None or row.state.ended or row.state is JobState.COMPLETING:
             return  # how it ends tells who ended it; an id that is another job's by now is left alone
         ctx.record("cancel.intended", what=f"job {ctx.attempt.job}", own=True)
-    ctx.services.act("cancel", world, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+    ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
     ctx.record("end.done")
 
 
-def repeat(ctx: RunContext, world: ClusterSnapshot) -> None:
+def repeat(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel the job once more where it has not ended for long. Raises SlurmError."""
     cancelled = ctx.observations.per_launch(_Clocks).cancelled
-    if cancelled.held_s(world.mono_s) > AGAIN_AFTER_S:
-        cancelled.restart(world.mono_s)
-        ctx.services.act("cancel", world, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
+    if cancelled.held_s(snapshot.mono_s) > AGAIN_AFTER_S:
+        cancelled.restart(snapshot.mono_s)
+        ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))

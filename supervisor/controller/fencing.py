@@ -32,19 +32,19 @@ class _Clocks:
     completing: Stopwatches = field(default_factory=Stopwatches)  # node
 
 
-def is_fenced(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def is_fenced(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """P6: terminal for this launch, and every node of it answered without the job, or is silent, excluded and fenced."""
     if ctx.attempt.launch.over:
         return True
-    if not _job_over(ctx, world) or _ran_unseen(ctx, world):
+    if not _job_over(ctx, snapshot) or _ran_unseen(ctx, snapshot):
         return False
-    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, world):
+    if ctx.attempt.launch.end.reason == types.STARTED_TWICE and not _heard_since(ctx, snapshot):
         return False
-    if not all(_companion_over(ctx, world, one) for one in ctx.attempt.companions):
+    if not all(_companion_over(ctx, snapshot, one) for one in ctx.attempt.companions):
         return False
-    if not all(_node_clear(ctx, world, node) for node in _ever_used(ctx)):
+    if not all(_node_clear(ctx, snapshot, node) for node in _ever_used(ctx)):
         return False
-    fenced = sorted(silent_nodes(ctx, world))
+    fenced = sorted(silent_nodes(ctx, snapshot))
     ctx.record("attempt.over", fenced=fenced)
     return True
 
@@ -59,31 +59,31 @@ def _ever_used(ctx: RunContext) -> set[str]:
     return {*attempt.nodes, *brought, *(n for record in records if record is not None for n in record.nodes)}
 
 
-def _companion_over(ctx: RunContext, world: ClusterSnapshot, one: Companion) -> bool:
+def _companion_over(ctx: RunContext, snapshot: ClusterSnapshot, one: Companion) -> bool:
     """Slurm has it no more, or has not heard of any of its nodes for so long that what ran there is given up for dead."""
-    rows = [(world.nodes or {}).get(node) for node in one.nodes]
+    rows = [(snapshot.nodes or {}).get(node) for node in one.nodes]
     silenced = bool(rows) and not any(row is not None and row.responding for row in rows)
-    return one.gone or (silenced and all(_node_clear(ctx, world, node) for node in one.nodes))
+    return one.gone or (silenced and all(_node_clear(ctx, snapshot, node) for node in one.nodes))
 
 
-def _heard_since(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _heard_since(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """That the second start is over says nothing of the first: a node that died with it still counts as heard for a while."""
-    return ctx.observations.per_launch(_Clocks).started_twice.held_s(world.mono_s) >= fence_wait_s(ctx)
+    return ctx.observations.per_launch(_Clocks).started_twice.held_s(snapshot.mono_s) >= fence_wait_s(ctx)
 
 
-def _job_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
-    row, absence = ctx.row(world), ctx.observations.per_launch(_Clocks).absent
+def _job_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
+    row, absence = ctx.row(snapshot), ctx.observations.per_launch(_Clocks).absent
     if row is not None:
         absence.stop()
         return row.state.ended
     if ctx.attempt.launch.end.state == "GONE":
         return True
-    if absence.held_s(world.mono_s) < 60.0:
+    if absence.held_s(snapshot.mono_s) < 60.0:
         return False
     return all(row.state.ended for row in ctx.services.cluster.find(ctx.attempt.token))
 
 
-def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _ran_unseen(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Another launch than the one that we know: it is judged, too, before the attempt counts as over.
 
     The requeued job started again while nobody watched, and Slurm has forgotten it since; or sbatch made two jobs of one
@@ -92,7 +92,7 @@ def _ran_unseen(ctx: RunContext, world: ClusterSnapshot) -> bool:
     if _second_job(ctx):
         return True
     launch = missing_jobs.latest_launch(ctx)
-    if ctx.row(world) is not None or launch <= ctx.attempt.launch.number:
+    if ctx.row(snapshot) is not None or launch <= ctx.attempt.launch.number:
         return False
     record = attempt_dir.launch_record(ctx.run_dir, ctx.attempt.number, launch)
     nodes = record.nodes if record is not None and record.nodes else ctx.attempt.nodes
@@ -112,28 +112,28 @@ def _second_job(ctx: RunContext) -> bool:
     return True
 
 
-def _node_clear(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
-    assert world.nodes is not None
-    row = world.nodes.get(node)
+def _node_clear(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> bool:
+    assert snapshot.nodes is not None
+    row = snapshot.nodes.get(node)
     if row is None:
         return True  # Slurm has no such node any more
     if row.responding:
         ctx.observations.silent.stop(node)
-        return "completing" not in row.flags or _others_complete(ctx, world, node)
-    return ctx.observations.silent[node].held_s(world.mono_s) >= fence_wait_s(ctx)
+        return "completing" not in row.flags or _others_complete(ctx, snapshot, node)
+    return ctx.observations.silent[node].held_s(snapshot.mono_s) >= fence_wait_s(ctx)
 
 
-def _others_complete(ctx: RunContext, world: ClusterSnapshot, node: str) -> bool:
+def _others_complete(ctx: RunContext, snapshot: ClusterSnapshot, node: str) -> bool:
     """COMPLETING is the node's flag for any job: once ours is terminal, or forgotten, which comes after that, it is another's."""
-    row = ctx.row(world)
+    row = ctx.row(snapshot)
     done = row is None or row.state.ended
-    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(world.mono_s) >= 5.0
+    return done and ctx.observations.per_launch(_Clocks).completing[node].held_s(snapshot.mono_s) >= 5.0
 
 
-def silent_nodes(ctx: RunContext, world: ClusterSnapshot) -> set[str]:
+def silent_nodes(ctx: RunContext, snapshot: ClusterSnapshot) -> set[str]:
     """The nodes of the attempt that Slurm does not hear."""
-    assert world.nodes is not None
-    return {n for n in ctx.attempt.reach if n in world.nodes and not world.nodes[n].responding}
+    assert snapshot.nodes is not None
+    return {n for n in ctx.attempt.reach if n in snapshot.nodes and not snapshot.nodes[n].responding}
 
 
 def fence_wait_s(ctx: RunContext) -> float:

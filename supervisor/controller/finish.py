@@ -108,12 +108,12 @@ class _LateJob:
     searched: Interval = field(default_factory=Interval)
 
 
-def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
+def end_run(ctx: RunContext, snapshot: ClusterSnapshot, decision: Decision, data: dict[str, Any]) -> None:
     """The run is over. Whatever of it could still start is asked for by its token, since a look may lack a row, and cancelled."""
     if not ctx.watch_only:
-        orphan_jobs.cancel_all(ctx, world)
+        orphan_jobs.cancel_all(ctx, snapshot)
     if decision.kind == "finish" or ctx.run.wish != "pause":  # what waits for a paused run waits on
-        dependents.release(ctx, world)
+        dependents.release(ctx, snapshot)
     attempt = ctx.attempt
     found = ctx.run.incidents[-1] if ctx.run.incidents else None
     present = (attempt.number, attempt.launch.number, attempt.launch.start.number)
@@ -139,30 +139,32 @@ def end_run(ctx: RunContext, world: ClusterSnapshot, decision: Decision, data: d
     record_stopped(ctx, fields)
 
 
-def release_dependents(ctx: RunContext, world: ClusterSnapshot) -> None:
+def release_dependents(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Of a run that is over, what still waits for it: an earlier release of ftrun noted only what it could release."""
     if dependents.are_left(ctx.run):
-        dependents.release(ctx, world)
+        dependents.release(ctx, snapshot)
 
 
-def stay_stopped(ctx: RunContext, world: ClusterSnapshot) -> None:
+def stay_stopped(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """A stopped run stays stopped: a job of it that appears late (its submission had no answer) is cancelled."""
-    release_dependents(ctx, world)
+    release_dependents(ctx, snapshot)
     attempt = ctx.run.attempt
     if attempt is None or attempt.submission not in ("unknown", "intended") or ctx.watch_only:
         return
     late = ctx.observations.per_launch(_LateJob)
-    if late.awaited.held_s(world.mono_s) <= STRAYS_FOR_S and late.searched.due(world.mono_s, STRAYS_EVERY_S):
+    if late.awaited.held_s(snapshot.mono_s) <= STRAYS_FOR_S and late.searched.due(
+        snapshot.mono_s, STRAYS_EVERY_S
+    ):
         if not attempt.closed:  # a late job then ends before the user's script begins (P4)
             close_attempt(ctx)
             ctx.record("attempt.closed")
-        orphan_jobs.cancel_all(ctx, world)
+        orphan_jobs.cancel_all(ctx, snapshot)
 
 
-def cancelled_in_queue(ctx: RunContext, world: ClusterSnapshot) -> None:
+def cancelled_in_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """A person ended the job before it began: the run is over (P5)."""
     decision = Decision("stop", "the job was cancelled by a person while it waited in the queue")
-    end_run(ctx, world, decision, {"class": "cancelled"})
+    end_run(ctx, snapshot, decision, {"class": "cancelled"})
 
 
 def awaits_late_job(ctx: RunContext) -> bool:

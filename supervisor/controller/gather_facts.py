@@ -37,7 +37,7 @@ HEALTHY_MAX = 4
 
 def of_end(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     attempt: Attempt,
     incident: str,
     *,
@@ -57,7 +57,7 @@ def of_end(
         ended=_ended(ctx, attempt, lost),
         attempt=attempt,
         wish=run.wish,
-        now_s=world.now_s,
+        now_s=snapshot.now_s,
     )
     if attempt.submission == "refused":
         return replace(found, refusal=_refusal(ctx))
@@ -78,7 +78,7 @@ def of_end(
         resumed=resumable.resumed(ctx.settings, run, run_dir, attempt.launch.start.resume_from, incident),
         requeues=plan.requeues(run_dir, otherwise=ctx.services.facts().requeue_default),
         near_limit=save_request.asked(ctx, Occasion.TIMELIMIT),
-        nodes=observe.of_end(ctx, world, lost),
+        nodes=observe.of_end(ctx, snapshot, lost),
         gone=_gone(attempt),
         suspicion=suspicion,
         rank_ended=rank_ended,
@@ -126,15 +126,15 @@ def of_task(
     )
 
 
-def of_live(ctx: RunContext, world: ClusterSnapshot, report: WatchReport, topology: Topology) -> Facts:
+def of_live(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport, topology: Topology) -> Facts:
     """What is known of a live launch so far."""
     return Facts(
         evidence=report.evidence,
         topology=topology,
         catalog=ctx.services.catalog(),
         progress=report.progress,
-        nodes=observe.live_facts(ctx, world).survived(ctx.observations.survived),
-        now_s=world.now_s,
+        nodes=observe.live_facts(ctx, snapshot).survived(ctx.observations.survived),
+        now_s=snapshot.now_s,
     )
 
 

@@ -76,12 +76,12 @@ class _Ends:
     asked_for: set[float | None] = field(default_factory=set)
 
 
-def handle_preemption(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def handle_preemption(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Have a preempted script save, once in a launch. True where the job is in its time of grace. Raises SlurmError, OSError (journal)."""
-    if ctx.watch_only or len(ctx.rows(world)) > 1 or not row.is_cut_short:
+    if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or not row.is_cut_short:
         return False
     if asked(ctx, Occasion.PREEMPT):
-        awaited(ctx, world)
+        awaited(ctx, snapshot)
         return True
     asked_for = ctx.observations.per_launch(_Ends).asked_for
     if row.planned_end_s in asked_for:
@@ -90,9 +90,9 @@ def handle_preemption(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> b
     asked_for.add(row.planned_end_s)  # once for each new end: many jobs may share a reservation
     if details is None or not details.is_preempted:
         return False
-    left_s = max((row.planned_end_s or world.now_s) - world.now_s, 0.0)
+    left_s = max((row.planned_end_s or snapshot.now_s) - snapshot.now_s, 0.0)
     by_slurm = ctx.services.facts().preemption_signals and plan.warning_ahead_s(ctx.run_dir) is not None
-    ask(ctx, world, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
+    ask(ctx, snapshot, Occasion.PREEMPT, round(left_s, 1), by_signal=not by_slurm)
     return True
 
 
@@ -144,7 +144,7 @@ class _Told:
     errors: Intervals = field(default_factory=Intervals)
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Note what `halt.json` says, and that its condition holds. Raises OSError (journal)."""
     if ctx.run.final:
         return
@@ -157,26 +157,26 @@ def look(ctx: RunContext, world: ClusterSnapshot) -> None:
     known = Halt.from_json(ctx.run.halt)
     if not known.wanted or ctx.run.wish:
         return
-    why = known.due(step=ctx.observations.step, now_s=world.now_s, save_wait_s=save_wait_s(ctx))
+    why = known.due(step=ctx.observations.step, now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx))
     if why:
         ctx.record("halt.due", want=known.word, by=known.by, why=why)
 
 
-def live(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def live(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """What a person, or the time limit, wants of a live attempt. Raises SlurmError."""
     drained_nodes.tidy(ctx)
     if ctx.run.wish == "cancel":
         ending.intend(ctx, f"cancel by {ctx.run.wish_by or 'request'}")
     elif ctx.run.wish:
-        leave(ctx, world)
-    elif not handle_preemption(ctx, world, row):
-        drained_nodes.look(ctx, world, row)
+        leave(ctx, snapshot)
+    elif not handle_preemption(ctx, snapshot, row):
+        drained_nodes.look(ctx, snapshot, row)
         if ctx.run.state is State.ENDING:
             return
-        near_limit(ctx, world, row)
+        near_limit(ctx, snapshot, row)
 
 
-def leave(ctx: RunContext, world: ClusterSnapshot) -> None:
+def leave(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One look at a live attempt that a person wants to stop or pause: ask it, wait, end it."""
     run, report = ctx.run, ctx.observations.report
     if report is not None and report.behind:
@@ -186,23 +186,23 @@ def leave(ctx: RunContext, world: ClusterSnapshot) -> None:
         halt = Halt(after_checkpoint=True)
     occasion = Occasion.PAUSE if run.wish == "pause" else Occasion.STOP
     if not asked(ctx, occasion) or run.leaving.get("halt") != halt.token:
-        wait_s = halt.wait_s(now_s=world.now_s, save_wait_s=save_wait_s(ctx), listens=listens(ctx))
-        ask(ctx, world, occasion, wait_s, halt=halt.token)
+        wait_s = halt.wait_s(now_s=snapshot.now_s, save_wait_s=save_wait_s(ctx), listens=listens(ctx))
+        ask(ctx, snapshot, occasion, wait_s, halt=halt.token)
         return
-    verdict = awaited(ctx, world)
+    verdict = awaited(ctx, snapshot)
     if verdict.end:
         ending.intend(ctx, f"{run.wish} by {run.wish_by or 'request'}; {verdict.reason}")
 
 
-def near_limit(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def near_limit(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """Have the script save when the time limit is near: Slurm asks it where it was told to, we do otherwise. Raises SlurmError."""
     limit_s, end_s = row.time_limit_s, row.limit_end_s
     if ctx.watch_only or limit_s is None or end_s is None:
         return
-    left_s = end_s - world.now_s
+    left_s = end_s - snapshot.now_s
     near = save_request.limit_is_near(limit_s, left_s, save_wait_s(ctx))
     if asked(ctx, Occasion.TIMELIMIT):
-        _hear(ctx, world, left_s, near=near)
+        _hear(ctx, snapshot, left_s, near=near)
         return
     if not (ctx.settings.get("checkpoint") or listens(ctx)):
         return
@@ -213,14 +213,14 @@ def near_limit(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     slurms = bool(ahead_s) and save_request.warning_is_due(ahead_s or 0.0, left_s)
     if not near and not slurms:
         return
-    known = sight(ctx, world)
+    known = sight(ctx, snapshot)
     written_s = checkpoints.times_written_s(known.path) if known.path else None
     by_itself = known.logged is not None or (written_s or 0.0) > (ctx.attempt.launch.started_at_s or 0.0)
     if slurms and written_s is not None and save_request.warning_is_due(ahead_s or 0.0, end_s - written_s):
         known = Sight()  # the answer to Slurm is there already
     ask(
         ctx,
-        world,
+        snapshot,
         Occasion.TIMELIMIT,
         max(left_s, 0.0),
         by_signal=ahead_s is None,
@@ -230,18 +230,18 @@ def near_limit(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
     )
 
 
-def _hear(ctx: RunContext, world: ClusterSnapshot, left_s: float, *, near: bool) -> None:
+def _hear(ctx: RunContext, snapshot: ClusterSnapshot, left_s: float, *, near: bool) -> None:
     """What becomes of a script that was asked to save before its time limit."""
     told = ctx.run.leaving
     if told["stage"] == "missed":
         return
-    verdict = awaited(ctx, world)
+    verdict = awaited(ctx, snapshot)
     if not verdict.end and near and told.get("by") == SLURM:
-        if not save_request.new(Sight.from_json(told["known"]), sight(ctx, world)):
+        if not save_request.new(Sight.from_json(told["known"]), sight(ctx, snapshot)):
             more = {"known": told["known"], "unasked": told["unasked"]}
-            ask(ctx, world, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
+            ask(ctx, snapshot, Occasion.TIMELIMIT, max(left_s, 0.0), by_signal=False, **more)
         return
-    ends = estimates.of_run(ctx.run, world.now_s)
+    ends = estimates.of_run(ctx.run, snapshot.now_s)
     work_s = (ends.target - ends.step) * ends.step_s if ends is not None else None
     vain = save_request.in_vain(work_s=work_s, left_s=left_s, unasked=bool(told.get("unasked", True)))
     if verdict.saved and vain and newest_checkpoint(ctx) and ctx.run.state is State.RUNNING:
@@ -264,28 +264,28 @@ def _read(ctx: RunContext) -> Halt | None:
         return None
 
 
-def waits_for_checkpoint(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def waits_for_checkpoint(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Whether the announced end waits for a last checkpoint. Raises SlurmError, OSError (journal)."""
-    if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(world)) > 1:
+    if ctx.run.wish or row.state is not JobState.RUNNING or len(ctx.rows(snapshot)) > 1:
         return False
     if asked(ctx, Occasion.GASP):
-        observe.watch(ctx, world)  # it may say that it has saved
-        return not awaited(ctx, world).end
-    if not _wanted(ctx, world):
+        observe.watch(ctx, snapshot)  # it may say that it has saved
+        return not awaited(ctx, snapshot).end
+    if not _wanted(ctx, snapshot):
         return False
     wait_s = float(ctx.settings.get("fault-save-timeout", 30.0))
-    ask(ctx, world, Occasion.GASP, wait_s)
+    ask(ctx, snapshot, Occasion.GASP, wait_s)
     return True
 
 
-def _wanted(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _wanted(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     attempt, found = ctx.attempt, ctx.observations.provisional
     why = attempt.end_intended
     if attempt.cancel_intended or WITHOUT_SCRIPT in why:
         return False
     if why.startswith((AT_LIMIT, AWAY)):
         return False
-    rows = world.nodes or {}
+    rows = snapshot.nodes or {}
     blamed = found.nodes if found is not None else ()
     gone = [n for n in attempt.used if n in blamed or (n in rows and not rows[n].responding)]
     hangs = attempt.hung is not None or found is None or found.fault is FaultClass.HANG

@@ -107,10 +107,10 @@ class Errands:
 
 @dataclass
 class _Hands:
-    """What a supervisor does for its watch. `world` is the present look, `report` what the logs told at it."""
+    """What a supervisor does for its watch. `snapshot` is the present look, `report` what the logs told at it."""
 
     ctx: RunContext
-    world: ClusterSnapshot
+    snapshot: ClusterSnapshot
     watched: Watched
     report: WatchReport | None = None
     errand: _Errand | None = None
@@ -125,12 +125,12 @@ class _Hands:
             known = self.ctx.services.cluster.jobs((self.ctx.attempt.job,))
         except SlurmError:
             return None
-        found = self.rows(replace(self.world, families=job_rows.families(known)))
+        found = self.rows(replace(self.snapshot, families=job_rows.families(known)))
         if not found:
             return None
         if any(row.state is not JobState.RUNNING for row in found):
             return False
-        fresh = self.watched.read(self.world)
+        fresh = self.watched.read(self.snapshot)
         if fresh is None or self.report is None or not fresh.readable or fresh.behind:
             return None
         return True if fresh.last_growth_s == self.report.last_growth_s else None
@@ -145,7 +145,9 @@ class _Hands:
         asked = tuple(self._parties())
         lines = {job: self._line(job, folder) for job, _ in asked}
         errand = _Errand(asked)
-        services.act("stacks", self.world, lambda: services.in_background(lambda: errand.run(steps, lines)))
+        services.act(
+            "stacks", self.snapshot, lambda: services.in_background(lambda: errand.run(steps, lines))
+        )
         self.errand = errand
         errands.pending.append(errand)  # not sooner: what may not be begun is never over
         return True
@@ -157,9 +159,9 @@ class _Hands:
         asked = tuple(node for _, nodes in self.errand.asked for node in nodes)
         return Answer(asked, tuple(self.errand.answered))
 
-    def rows(self, world: ClusterSnapshot) -> tuple[JobRow, ...]:
+    def rows(self, snapshot: ClusterSnapshot) -> tuple[JobRow, ...]:
         """The rows of whoever is watched."""
-        return self.watched.mine(self.ctx.rows(world))
+        return self.watched.mine(self.ctx.rows(snapshot))
 
     def _line(self, job: str, folder: str) -> str:
         """What is run on the nodes of a job; the ranks in a companion are the main job's."""
@@ -170,8 +172,8 @@ class _Hands:
     def _parties(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each plain job with the nodes that it uses; several for a heterogeneous one, and for a start that lies in companions, too."""
         found = []
-        joined = (row for job in self.ctx.attempt.joined for row in self.world.families.get(job, ()))
-        for row in (*self.rows(self.world), *joined):
+        joined = (row for job in self.ctx.attempt.joined for row in self.snapshot.families.get(job, ()))
+        for row in (*self.rows(self.snapshot), *joined):
             used = self.watched.nodes or row.nodes
             nodes = tuple(node for node in row.nodes if node in used)
             if row.state is JobState.RUNNING and nodes:
@@ -183,14 +185,14 @@ class RemoteHangWatch:
     """The watch over one life, from the supervisor's host."""
 
     def __init__(
-        self, ctx: RunContext, world: ClusterSnapshot, watched: Watched, limits: hang_rules.Limits | None
+        self, ctx: RunContext, snapshot: ClusterSnapshot, watched: Watched, limits: hang_rules.Limits | None
     ) -> None:
-        self._hands = _Hands(ctx, world, watched)
+        self._hands = _Hands(ctx, snapshot, watched)
         self._watch = HangWatch(self._hands, watched.place, watched.token, limits, ctx.services.clock.mono_s)
 
     def look(
         self,
-        world: ClusterSnapshot,
+        snapshot: ClusterSnapshot,
         report: WatchReport,
         *,
         over: bool,
@@ -200,8 +202,8 @@ class RemoteHangWatch:
 
         Raises OSError (journal), LeaseLost.
         """
-        self._hands.world, self._hands.report = world, report
-        found = self._hands.rows(world)
+        self._hands.snapshot, self._hands.report = snapshot, report
+        found = self._hands.rows(snapshot)
         runs = bool(found) and all(row.state is JobState.RUNNING for row in found)
         if not self._watch.poll():
             return None
@@ -222,11 +224,11 @@ def leave_to_agent(ctx: RunContext) -> None:
     ctx.observations.per_start(_Watch).afar = None
 
 
-def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
+def look(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
     """One look at a live launch: end it where it hangs. Raises OSError (journal), LeaseLost."""
     seen, attempt = ctx.observations, ctx.attempt
     watch = seen.per_start(_Watch)
-    if not watch.looked.due(world.mono_s, LOOK_EVERY_S):
+    if not watch.looked.due(snapshot.mono_s, LOOK_EVERY_S):
         return
     if watch.afar is None:
         watched = Watched(
@@ -237,14 +239,14 @@ def look(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
             lambda now: observe.watch(ctx, now, fresh=True),
         )
         watch.afar = RemoteHangWatch(
-            ctx, world, watched, hang_rules.limits_from(ctx.settings, from_afar=True)
+            ctx, snapshot, watched, hang_rules.limits_from(ctx.settings, from_afar=True)
         )
     suspect, found = None, seen.suspicion
     if found is not None:
         lost = any(node in seen.silent for node in attempt.used)
         suspect = limits_while_suspect(ctx.settings, found, ctx.services.catalog(), lost=lost, from_afar=True)
     over = attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number)
-    verdict = watch.afar.look(world, report, over=over, suspect=suspect)
+    verdict = watch.afar.look(snapshot, report, over=over, suspect=suspect)
     if verdict is not None:
         ending.intend(ctx, f"it hangs: {verdict.reason}")
 
@@ -277,13 +279,13 @@ class TaskWatch:
             task.watcher.close()
 
 
-def watch_tasks(ctx: RunContext, world: ClusterSnapshot) -> None:
+def watch_tasks(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One look at the live tasks: journal which of them hang. Raises OSError (journal), LeaseLost."""
     watch, attempt = ctx.observations.per_start(TaskWatch), ctx.attempt
     limits = hang_rules.limits_from(ctx.settings, from_afar=True)
-    if limits is None or not watch.looked.due(world.mono_s, TASKS_EVERY_S):
+    if limits is None or not watch.looked.due(snapshot.mono_s, TASKS_EVERY_S):
         return
-    running = [one.number for one in _running(ctx, world)]
+    running = [one.number for one in _running(ctx, snapshot)]
     for task in [task for task in watch.tasks if task not in running]:
         watch.tasks.pop(task).watcher.close()
     known = attempt_dir.task_records(ctx.run_dir, attempt.number, running[:TASKS_MAX])
@@ -296,9 +298,9 @@ def watch_tasks(ctx: RunContext, world: ClusterSnapshot) -> None:
         if live is None or live.launch != launch.number:
             if live is not None:
                 live.watcher.close()
-            live = watch.tasks[task] = _live(ctx, world, task, launch, limits)
+            live = watch.tasks[task] = _live(ctx, snapshot, task, launch, limits)
         over = attempt_dir.task_over(ctx.run_dir, attempt.number, task, launch.number)
-        live.afar.look(world, live.watcher.poll(world.now_s), over=over)
+        live.afar.look(snapshot, live.watcher.poll(snapshot.now_s), over=over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +309,14 @@ class _Running:
     row: JobRow
 
 
-def _running(ctx: RunContext, world: ClusterSnapshot) -> list[_Running]:
+def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> list[_Running]:
     """The tasks that Slurm shows running, by number."""
-    live = ((job_rows.task_of(row), row) for row in ctx.rows(world) if row.state is JobState.RUNNING)
+    live = ((job_rows.task_of(row), row) for row in ctx.rows(snapshot) if row.state is JobState.RUNNING)
     return sorted((_Running(task, row) for task, row in live if task is not None), key=lambda one: one.number)
 
 
 def _live(
-    ctx: RunContext, world: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.Limits
+    ctx: RunContext, snapshot: ClusterSnapshot, task: int, launch: LaunchRecord, limits: hang_rules.Limits
 ) -> LiveTask:
     watcher = LogWatcher(log_watcher.of_record(launch), catalog=ctx.services.catalog())
 
@@ -327,24 +329,24 @@ def _live(
     place = attempt_dir.task_dir(ctx.run_dir, ctx.attempt.number, task)
     more = {"task": task, "task_launch": launch.number}
     watched = Watched(place, f"{launch.number}.1", launch.nodes, mine, read, more)
-    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, world, watched, limits))
+    return LiveTask(launch.number, watcher, RemoteHangWatch(ctx, snapshot, watched, limits))
 
 
-def end(ctx: RunContext, world: ClusterSnapshot) -> None:
+def end(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel each task that was held to hang and runs on. Raises SlurmError, LeaseLost, Stale."""
     attempt, watch = ctx.attempt, ctx.observations.per_start(TaskWatch)
     if not attempt.hung_tasks or ctx.watch_only:
         return
-    for one in _running(ctx, world):
+    for one in _running(ctx, snapshot):
         task, known = one.number, attempt.hung_tasks.get(one.number)
         if known is None or not _is_still(ctx, task, known.launch):
             continue
-        if not watch.ended[task, known.launch].due(world.mono_s, AGAIN_S):
+        if not watch.ended[task, known.launch].due(snapshot.mono_s, AGAIN_S):
             continue
         if task not in attempt.ended_tasks:
             ctx.record("tasks.end.intended", task=task)
         name = one.row.job_id
-        ctx.services.act("cancel", world, lambda name=name: ctx.services.cluster.cancel(name))  # type: ignore[misc]
+        ctx.services.act("cancel", snapshot, lambda name=name: ctx.services.cluster.cancel(name))  # type: ignore[misc]
         ctx.record("tasks.end.done", task=task)
 
 

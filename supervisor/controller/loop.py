@@ -69,7 +69,7 @@ class Supervisor:
         self._tokens_s = float("-inf")
         self._told = ""
         self.ticks = 0
-        self._world: ClusterSnapshot | None = None
+        self._snapshot: ClusterSnapshot | None = None
         self._next_glance_s = 0.0
 
     # ------------------------------------------------------------------ one round
@@ -81,17 +81,20 @@ class Supervisor:
         is nothing to do cost little. What is only written down goes into the file of our own epoch, and harms nobody.
         """
         self._find_runs()
-        world = self._world = self._look()
+        snapshot = self._snapshot = self._look()
         proven_s = float("-inf")
         for run_dir in list(self.reconcilers):
             if self.services.clock.mono_s() - proven_s >= PROVE_EVERY_S:
                 self.services.prove()
                 proven_s = self.services.clock.mono_s()
-            if world.jobs is not None and self.services.clock.mono_s() - world.mono_s > STALE_AFTER_S / 2:
-                world = self._world = (
+            if (
+                snapshot.jobs is not None
+                and self.services.clock.mono_s() - snapshot.mono_s > STALE_AFTER_S / 2
+            ):
+                snapshot = self._snapshot = (
                     self._look()
                 )  # with very many runs, the last ones must be able to act, too
-            self._step(run_dir, world)
+            self._step(run_dir, snapshot)
         self.services.accounting.look(self.services.in_background)
         self._tell_status()
         self.ticks += 1
@@ -158,7 +161,7 @@ class Supervisor:
             self.services.tell("run.set-aside", run=os.path.basename(run_dir), why=why)
 
     def _look(self) -> ClusterSnapshot:
-        """One answer for all. Where Slurm does not answer, the world is blind and nothing moves."""
+        """One answer for all. Where Slurm does not answer, the snapshot is blind and nothing moves."""
         clock, cluster = self.services.clock, self.services.cluster
         mono = clock.mono_s()
         ids = [job for one in self.reconcilers.values() for job in one.job_ids()]
@@ -200,15 +203,15 @@ class Supervisor:
         self._nodes = (mono, dict(self.services.cluster.nodes()))
         return self._nodes[1]
 
-    def _step(self, run_dir: str, world: ClusterSnapshot) -> None:
+    def _step(self, run_dir: str, snapshot: ClusterSnapshot) -> None:
         reconciler = self.reconcilers[run_dir]
         ctx = reconciler.ctx
-        if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, world))):
+        if not self._guarded(run_dir, lambda: reconciler.step(accounting.with_ended_job(ctx, snapshot))):
             return
         self.services.ledger.follow(ctx.run)
-        if not self._guarded(run_dir, lambda: user_hooks.look(ctx, world)):
+        if not self._guarded(run_dir, lambda: user_hooks.look(ctx, snapshot)):
             return
-        if world.jobs is not None:
+        if snapshot.jobs is not None:
             self.services.seen(who=ctx.run.id, run=ctx.run.id)
         if ctx.run.final and not _unfinished(ctx):
             stamp = _requests_stamp(run_dir)  # first the stamp: what comes behind this look changes it
@@ -310,19 +313,19 @@ class Supervisor:
     def _glance(self) -> bool:
         """New lines of live runs become evidence at once. With many runs the pause grows, so that the cost stays small.
         True where a script has ended: Slurm is worth a look now."""
-        if self._world is None or self._world.jobs is None:
+        if self._snapshot is None or self._snapshot.jobs is None:
             return False
         over = False
         clock = self.services.clock
         cpu_s = time.thread_time()  # not the time on the wall: a slow disk must not make us look away
-        world = replace(self._world, now_s=clock.now_s(), mono_s=clock.mono_s())
+        snapshot = replace(self._snapshot, now_s=clock.now_s(), mono_s=clock.mono_s())
         for run_dir in list(self.reconcilers):
             reconciler = self.reconcilers[run_dir]
             ctx = reconciler.ctx
             if ctx.run.state in _LIVE:
-                self._guarded(run_dir, lambda one=reconciler: one.glance(world))  # type: ignore[misc]
+                self._guarded(run_dir, lambda one=reconciler: one.glance(snapshot))  # type: ignore[misc]
             if run_dir in self.reconcilers and ctx.run.state in _LIVE:
-                over = observe.script_over(ctx, world) or over
+                over = observe.script_over(ctx, snapshot) or over
         self._next_glance_s = clock.mono_s() + GLANCE_SHARE * (time.thread_time() - cpu_s)
         return over
 

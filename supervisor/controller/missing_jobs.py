@@ -40,18 +40,18 @@ class _Absence:
     unwatched: bool = False  # Slurm had the time to forget the job before we missed it
 
 
-def note_seen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def note_seen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """Slurm shows the job."""
     ctx.observations.partition = row.partition or ctx.observations.partition
-    ctx.observations.seen_s = world.mono_s
+    ctx.observations.seen_s = snapshot.mono_s
     ctx.observations.per_launch(_Absence).lacking.stop()
 
 
-def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
+def missed(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """The job's row is missing: wait, and record its end once it is really gone. Raises SlurmError."""
-    note_missing(ctx, world)
-    if not is_gone(ctx, world):
-        _adopt_another(ctx, world)
+    note_missing(ctx, snapshot)
+    if not is_gone(ctx, snapshot):
+        _adopt_another(ctx, snapshot)
         return
     told = accounting.verdict(ctx)
     if told in (accounting.ASKED, accounting.TOLD):
@@ -69,12 +69,12 @@ def missed(ctx: RunContext, world: ClusterSnapshot) -> None:
     exit_status.record_end(ctx, "job.ended", "GONE", reason, accounting.nodes_of(ctx), launch=launch)
 
 
-def note_missing(ctx: RunContext, world: ClusterSnapshot) -> None:
+def note_missing(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Slurm does not show the job: since when, and whether anybody could have seen why."""
     absence = ctx.observations.per_launch(_Absence)
     if not absence.lacking.runs:
-        absence.lacking.restart(world.mono_s)
-        absence.unwatched = _unwatched(ctx, world)
+        absence.lacking.restart(snapshot.mono_s)
+        absence.unwatched = _unwatched(ctx, snapshot)
 
 
 def is_missing(ctx: RunContext) -> bool:
@@ -82,17 +82,17 @@ def is_missing(ctx: RunContext) -> bool:
     return ctx.observations.per_launch(_Absence).lacking.runs
 
 
-def is_gone(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def is_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """The job is really gone: two answers far enough apart lack it, and its token finds nothing alive. Raises SlurmError."""
     cluster = ctx.services.cluster
-    if not _due(ctx, world) or not cluster.ping():
+    if not _due(ctx, snapshot) or not cluster.ping():
         return False
     return all(row.state.ended for row in cluster.find(ctx.attempt.token))
 
 
-def _adopt_another(ctx: RunContext, world: ClusterSnapshot) -> None:
+def _adopt_another(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """sbatch may have made two jobs of one token: where Slurm has lost the one that we know, the other is the attempt."""
-    if not _due(ctx, world):
+    if not _due(ctx, snapshot):
         return
     rows = [row for row in ctx.services.cluster.find(ctx.attempt.token) if not row.state.ended]
     jobs = sorted({job_rows.base_id(row.job_id) for row in rows if bears(row.comment, ctx.attempt.token)})
@@ -100,9 +100,9 @@ def _adopt_another(ctx: RunContext, world: ClusterSnapshot) -> None:
         observe.adopt(ctx, jobs[0])
 
 
-def _due(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _due(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     lacking = ctx.observations.per_launch(_Absence).lacking
-    return lacking.runs and lacking.held_s(world.mono_s) >= ABSENT_FOR_S
+    return lacking.runs and lacking.held_s(snapshot.mono_s) >= ABSENT_FOR_S
 
 
 def left_the_queue(ctx: RunContext) -> bool:
@@ -133,12 +133,12 @@ def _never_started(ctx: RunContext) -> bool:
     return attempt_dir.owner(run_dir, attempt.number, attempt.launch.number) is None
 
 
-def _unwatched(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _unwatched(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Slurm had the time to forget the job since it was last seen: by this process or, as the journal tells, by another."""
     attempt, age_s = ctx.attempt, ctx.services.facts().min_job_age_s
     if ctx.observations.seen_s is not None:
-        return world.mono_s - ctx.observations.seen_s >= age_s
+        return snapshot.mono_s - ctx.observations.seen_s >= age_s
     told = (attempt.submitted_at_s, attempt.launch.running_seen_at_s, attempt.launch.end.at_s)
     return exit_status.forgettable(
-        max((at for at in told if at is not None), default=None), world.now_s, age_s
+        max((at for at in told if at is not None), default=None), snapshot.now_s, age_s
     )

@@ -123,9 +123,9 @@ class _Logs:
         self.watcher = None
 
 
-def note_launch(ctx: RunContext, world: ClusterSnapshot) -> None:
+def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Take up what batch.sh wrote at the start; say so once when it wrote nothing (P10)."""
-    _note_silence(ctx, world)
+    _note_silence(ctx, snapshot)
     note_start(ctx)
     attempt = ctx.attempt
     if attempt.launch.claim_seen:
@@ -146,7 +146,7 @@ def note_launch(ctx: RunContext, world: ClusterSnapshot) -> None:
         ctx.record("launch.seen", nodes=list(attempt.nodes))
         return
     clocks = ctx.observations.per_launch(_Clocks)
-    if clocks.unclaimed.held_s(world.mono_s) > CLAIM_EXPECTED_WITHIN_S and clocks.unclaimed_told.first():
+    if clocks.unclaimed.held_s(snapshot.mono_s) > CLAIM_EXPECTED_WITHIN_S and clocks.unclaimed_told.first():
         ctx.record(
             "warned",
             message=f"nothing seen of attempt {attempt.number} in {ctx.run_dir}: do the nodes see this folder?",
@@ -179,13 +179,13 @@ def _size_bytes(path: str) -> int:
         return 0
 
 
-def is_anothers(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def is_anothers(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """sbatch may have made two jobs of one token: the one that holds the claim is the attempt, the other leaves by itself."""
     asked = ctx.observations.per_launch(_Clocks).owner
-    if not row.state.ended and not asked.due(world.mono_s, OWNER_EVERY_S):
+    if not row.state.ended and not asked.due(snapshot.mono_s, OWNER_EVERY_S):
         return False
     owner = attempt_dir.owner(ctx.run_dir, ctx.attempt.number, ctx.attempt.launch.number)
-    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows(world)) > 1:
+    if owner is None or not owner.job or owner.job == ctx.attempt.job or len(ctx.rows(snapshot)) > 1:
         return False
     adopt(ctx, owner.job)
     return True
@@ -197,22 +197,22 @@ def adopt(ctx: RunContext, job: str) -> None:
     run_dir.index(ctx.services.home, job, ctx.run.id)
 
 
-def _note_silence(ctx: RunContext, world: ClusterSnapshot) -> None:
+def _note_silence(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """A node is fenced by the time of its silence, which begins long before Slurm gives it up."""
     for node in ctx.attempt.reach:
-        row = (world.nodes or {}).get(node)
+        row = (snapshot.nodes or {}).get(node)
         if row is not None and not row.responding:
-            ctx.observations.silent[node].held_s(world.mono_s)
+            ctx.observations.silent[node].held_s(snapshot.mono_s)
         else:
             ctx.observations.silent.stop(node)
 
 
-def script_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def script_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """True once in a launch: when its script has left the record of its end, so that Slurm is worth a look now."""
     attempt, over = ctx.attempt, ctx.observations.per_start(EndedScript).over
     if over.runs or not attempt_dir.script_over(ctx.run_dir, attempt.number, attempt.launch.number):
         return False
-    over.restart(world.mono_s)
+    over.restart(snapshot.mono_s)
     return True
 
 
@@ -222,14 +222,14 @@ def just_ended(ctx: RunContext) -> bool:
     return ended_s is not None and ctx.services.clock.mono_s() - ended_s < JUST_ENDED_S
 
 
-def watch(ctx: RunContext, world: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
+def watch(ctx: RunContext, snapshot: ClusterSnapshot, *, fresh: bool = False) -> WatchReport | None:
     """Read what the logs have grown by; None while no log is known. First sightings and progress are journalled."""
     seen = ctx.observations
     logs = seen.per_start(_Logs)
     over = ctx.attempt.failed_tasks and ctx.attempt.launch.end.at_s is not None
     if over and logs.task_logs_found.first():
         logs.read_anew()  # the logs of an array's failed tasks are read once it is known which they all are
-    if ctx.settings.get("log") and logs.names_looked_for.due(world.mono_s, LOG_NAMES_EVERY_S):
+    if ctx.settings.get("log") and logs.names_looked_for.due(snapshot.mono_s, LOG_NAMES_EVERY_S):
         logs.paths, before = frozenset(log.path for log in extra_logs(ctx)), logs.paths
         if logs.paths - before:  # a log that the script began only now: where its steps are, perhaps
             logs.read_anew()
@@ -247,13 +247,13 @@ def watch(ctx: RunContext, world: ClusterSnapshot, *, fresh: bool = False) -> Wa
         ours = log_watcher.ours(ctx.run_dir, attempt.number, attempt.launch.number)
         logs.watcher = LogWatcher(paths, catalog=ctx.services.catalog(), ours=ours)
     logs.watcher.admit(*ctx.attempt.family)
-    report = logs.watcher.poll(world.now_s, fresh=fresh)
-    seen.note_growth(report, world.mono_s)
+    report = logs.watcher.poll(snapshot.now_s, fresh=fresh)
+    seen.note_growth(report, snapshot.mono_s)
     for evidence in report.new:
         note_evidence(ctx, evidence)
     for evidence in report.others:
         _note_ignored(ctx, evidence)
-    _note_progress(ctx, world, report)
+    _note_progress(ctx, snapshot, report)
     return report
 
 
@@ -297,19 +297,19 @@ def _not_yet_told(ctx: RunContext, evidence: Evidence, mark: str = "") -> dict[s
     }
 
 
-def _note_progress(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
+def _note_progress(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
     progress = report.progress
     if progress is None or progress.step is None:
         return
     seen = ctx.observations
     if progress.checkpoint_step is not None:
         seen.saved_step = progress.checkpoint_step
-    seen.note_pace(world.mono_s, report, progress.steps_seen)
+    seen.note_pace(snapshot.mono_s, report, progress.steps_seen)
     if seen.step is not None and progress.step <= seen.step:
         return
     first = seen.step is None
     seen.step = progress.step
-    if seen.per_start(_Logs).progress_told.due(world.mono_s, PROGRESS_EVERY_S):
+    if seen.per_start(_Logs).progress_told.due(snapshot.mono_s, PROGRESS_EVERY_S):
         step_s = round(report.median_step_s, 4) if report.median_step_s is not None else None
         told = {"total": progress.total, "step_s": step_s}
         ctx.record("launch.progress", step=progress.step, loss=progress.loss, first_step=first, **told)
@@ -337,10 +337,10 @@ class _Visit:
     told: Interval = field(default_factory=Interval)
 
 
-def live_facts(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
+def live_facts(ctx: RunContext, snapshot: ClusterSnapshot) -> NodeFacts:
     """What the watch over the nodes of a live launch has found so far."""
     seen = ctx.observations
-    if seen.per_launch(_Reports).looked.due(world.mono_s, LOOK_EVERY_S):
+    if seen.per_launch(_Reports).looked.due(snapshot.mono_s, LOOK_EVERY_S):
         stamp = node_reports.stamp(ctx.run_dir, ctx.attempt.number)
         if stamp != seen.node_stamp:
             seen.node_stamp = stamp
@@ -348,7 +348,7 @@ def live_facts(ctx: RunContext, world: ClusterSnapshot) -> NodeFacts:
     return seen.node_facts
 
 
-def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def visit_is_over(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """False while the nodes of an end that their own checks do not cover are being looked at over SSH, where that is asked for."""
     attempt, after = ctx.attempt, ctx.observations.per_start(_Visit)
     if ctx.settings.get("after-checks") != "ssh" or attempt.launch.end.state not in _WORTH_A_VISIT:
@@ -363,7 +363,7 @@ def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
         if not missing or attempt_dir.has_tasks(ctx.run_dir, attempt.number):
             return True
         after.visit = Visit(missing, str(ctx.settings.get("ssh-config", "")))
-    waited_s = after.waited.held_s(world.mono_s)
+    waited_s = after.waited.held_s(snapshot.mono_s)
     if not after.visit.over and waited_s < GIVEN_UP_AFTER_S:
         return False
     if after.told.first():
@@ -372,18 +372,18 @@ def visit_is_over(ctx: RunContext, world: ClusterSnapshot) -> bool:
     return True
 
 
-def of_end(ctx: RunContext, world: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
+def of_end(ctx: RunContext, snapshot: ClusterSnapshot, lost: Collection[str] = ()) -> NodeFacts:
     """What the nodes say of themselves once the launch is over, less what was there before; `lost` ones say nothing."""
     attempt, seen = ctx.attempt, ctx.observations
     if attempt_dir.has_tasks(ctx.run_dir, attempt.number):
         return NodeFacts()  # each task has nodes of its own
     _read(ctx)
     facts = replace(seen.node_facts.survived(seen.survived), silent=frozenset(lost))
-    if not facts.odd(world.now_s):
+    if not facts.odd(snapshot.now_s):
         return facts
     entries = ctx.services.ledger.entries()
     launch = entry_prefix(ctx.run, attempt.number, attempt.launch.number)
-    return facts.noted_before(entries, ctx.run.id, launch, world.now_s)
+    return facts.noted_before(entries, ctx.run.id, launch, snapshot.now_s)
 
 
 def first_seen_s(ctx: RunContext, signature: str) -> list[float]:

@@ -29,27 +29,27 @@ TOKENS = "ftrun"  # the head of every token
 LIVE = frozenset({State.QUEUED, State.RUNNING, State.SUSPECT, State.ENDING})
 
 
-def cancel_all(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def cancel_all(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """Cancel every job that bears the run's token and is not over. True when there was one. Raises SlurmError, Stale."""
     living = [row for row in ctx.services.cluster.find(ctx.run.token) if not row.state.ended]
-    cancel(ctx, world, living)
+    cancel(ctx, snapshot, living)
     return bool(living)
 
 
-def cancel_seen(ctx: RunContext, world: ClusterSnapshot) -> None:
+def cancel_seen(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """Cancel what lives beside the present attempt, as far as this look has brought it. Raises SlurmError, Stale."""
     if ctx.run.state not in LIVE or ctx.watch_only or not ctx.attempt.job:
         return
-    cancel(ctx, world, [row for row in world.tokens if _is_stray(ctx, row)])
+    cancel(ctx, snapshot, [row for row in snapshot.tokens if _is_stray(ctx, row)])
 
 
-def cancel(ctx: RunContext, world: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
+def cancel(ctx: RunContext, snapshot: ClusterSnapshot, rows: Iterable[JobRow]) -> None:
     """Cancel these jobs of the run, each announced and noted."""
     for row in rows:
         job = row.raw_job_id or row.job_id
         own = job == ctx.attempt.job  # then its end, too, is ours and nobody else's
         ctx.record("cancel.intended", what=f"stray job {job} ({row.comment})", own=own)
-        ctx.services.act("cancel", world, lambda j=job: ctx.services.cluster.cancel(j))  # type: ignore[misc]
+        ctx.services.act("cancel", snapshot, lambda j=job: ctx.services.cluster.cancel(j))  # type: ignore[misc]
         ctx.record("cancel.done", what=f"stray job {job}")
 
 

@@ -68,50 +68,50 @@ class _Wait:
     alive: Stopwatch = field(default_factory=Stopwatch)  # though it was to be taken out
 
 
-def look(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
-    alone = len(ctx.rows(world)) == 1 and row.job_id.isdigit()
+    alone = len(ctx.rows(snapshot)) == 1 and row.job_id.isdigit()
     if ctx.watch_only or row.state is not JobState.PENDING or not alone:
         return
     first = not any(one.nodes for one in ctx.run.attempts)
-    waited_s = _waited(ctx, world, first=first)
-    if not _wait(ctx).looked.due(world.mono_s, LOOK_EVERY_S):
+    waited_s = _waited(ctx, snapshot, first=first)
+    if not _wait(ctx).looked.due(snapshot.mono_s, LOOK_EVERY_S):
         return
     if ctx.attempt.resizing:
-        _reshape(ctx, world, ctx.attempt.resizing, "announced before")
+        _reshape(ctx, snapshot, ctx.attempt.resizing, "announced before")
         return
     if not first and row.reason in ("Priority", "Resources"):
-        drain.request_priority(ctx, world)
+        drain.request_priority(ctx, snapshot)
     sizes, patience = _sizes(ctx), _patience(ctx)
-    pending = _pending(ctx, world, row, waited_s, sizes, first=first)
+    pending = _pending(ctx, snapshot, row, waited_s, sizes, first=first)
     may_move = waited_s >= min(queue.spare_wait_s(pending, patience), patience.timeout_s) or pending.never_s
     if not may_move and not queue.cannot_start(row.reason):
         return  # the usual case costs Slurm no question
-    ready = _ready(ctx, world, sizes) if sizes is not None and not pending.first else 0
+    ready = _ready(ctx, snapshot, sizes) if sizes is not None and not pending.first else 0
     move = queue.look(pending, ready, sizes, patience)
     if move.kind == "notify":
         message = f"attempt {ctx.attempt.number}: {move.reason}"
         if message not in ctx.run.warnings:
             ctx.record("warned", message=message)
     elif move.kind == "relax":
-        _give_back(ctx, world, move.nodes, move.reason)
+        _give_back(ctx, snapshot, move.nodes, move.reason)
     elif move.kind == "shrink" and not ctx.attempt.fixed and not ctx.settings.get("spares"):
-        _reshape(ctx, world, move.size, move.reason)
+        _reshape(ctx, snapshot, move.size, move.reason)
     elif move.kind in ("shrink", "anew"):
-        _move(ctx, world, move.size, move.reason)
+        _move(ctx, snapshot, move.size, move.reason)
     elif move.kind in ("stop", "hopeless") and _still_waits(ctx):
-        _stop(ctx, world, move.reason)
+        _stop(ctx, snapshot, move.reason)
 
 
 def shape_of_next(
-    ctx: RunContext, world: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
+    ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
 ) -> tuple[int, int | None]:
     """(how many nodes the next attempt uses, 0 for a run that has but one size; its spares, None for a run that has none)."""
     sizes, attempt = _sizes(ctx), ctx.attempt
     size = int(ctx.run.decision.get("size", 0))
     if sizes is None:
         return 0, in_allocation.spares_now(ctx.settings, attempt, view, exclude)
-    view = queue.alike(view, world.nodes or {}, ctx.run)
+    view = queue.alike(view, snapshot.nodes or {}, ctx.run)
     if size not in sizes.all:
         now = queue.present(ctx.run, sizes)
         worth = elastic.usable(sizes, ctx.run.sizes_aside)
@@ -122,7 +122,7 @@ def shape_of_next(
     return size, spares
 
 
-def may_be_taken_out(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def may_be_taken_out(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Whether a job that is to wait no longer may be ended, or is over, by us. Else it is what goes on, or a person has ended it (P5)."""
     attempt = ctx.attempt
     if row.state.pending:
@@ -130,12 +130,12 @@ def may_be_taken_out(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bo
     if row.state is JobState.CANCELLED and attempt.cancel_intended:
         return True
     if row.state is JobState.CANCELLED and not row.nodes:
-        finish.cancelled_in_queue(ctx, world)
+        finish.cancelled_in_queue(ctx, snapshot)
         return False
     if row.state.ended and not row.nodes:
         return True
     if attempt.cancel_intended and not row.state.ended:
-        alive_s = _wait(ctx).alive.held_s(world.mono_s)
+        alive_s = _wait(ctx).alive.held_s(snapshot.mono_s)
         if row.state is not JobState.RUNNING or alive_s < finish.ALIVE_FOR_S:
             return False  # our cancel may be on its way
     finish.follow_launch(ctx, row)
@@ -160,28 +160,34 @@ def _patience(ctx: RunContext) -> Patience:
     )
 
 
-def _waited(ctx: RunContext, world: ClusterSnapshot, *, first: bool) -> float:
+def _waited(ctx: RunContext, snapshot: ClusterSnapshot, *, first: bool) -> float:
     """How long the job has waited, by whoever looked after it; noted now and then where it matters to somebody."""
     wait, outages = _wait(ctx), ctx.observations.outages
     clock = wait.clock
     if wait.outages != outages:
         wait.outages = outages
         clock.stop()
-    waited_s = clock.look(ctx.attempt.waited_s, world.mono_s)
+    waited_s = clock.look(ctx.attempt.waited_s, snapshot.mono_s)
     if clock.due and not first:
         ctx.record("queue.waited", waited_s=round(waited_s, 1))
     return waited_s
 
 
 def _pending(
-    ctx: RunContext, world: ClusterSnapshot, row: JobRow, waited_s: float, sizes: Sizes | None, *, first: bool
+    ctx: RunContext,
+    snapshot: ClusterSnapshot,
+    row: JobRow,
+    waited_s: float,
+    sizes: Sizes | None,
+    *,
+    first: bool,
 ) -> Pending:
     attempt, wait = ctx.attempt, _wait(ctx)
     if not queue.never_starts(row.reason):
         wait.never_starts.stop()
         never_s = 0.0
     else:
-        never_s = wait.never_starts.held_s(world.mono_s)
+        never_s = wait.never_starts.held_s(snapshot.mono_s)
     relaxed = wait.relaxed.since_s
     return Pending(
         reason=row.reason,
@@ -189,20 +195,20 @@ def _pending(
         size=attempt.size or (sizes.full if sizes is not None else row.node_count),
         spares=in_allocation.spares_of(ctx.settings, attempt),
         first=first,
-        kept_off=queue.tiers(ctx.run, attempt.excluded, world.now_s),
-        relaxed_s=world.mono_s - relaxed if relaxed is not None else float("inf"),
+        kept_off=queue.tiers(ctx.run, attempt.excluded, snapshot.now_s),
+        relaxed_s=snapshot.mono_s - relaxed if relaxed is not None else float("inf"),
         never_s=never_s,
         sized_s=waited_s - attempt.sized_at_s,
-        starts_in_s=row.start_time_s - world.now_s if row.start_time_s is not None else None,
+        starts_in_s=row.start_time_s - snapshot.now_s if row.start_time_s is not None else None,
         resized=attempt.resized,
     )
 
 
-def _ready(ctx: RunContext, world: ClusterSnapshot, sizes: Sizes) -> int:
+def _ready(ctx: RunContext, snapshot: ClusterSnapshot, sizes: Sizes) -> int:
     """How many idle, healthy nodes the waiting job could have now. Raises SlurmError."""
-    if sum(row.state == "idle" for row in (world.nodes or {}).values()) < sizes.all[0]:
+    if sum(row.state == "idle" for row in (snapshot.nodes or {}).values()) < sizes.all[0]:
         return 0  # a full cluster is not asked about anything more
-    view = queue.alike(cluster_view(ctx, world), world.nodes or {}, ctx.run)
+    view = queue.alike(cluster_view(ctx, snapshot), snapshot.nodes or {}, ctx.run)
     return queue.ready(view, (), ctx.attempt.excluded)
 
 
@@ -213,7 +219,7 @@ def _still_waits(ctx: RunContext) -> bool:
     return bool(found) and all(row.state is JobState.PENDING for row in found)
 
 
-def _reshape(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) -> None:
+def _reshape(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
     """Make the waiting job itself smaller; where that cannot be, the next look goes the other way. Raises SlurmError: the next look asks what became of it."""
     cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
@@ -228,7 +234,7 @@ def _reshape(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) ->
     try:
         ctx.services.act(
             "resize",
-            world,
+            snapshot,
             lambda: cluster.reshape(attempt.job, nodes=shape.nodes, tasks=shape.tasks, cpus=shape.cpus),
         )
     except RefusedForGood as error:
@@ -242,8 +248,8 @@ def _reshape(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) ->
     ctx.record("resize.done", size=size, reason=reason, waited_s=waited_s)
 
 
-def _move(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) -> None:
-    ctx.services.fresh(world)
+def _move(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
+    ctx.services.fresh(snapshot)
     if not _still_waits(ctx):
         return
     last = ctx.run.incidents[-1].fault if ctx.run.incidents else ""
@@ -251,7 +257,7 @@ def _move(ctx: RunContext, world: ClusterSnapshot, size: int, reason: str) -> No
     ctx.record("queue.moved", decision=decision)
 
 
-def _give_back(ctx: RunContext, world: ClusterSnapshot, nodes: Sequence[str], reason: str) -> None:
+def _give_back(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[str], reason: str) -> None:
     """Take these nodes off the job's list, less those that its user put there."""
     cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
@@ -261,13 +267,13 @@ def _give_back(ctx: RunContext, world: ClusterSnapshot, nodes: Sequence[str], re
     left = sorted(set(attempt.excluded) - set(nodes))
     ctx.record("exclude.intended", nodes=left, before=list(details.excluded), reason=reason)
     try:
-        ctx.services.act("exclude", world, lambda: cluster.exclude(attempt.job, sorted(keep)))
+        ctx.services.act("exclude", snapshot, lambda: cluster.exclude(attempt.job, sorted(keep)))
     except RefusedForGood as error:
         ctx.record("exclude.refused", message=error.message)
     else:
         ctx.record("exclude.done", nodes=left, left=left)
         ctx.record("warned", message=f"attempt {attempt.number}: {reason}")
-    _wait(ctx).relaxed.restart(world.mono_s)
+    _wait(ctx).relaxed.restart(snapshot.mono_s)
 
 
 def _users_own(ctx: RunContext) -> set[str]:
@@ -279,12 +285,12 @@ def _users_own(ctx: RunContext) -> set[str]:
         return set()
 
 
-def _stop(ctx: RunContext, world: ClusterSnapshot, reason: str) -> None:
+def _stop(ctx: RunContext, snapshot: ClusterSnapshot, reason: str) -> None:
     newest = newest_checkpoint(ctx)
     saved = f"the last good checkpoint is {newest}" if newest else "no complete checkpoint is known"
     data: dict[str, Any] = {"class": FaultClass.SCHEDULER.value, "signature": "slurm.queue"}
     advice = f"ftrun resume {ctx.run.id} goes on from there"
-    finish.end_run(ctx, world, Decision("stop", f"{reason}; {saved}", advice=advice), data)
+    finish.end_run(ctx, snapshot, Decision("stop", f"{reason}; {saved}", advice=advice), data)
 
 
 CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown")
@@ -312,22 +318,22 @@ def forget(services: Services) -> None:
     services.shared(_FirstJobs).done.clear()
 
 
-def keep_off_quarantined(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> None:
+def keep_off_quarantined(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     """One look at a job in the queue. Raises SlurmError where it is worth another look."""
     attempt, known = ctx.attempt, ctx.services.shared(_FirstJobs).done
     first = attempt.number == 1 and not attempt.launch.number and attempt.launch.running_seen_at_s is None
-    if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, world, row):
+    if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, snapshot, row):
         return
     told = known.get(ctx.run.token) or _from_journal(ctx)
     if told is None:
-        told = _chosen(ctx, world, row)
+        told = _chosen(ctx, snapshot, row)
         if told.nodes:
             _announce(ctx, told)
     elif told.done and told.nodes and _cannot_start(row):
         told = replace(told, nodes=(), back=told.nodes, done=False)
         _announce(ctx, told)
     if not told.done:
-        _carry_out(ctx, world, told)
+        _carry_out(ctx, snapshot, told)
         told = replace(told, done=True)
     known[ctx.run.token] = told
 
@@ -338,17 +344,17 @@ def _cannot_start(row: JobRow) -> bool:
     return any(words in reason for words in CANNOT_START)
 
 
-def _in_parts(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> bool:
+def _in_parts(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
     """Tasks of an array and components of a heterogeneous job have lists of their own: they are left alone."""
-    return len(ctx.rows(world)) > 1 or not row.job_id.isdigit()
+    return len(ctx.rows(snapshot)) > 1 or not row.job_id.isdigit()
 
 
-def _chosen(ctx: RunContext, world: ClusterSnapshot, row: JobRow) -> PendingExclusion:
+def _chosen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> PendingExclusion:
     """Whom this job is to be kept off; nobody, in most cases, and then Slurm is not asked."""
-    quarantined = node_history.quarantined(ctx, world.now_s)
+    quarantined = node_history.quarantined(ctx, snapshot.now_s)
     if not quarantined:
         return PendingExclusion()
-    view = cluster_view(ctx, world)
+    view = cluster_view(ctx, snapshot)
     details = ctx.services.cluster.details(ctx.attempt.job)
     if details is None or details.state is not JobState.PENDING or len(view.partition) == 0:
         return PendingExclusion()
@@ -368,7 +374,7 @@ def _announce(ctx: RunContext, told: PendingExclusion) -> None:
     ctx.record("exclude.intended", nodes=list(told.nodes), before=list(told.before))
 
 
-def _carry_out(ctx: RunContext, world: ClusterSnapshot, told: PendingExclusion) -> None:
+def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, told: PendingExclusion) -> None:
     """Change the list. A job that has started meanwhile keeps its place."""
     cluster, job = ctx.services.cluster, ctx.attempt.job
     details = cluster.details(job)
@@ -376,7 +382,7 @@ def _carry_out(ctx: RunContext, world: ClusterSnapshot, told: PendingExclusion) 
     names = sorted({*now, *(set(told.nodes) - set(required))} - set(told.back))
     try:
         if names != sorted(now):
-            ctx.services.act("exclude", world, lambda: cluster.exclude(job, names))
+            ctx.services.act("exclude", snapshot, lambda: cluster.exclude(job, names))
     except RefusedForGood as error:
         ctx.record("exclude.refused", message=error.message)
     else:

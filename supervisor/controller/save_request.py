@@ -39,7 +39,7 @@ class _Clocks:
 
 def ask(
     ctx: RunContext,
-    world: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     occasion: Occasion,
     wait_s: float | None,
     *,
@@ -56,34 +56,34 @@ def ask(
     one asks; `nodes` are those for which it is to be left. Raises SlurmError: then it is intended, and `awaited` asks again.
     """
     signal = str(ctx.settings.get("save-signal", "")) if by_signal else ""
-    ctx.services.fresh(world)
+    ctx.services.fresh(snapshot)
     leave_no_nodes(ctx)
     ctx.record(
         "leave.intended",
-        token=str(int(world.now_s * 1000)),
+        token=str(int(snapshot.now_s * 1000)),
         occasion=occasion.value,
         wait_s=wait_s,
         signal=signal,
         halt=halt,
-        known=known if known is not None else sight(ctx, world).to_json(),
+        known=known if known is not None else sight(ctx, snapshot).to_json(),
         unasked=unasked,
         by=by,
         nodes=list(nodes),
     )
     if by != SLURM:
-        _tell(ctx, world)
+        _tell(ctx, snapshot)
 
 
-def awaited(ctx: RunContext, world: ClusterSnapshot) -> Verdict:
+def awaited(ctx: RunContext, snapshot: ClusterSnapshot) -> Verdict:
     """What has become of the checkpoint that was asked for; the end of the wait is journalled, once. Raises SlurmError."""
     told = ctx.run.leaving
     if told["stage"] in ("saved", "missed"):
         return Verdict(True, told["stage"] == "saved", str(told.get("why", "")))
     if told["stage"] == "intended" and told.get("by") != SLURM:
-        _tell(ctx, world)
+        _tell(ctx, snapshot)
     asking = Ask(Occasion(told["occasion"]), Sight.from_json(told["known"]), told["wait_s"])
-    now = sight(ctx, world)
-    waited_s = ctx.observations.per_launch(_Clocks).asked[told["token"]].held_s(world.mono_s)
+    now = sight(ctx, snapshot)
+    waited_s = ctx.observations.per_launch(_Clocks).asked[told["token"]].held_s(snapshot.mono_s)
     verdict = save_request.decide(asking, now, waited_s)
     if not verdict.end:
         return verdict
@@ -97,29 +97,29 @@ def awaited(ctx: RunContext, world: ClusterSnapshot) -> Verdict:
     return verdict
 
 
-def sight(ctx: RunContext, world: ClusterSnapshot) -> Sight:
+def sight(ctx: RunContext, snapshot: ClusterSnapshot) -> Sight:
     """The newest checkpoint as it is now, and for how long it has been so while this process looked."""
     path = newest_checkpoint(ctx)
     stamp = checkpoints.stamp(path) if path else ""
     clocks = ctx.observations.per_launch(_Clocks)
     if clocks.newest != (path, stamp):
         clocks.newest = path, stamp
-        clocks.unchanged.restart(world.mono_s)
+        clocks.unchanged.restart(snapshot.mono_s)
     return Sight(
         path=path,
         stamp=stamp,
         step=names.step_of(path) if path else None,
         logged=ctx.observations.saved_step,
-        quiet_s=clocks.unchanged.held_s(world.mono_s),
+        quiet_s=clocks.unchanged.held_s(snapshot.mono_s),
         marked=bool(ctx.settings.get("checkpoint-marker")),
     )
 
 
-def _tell(ctx: RunContext, world: ClusterSnapshot) -> None:
+def _tell(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """The file for scripts that look, the signal for scripts that listen."""
     told = ctx.run.leaving
     try:
-        ctx.services.act("save-now", world, lambda: flag_files.ask(ctx.run_dir, told["token"]))
+        ctx.services.act("save-now", snapshot, lambda: flag_files.ask(ctx.run_dir, told["token"]))
     except OSError as error:
         ctx.record("warned", message=f"{ctx.run_dir}/{flag_files.FILE} cannot be written: {error.strerror}")
     name, to_script = save_request.split_signal(told["signal"])
@@ -132,7 +132,7 @@ def _tell(ctx: RunContext, world: ClusterSnapshot) -> None:
                 cluster.cancel(job, signal=name, batch=to_script)
 
         try:
-            ctx.services.act("signal", world, send)
+            ctx.services.act("signal", snapshot, send)
         except RefusedForGood as error:
             ctx.record("warned", message=f"the signal {told['signal']} cannot be sent: {error.message}")
     ctx.record("leave.asked", token=told["token"])

@@ -35,17 +35,17 @@ class _Clocks:
     looked_up: Stopwatches = field(default_factory=Stopwatches)
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One look at an attempt that is opened and not known to be submitted. Raises SlurmError, OSError (journal)."""
     attempt = ctx.attempt
     if attempt.submission == "opened":
-        _not_submitted(ctx, world, "sbatch was not called")
+        _not_submitted(ctx, snapshot, "sbatch was not called")
         return
     found = [row for row in ctx.services.cluster.find(attempt.token) if bears(row.comment, attempt.token)]
     if found:
         _found(ctx, found[0].raw_job_id or found[0].job_id, seen=True)
-    elif _looked_for_s(ctx, world) >= LOOKUP_FOR_S:
-        _not_submitted(ctx, world, "no job bears its token")
+    elif _looked_for_s(ctx, snapshot) >= LOOKUP_FOR_S:
+        _not_submitted(ctx, snapshot, "no job bears its token")
 
 
 def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
@@ -53,12 +53,12 @@ def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
     run_dir.index(ctx.services.home, job, ctx.run.id)
 
 
-def _looked_for_s(ctx: RunContext, world: ClusterSnapshot) -> float:
+def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
     """Since the first look of this process that Slurm answered."""
-    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(world.mono_s)
+    return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(snapshot.mono_s)
 
 
-def _not_submitted(ctx: RunContext, world: ClusterSnapshot, why: str) -> None:
+def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None:
     """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
     taken = finish.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
@@ -66,24 +66,24 @@ def _not_submitted(ctx: RunContext, world: ClusterSnapshot, why: str) -> None:
     elif ctx.attempt.number == 1 and not ctx.run.incidents:
         reason = f"the submission did not come about: {why}"
         ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})
-    elif _maybe_cancelled(ctx, world):
+    elif _maybe_cancelled(ctx, snapshot):
         reason = f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: a person may have cancelled it"
         advice = f"If nobody cancelled it, ftrun resume {ctx.run.id} goes on with the run."
         signature = {"class": "cancelled", "signature": "slurm.unseen-submission"}
-        finish.end_run(ctx, world, Decision("stop", reason, advice=advice), signature)
+        finish.end_run(ctx, snapshot, Decision("stop", reason, advice=advice), signature)
     else:
         last = ctx.run.incidents[-1].decision if ctx.run.incidents else {}
         decision = {"kind": "resubmit", "reason": why, "exclude": [], "class": last.get("class", "")}
         ctx.record("submit.lost", why=why, decision=decision | {"avoid": list(last.get("avoid", ()))})
 
 
-def _maybe_cancelled(ctx: RunContext, world: ClusterSnapshot) -> bool:
+def _maybe_cancelled(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
     """sbatch was announced, and the first look came so late that its job could be cancelled and forgotten by then."""
     if ctx.attempt.submission == "opened" or ctx.run.wish:
         return False
     if ctx.attempt.token in ctx.services.uncalled:  # nobody else calls sbatch for it
         return False
-    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, world)
+    age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, snapshot)
     if ctx.observations.attempt == ctx.attempt.number:  # it was opened by this very process
         return ctx.observations.answered_s - looked_for_s >= age_s
-    return exit_status.forgettable(ctx.attempt.intended_at_s, world.now_s - looked_for_s, age_s)
+    return exit_status.forgettable(ctx.attempt.intended_at_s, snapshot.now_s - looked_for_s, age_s)

@@ -39,13 +39,13 @@ class _OverdueJob:
     over: Stopwatch = field(default_factory=Stopwatch)
 
 
-def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
+def judge(ctx: RunContext, snapshot: ClusterSnapshot, report: WatchReport) -> None:
     """Suspect or clear the live attempt by what its log says. Nothing while it does not run or cannot be read."""
-    row = ctx.row(world)
+    row = ctx.row(snapshot)
     if not report.readable or report.behind or row is None or row.state is not JobState.RUNNING:
         ctx.observations.per_start(_OverdueJob).over.stop()
         return
-    facts = gather_facts.of_live(ctx, world, report, topology(ctx))
+    facts = gather_facts.of_live(ctx, snapshot, report, topology(ctx))
     diagnosis = diagnose(facts) if facts.evidence or facts.nodes.findings else None
     if report.evidence:
         ctx.observations.provisional = diagnosis
@@ -59,7 +59,7 @@ def judge(ctx: RunContext, world: ClusterSnapshot, report: WatchReport) -> None:
         if ctx.run.state is State.RUNNING:
             told = {"signature": diagnosis.signature, "title": diagnosis.title}
             ctx.record("fault.suspected", step=ctx.observations.step, **told)
-        _end_where_the_script_is_over(ctx, world, diagnosis)
+        _end_where_the_script_is_over(ctx, snapshot, diagnosis)
 
 
 def leave_to_agent(ctx: RunContext) -> None:
@@ -69,13 +69,13 @@ def leave_to_agent(ctx: RunContext) -> None:
     _clear(ctx, "the agent beside the script lives: it judges")
 
 
-def _end_where_the_script_is_over(ctx: RunContext, world: ClusterSnapshot, diagnosis: Diagnosis) -> None:
+def _end_where_the_script_is_over(ctx: RunContext, snapshot: ClusterSnapshot, diagnosis: Diagnosis) -> None:
     """The script has ended by itself, which confirms what is suspected; its job should end soon after checks and hooks."""
     attempt, over = ctx.attempt, ctx.observations.per_start(_OverdueJob).over
     if attempt_dir.exit_record(ctx.run_dir, attempt.number, attempt.launch.number) is None:
         over.stop()
         return
-    waited_s = over.held_s(world.mono_s)
+    waited_s = over.held_s(snapshot.mono_s)
     if waited_s >= float(ctx.settings.get("fault-grace", 60.0)) + leaves_for_s(ctx.settings):
         ending.intend(ctx, f"{diagnosis.title}; its script ended {waited_s:.0f} s ago, and the job has not")
 

@@ -107,17 +107,17 @@ def environment(run: Run, run_dir: str, one: Due) -> dict[str, str]:
     return {f"FTRUN_{name}": " ".join(str(value).replace("\0", " ").split()) for name, value in told.items()}
 
 
-def look(ctx: RunContext, world: ClusterSnapshot) -> None:
+def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """One look at the commands of a run: journal the ends, start what is due. Raises LeaseLost, Stale, OSError (journal)."""
     if not any(ctx.settings.get(name) for name in ("on-fault", "on-give-up", "pre-hook", "post-hook")):
         return
     _note_those_in_the_job(ctx)
-    _note_ends(ctx, world)
+    _note_ends(ctx, snapshot)
     for one in due(ctx.run):
         if _at_work(ctx) >= AT_ONCE_MAX:
             return
         ctx.record("hook.intended", key=one.key, hook=one.hook)
-        ctx.services.act("hook", world, lambda one=one: _start(ctx, one))  # type: ignore[misc]
+        ctx.services.act("hook", snapshot, lambda one=one: _start(ctx, one))  # type: ignore[misc]
 
 
 def pending(ctx: RunContext) -> bool:
@@ -165,7 +165,7 @@ def _at_work(ctx: RunContext) -> int:
     return len(pids)
 
 
-def _note_ends(ctx: RunContext, world: ClusterSnapshot) -> None:
+def _note_ends(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     """The ends of what was started, by us or by a supervisor before us."""
     limit_s = float(ctx.settings.get("hook-limit", 60.0))
     for key in [key for key, why in ctx.run.hooks.items() if not why]:
@@ -174,7 +174,9 @@ def _note_ends(ctx: RunContext, world: ClusterSnapshot) -> None:
         if end is not None:
             _at_work(ctx)
             ctx.record("hook.ended", key=key, hook=hook, **end)
-        elif ctx.observations.per_launch(_Clocks).unheard[key].held_s(world.mono_s) > limit_s + LOST_AFTER_S:
+        elif (
+            ctx.observations.per_launch(_Clocks).unheard[key].held_s(snapshot.mono_s) > limit_s + LOST_AFTER_S
+        ):
             ctx.record("hook.ended", key=key, hook=hook, code=None, why="unknown: it left no record")
 
 
