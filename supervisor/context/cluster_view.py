@@ -106,7 +106,7 @@ def lost_by_then(ctx: RunContext, snapshot: ClusterSnapshot) -> tuple[str, ...]:
 
 
 def topology(ctx: RunContext) -> Topology:
-    """The known rank placement of this attempt. Slurm's default (block distribution of ranks) is not assumed."""
+    """The known rank placement of this attempt. Slurm's default, block distribution, is not assumed."""
     known, report = Topology(nodes=ctx.attempt.used), ctx.observations.report
     return report.seats.added_to(known) if report is not None else known
 

@@ -76,7 +76,8 @@ class RunContext:
 
     @property
     def watch_only(self) -> bool:
-        """Whether ftrun may only observe this run (`observe`, or `retries` 0) and no user has requested more."""
+        """Whether ftrun may only observe this run (`observe`, or `retries` 0) and no user has asked for
+        more."""
         only = bool(self.settings.get("observe")) or int(self.settings.get("retries", 20)) == 0
         return only and not self.run.wish
 

@@ -1,5 +1,4 @@
-"""What all runs of one supervisor share: cluster, clock, lease, and the single way to carry out an effect.
-(I/O)
+"""What all runs of one supervisor share: cluster, clock, lease, and the one way to carry out an effect. (I/O)
 
 An effect is intent, act, fact: the intent is journalled and synced, the lease is confirmed, the act is done
 once, the fact is journalled. `Services.act` does the middle part: it refuses to act on a snapshot older than

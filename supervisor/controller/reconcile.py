@@ -1,9 +1,8 @@
-"""One run, looked after: what is seen becomes records, and each state has one handler. (I/O)
+"""One run: what the snapshot shows becomes records, and each state has one handler. (I/O)
 
-How it thinks. `step(snapshot)` is level-based: it compares what the journal says with what the snapshot shows and writes down
-the difference. It never waits and never loops for long; whatever needs time is asked again at the next look.
-
-Blindness is neither clean nor dead: while Slurm cannot be seen nothing moves.
+`step(snapshot)` is level-based: it compares the journal with the snapshot and records the difference. It
+never waits and never loops for long; work that needs time is taken up again at the next snapshot. While Slurm
+cannot be seen nothing moves: no answer means neither "healthy" nor "dead".
 """
 
 from __future__ import annotations
@@ -43,14 +42,16 @@ from ftrun.supervisor.store import run_dir as store_run_dir
 
 __all__ = ["HANDLERS", "RunReconciler"]
 
-FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may sit between its records
+FRONT_PATIENCE_S = 180.0  # how long an `ftrun sbatch` on another host may pause between its records
 INSIDE_EVERY_S = 1.0  # an agent's journal is on the shared file system
-STEPS_MAX = 6  # transitions of one run in one look
+STEPS_MAX = 6  # transitions of one run per snapshot
 
 
 @dataclass
 class _Clocks:
-    front: Stopwatches = field(default_factory=Stopwatches)  # the journal's lengths -> since when they are so
+    front: Stopwatches = field(
+        default_factory=Stopwatches
+    )  # journal lengths -> since when they are unchanged
     inside: Interval = field(default_factory=Interval)
 
 
@@ -61,11 +62,11 @@ class RunReconciler:
         self.ctx = RunContext(run_dir, services)
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the open files."""
         self.ctx.close()
 
     def job_ids(self) -> tuple[str, ...]:
-        """The jobs whose rows the next look must bring."""
+        """The jobs whose rows the next snapshot must contain."""
         run = self.ctx.run
         attempt, beside_it = run.attempt, companions.job_ids(run)
         if run.final or attempt is None or not attempt.job:
@@ -86,7 +87,7 @@ class RunReconciler:
         if snapshot.jobs is None or snapshot.nodes is None:
             return
         if final and not ctx.run.final:
-            return  # the snapshot was looked at when nobody asked for its job
+            return  # a request has just resumed it; the snapshot does not cover its job
         orphan_jobs.cancel_seen(ctx, snapshot)
         dependents.move(ctx, snapshot)
         companions.look(ctx, snapshot)
@@ -97,11 +98,12 @@ class RunReconciler:
             if (ctx.run.state, len(ctx.run.attempts)) == before:
                 return
             if ctx.run.state in (State.QUEUED, State.SUBMITTING):
-                return  # the snapshot was looked at before this job was there
+                return  # the snapshot is older than this job
             ctx.services.fresh(snapshot)
 
     def glance(self, snapshot: ClusterSnapshot) -> None:
-        """Read the log of a live attempt between two looks at Slurm. Notes and intends; carries out nothing."""
+        """Read the log of a live attempt between two snapshots. Records and announces; carries out
+        nothing."""
         ctx = self.ctx
         if ctx.writes and ctx.run.state in (State.RUNNING, State.SUSPECT):
             if ctx.observations.per_launch(_Clocks).inside.due(snapshot.mono_s, INSIDE_EVERY_S):
@@ -114,7 +116,8 @@ class RunReconciler:
 
 
 def _front_at_work(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """`ftrun sbatch` still writes: if we appended first, readers would ignore the submitter's later records (P8)."""
+    """Whether `ftrun sbatch` still writes: if we appended first, readers would ignore its later records
+    (P8)."""
     state, attempt = ctx.run.state, ctx.run.attempt
     first = attempt is None or (attempt.number == 1 and not ctx.run.incidents)
     early = state is State.NEW or (state is State.SUBMITTING and first)
@@ -130,7 +133,8 @@ def _front_gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _new(ctx: RunContext, _snapshot: ClusterSnapshot) -> None:
-    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, nor can it be when attempt 1 is taken."""
+    """`ftrun sbatch` died before it opened an attempt: no sbatch was called, and none can be once attempt
+    1 is closed."""
     ctx.services.prove()
     store_run_dir.open_attempt(ctx.run_dir, 1)
     finish.close_attempt(ctx)
@@ -148,11 +152,11 @@ def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     missing_jobs.note_seen(ctx, snapshot, row)
     if row.state.ended and row.restarts not in (None, ctx.attempt.launch.number):
-        _started(ctx, row)  # another launch than was awaited: it ended between two looks, or in the queue
+        _started(ctx, row)  # another launch than expected: it ended between two snapshots, or in the queue
     elif row.state.ended:
         _ended(ctx, snapshot, row)
     elif observe.is_anothers(ctx, snapshot, row):
-        pass  # its row comes with the next look
+        pass  # its row comes with the next snapshot
     elif row.state.live:
         _started(ctx, row)
     elif "launch failed requeued held" in row.reason.lower():
@@ -193,7 +197,7 @@ def _running(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     drain.drain_for_agent(ctx, snapshot)
     if len(ctx.rows(snapshot)) > 1:
         arrays.note_failed(ctx, snapshot)
-    elif row.state.pending or ctx.started_again(row):  # cancelled in the queue: see `recover`
+    elif row.state.pending or ctx.started_again(row):  # a cancel in the queue: see `resubmit`
         lost_track = row.state.pending and row.restarts == ctx.attempt.launch.number
         reason = types.LOST_TRACK if lost_track else row.reason
         exit_status.record_end(ctx, "job.requeued", row.state.value, reason, ())
@@ -216,7 +220,7 @@ def _watch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     elif any("_" in row.job_id for row in ctx.rows(snapshot)):
         hang.watch_tasks(ctx, snapshot)
     elif report is not None:
-        suspect.judge(ctx, snapshot, report)  # of an array: a broken task must not end it
+        suspect.judge(ctx, snapshot, report)  # not for an array: one broken task must not end it
         if ctx.run.state in (State.RUNNING, State.SUSPECT):
             hang.look(ctx, snapshot, report)
 
@@ -229,7 +233,7 @@ def _ending(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     missing_jobs.note_seen(ctx, snapshot, row)
     if row.state.ended:
         _ended(ctx, snapshot, row)
-    elif row.state.live and ctx.started_again(row):  # the launch that was to be ended is over
+    elif row.state.live and ctx.started_again(row):  # the launch that we were ending is over
         exit_status.record_end(ctx, "job.requeued", row.state.value, row.reason, ())
     elif ctx.attempt.end_done:
         ending.repeat(ctx, snapshot)
@@ -262,4 +266,4 @@ HANDLERS: Mapping[State, Callable[[RunContext, ClusterSnapshot], None]] = {
     State.FINISHED: finish.release_dependents,
     State.STOPPED: finish.stay_stopped,
 }
-"""What moves a run on from each of its states."""
+"""The handler of each state."""
