@@ -32,7 +32,7 @@ from ftrun.supervisor.controller import (
     missing_jobs,
     observe,
     orphan_jobs,
-    queue,
+    pending_exclusion,
     requests,
     user_hooks,
 )
@@ -259,7 +259,7 @@ class Supervisor:
             reconciler.close()
         self.reconcilers.clear()
         self._final.clear()
-        queue.forget(self.services)
+        pending_exclusion.forget(self.services)
 
     def _tell_status(self) -> None:
         """Write what `ftrun status` shows of the supervisor itself."""

@@ -29,6 +29,7 @@ from ftrun.supervisor.controller import (
     missing_jobs,
     observe,
     orphan_jobs,
+    pending_exclusion,
     queue,
     requests,
     resubmit,
@@ -164,7 +165,7 @@ def _queued(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     elif ctx.run.wish:
         ending.intend(ctx, f"{ctx.run.wish} by {ctx.run.wish_by or 'request'}")
     else:
-        queue.keep_off_quarantined(ctx, snapshot, row)
+        pending_exclusion.keep_off_quarantined(ctx, snapshot, row)
         queue.look(ctx, snapshot, row)
 
 
