@@ -1,4 +1,15 @@
-"""x"""
+"""Keeps a first attempt, while it waits in the queue, off nodes that are quarantined. (I/O)
+
+`ftrun sbatch` asks neither ledger nor Slurm, so the first job of a run knows nothing of other runs' bad
+nodes. While it waits, the quarantined nodes are added to its list of excluded ones, once, under the rules of
+every later attempt (`node_placement.left_out`). A job that starts at once keeps its nodes. Nodes that the
+user requires are not excluded, nor are nodes of a reservation, which people chose.
+
+None of this may keep a job from running. Slurm shows a job that it can no longer place as BadConstraints, or
+its nodes as not available; then our nodes are taken off the list again and Slurm goes on with the job. The
+list is read again before each change, and only our own nodes are added or removed, so that the user's changes
+stay. The journal has them, so that the next supervisor can do the same.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +38,11 @@ CANNOT_START = ("badconstraints", "reqnodenotavail", "nodesrequiredforjobaredown
 
 @records.dataclass(frozen=True, slots=True)
 class PendingExclusion:
-    """What was done about a waiting job: the list before, what came on top of it, what is taken off it, whether Slurm has it so."""
+    """What was done about a waiting job.
+
+    `before` is the earlier list, `nodes` what was added, `back` what is to be removed, `done` whether Slurm
+    has it so.
+    """
 
     before: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -37,18 +52,18 @@ class PendingExclusion:
 
 @records.dataclass
 class _FirstJobs:
-    """Of all runs: token -> what was done about the first job in the queue."""
+    """Of all runs: token -> what was done about the first job."""
 
     done: dict[str, PendingExclusion] = field(default_factory=dict)
 
 
 def forget(services: Services) -> None:
-    """Another supervisor may change the lists of waiting jobs: the journals are read again."""
+    """Read the journals again: another supervisor may change the lists of waiting jobs."""
     services.shared(_FirstJobs).done.clear()
 
 
 def keep_off_quarantined(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    """One look at a job in the queue. Raises SlurmError where it is worth another look."""
+    """One pass over a job in the queue. Raises SlurmError if the pass is worth repeating."""
     attempt, known = ctx.attempt, ctx.services.shared(_FirstJobs).done
     first = attempt.number == 1 and not attempt.launch.number and attempt.launch.running_seen_at_s is None
     if not first or ctx.watch_only or row.state is not JobState.PENDING or _in_parts(ctx, snapshot, row):
@@ -68,18 +83,19 @@ def keep_off_quarantined(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow
 
 
 def _cannot_start(row: JobRow) -> bool:
-    """Slurm says that the nodes of this job are too few, and not only busy."""
+    """Whether Slurm says that too few nodes are left for this job, rather than that they are busy."""
     reason = row.reason.lower().replace(" ", "").replace("_", "")
     return any(words in reason for words in CANNOT_START)
 
 
 def _in_parts(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """Tasks of an array and components of a heterogeneous job have lists of their own: they are left alone."""
+    """Tasks of an array and components of a heterogeneous job have lists of their own: they are left
+    alone."""
     return len(ctx.rows(snapshot)) > 1 or not row.job_id.isdigit()
 
 
 def _chosen(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> PendingExclusion:
-    """Whom this job is to be kept off; nobody, in most cases, and then Slurm is not asked."""
+    """The nodes to exclude; usually none, and then Slurm is not asked."""
     quarantined = node_history.quarantined(ctx, snapshot.now_s)
     if not quarantined:
         return PendingExclusion()
@@ -104,7 +120,7 @@ def _announce(ctx: RunContext, told: PendingExclusion) -> None:
 
 
 def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, told: PendingExclusion) -> None:
-    """Change the list. A job that has started meanwhile keeps its place."""
+    """Change the list. A job that has started meanwhile keeps its nodes."""
     cluster, job = ctx.services.cluster, ctx.attempt.job
     details = cluster.details(job)
     now, required = (details.excluded, details.required) if details is not None else (told.before, ())
@@ -119,7 +135,7 @@ def _carry_out(ctx: RunContext, snapshot: ClusterSnapshot, told: PendingExclusio
 
 
 def _from_journal(ctx: RunContext) -> PendingExclusion | None:
-    """What an earlier supervisor did; None where none did anything."""
+    """What an earlier supervisor did; None if none did anything."""
     told: PendingExclusion | None = None
     for record in journal.read_run(ctx.run_dir):
         data = record["data"]

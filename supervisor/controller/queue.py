@@ -1,21 +1,14 @@
-"""A job of a run that waits in the queue: looked at, moved to another size, relieved of what keeps it there, or given up. (I/O)
+"""A job of a run in the queue: moved to another size, relieved of exclusions, or given up. (I/O)
 
-How it thinks. What is to be done is `queueing`'s to say. Where Slurm lets its owner, the waiting job itself is made smaller and keeps its place: that is
-announced, done, and read back; who comes after an announcement asks Slurm what became of it, and where the job has started meanwhile, its nodes tell. Else a smaller size is a new attempt: the move is journalled, the waiting job is taken out of the
-queue as a requeued one would be (its end is announced, seen and proven, its attempt closed), and the next attempt is
-submitted at that size. So there are never two jobs of a run that could start, and whoever dies in between goes on where it was. A job that
-started before it could be taken out is the run: it is followed, and the move is forgotten.
+The policy (`policy.queue`) decides what is to be done. If Slurm lets the owner do so, the waiting job itself
+is made smaller and keeps its place: the change is announced, made and read back; a supervisor that finds an
+announcement asks Slurm what became of it, and if the job has started meanwhile, its nodes show its size. Else
+a smaller size is a new attempt: the move is journalled, the waiting job is taken out of the queue as a
+requeued one would be (its end is announced, seen and proven, its attempt closed), and the next attempt is
+submitted at that size. So there are never two startable jobs of a run, and a crash at any point is recovered.
+If the job starts before it could be taken out, the run follows it and forgets the move.
 
-Arrays and heterogeneous jobs are left alone, and so is a run that ftrun may only watch.
-
-A first attempt that waits in the queue is kept off the nodes that are held against.
-How it thinks. `ftrun sbatch` asks neither ledger nor Slurm, so the first job of a run knows nothing of other runs' nodes. While it waits,
-the quarantined nodes are added to its list of excluded ones, once, under the rules of every later attempt (`placing.left_out`). A job that starts
-at once starts where it starts. What the user requires is not excluded, and neither is a node of a reservation, which people chose.
-
-Nothing of this may keep a job from running. Slurm shows a job that cannot be placed any more as BadConstraints, or as one whose nodes
-are not available; then our nodes are taken off the list again, and Slurm goes on with the job. The list is read anew before each change, and only
-our own nodes are put on it or taken off, so that what the user changes meanwhile stands. They are in the journal, so whoever comes next can do that, too.
+Arrays and heterogeneous jobs are left alone, and so is a run that ftrun may only observe.
 """
 
 from __future__ import annotations
@@ -58,15 +51,15 @@ class _Wait:
     """Of one job in the queue."""
 
     clock: QueueClock = field(default_factory=QueueClock)
-    outages: int = 0  # that the clock knows of
+    outages: int = 0  # that the clock has accounted for
     looked: Interval = field(default_factory=Interval)
     never_starts: Stopwatch = field(default_factory=Stopwatch)
     relaxed: Stopwatch = field(default_factory=Stopwatch)
-    alive: Stopwatch = field(default_factory=Stopwatch)  # though it was to be taken out
+    alive: Stopwatch = field(default_factory=Stopwatch)  # it runs although we cancelled it
 
 
 def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    """One look at a job in the queue. Raises SlurmError where it is worth another look."""
+    """One pass over a job in the queue. Raises SlurmError if the pass is worth repeating."""
     alone = len(ctx.rows(snapshot)) == 1 and row.job_id.isdigit()
     if ctx.watch_only or row.state is not JobState.PENDING or not alone:
         return
@@ -83,7 +76,7 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
     pending = _pending(ctx, snapshot, row, waited_s, sizes, first=first)
     may_move = waited_s >= min(queue.spare_wait_s(pending, patience), patience.timeout_s) or pending.never_s
     if not may_move and not queue.cannot_start(row.reason):
-        return  # the usual case costs Slurm no question
+        return  # the usual case costs Slurm no query
     ready = _ready(ctx, snapshot, sizes) if sizes is not None and not pending.first else 0
     move = queue.look(pending, ready, sizes, patience)
     if move.kind == "notify":
@@ -103,7 +96,7 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
 def shape_of_next(
     ctx: RunContext, snapshot: ClusterSnapshot, view: ClusterView, exclude: Sequence[str]
 ) -> tuple[int, int | None]:
-    """(how many nodes the next attempt uses, 0 for a run that has but one size; its spares, None for a run that has none)."""
+    """(nodes of the next attempt, 0 if the run has only one size; its spares, None if the run has none)."""
     sizes, attempt = _sizes(ctx), ctx.attempt
     size = int(ctx.run.decision.get("size", 0))
     if sizes is None:
@@ -120,7 +113,10 @@ def shape_of_next(
 
 
 def may_be_taken_out(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """Whether a job that is to wait no longer may be ended, or is over, by us. Else it is what goes on, or a person has ended it (P5)."""
+    """Whether a job that is to leave the queue may be cancelled, or has been ended by us.
+
+    Else the job is what goes on, or a user has ended it (P5).
+    """
     attempt = ctx.attempt
     if row.state.pending:
         return attempt.cancel_intended or _still_waits(ctx)
@@ -134,7 +130,7 @@ def may_be_taken_out(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) ->
     if attempt.cancel_intended and not row.state.ended:
         alive_s = _wait(ctx).alive.held_s(snapshot.mono_s)
         if row.state is not JobState.RUNNING or alive_s < finish.ALIVE_FOR_S:
-            return False  # our cancel may be on its way
+            return False  # our cancel may be under way
     finish.follow_launch(ctx, row)
     return False
 
@@ -158,7 +154,8 @@ def _patience(ctx: RunContext) -> Patience:
 
 
 def _waited(ctx: RunContext, snapshot: ClusterSnapshot, *, first: bool) -> float:
-    """How long the job has waited, by whoever looked after it; noted now and then where it matters to somebody."""
+    """How long the job has waited, under any supervisor; journalled now and then if an earlier attempt
+    ran."""
     wait, outages = _wait(ctx), ctx.observations.outages
     clock = wait.clock
     if wait.outages != outages:
@@ -204,24 +201,28 @@ def _pending(
 def _ready(ctx: RunContext, snapshot: ClusterSnapshot, sizes: Sizes) -> int:
     """How many idle, healthy nodes the waiting job could have now. Raises SlurmError."""
     if sum(row.state == "idle" for row in (snapshot.nodes or {}).values()) < sizes.all[0]:
-        return 0  # a full cluster is not asked about anything more
+        return 0  # on a full cluster no further query is needed
     view = queue.alike(cluster_view(ctx, snapshot), snapshot.nodes or {}, ctx.run)
     return queue.ready(view, (), ctx.attempt.excluded)
 
 
 def _still_waits(ctx: RunContext) -> bool:
-    """Slurm is asked once more just before a waiting job is ended: what started meanwhile is left alone. Raises SlurmError."""
+    """Ask Slurm again just before a waiting job is ended: one that started meanwhile is left alone. Raises
+    SlurmError."""
     families = job_rows.families(ctx.services.cluster.jobs((ctx.attempt.job,)))
     found = families.get(ctx.attempt.job, ())
     return bool(found) and all(row.state is JobState.PENDING for row in found)
 
 
 def _reshape(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) -> None:
-    """Make the waiting job itself smaller; where that cannot be, the next look goes the other way. Raises SlurmError: the next look asks what became of it."""
+    """Make the waiting job itself smaller; if that is refused, the next pass starts a new attempt instead.
+
+    Raises SlurmError: the next pass then asks what became of it.
+    """
     cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
     if details is None or details.state is not JobState.PENDING:
-        return  # it has started, or it is over: that is seen at the next look
+        return  # it has started or ended; the next snapshot shows it
     shape = queue.reshaped(details.fields, size)
     if isinstance(shape, str):
         ctx.record("resize.refused", size=size, message=shape)
@@ -255,7 +256,7 @@ def _move(ctx: RunContext, snapshot: ClusterSnapshot, size: int, reason: str) ->
 
 
 def _give_back(ctx: RunContext, snapshot: ClusterSnapshot, nodes: Sequence[str], reason: str) -> None:
-    """Take these nodes off the job's list, less those that its user put there."""
+    """Take these nodes off the job's list of excluded ones, except those that its user put there."""
     cluster, attempt = ctx.services.cluster, ctx.attempt
     details = cluster.details(attempt.job)
     if details is None or details.state is not JobState.PENDING:

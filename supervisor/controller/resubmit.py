@@ -1,11 +1,11 @@
-"""From a decision to the next attempt, each step an effect that may be cut anywhere. (I/O)
+"""From a decision to the next attempt; each step is an effect that a crash may interrupt. (I/O)
 
-    set aside -> drain -> take the requeued job out of the queue -> prove the attempt over (P6) -> wait ->
-    close its claim (P4) -> look for strays -> open attempt n+1 -> sbatch -> move dependents
+    exclude checkpoint -> drain -> take the requeued job out of the queue -> prove the attempt over (P6)
+    -> wait -> close its claim (P4) -> look for orphan jobs -> open attempt n+1 -> sbatch -> move dependents
 
-Every step asks first whether it is done already, so a supervisor that died between two of them goes on where it was.
-Two startable jobs of one run must never exist: nothing is submitted before the old job is proven over, its claim is ours,
-and no other job bears the run's token.
+Every step first checks whether it is already done, so a new supervisor continues where the last one died. Two
+startable jobs of one run must never exist: nothing is submitted before the old job is proven over, its claim
+is ours, and no other job bears the run's token.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class _Clocks:
     cancelled: Stopwatch = field(default_factory=Stopwatch)
     resumed_alive: Stopwatch = field(default_factory=Stopwatch)
     no_partition: Stopwatch = field(default_factory=Stopwatch)
-    delayed: Stopwatches = field(default_factory=Stopwatches)  # attempt
+    delayed: Stopwatches = field(default_factory=Stopwatches)  # by attempt
 
 
 def recover(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """One look at a run whose next step is decided."""
+    """One pass over a run whose next step is decided."""
     if (wish := decide.withdrawn(ctx.run)) is not None:
         finish.end_run(ctx, snapshot, wish, {"class": "cancelled"})
         return
@@ -86,7 +86,7 @@ def _keep(ctx: RunContext) -> None:
 
 
 def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """True when the job cannot start (again) by itself."""
+    """Whether the job can no longer start (again) by itself."""
     row = ctx.row(snapshot)
     if row is None:
         return _gone(ctx, snapshot)
@@ -102,7 +102,9 @@ def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
         if not cancelled.runs or cancelled.held_s(snapshot.mono_s) > CANCEL_AGAIN_S:
             cancelled.restart(snapshot.mono_s)
             dependents.hold(ctx, snapshot)
-            ctx.services.fresh(snapshot)  # an intent that is not carried out takes a person's cancel for ours
+            ctx.services.fresh(
+                snapshot
+            )  # an intent without its act would make a user's cancel look like ours
             what = f"{'waiting' if ctx.run.decision.get('queued') else 'requeued'} job {row.job_id}"
             ctx.record("cancel.intended", what=what, own=True)
             ctx.services.act("cancel", snapshot, lambda: ctx.services.cluster.cancel(ctx.attempt.job))
@@ -114,8 +116,11 @@ def _out_of_the_queue(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """A person resumed a run whose job had not ended when it was stopped. True where that job is what goes on, or came
-    to its end: it is followed, unless a cancel on its way ends it in the next moments."""
+    """A user resumed a run whose job had not ended when it was stopped. True if that job goes on or has
+    completed.
+
+    A running job is followed, unless a cancel under way ends it in the next moments.
+    """
     attempt = ctx.attempt
     if attempt.launch.end.state and not attempt.launch.requeued:
         return False
@@ -134,7 +139,10 @@ def _resumed_alive(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> b
 
 
 def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """Slurm does not show the job. True = go on; what a person cancelled in the queue while nobody watched is not brought back (P5)."""
+    """Slurm does not show the job. True = go on.
+
+    A job that a user cancelled in the queue while no supervisor watched is not submitted again (P5).
+    """
     missing_jobs.note_missing(ctx, snapshot)
     if ctx.run.decision.get("resumed") or not missing_jobs.left_the_queue(ctx):
         return True
@@ -146,11 +154,12 @@ def _gone(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _requeued_ended(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> bool:
-    """The requeued job is over: by us, by a person in the queue, or after a launch that nobody watched. True = go on."""
+    """The requeued job is over: by us, by a user in the queue, or after a launch that no supervisor saw.
+    True = go on."""
     if row.state is JobState.CANCELLED and ctx.attempt.cancel_intended:
-        return True  # our cancel, be it that it came when the job had just started again
+        return True  # our cancel, even if the job had just started again
     if row.state is JobState.CANCELLED and ctx.run.decision.get("resumed"):
-        return True  # who resumes the run takes the cancel back
+        return True  # the user who resumed the run took the cancel back
     if row.state is JobState.CANCELLED and not row.nodes:
         finish.cancelled_in_queue(ctx, snapshot)
         return False
@@ -168,7 +177,8 @@ def _waited(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
 
 
 def _closed(ctx: RunContext) -> bool:
-    """Take the attempt's next claim. False when a launch of it got there first: it is watched instead."""
+    """Take the attempt's next claim. False if a launch of it claimed first: that launch is followed
+    instead."""
     if ctx.attempt.closed:
         return True
     taken = finish.close_attempt(ctx)
@@ -191,8 +201,8 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     view = cluster_view(ctx, snapshot)
     unseen = ctx.observations.per_launch(_Clocks).no_partition
     if not view.partition and unseen.held_s(snapshot.mono_s) < PARTITION_WITHIN_S:
-        return  # Slurm did not tell how many nodes there are: nobody knows how many may be left out
-    # Where no attempt ever had nodes, how many the job needs is not known, nor how many others it can do without.
+        return  # without the size of the partition it is unknown how many nodes may be excluded
+    # If no attempt ever had nodes, it is unknown how many the job needs and how many it can do without.
     placed = any(attempt.nodes for attempt in ctx.run.attempts)
     quarantined = node_history.quarantined(ctx, snapshot.now_s) if placed else ()
     cap = policy_input.limits_from(ctx.settings).exclude_cap
@@ -206,7 +216,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
     )
     tasks = arrays.wanted(ctx.run_dir, ctx.run, ctx.attempt)
     if ctx.services.act("open", snapshot, lambda: run_dir.open_attempt(ctx.run_dir, number)) is None:
-        return  # somebody else made it: only its maker may submit it (P4)
+        return  # another process made it: only its maker may submit it (P4)
     more: dict[str, Any] = {"tasks": list(tasks)} if tasks else {}
     more |= {"quarantined": known} if (known := sorted({*exclude} & {*quarantined})) else {}
     size, spares = queue.shape_of_next(ctx, snapshot, view, exclude)
@@ -245,7 +255,7 @@ def _next_attempt(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
 
 
 def _narrowed(ctx: RunContext, tasks: tuple[int, ...]) -> str:
-    """The --array of the next attempt, with the user's own %limit; "" for what is no array."""
+    """The --array of the next attempt, with the user's own %limit; "" if the job is no array."""
     spec = str(submission_context.load(ctx.run_dir).get("array", "")) if tasks else ""
     return node_names.narrowed(spec, tasks) if spec else ""
 

@@ -1,11 +1,13 @@
-"""What became of a submission that gave no clear answer. (I/O)
+"""What became of a submission that got no clear answer. (I/O)
 
-How it thinks. sbatch can fail to answer although the job was made, so the token is looked up for a while. Before an attempt counts as lost it is closed, and
-who has its claim by then is the answer (P4): what starts claims first, so there is no better witness of a start.
+sbatch can fail to answer although Slurm made the job, so the supervisor looks the token up for a while.
+Before an attempt counts as lost it is closed, and the holder of its claim by then is the answer (P4): a job
+claims before anything else, so no sign of a start is more reliable.
 
-Where Slurm had the time to forget the job before the first look for it, an unclaimed attempt may as well have been cancelled in the queue by a
-person, and a person's cancel is never undone (P5): the run stops, and a person decides. While Slurm answers nobody it takes no cancel either: where
-the process that announced the sbatch lives on, only the time counts in which it was answered.
+If Slurm had the time to forget the job before the first lookup, a user may as well have cancelled the
+unclaimed attempt in the queue, and a user's cancel is never undone (P5): the run stops and the user decides.
+While Slurm answers no query it takes no cancel either: if the process that announced the sbatch still lives,
+only the time in which Slurm answered counts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKUP_FOR_S", "look"]
 
-LOOKUP_FOR_S = 30.0  # a submission whose outcome is unknown is looked up for so long
+LOOKUP_FOR_S = 30.0  # how long a submission with an unknown outcome is looked up
 
 
 @dataclass
@@ -36,7 +38,8 @@ class _Clocks:
 
 
 def look(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
-    """One look at an attempt that is opened and not known to be submitted. Raises SlurmError, OSError (journal)."""
+    """One pass over an attempt that is opened and not known to be submitted. Raises SlurmError, OSError
+    (journal)."""
     attempt = ctx.attempt
     if attempt.submission == "opened":
         _not_submitted(ctx, snapshot, "sbatch was not called")
@@ -54,12 +57,12 @@ def _found(ctx: RunContext, job: str, *, seen: bool) -> None:
 
 
 def _looked_for_s(ctx: RunContext, snapshot: ClusterSnapshot) -> float:
-    """Since the first look of this process that Slurm answered."""
+    """Seconds since this process's first lookup that Slurm answered."""
     return ctx.observations.per_launch(_Clocks).looked_up[ctx.attempt.token].held_s(snapshot.mono_s)
 
 
 def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None:
-    """Close the attempt before it counts as lost: a job of it that comes after all does not start (P4)."""
+    """Close the attempt before it counts as lost: a late job of it then does not start (P4)."""
     taken = finish.close_attempt(ctx, started=False)
     if taken is not None and taken.job:
         _found(ctx, taken.job, seen=False)  # by its claim: Slurm may have forgotten it long ago
@@ -67,7 +70,10 @@ def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None
         reason = f"the submission did not come about: {why}"
         ctx.record("run.abandoned", reason=reason, **{"class": "scheduler"})
     elif _maybe_cancelled(ctx, snapshot):
-        reason = f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: a person may have cancelled it"
+        reason = (
+            f"nobody looked for the job of attempt {ctx.attempt.number} until Slurm could have forgotten it: "
+            "a person may have cancelled it"
+        )
         advice = f"If nobody cancelled it, ftrun resume {ctx.run.id} goes on with the run."
         signature = {"class": "cancelled", "signature": "slurm.unseen-submission"}
         finish.end_run(ctx, snapshot, Decision("stop", reason, advice=advice), signature)
@@ -78,10 +84,11 @@ def _not_submitted(ctx: RunContext, snapshot: ClusterSnapshot, why: str) -> None
 
 
 def _maybe_cancelled(ctx: RunContext, snapshot: ClusterSnapshot) -> bool:
-    """sbatch was announced, and the first look came so late that its job could be cancelled and forgotten by then."""
+    """Whether the first lookup came so late that a user could have cancelled the job and Slurm forgotten
+    it."""
     if ctx.attempt.submission == "opened" or ctx.run.wish:
         return False
-    if ctx.attempt.token in ctx.services.uncalled:  # nobody else calls sbatch for it
+    if ctx.attempt.token in ctx.services.uncalled:  # no other process calls sbatch for it
         return False
     age_s, looked_for_s = ctx.services.facts().min_job_age_s, _looked_for_s(ctx, snapshot)
     if ctx.observations.attempt == ctx.attempt.number:  # it was opened by this very process
