@@ -1,10 +1,12 @@
-"""Somebody drains a node of a live job: it moves off at a checkpoint where that costs nothing. (I/O)
+"""A node of a live job is being drained: the job leaves it at a checkpoint if that costs nothing. (I/O)
 
-How it thinks. What to do is `drainrule`'s; the nodes' states come with the look that is made for all runs anyway, and more is asked of Slurm only while
-a node in use is drained. Where a spare can take its place the wish is left with the agent, which alone acts inside its allocation: it says by
-`start.stays` where it cannot. Else the script is asked for a checkpoint as before any other end; when a new one is complete the job is ended,
-if other nodes are free still. A script that does not listen is not waited for to save at once: its own next checkpoint does. What comes in
-between (a pause, a time limit, a preemption, a fault, the node being given back) goes first, and the wish is dropped.
+`policy.drained_nodes` decides. Node states come with the snapshot of all runs, and Slurm is asked for more
+only while a node in use is drained. If a spare can replace the node, the request goes to the agent, which
+alone acts inside its allocation and answers `start.stays` if it cannot. Else the script is asked for a
+checkpoint as before any other end; when a new one is complete the job is ended, if other nodes are still
+free. A script that does not listen is not expected to save at once: its next regular checkpoint counts.
+Anything else that happens meanwhile (a pause, a time limit, a preemption, a fault, the node returned to
+service) goes first, and the request is dropped.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Promises", "look", "tidy"]
 
 AGENT = "agent"
-STEADY_S = 5.0  # for so long a node must have been drained
+STEADY_S = 5.0  # how long a node must have been drained
 LOOK_EVERY_S = 15.0
-PROMISED_FOR_S = 180.0  # so long a run that moves may need until its new job has the nodes
+PROMISED_FOR_S = 180.0  # how long a run that moves may need until its new job has the nodes
 NO_FEATURES = ("", "(null)")
 _GOING_ON = ("intended", "asked", "saved")
 
@@ -44,20 +46,20 @@ _GOING_ON = ("intended", "asked", "saved")
 class _Clocks:
     """Of one launch."""
 
-    drained: Stopwatches = field(default_factory=Stopwatches)  # node
+    drained: Stopwatches = field(default_factory=Stopwatches)  # by node
     course: Interval = field(default_factory=Interval)
-    tidied: Intervals = field(default_factory=Intervals)  # token of what is asked of the script
+    tidied: Intervals = field(default_factory=Intervals)  # by token of the request
 
 
 @dataclass
 class Promises:
-    """Of all runs: one that is to move -> since when (monotonic), and how many idle nodes it will take."""
+    """Of all runs that are about to move: since when (monotonic), and how many idle nodes each will take."""
 
     nodes: dict[str, tuple[float, int]] = field(default_factory=dict)
 
 
 def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
-    """One look at a live attempt. Raises SlurmError, OSError (journal)."""
+    """One pass over a live attempt. Raises SlurmError, OSError (journal)."""
     if ctx.watch_only or len(ctx.rows(snapshot)) > 1 or ctx.run.state is not State.RUNNING:
         return
     drained = drained_nodes.drained_by_others(ctx.attempt.used, snapshot.nodes or {})
@@ -85,7 +87,8 @@ def look(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow) -> None:
 
 
 def tidy(ctx: RunContext) -> None:
-    """A request stands beside the agent only as long as it is the run's: who took another up may have died before he took this one back."""
+    """Remove a request to the agent that is no longer the run's: a supervisor may have died before it
+    withdrew it."""
     requested = _under_way(ctx) and ctx.run.leaving.get("by") == AGENT
     tidied = ctx.observations.per_launch(_Clocks).tidied[ctx.run.leaving.get("token", "")]
     if not requested and tidied.first():
@@ -128,7 +131,7 @@ def _leave_if_saved(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, wan
 
 
 def _course(ctx: RunContext, snapshot: ClusterSnapshot, row: JobRow, drained: tuple[str, ...]) -> Course:
-    """What is to be done about these nodes. Raises SlurmError."""
+    """What to do about these nodes. Raises SlurmError."""
     setting, attempt = str(ctx.settings.get("drained", "leave")), ctx.attempt
     if setting != "leave":
         return drained_nodes.course(Scene(setting, drained))
@@ -171,7 +174,7 @@ def _promised(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
 
 
 def _spares(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
-    """How many nodes of the job its agent could put in the place of others."""
+    """How many nodes of the job its agent could use as replacements."""
     attempt, nodes = ctx.attempt, snapshot.nodes or {}
     swaps = "swap" in str(ctx.settings.get("recover", "")).split(",")
     told = ctx.run.leaving
@@ -188,14 +191,11 @@ def _spares(ctx: RunContext, snapshot: ClusterSnapshot) -> int:
 
 
 def _details(ctx: RunContext) -> JobDetails | None:
-    """What the user asked of Slurm: no new job could begin without it. Raises SlurmError."""
+    """What the user asked of Slurm: without it no new job could begin. Raises SlurmError."""
     try:
         return ctx.services.cluster.details(ctx.attempt.job)
     except RefusedForGood:
         return None
-
-
-# ---------------------------------------------------------------------- the effects
 
 
 def _request_agent(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...]) -> None:
@@ -234,7 +234,7 @@ def _drop(ctx: RunContext, why: str) -> None:
 
 
 def _tell(ctx: RunContext, snapshot: ClusterSnapshot, nodes: tuple[str, ...], why: str) -> None:
-    """Say once that the job stays where it is."""
+    """Warn once that the job stays where it is."""
     place = f"{ctx.attempt.number}.{ctx.attempt.launch.number}"
     message = (
         f"launch {place}: {', '.join(nodes)} is drained{_reason(snapshot, nodes)}, the job goes on there"

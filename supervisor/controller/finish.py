@@ -116,7 +116,8 @@ def _write(ctx: RunContext, fields: Mapping[str, Any], *, paused: bool) -> str:
         return ""
     what = "paused,exiting" if paused else "error,exiting"
     head = f"ftrun: {what} run={ctx.run.id} attempt={attempt.number}/{int(settings.get('retries', 20)) + 1} "
-    line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={' '.join(fields['reason'].split())}\n"
+    reason = " ".join(fields["reason"].split())
+    line = f"{head}class={fields.get('class', '-')} node={','.join(nodes)} reason={reason}\n"
     try:
         fd = os.open(launch.stdout, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -114,10 +114,8 @@ def note_launch(ctx: RunContext, snapshot: ClusterSnapshot) -> None:
         return
     clocks = ctx.observations.per_launch(_Clocks)
     if clocks.unclaimed.held_s(snapshot.mono_s) > CLAIM_EXPECTED_WITHIN_S and clocks.unclaimed_told.first():
-        ctx.record(
-            "warned",
-            message=f"nothing seen of attempt {attempt.number} in {ctx.run_dir}: do the nodes see this folder?",
-        )
+        unseen = f"nothing seen of attempt {attempt.number} in {ctx.run_dir}"
+        ctx.record("warned", message=f"{unseen}: do the nodes see this folder?")
 
 
 def _note_silence(ctx: RunContext, snapshot: ClusterSnapshot) -> None:

@@ -184,10 +184,8 @@ def _closed(ctx: RunContext) -> bool:
     taken = finish.close_attempt(ctx)
     if taken is not None:
         if not taken.closed:
-            ctx.record(
-                "warned",
-                message=f"launch {taken.launch} of attempt {ctx.attempt.number} claimed while it was being closed",
-            )
+            launch = f"launch {taken.launch} of attempt {ctx.attempt.number}"
+            ctx.record("warned", message=f"{launch} claimed while it was being closed")
         return False
     ctx.record("attempt.closed")
     return True
